@@ -24,7 +24,6 @@ from broker.coordinators.transactions.transaction_coordinator import (
     TransactionSettings,
 )
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
-from broker.coordinators.transactions.txn_marker_channel import TxnMarkerChannel
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.partition.replica_manager import ReplicaManager
@@ -78,7 +77,7 @@ def coordinators(
             return replicas.image.features.get(TRANSACTION_VERSION, 0)
 
         generate = producer_ids.generate_producer_id
-        return TransactionCoordinator(context, of_transactions, marker_channel, version, generate)
+        return TransactionCoordinator(context, of_transactions, markers, version, generate)
 
     def runtime(topic: str, make_coordinator: Callable[[ShardContext], M]) -> CoordinatorRuntime[M]:
         def open_log(partition: int) -> PartitionWriter:
@@ -99,8 +98,7 @@ def coordinators(
         retry_ms=config.number("add.partitions.to.txn.retry.backoff.ms"),
         max_wait_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
-    markers = TxnMarkerWriter(replicas, groups, verification, clock)
-    marker_channel = TxnMarkerChannel(config.node_id, markers, image, send)
+    markers = TxnMarkerWriter(config.node_id, replicas, groups, verification, clock, send)
     return Coordinators(groups, transactions, verification, markers, producer_ids, group_config_manager)
 
 

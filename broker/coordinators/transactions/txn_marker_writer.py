@@ -1,80 +1,129 @@
-"""Writes transaction markers into partitions that this broker leads.
+"""Writes transaction markers: into partitions that this broker leads, and through the other leaders.
 
-RULES    1. A deleted partition needs no marker; a failed write returns its error.
+RULES    1. A deleted partition needs no marker; a failed write has a KafkaError.
          2. In `__consumer_offsets` the group coordinator appends the marker and applies it to pending offsets.
          3. From transaction version 2 on a marker's epoch is above that of the records. A marker with a lower or equal epoch
             is a late one of an earlier transaction and is rejected (KIP-1228).
-NOT HERE The decision (`transaction_coordinator.py`), partitions of other leaders (`txn_marker_channel.py`).
+         4. One request per leader. A missing response counts as NOT_LEADER_OR_FOLLOWER: the coordinator retries and looks up
+            the leader again.
+NOT HERE The decision and retries (`transaction_coordinator.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime
 from broker.coordinators.runtime.partition_writer import append
+from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.coordinators.transactions.transaction import TV_2, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker, WrittenMarkers
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.transactions import (
+    WritableTxnMarker,
+    WritableTxnMarkerTopic,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
 from protocol.records import ControlType, end_txn_marker
+from protocol.schema import Message
 from replication.completion import Completion, completed, failed
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 from storage.io.disk_lookup import DiskLookup
 
+_NO_LEADER: Final = -1
+
 
 class TxnMarkerWriter:
-    """Writes markers into partitions of this broker."""
+    """Writes markers on this broker and sends them to others (Kafka: TransactionMarkerChannelManager)."""
 
     def __init__(
         self,
+        broker_id: int,
         replicas: ReplicaManager,
         groups: CoordinatorRuntime[GroupCoordinator],
         verification: TransactionVerification,
         clock: Clock,
+        send: SendToBroker,
     ) -> None:
+        self._broker_id = broker_id
         self._replicas = replicas
         self._groups = groups
         self._verification = verification
         self._clock = clock
+        self._send = send
 
     def write(self, marker: Marker, partitions: Iterable[TopicPartition]) -> WrittenMarkers:
-        """Write a marker into some partitions; deleted ones count as done."""
-        batch = self._batch(marker)
+        """Write a marker into some partitions of any leader; returns the result of each."""
         written: WrittenMarkers = {}
+        by_leader: dict[int, list[TopicPartition]] = {}
+        topics = self._replicas.image.topics_by_name
         for key in partitions:
-            topic = self._replicas.image.topics_by_name.get(key[0])
-            is_deleted = topic is None or key[1] not in topic.partitions
-            written[key] = completed(None) if is_deleted else self._write(marker, bytearray(batch), key)
+            topic = topics.get(key[0])
+            state = None if topic is None else topic.partitions.get(key[1])
+            if state is None:
+                written[key] = completed(None)
+            elif state.leader == self._broker_id:
+                written[key] = self.write_one(marker, key)
+            elif state.leader == _NO_LEADER:
+                written[key] = failed(KafkaError(ErrorCode.LEADER_NOT_AVAILABLE))
+            else:
+                by_leader.setdefault(state.leader, []).append(key)
+        for leader_id, led in by_leader.items():
+            written |= self._send_marker(leader_id, marker, led)
         return written
 
     def write_one(self, marker: Marker, key: TopicPartition) -> Commit:
-        """Write a marker into one partition."""
-        return self._write(marker, self._batch(marker), key)
+        """Write a marker into one partition of this broker."""
 
-    def _write(self, marker: Marker, batch: bytearray, key: TopicPartition) -> Commit:
         def write(partition: Partition) -> Commit:
             if _is_late(marker, partition):
                 return failed(KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH))
             self._verification.on_marker(key, marker)
+            wall_ms = self._clock.wall_ms()
+            batch = end_txn_marker(
+                ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+                producer_id=marker.producer_id,
+                producer_epoch=marker.epoch,
+                coordinator_epoch=marker.coordinator_epoch,
+                timestamp_ms=wall_ms,
+            )
             if key[0] != OFFSETS_TOPIC:
-                return append(self._replicas, key, batch, self._clock.wall_ms())
-            is_commit = marker.is_commit
-            return self._groups.end_transaction(key[1], batch, marker.producer_id, is_commit=is_commit)
+                return append(self._replicas, key, batch, wall_ms)
+            return self._groups.end_transaction(key[1], batch, marker.producer_id, is_commit=marker.is_commit)
 
         return open_partition(self._replicas, key).compose(write)
 
-    def _batch(self, marker: Marker) -> bytearray:
-        return end_txn_marker(
-            ControlType.COMMIT if marker.is_commit else ControlType.ABORT,
+    def _send_marker(self, leader_id: int, marker: Marker, partitions: list[TopicPartition]) -> WrittenMarkers:
+        written: WrittenMarkers = {partition: Completion() for partition in partitions}
+        topics: dict[str, list[int]] = {}
+        for topic, index in partitions:
+            topics.setdefault(topic, []).append(index)
+        entry = WritableTxnMarker(
             producer_id=marker.producer_id,
             producer_epoch=marker.epoch,
+            transaction_result=marker.is_commit,
+            topics=[WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
             coordinator_epoch=marker.coordinator_epoch,
-            timestamp_ms=self._clock.wall_ms(),
+            transaction_version=marker.version,
         )
+
+        def on_response(response: Completion[Message | None]) -> None:
+            codes = _codes(response.result())
+            for partition, result in written.items():
+                code = codes.get(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+                if code is ErrorCode.NONE:
+                    result.complete(None)
+                else:
+                    result.fail(KafkaError(code))
+
+        self._send(leader_id, WriteTxnMarkersRequest(markers=[entry])).then(on_response)
+        return written
 
 
 def open_partition(replicas: ReplicaManager, key: TopicPartition) -> Completion[Partition]:
@@ -95,3 +144,14 @@ def _is_late(marker: Marker, partition: Partition) -> bool:
         and producer.txn_first_offset >= 0
         and marker.epoch <= producer.epoch
     )
+
+
+def _codes(response: Message | None) -> dict[TopicPartition, ErrorCode]:
+    if not isinstance(response, WriteTxnMarkersResponse):
+        return {}
+    return {
+        (topic.name, one.partition_index): ErrorCode(one.error_code)
+        for marker in response.markers
+        for topic in marker.topics
+        for one in topic.partitions
+    }

@@ -39,8 +39,9 @@ class Rig:
             self.coordinator.clock,
             RemoteVerification(NODE, lambda: self.coordinator.holder.image, no_other_broker),
         )
+        groups, clock = self.coordinator.runtime, self.coordinator.clock
         self.markers = TxnMarkerWriter(
-            self.partitions.replicas, self.coordinator.runtime, self.verification, self.coordinator.clock
+            NODE, self.partitions.replicas, groups, self.verification, clock, no_other_broker
         )
         self.log = self.coordinator.transaction_logs[abs_hash("tx") % 5]
         self.results: list[dict[tuple[str, int], ErrorCode]] = []

@@ -19,7 +19,7 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from itertools import chain, pairwise
+from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
@@ -216,7 +216,7 @@ class Shard(Generic[M]):
                 reply.fail(error)
             else:
                 if decision is not None:
-                    reply.follow(self.execute(decision))
+                    self.execute(decision).then(partial(_complete, ((reply, decision.reply),)))
 
         completion.then(run)
         return reply
@@ -227,18 +227,15 @@ class Shard(Generic[M]):
             if decision is not None:
                 self.execute(decision)
 
-    def execute(self, decision: CoordinatorDecision[Reply]) -> Completion[Reply]:
-        """Append and apply the records of a decision; returns its reply (rule 2).
-
-        The reply fails with KafkaError if the records, or those before it, are not committed.
-        """
-        records, replies, on_commit, reply = decision.records, decision.replies, decision.on_commit, decision.reply
+    def execute(self, decision: CoordinatorDecision[Any]) -> Commit:
+        """Append and apply the records of a decision; returns the commit that its reply waits for (rule 2)."""
+        records, replies, on_commit = decision.records, decision.replies, decision.on_commit
         commit = self._write(decision) if records else self.pending_commit
         if replies:
             (commit if records else _COMMITTED).then(partial(_complete, replies))
         if on_commit is not None:
             self.run_after(commit, lambda done: on_commit(error_code(done)))
-        return reply if isinstance(reply, Completion) else _reply_after(commit, reply)
+        return commit
 
     def end_transaction(self, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
         """Append and apply a transaction marker."""
@@ -270,17 +267,16 @@ class Shard(Generic[M]):
         if appended.is_done:
             return appended
         commit: Commit = Completion()
-        commit.follow(appended)
-        deadline_mono_ms = self.mono_ms() + self._runtime.commit_timeout_ms
-        timeout = KafkaError(ErrorCode.REQUEST_TIMED_OUT)
-        commit.expire_at(self._timers, deadline_mono_ms, lambda: commit.fail(timeout))
         self.pending_commit = commit
-        appended.then(lambda _: self._on_appended(commit))
+        appended.then(partial(self._on_appended, commit))
+        deadline_mono_ms = self.mono_ms() + self._runtime.commit_timeout_ms
+        commit.expire_at(self._timers, deadline_mono_ms, lambda: commit.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
         return commit
 
-    def _on_appended(self, commit: Commit) -> None:
+    def _on_appended(self, commit: Commit, appended: Commit) -> None:
         if self.pending_commit is commit:
             self.pending_commit = _COMMITTED
+        _complete(((commit, None),), appended)
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
         """Pass deleted topics to the coordinator, after loading if it is not active yet."""
@@ -364,7 +360,11 @@ class CoordinatorRuntime(Generic[M]):
         shard = self._find(key)
         if shard is None:
             return completed(error_response(self._error_of(key)))
-        return _with_error_response(shard.execute(decide(shard.coordinator)), error_response)
+        decision = decide(shard.coordinator)
+        commit, reply = shard.execute(decision), decision.reply
+        if isinstance(reply, Completion):
+            return _with_error_response(reply, error_response)
+        return _reply_after(commit, reply, error_response)
 
     def write_verified(
         self,
@@ -393,7 +393,7 @@ class CoordinatorRuntime(Generic[M]):
         reply = query(shard.coordinator)
         if shard.pending_commit is _COMMITTED:
             return completed(reply)
-        return _with_error_response(_reply_after(shard.pending_commit, reply), error_response)
+        return _reply_after(shard.pending_commit, reply, error_response)
 
     def read_all(
         self,
@@ -402,13 +402,10 @@ class CoordinatorRuntime(Generic[M]):
         error_response: Callable[[ErrorCode], Reply],
     ) -> Completion[Reply]:
         """The response with the items of all active coordinators (Kafka: scheduleReadAllOperation)."""
-        reads = [
-            _reply_after(shard.pending_commit, query(shard.coordinator))
-            for _, shard in sorted(self.shards.items())
-            if shard.state is ShardState.ACTIVE
-        ]
-        items = gather(reads, lambda lists: response(list(chain.from_iterable(lists))))
-        return _with_error_response(items, error_response)
+        active = [shard for _, shard in sorted(self.shards.items()) if shard.state is ShardState.ACTIVE]
+        items = [item for shard in active for item in query(shard.coordinator)]
+        committed = gather([shard.pending_commit for shard in active], lambda _: response(items))
+        return _with_error_response(committed, error_response)
 
     def end_transaction(self, partition: int, marker: bytearray, producer_id: int, *, is_commit: bool) -> Commit:
         """Append and apply a marker; NOT_LEADER_OR_FOLLOWER if the partition has no active coordinator here."""
@@ -496,26 +493,28 @@ def _complete(replies: Replies, commit: Commit) -> None:
             request.fail(commit.error)
 
 
-def _reply_after(commit: Commit, reply: Reply) -> Completion[Reply]:
-    """A reply that waits for a commit."""
+def _reply_after(commit: Commit, reply: Reply, error_response: Callable[[ErrorCode], Reply]) -> Completion[Reply]:
+    """A reply that waits for a commit, or the response for the commit's error."""
     if commit.is_done and commit.error is None:
         return completed(reply)
     later: Completion[Reply] = Completion()
-    commit.then(partial(_complete, ((later, reply),)))
+
+    def on_commit(_: Commit) -> None:
+        later.complete(reply if commit.error is None else error_response(coordinator_error(error_code(commit))))
+
+    commit.then(on_commit)
     return later
 
 
 def _with_error_response(reply: Completion[Reply], error_response: Callable[[ErrorCode], Reply]) -> Completion[Reply]:
     """The reply, or the response for its error."""
-    if reply.is_done and reply.error is None:
-        return reply
 
     def respond(done: Completion[Reply]) -> Reply:
         if isinstance(done.error, KafkaError):
             return error_response(coordinator_error(done.error.code))
         return done.result()
 
-    return reply.handle(respond)
+    return reply if reply.is_done and reply.error is None else reply.handle(respond)
 
 
 def error_code(done: Completion[Any]) -> ErrorCode:

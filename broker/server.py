@@ -65,7 +65,6 @@ from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
 from protocol.errors import KafkaError
 from protocol.messages.quorum import BrokerRegistrationRequest
-from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata.metadata_records import UnreadableMetadata
@@ -276,11 +275,8 @@ class Server:
         )
         self._metadata_log = start.log
         self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
-        heartbeat_tracker = BrokerHeartbeatTracker(self._timers, config.number("broker.session.timeout.ms"))
         dependencies = RuntimeDependencies(self._loop, self._disk, self._io, self._timers, self._clock)
-        self._metadata = KraftRuntime(
-            config, dependencies, quorum_config, identity, start, heartbeat_tracker, controller
-        )
+        self._metadata = KraftRuntime(config, dependencies, quorum_config, identity, start, controller)
         self._node, self._channel = self._metadata.node, self._metadata.channel
         self._controller, self._publisher = self._node.controller, self._node.publisher
         self._controller.on_failed = self._fail

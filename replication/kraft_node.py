@@ -56,6 +56,19 @@ class Dependencies(NamedTuple):
     send: SendTo
 
 
+class KraftOptions(NamedTuple):
+    """The settings of the quorum and of the controller."""
+
+    times: QuorumTimes
+    session_timeout_ms: int
+    """broker.session.timeout.ms."""
+    bootstrap_servers: int = 0
+    """The number of bootstrap servers to query for the leader, besides the voters."""
+    auto_join: bool = False
+    """controller.quorum.auto.join.enable."""
+    intervals: TaskIntervals = DEFAULT_INTERVALS
+
+
 class KRaftNode:
     """Wires the opened metadata log, Raft, controller and publisher; nothing runs before `start`."""
 
@@ -65,33 +78,29 @@ class KRaftNode:
         identity: NodeIdentity,
         opened: OpenedMetadataLog,
         context: DecisionContext,
-        heartbeat_tracker: BrokerHeartbeatTracker,
         own: LocalController,
-        *,
-        times: QuorumTimes,
-        bootstrap_servers: int = 0,
-        auto_join: bool = False,
-        intervals: TaskIntervals = DEFAULT_INTERVALS,
+        options: KraftOptions,
     ) -> None:
         self._dependencies = dependencies
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
         self.log = log = opened.log
         local, clock = _local_voter(identity, own, log), dependencies.clock
         state = QuorumState(
-            local, log, opened.state, times=times, jitter=dependencies.random_below, mono_ms=clock.mono_ms()
+            local, log, opened.state, times=options.times, jitter=dependencies.random_below, mono_ms=clock.mono_ms()
         )
-        self.raft = Raft(state, bootstrap_servers=bootstrap_servers, auto_join=auto_join)
+        self.raft = Raft(state, bootstrap_servers=options.bootstrap_servers, auto_join=options.auto_join)
         self.publisher = MetadataPublisher(opened.image)
         loader = MetadataLoader(log, self.publisher, is_in_transaction=opened.is_in_transaction)
         kraft_version = KraftVersion(lambda: log.kraft_version.latest, self.raft.check_kraft_version)
         context = context._replace(kraft_version=kraft_version)
-        periodic_tasks = PeriodicTasks(dependencies.timers, dependencies.clock.mono_ms, intervals)
+        self.heartbeat_tracker = BrokerHeartbeatTracker(dependencies.timers, options.session_timeout_ms)
+        periodic_tasks = PeriodicTasks(dependencies.timers, dependencies.clock.mono_ms, options.intervals)
         self.controller = Controller(
             log,
             self.publisher,
             loader,
             context,
-            heartbeat_tracker,
+            self.heartbeat_tracker,
             dependencies.clock,
             own,
             opened.bootstrap,

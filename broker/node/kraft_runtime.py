@@ -21,12 +21,11 @@ from broker.peers.endpoints import PLAINTEXT
 from broker.peers.quorum_config import QuorumConfig
 from broker.process.timer import SystemClock
 from replication.completion import Completion
-from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.io_executor import IoExecutor
-from replication.kraft_node import Dependencies, KRaftNode
-from replication.metadata.image import Endpoint
+from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
+from replication.metadata.image import Endpoint, MetadataImage
 from replication.metadata_log.formatting import ControllerEndpoint, NodeIdentity, new_uuid
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.timer_queue import TimerQueue
@@ -56,7 +55,6 @@ class KraftRuntime:
         quorum_config: QuorumConfig,
         identity: NodeIdentity,
         start: OpenedMetadataLog,
-        heartbeat_tracker: BrokerHeartbeatTracker,
         controller: ControllerEndpoint,
     ) -> None:
         self._config = config
@@ -73,13 +71,15 @@ class KraftRuntime:
             Dependencies(disk, worker, timers, clock, random.randrange, raft_peers.send_request_to),
             identity,
             start,
-            self._decision_context(),
-            heartbeat_tracker,
+            self._decision_context(start.image),
             controller_info,
-            times=config.quorum_times(),
-            bootstrap_servers=len(quorum_config.bootstrap),
-            auto_join=bool(config.value("controller.quorum.auto.join.enable")),
-            intervals=config.controller_intervals(),
+            KraftOptions(
+                config.quorum_times(),
+                config.number("broker.session.timeout.ms"),
+                bootstrap_servers=len(quorum_config.bootstrap),
+                auto_join=bool(config.value("controller.quorum.auto.join.enable")),
+                intervals=config.controller_intervals(),
+            ),
         )
         for peers in self._peers:
             peers.image = lambda: node.image
@@ -126,9 +126,10 @@ class KraftRuntime:
         )
         return ControllerPeers(caller, self._quorum_config.bootstrap, listener)
 
-    def _decision_context(self) -> DecisionContext:
+    def _decision_context(self, image: MetadataImage) -> DecisionContext:
         config = self._config
         return DecisionContext(
+            image=image,
             node_id=config.node_id,
             static_configs=config.given,
             broker_configs=DynamicBrokerConfig(config),

@@ -70,7 +70,7 @@ class LocalController(NamedTuple):
 
 _log = logging.getLogger("barnabas.controller")
 
-Decide = Callable[[MetadataImage, DecisionContext, Any], Decision[Any]]
+Decide = Callable[[DecisionContext, Any], Decision[Any]]
 
 _DECISIONS: dict[type[Message], Decide] = {
     admin.CreateTopicsRequest: create_topics,
@@ -131,7 +131,6 @@ class Controller:
         self._periodic_tasks = periodic_tasks
         periodic_tasks.run_task = self._run_periodic_task
         heartbeat_tracker.on_session_expired = self.fence_expired_broker
-        self._newest_image = publisher.newest
         self._pending: deque[_PendingDecision] = deque()
         self.is_active = False
         """Whether this node leads the metadata log."""
@@ -147,19 +146,20 @@ class Controller:
         uncommitted = list(self._metadata_loader.load_uncommitted())
         newest = uncommitted[-1][0] if uncommitted else self._publisher.newest
         node_id, wall_ms = self._context.node_id, self._clock.wall_ms()
-        self._newest_image = newest.with_leader(node_id, offset=self._log.next_offset, epoch=effect.epoch)
+        newest = newest.with_leader(node_id, offset=self._log.next_offset, epoch=effect.epoch)
+        self._context = self._context._replace(image=newest)
         for image, changes in uncommitted:
             self._pending.append(_PendingDecision(image, changes, Completion()))
-        self._pending.append(_PendingDecision(self._newest_image, MetadataDelta(), Completion()))
+        self._pending.append(_PendingDecision(newest, MetadataDelta(), Completion()))
         on_committed = partial(self._committed, len(uncommitted) + 1)
         self._log.begin_epoch(effect, node_id, wall_ms, on_committed)
         if self._metadata_loader.is_in_transaction:
             abort = stored_records.AbortTransactionRecord(reason="The controller that began it ended.")
             self._write([(abort, 0)], wall_ms)
-        if not self._newest_image.features:
+        if not self._context.image.features:
             self._write(self._bootstrap_batch(self._bootstrap_records), wall_ms)
         self._register_local(wall_ms)
-        for broker_id, broker in self._newest_image.brokers.items():
+        for broker_id, broker in self._context.image.brokers.items():
             if broker_id != node_id and not broker.is_fenced:
                 self._heartbeat_tracker.touch(broker_id, broker.epoch, self._clock.mono_ms())
         self._periodic_tasks.activate()
@@ -183,13 +183,13 @@ class Controller:
 
     def _register_local(self, wall_ms: int) -> None:
         """Append this controller's registration if it is new; it sends no request to itself."""
-        known = self._newest_image.controllers.get(self._context.node_id)
+        known = self._context.image.controllers.get(self._context.node_id)
         if known is None or known.incarnation_id != self._local.incarnation_id:
-            node_id, levels = self._context.node_id, self._newest_image.features
+            node_id, levels = self._context.node_id, self._context.image.features
             request = controller_registration_request(
                 node_id, self._local.incarnation_id, self._local.endpoints, levels
             )
-            self._write(register_controller(self._newest_image, self._context, request).records, wall_ms)
+            self._write(register_controller(self._context, request).records, wall_ms)
 
     def _bootstrap_batch(self, records: Sequence[Versioned]) -> list[Versioned]:
         """The first records of a new cluster, in one metadata transaction if supported; with ELR also min.insync.replicas."""
@@ -218,7 +218,7 @@ class Controller:
             return self._register_broker(request, wall_ms)
         if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heartbeat(request, wall_ms)
-        decision = _DECISIONS[type(request)](self._newest_image, self._context, request)
+        decision = _DECISIONS[type(request)](self._context, request)
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:
@@ -234,7 +234,7 @@ class Controller:
     def _run_periodic_task(self, task: Task) -> int:
         if not self.is_active:  # leadership was lost during the append that caused this task
             return 0
-        records = task(self._newest_image, self._context)
+        records = task(self._context)
         self._write(records, self._clock.wall_ms(), is_atomic=False)
         return len(records)
 
@@ -245,11 +245,11 @@ class Controller:
 
     # ------------------------------------------------------------ brokers
     def _register_broker(self, request: quorum.BrokerRegistrationRequest, wall_ms: int) -> Completion[Any]:
-        broker_id, image, next_offset = request.broker_id, self._newest_image, self._log.next_offset
+        broker_id, image, next_offset = request.broker_id, self._context.image, self._log.next_offset
         before = image.brokers.get(broker_id)
         is_alive = before is not None and self._is_alive(before)
         try:
-            decision = register(image, self._context, request, next_offset=next_offset, is_alive=is_alive)
+            decision = register(self._context, request, next_offset=next_offset, is_alive=is_alive)
         except KafkaError as error:
             decision = Decision([], quorum.BrokerRegistrationResponse(error_code=error.code))
         else:
@@ -263,32 +263,30 @@ class Controller:
 
     def _heartbeat(self, request: quorum.BrokerHeartbeatRequest, wall_ms: int) -> Completion[Any]:
         broker_id = request.broker_id
-        broker = self._newest_image.brokers.get(broker_id)
+        broker = self._context.image.brokers.get(broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             stale = quorum.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
             return self._commit(request, Decision([], stale), wall_ms)
         is_own = broker_id == self._context.node_id  # rule 5
         mono_ms = None if is_own else self._clock.mono_ms()
         heartbeat_state = self._heartbeat_tracker.touch(broker_id, broker.epoch, mono_ms)
-        state, decision = heartbeat(
-            self._newest_image, self._context, self._heartbeat_tracker, heartbeat_state, request
-        )
+        state, decision = heartbeat(self._context, self._heartbeat_tracker, heartbeat_state, request)
         heartbeat_state.metadata_offset = request.current_metadata_offset
         response = self._commit(request, decision, wall_ms)
         if state is BrokerControlState.CONTROLLED_SHUTDOWN:
-            heartbeat_state.begin_shutdown(self._newest_image.offset)
+            heartbeat_state.begin_shutdown(self._context.image.offset)
         elif state is not BrokerControlState.UNFENCED:
             heartbeat_state.cancel_shutdown()
         return response
 
     def fence_expired_broker(self, broker_id: int) -> None:
         """Fence a broker whose session expired."""
-        broker = self._newest_image.brokers.get(broker_id)
+        broker = self._context.image.brokers.get(broker_id)
         if not self.is_active or broker is None or broker.is_fenced:
             return
         _log.warning("fencing broker %d: no heartbeat within broker.session.timeout.ms", broker_id)
         self._heartbeat_tracker.state_of(broker_id, broker.epoch).cancel_shutdown()
-        self._write(fence(self._newest_image, self._context, broker), self._clock.wall_ms(), is_atomic=False)
+        self._write(fence(self._context, broker), self._clock.wall_ms(), is_atomic=False)
 
     # ------------------------------------------------------------ writing
     def _write(self, records: Sequence[Versioned], wall_ms: int, *, is_atomic: bool = True) -> Completion[None]:
@@ -305,8 +303,9 @@ class Controller:
         assert self.is_active, "only the leader appends to the metadata log"
         last_offset = self._log.next_offset + len(records) - 1
         image_records = [message for message, _ in records if not isinstance(message, _TRANSACTION_MARKERS)]
-        image, changes = self._newest_image.apply(image_records, offset=last_offset, epoch=self._newest_image.epoch)
-        self._newest_image = image
+        newest = self._context.image
+        image, changes = newest.apply(image_records, offset=last_offset, epoch=newest.epoch)
+        self._context = self._context._replace(image=image)
         self._pending.append(_PendingDecision(image, changes, published))
         self._log.append(records, wall_ms=wall_ms, on_committed=partial(self._committed, 1), is_atomic=is_atomic)
         return published

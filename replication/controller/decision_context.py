@@ -1,6 +1,6 @@
-"""The inputs of a decision besides the metadata image: this node's configuration and a source of randomness.
+"""The inputs of a decision besides the request: the metadata image, this node's configuration, a source of randomness.
 
-RULES    1. Decisions are pure functions of (image, context, request), so tests and simulators can repeat them.
+RULES    1. Decisions are pure functions of (context, request), so tests and simulators can repeat them.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from protocol.errors import KafkaError
+from replication.metadata.image import MetadataImage
 from storage.config.config_def import Setting
 
 
@@ -34,6 +35,8 @@ KRAFT_VERSION_1 = KraftVersion(lambda: 1, lambda _: None)
 class DecisionContext(NamedTuple):
     """The inputs of decisions on this node."""
 
+    image: MetadataImage
+    """The newest image, which may not be committed yet."""
     node_id: int
     static_configs: Mapping[str, str]
     """The static broker configuration, by broker config name."""

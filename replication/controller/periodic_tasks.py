@@ -27,7 +27,7 @@ from replication.timer_queue import Timer, TimerQueue
 MAX_ELECTIONS_PER_RUN: Final = 1000
 """The limit of one task run, as in Apache Kafka."""
 
-Task = Callable[[MetadataImage, DecisionContext], list[Versioned]]
+Task = Callable[[DecisionContext], list[Versioned]]
 
 
 class TaskIntervals(NamedTuple):
@@ -79,24 +79,24 @@ class PeriodicTasks:
             self._schedule(task, 0 if count >= MAX_ELECTIONS_PER_RUN else interval_ms, interval_ms)
 
 
-def balance_leaders(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+def balance_leaders(context: DecisionContext) -> list[Versioned]:
     """Elect preferred replicas that can lead."""
     changes = (
-        leader_change(image, context, topic, index, state, prefers_first=True)
-        for topic, index, state in partitions_of(image)
+        leader_change(context, topic, index, state, prefers_first=True)
+        for topic, index, state in partitions_of(context.image)
         if state.leader != state.replicas[0]
     )
-    return _limited(image, changes)
+    return _limited(context.image, changes)
 
 
-def elect_unclean(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+def elect_unclean(context: DecisionContext) -> list[Versioned]:
     """Elect leaders for leaderless partitions of topics that allow unclean elections."""
     changes = (
-        leader_change(image, context, topic, index, state, allows_unclean=True)
-        for topic, index, state in partitions_of(image)
-        if state.leader == NO_LEADER and topic_config_value(image, context, topic.name, UNCLEAN_ELECTION) == "true"
+        leader_change(context, topic, index, state, allows_unclean=True)
+        for topic, index, state in partitions_of(context.image)
+        if state.leader == NO_LEADER and topic_config_value(context, topic.name, UNCLEAN_ELECTION) == "true"
     )
-    return _limited(image, changes)
+    return _limited(context.image, changes)
 
 
 def _limited(image: MetadataImage, changes: Iterator[PartitionChangeRecord | None]) -> list[Versioned]:
@@ -104,9 +104,9 @@ def _limited(image: MetadataImage, changes: Iterator[PartitionChangeRecord | Non
     return [(change, version) for change in islice(filter(None, changes), MAX_ELECTIONS_PER_RUN)]
 
 
-def append_no_op(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+def append_no_op(context: DecisionContext) -> list[Versioned]:
     """A NoOp record, if other nodes read the log (rule 3)."""
-    others = {*image.brokers, *image.controllers} - {context.node_id}
+    others = {*context.image.brokers, *context.image.controllers} - {context.node_id}
     return [(NoOpRecord(), 0)] if others else []
 
 

@@ -27,7 +27,7 @@ from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.io_executor import Begin, IoResult, Run
-from replication.kraft_node import Dependencies, KRaftNode
+from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
 from replication.metadata.feature_levels import SUPPORTED_FEATURES, features_for
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage, PartitionState
 from replication.metadata.image_records import stored_endpoints, stored_features
@@ -170,7 +170,6 @@ class ControllerHarness:
         opened = self.open()
         fresh = new_uuid(random.Random(f"{self.log.next_offset}").randbytes)  # a new id for each start
         self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
-        self.heartbeat_tracker = BrokerHeartbeatTracker(self.timers, SESSION_MS)
         clock: Any = SimpleNamespace(mono_ms=lambda: self.mono_ms, wall_ms=lambda: WALL_MS)
         dependencies = Dependencies(self.disk, self.worker, self.timers, clock, self.dice.randrange, _no_peer)
         local = LocalController(self.incarnation, CONTROLLER_ENDPOINTS)
@@ -178,12 +177,11 @@ class ControllerHarness:
             dependencies,
             self.identity,
             opened,
-            self.context(),
-            self.heartbeat_tracker,
+            self.context(opened.image),
             local,
-            times=QuorumTimes(),
-            intervals=self.intervals,
+            KraftOptions(QuorumTimes(), SESSION_MS, intervals=self.intervals),
         )
+        self.heartbeat_tracker = self.node.heartbeat_tracker
         self.controller, self.publisher = self.node.controller, self.node.publisher
         self.publisher.on_image = self._follow
         self.node.start()
@@ -273,9 +271,10 @@ class ControllerHarness:
         self.images.append((image, changes))
         yield
 
-    def context(self) -> DecisionContext:
+    def context(self, image: MetadataImage | None = None) -> DecisionContext:
         """The inputs of decisions."""
         return DecisionContext(
+            image=image or self.image,
             node_id=1,
             static_configs=self.settings,
             broker_configs=DynamicBrokerConfig(BrokerConfig(self.settings)),

@@ -48,7 +48,7 @@ class Decided(NamedTuple):
     records: list[Versioned]
 
 
-_DECISIONS: dict[type[Message], Callable[[MetadataImage, DecisionContext, Any], Decision[Any]]] = {
+_DECISIONS: dict[type[Message], Callable[[DecisionContext, Any], Decision[Any]]] = {
     admin.CreateTopicsRequest: create_topics,
     admin.CreatePartitionsRequest: create_partitions,
     quorum.AlterPartitionRequest: alter_partitions,
@@ -66,11 +66,13 @@ class OurDecisions:
     def __init__(self, min_isr: int, levels: Mapping[str, int]) -> None:
         settings = {"min.insync.replicas": str(min_isr)}
         self.topic_ids: deque[bytes] = deque()
-        rules = DynamicBrokerConfig(BrokerConfig(settings))
-        self._decision_context = DecisionContext(1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0)
-        self._heartbeat_tracker = BrokerHeartbeatTracker(TimerQueue(), 9_000)
         self.image = MetadataImage(CLUSTER_ID)
         self.image.features = dict(levels)
+        rules = DynamicBrokerConfig(BrokerConfig(settings))
+        self._decision_context = DecisionContext(
+            self.image, 1, settings, rules, 1, 3, self.topic_ids.popleft, lambda below: 0
+        )
+        self._heartbeat_tracker = BrokerHeartbeatTracker(TimerQueue(), 9_000)
         self.offset = 100
 
     def decide(self, step: Step) -> Decided:
@@ -89,35 +91,34 @@ class OurDecisions:
         return Decided(code, decode(type(decision.reply), version, encode(decision.reply, version)), records)
 
     def _act(self, event: str) -> Decision[Any]:
-        image, context = self.image, self._decision_context
+        context = self._decision_context._replace(image=self.image)
         word, _, broker = event.partition(" ")
         if word == "silent":
-            known = image.brokers[int(broker)]
+            known = self.image.brokers[int(broker)]
             self._heartbeat_tracker.state_of(known.broker_id, known.epoch).cancel_shutdown()
-            return Decision(fence(image, context, known), None)
-        return Decision((balance_leaders if word == "balance" else elect_unclean)(image, context), None)
+            return Decision(fence(context, known), None)
+        return Decision((balance_leaders if word == "balance" else elect_unclean)(context), None)
 
     def _decide(self, request: Message) -> Decision[Any]:
-        image, context = self.image, self._decision_context
+        context = self._decision_context._replace(image=self.image)
         if isinstance(request, quorum.BrokerRegistrationRequest):
-            made = register(image, context, request, next_offset=self.offset)
+            made = register(context, request, next_offset=self.offset)
             last_offset = self.offset + len(made.records) - 1
             self._heartbeat_tracker.register(request.broker_id, made.reply.broker_epoch, last_offset)
             return made
         if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heard(request)
         if isinstance(request, cluster.ListPartitionReassignmentsRequest):
-            return Decision([], list_reassignments(image, request))
-        return _DECISIONS[type(request)](image, context, request)
+            return Decision([], list_reassignments(self.image, request))
+        return _DECISIONS[type(request)](context, request)
 
     def _heard(self, request: quorum.BrokerHeartbeatRequest) -> Decision[Any]:
         broker = self.image.brokers.get(request.broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             raise KafkaError(ErrorCode.STALE_BROKER_EPOCH)
         heartbeat_state = self._heartbeat_tracker.state_of(broker.broker_id, broker.epoch)
-        state, decision = heartbeat(
-            self.image, self._decision_context, self._heartbeat_tracker, heartbeat_state, request
-        )
+        context = self._decision_context._replace(image=self.image)
+        state, decision = heartbeat(context, self._heartbeat_tracker, heartbeat_state, request)
         heartbeat_state.metadata_offset = request.current_metadata_offset
         if any(isinstance(record, stored_records.BrokerRegistrationChangeRecord) for record, _ in decision.records):
             heartbeat_state.metadata_offset = (

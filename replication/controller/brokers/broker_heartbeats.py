@@ -46,23 +46,22 @@ class BrokerControlState(Enum):
 
 
 def heartbeat(
-    image: MetadataImage,
     context: DecisionContext,
     tracker: BrokerHeartbeatTracker,
     state: BrokerHeartbeatState,
     request: BrokerHeartbeatRequest,
 ) -> tuple[BrokerControlState, Decision[BrokerHeartbeatResponse]]:
     """Decide on the heartbeat of a registered broker."""
-    broker = image.brokers[request.broker_id]
+    broker = context.image.brokers[request.broker_id]
     is_caught_up = request.current_metadata_offset >= state.registration_offset
     before = _current_state(broker, state)
-    after = _next_state(image, context, tracker, state, request, before, is_caught_up=is_caught_up)
+    after = _next_state(context, tracker, state, request, before, is_caught_up=is_caught_up)
     records: list[Versioned] = []
     if after is not before:
-        records += _transition_records(image, context, broker, after)
-    records += offline_directories(image, context, broker, request.offline_log_dirs)
+        records += _transition_records(context, broker, after)
+    records += offline_directories(context, broker, request.offline_log_dirs)
     cordoned = request.cordoned_log_dirs
-    if cordoned is not None and image.metadata_version >= WITH_CORDONS:
+    if cordoned is not None and context.image.metadata_version >= WITH_CORDONS:
         records += cordoned_directories(broker, cordoned)
     response = BrokerHeartbeatResponse(
         error_code=ErrorCode.NONE,
@@ -80,7 +79,6 @@ def _current_state(broker: BrokerImage, state: BrokerHeartbeatState) -> BrokerCo
 
 
 def _next_state(
-    image: MetadataImage,
     context: DecisionContext,
     tracker: BrokerHeartbeatTracker,
     state: BrokerHeartbeatState,
@@ -90,8 +88,8 @@ def _next_state(
     is_caught_up: bool,
 ) -> BrokerControlState:
     if before is BrokerControlState.CONTROLLED_SHUTDOWN:
-        return _next_shutdown_state(image, context, tracker, state, request.broker_id)
-    wants_fence = request.want_fence and _has_others(image, request.broker_id)
+        return _next_shutdown_state(context, tracker, state, request.broker_id)
+    wants_fence = request.want_fence and _has_others(context.image, request.broker_id)
     if before is BrokerControlState.FENCED:
         if request.want_shut_down:
             return BrokerControlState.SHUTDOWN_NOW
@@ -101,7 +99,7 @@ def _next_state(
     if request.want_shut_down:
         return (
             BrokerControlState.CONTROLLED_SHUTDOWN
-            if has_leaderships(image, context, request.broker_id)
+            if has_leaderships(context, request.broker_id)
             else BrokerControlState.SHUTDOWN_NOW
         )
     return BrokerControlState.UNFENCED
@@ -112,15 +110,13 @@ def _has_others(image: MetadataImage, broker_id: int) -> bool:
 
 
 def _next_shutdown_state(
-    image: MetadataImage,
-    context: DecisionContext,
-    tracker: BrokerHeartbeatTracker,
-    state: BrokerHeartbeatState,
-    broker_id: int,
+    context: DecisionContext, tracker: BrokerHeartbeatTracker, state: BrokerHeartbeatState, broker_id: int
 ) -> BrokerControlState:
-    if has_leaderships(image, context, broker_id):
+    if has_leaderships(context, broker_id):
         return BrokerControlState.CONTROLLED_SHUTDOWN
-    other_ids = [other for other, broker in image.brokers.items() if broker.is_active and other != context.node_id]
+    other_ids = [
+        other for other, broker in context.image.brokers.items() if broker.is_active and other != context.node_id
+    ]
     lowest = tracker.lowest_metadata_offset(other_ids)  # the local broker reads records when they are appended
     return (
         BrokerControlState.SHUTDOWN_NOW
@@ -129,53 +125,49 @@ def _next_shutdown_state(
     )
 
 
-def _transition_records(
-    image: MetadataImage, context: DecisionContext, broker: BrokerImage, after: BrokerControlState
-) -> list[Versioned]:
+def _transition_records(context: DecisionContext, broker: BrokerImage, after: BrokerControlState) -> list[Versioned]:
     if after is BrokerControlState.UNFENCED:
-        return unfence(image, context, broker)
+        return unfence(context, broker)
     if after is BrokerControlState.CONTROLLED_SHUTDOWN:
-        return _begin_controlled_shutdown(image, context, broker)
+        return _begin_controlled_shutdown(context, broker)
     if after is BrokerControlState.SHUTDOWN_NOW:
-        return [*controlled_shutdown(image, context, broker.broker_id), (_fence_record(broker), 0)]
-    return fence(image, context, broker)
+        return [*controlled_shutdown(context, broker.broker_id), (_fence_record(broker), 0)]
+    return fence(context, broker)
 
 
-def fence(image: MetadataImage, context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
+def fence(context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
     """Fence a broker: it loses its leaderships and is hidden from clients."""
-    return [*broker_fenced(image, context, broker.broker_id), (_fence_record(broker), 0)]
+    return [*broker_fenced(context, broker.broker_id), (_fence_record(broker), 0)]
 
 
 def _fence_record(broker: BrokerImage) -> BrokerRegistrationChangeRecord:
     return BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
 
 
-def unfence(image: MetadataImage, context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
+def unfence(context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
     """Unfence a broker: clients see it, and it leads its leaderless partitions."""
     change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=-1)
-    return [(change, 0), *broker_unfenced(image, context, broker.broker_id)]
+    return [(change, 0), *broker_unfenced(context, broker.broker_id)]
 
 
-def _begin_controlled_shutdown(image: MetadataImage, context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
+def _begin_controlled_shutdown(context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
     records: list[Versioned] = []
     if not broker.is_shutting_down:
         change = BrokerRegistrationChangeRecord(
             broker_id=broker.broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=1
         )
         records.append((change, 1))
-    return records + controlled_shutdown(image, context, broker.broker_id)
+    return records + controlled_shutdown(context, broker.broker_id)
 
 
-def offline_directories(
-    image: MetadataImage, context: DecisionContext, broker: BrokerImage, offline: Sequence[bytes]
-) -> list[Versioned]:
+def offline_directories(context: DecisionContext, broker: BrokerImage, offline: Sequence[bytes]) -> list[Versioned]:
     """Store failed log directories and remove the broker from the ISRs of their partitions."""
     newly_offline = [directory for directory in broker.directories if directory in offline]
     if not newly_offline:
         return []
     records: list[Versioned] = []
     for directory in newly_offline:
-        records += directory_offline(image, context, broker.broker_id, directory)
+        records += directory_offline(context, broker.broker_id, directory)
     change = BrokerRegistrationChangeRecord(
         broker_id=broker.broker_id,
         broker_epoch=broker.epoch,

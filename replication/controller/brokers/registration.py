@@ -38,17 +38,11 @@ _RESERVED_IDS = 100
 
 
 def register(
-    image: MetadataImage,
-    context: DecisionContext,
-    request: quorum.BrokerRegistrationRequest,
-    *,
-    next_offset: int,
-    is_alive: bool = False,
+    context: DecisionContext, request: quorum.BrokerRegistrationRequest, *, next_offset: int, is_alive: bool = False
 ) -> Decision[quorum.BrokerRegistrationResponse]:
     """Decide on a registration.
 
     Args:
-        image: the newest image.
         context: the inputs of decisions.
         request: the broker's registration.
         next_offset: the offset of the first record.
@@ -57,15 +51,13 @@ def register(
     Raises:
         KafkaError: the registration is rejected.
     """
-    before = image.brokers.get(request.broker_id)
+    before = context.image.brokers.get(request.broker_id)
     is_same = before is not None and before.incarnation_id == request.incarnation_id
     was_clean_shutdown = before is not None and before.epoch == request.previous_broker_epoch
-    _check(image, request, is_duplicate=is_alive and not is_same and not was_clean_shutdown)
+    _check(context.image, request, is_duplicate=is_alive and not is_same and not was_clean_shutdown)
     records: list[Versioned] = []
     if not is_same:
-        records += broker_restarted(
-            image, context, request.broker_id, request.log_dirs, was_clean_shutdown=was_clean_shutdown
-        )
+        records += broker_restarted(context, request.broker_id, request.log_dirs, was_clean_shutdown=was_clean_shutdown)
         before = None
     record = stored_records.RegisterBrokerRecord(
         broker_id=request.broker_id,
@@ -76,9 +68,9 @@ def register(
         rack=request.rack,
         fenced=before is None or before.is_fenced,
         in_controlled_shutdown=before is not None and before.is_shutting_down,
-        log_dirs=sorted(request.log_dirs) if image.metadata_version >= WITH_DIRECTORIES else [],
+        log_dirs=sorted(request.log_dirs) if context.image.metadata_version >= WITH_DIRECTORIES else [],
     )
-    records.append((record, registration_version(image.metadata_version)))
+    records.append((record, registration_version(context.image.metadata_version)))
     response = quorum.BrokerRegistrationResponse(error_code=ErrorCode.NONE, broker_epoch=record.broker_epoch)
     return Decision(records, response, is_atomic=False)
 
@@ -140,11 +132,10 @@ def _check_feature(name: str, level: int, lowest: int, highest: int) -> None:
 
 
 def register_controller(
-    image: MetadataImage, context: DecisionContext, request: quorum.ControllerRegistrationRequest
+    context: DecisionContext, request: quorum.ControllerRegistrationRequest
 ) -> Decision[quorum.ControllerRegistrationResponse]:
     """Decide on a controller registration."""
-    del context
-    if image.metadata_version < WITH_CONTROLLERS:
+    if context.image.metadata_version < WITH_CONTROLLERS:
         message = "The current MetadataVersion is too old to support controller registrations."
         code = ErrorCode.UNSUPPORTED_VERSION
         return Decision([], quorum.ControllerRegistrationResponse(error_code=code, error_message=message))
@@ -170,11 +161,9 @@ def controller_registration_request(
     )
 
 
-def unregister(
-    image: MetadataImage, context: DecisionContext, request: UnregisterBrokerRequest
-) -> Decision[UnregisterBrokerResponse]:
+def unregister(context: DecisionContext, request: UnregisterBrokerRequest) -> Decision[UnregisterBrokerResponse]:
     """Decide to unregister a broker; it stays in the replica lists of its partitions."""
-    broker = image.brokers.get(request.broker_id)
+    broker = context.image.brokers.get(request.broker_id)
     if broker is None:
         message = f"Broker ID {request.broker_id} is not currently registered"
         code = ErrorCode.BROKER_ID_NOT_REGISTERED
@@ -187,22 +176,21 @@ def unregister(
     def is_affected(state: PartitionState) -> bool:
         return broker.broker_id in state.isr or broker.broker_id in state.eligible_leaders
 
-    records = [*broker_fenced(image, context, broker.broker_id, is_affected), (record, 0)]
+    records = [*broker_fenced(context, broker.broker_id, is_affected), (record, 0)]
     return Decision(records, UnregisterBrokerResponse(error_code=ErrorCode.NONE), is_atomic=False)
 
 
 def allocate_producer_ids(
-    image: MetadataImage, context: DecisionContext, request: quorum.AllocateProducerIdsRequest
+    context: DecisionContext, request: quorum.AllocateProducerIdsRequest
 ) -> Decision[quorum.AllocateProducerIdsResponse]:
     """Decide on a block of producer ids."""
-    del context
-    broker = image.brokers.get(request.broker_id)
+    broker = context.image.brokers.get(request.broker_id)
     code = ErrorCode.NONE
     if broker is None:
         code = ErrorCode.BROKER_ID_NOT_REGISTERED
     elif broker.epoch != request.broker_epoch:
         code = ErrorCode.STALE_BROKER_EPOCH
-    first = image.next_producer_id
+    first = context.image.next_producer_id
     if code == ErrorCode.NONE and first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
         code = ErrorCode.UNKNOWN_SERVER_ERROR
     if code != ErrorCode.NONE:

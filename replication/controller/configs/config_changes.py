@@ -44,20 +44,20 @@ class AlterConfigOp:
 
 
 def incremental_alter_configs(
-    image: MetadataImage, context: DecisionContext, request: admin.IncrementalAlterConfigsRequest
+    context: DecisionContext, request: admin.IncrementalAlterConfigsRequest
 ) -> Decision[admin.IncrementalAlterConfigsResponse]:
     """Decide on changes of single configurations."""
-    records, responses = _decide(image, context, request.resources)
+    records, responses = _decide(context, request.resources)
     response = admin.IncrementalAlterConfigsResponse(responses=responses)
     return Decision([] if request.validate_only else records, response, is_atomic=False)
 
 
 def legacy_alter_configs(
-    image: MetadataImage, context: DecisionContext, request: admin.AlterConfigsRequest
+    context: DecisionContext, request: admin.AlterConfigsRequest
 ) -> Decision[admin.AlterConfigsResponse]:
     """Decide on the replacement of all configurations of resources (rule 3)."""
     records, responses = _decide(
-        image, context, [replacement_as_changes(image, resource) for resource in request.resources]
+        context, [replacement_as_changes(context.image, resource) for resource in request.resources]
     )
     response = admin.AlterConfigsResponse(responses=responses)
     return Decision([] if request.validate_only else records, response, is_atomic=False)
@@ -82,7 +82,7 @@ def replacement_as_changes(image: MetadataImage, wanted: admin.ReplacedConfigsRe
 
 
 def _decide(
-    image: MetadataImage, context: DecisionContext, resources: Sequence[admin.AlterConfigsResource]
+    context: DecisionContext, resources: Sequence[admin.AlterConfigsResource]
 ) -> tuple[list[Versioned], list[admin.AlterConfigsResourceResponse]]:
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
     records: list[Versioned] = []
@@ -93,26 +93,24 @@ def _decide(
             error_code=ErrorCode.NONE, error_message=None, resource_type=kind, resource_name=name
         )
         try:
-            records += _alter(image, context, resource, is_repeated=counts[kind, name] > 1)
+            records += _alter(context, resource, is_repeated=counts[kind, name] > 1)
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
         responses.append(response)
     return records, responses
 
 
-def _alter(
-    image: MetadataImage, context: DecisionContext, resource: admin.AlterConfigsResource, *, is_repeated: bool
-) -> list[Versioned]:
+def _alter(context: DecisionContext, resource: admin.AlterConfigsResource, *, is_repeated: bool) -> list[Versioned]:
     kind, name, wanted = resource.resource_type, resource.resource_name, resource.configs
     validate_changes(wanted, is_repeated=is_repeated)
     if kind == ResourceType.TOPIC:
-        return _alter_topic(image, context, name, wanted)
+        return _alter_topic(context, name, wanted)
     if kind == ResourceType.BROKER:
-        return _alter_broker(image, context, name, wanted)
+        return _alter_broker(context, name, wanted)
     if kind == ResourceType.GROUP:
-        return _alter_group(image, context, name, wanted)
+        return _alter_group(context, name, wanted)
     if kind == ResourceType.CLIENT_METRICS:
-        return _alter_subscription(image, name, wanted)
+        return _alter_subscription(context.image, name, wanted)
     raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unknown resource type {kind}")
 
 
@@ -131,38 +129,34 @@ def validate_changes(wanted: Sequence[admin.AlterableConfig], *, is_repeated: bo
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
 
 
-def _alter_topic(
-    image: MetadataImage, context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]
-) -> list[Versioned]:
+def _alter_topic(context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
-    if name not in image.topics_by_name:
+    if name not in context.image.topics_by_name:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
-    current = image.topic_config(name)
+    current = context.image.topic_config(name)
     changes = {config.name: new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
-    validate_topic_configs(image, context, _apply(current, changes))
-    return _changed_records(image, ResourceType.TOPIC, name, changes)
+    validate_topic_configs(context, _apply(current, changes))
+    return _changed_records(context.image, ResourceType.TOPIC, name, changes)
 
 
-def _alter_group(
-    image: MetadataImage, context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]
-) -> list[Versioned]:
+def _alter_group(context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-    broker = {**context.static_configs, **image.broker_config(context.node_id)}
+    broker = {**context.static_configs, **context.image.broker_config(context.node_id)}
 
     def broker_value(setting: str) -> str | None:
         row = context.broker_configs.setting(setting)
         return None if row is None else broker.get(setting, row.default)
 
-    current = image.configs.get((ResourceType.GROUP, name), {})
+    current = context.image.configs.get((ResourceType.GROUP, name), {})
     changes = {config.name: new_value(config, current, None) for config in wanted}
     try:
         check_group_settings(_apply(current, changes), broker_value)
     except ValueError as error:
         raise invalid_config(str(error)) from None
-    return _changed_records(image, ResourceType.GROUP, name, changes)
+    return _changed_records(context.image, ResourceType.GROUP, name, changes)
 
 
 def _alter_subscription(image: MetadataImage, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
@@ -183,22 +177,20 @@ def _changed_records(image: MetadataImage, kind: int, name: str, changes: Mappin
     )
 
 
-def _alter_broker(
-    image: MetadataImage, context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]
-) -> list[Versioned]:
+def _alter_broker(context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
     if name:
         _check_broker(name)
     rules = context.broker_configs
-    current = image.configs.get((ResourceType.BROKER, name), {})
+    current = context.image.configs.get((ResourceType.BROKER, name), {})
     changes = {config.name: new_value(config, current, rules.setting(config.name)) for config in wanted}
-    if CORDONED in changes and image.metadata_version < WITH_CORDONS:
+    if CORDONED in changes and context.image.metadata_version < WITH_CORDONS:
         raise invalid_config(f"{CORDONED} cannot be altered before metadata.version {WITH_CORDONS}.")
-    if MIN_ISR in changes and image.has_eligible_leaders:
+    if MIN_ISR in changes and context.image.has_eligible_leaders:
         if name:
             raise invalid_config(f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
         if changes[MIN_ISR] is None:
             raise invalid_config(f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
-    return config_records(image, ResourceType.BROKER, name, changes)
+    return config_records(context.image, ResourceType.BROKER, name, changes)
 
 
 def _check_broker(name: str) -> None:

@@ -37,9 +37,7 @@ class ConfigSource:
     DEFAULT = 5
 
 
-def new_topic_configs(
-    image: MetadataImage, context: DecisionContext, topic: CreatableTopic
-) -> tuple[dict[str, str], list[Versioned]]:
+def new_topic_configs(context: DecisionContext, topic: CreatableTopic) -> tuple[dict[str, str], list[Versioned]]:
     """The configurations of a new topic, and their records.
 
     Raises:
@@ -56,17 +54,15 @@ def new_topic_configs(
         raise invalid_config(f"Null value not supported for topic configs: {','.join(nulls)}")
     if not configs:
         return configs, []
-    validate_topic_configs(image, context, configs)
-    return configs, config_records(image, ResourceType.TOPIC, topic.name, configs)
+    validate_topic_configs(context, configs)
+    return configs, config_records(context.image, ResourceType.TOPIC, topic.name, configs)
 
 
-def effective_topic_configs(
-    image: MetadataImage, context: DecisionContext, overrides: Mapping[str, str]
-) -> list[CreatableTopicConfigs]:
+def effective_topic_configs(context: DecisionContext, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
     """All effective configurations of a topic with the given overrides, and their sources."""
     layers = (
-        (ConfigSource.BROKER, image.configs.get((ResourceType.BROKER, str(context.node_id)), {})),
-        (ConfigSource.CLUSTER, image.configs.get((ResourceType.BROKER, ""), {})),
+        (ConfigSource.BROKER, context.image.configs.get((ResourceType.BROKER, str(context.node_id)), {})),
+        (ConfigSource.CLUSTER, context.image.configs.get((ResourceType.BROKER, ""), {})),
         (ConfigSource.FILE, context.static_configs),
     )
     results = []
@@ -85,11 +81,11 @@ def effective_topic_configs(
     return results
 
 
-def topic_config_value(image: MetadataImage, context: DecisionContext, topic: str, name: str) -> str:
+def topic_config_value(context: DecisionContext, topic: str, name: str) -> str:
     """The effective value of a topic configuration that always has one."""
-    text = image.topic_config(topic).get(name)
+    text = context.image.topic_config(topic).get(name)
     if text is None:
-        text, _ = topic_default(name, {**context.static_configs, **image.broker_config(context.node_id)})
+        text, _ = topic_default(name, {**context.static_configs, **context.image.broker_config(context.node_id)})
     assert text is not None, f"{name} has no value"
     return text
 
@@ -101,14 +97,14 @@ def _inherited_value(name: str, layers: Iterable[tuple[int, Mapping[str, str]]])
     return TOPIC_SETTINGS[name].default, ConfigSource.DEFAULT
 
 
-def validate_topic_configs(image: MetadataImage, context: DecisionContext, configs: Mapping[str, str]) -> None:
+def validate_topic_configs(context: DecisionContext, configs: Mapping[str, str]) -> None:
     """Reject invalid topic configurations.
 
     Raises:
         KafkaError: INVALID_CONFIG.
     """
     try:
-        check_topic_settings(configs, {**context.static_configs, **image.broker_config(context.node_id)})
+        check_topic_settings(configs, {**context.static_configs, **context.image.broker_config(context.node_id)})
         if parse(TOPIC_SETTINGS["remote.storage.enable"], configs.get("remote.storage.enable")):
             raise invalid_config(
                 "Tiered Storage functionality is disabled in the broker. "

@@ -24,7 +24,7 @@ from replication.metadata.feature_levels import (
     features_for,
     required_metadata_version,
 )
-from replication.metadata.image import MetadataImage, ResourceType
+from replication.metadata.image import ResourceType
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
 
@@ -42,18 +42,16 @@ class UpgradeType:
     UNSAFE_DOWNGRADE = 3
 
 
-def update_features(
-    image: MetadataImage, context: DecisionContext, request: UpdateFeaturesRequest
-) -> Decision[UpdateFeaturesResponse]:
+def update_features(context: DecisionContext, request: UpdateFeaturesRequest) -> Decision[UpdateFeaturesResponse]:
     """Decide on new feature levels."""
     wanted = {update.feature: (update.max_version_level, update.upgrade_type) for update in request.feature_updates}
-    after = {**image.features, **{name: level for name, (level, _) in wanted.items()}}
+    after = {**context.image.features, **{name: level for name, (level, _) in wanted.items()}}
     records: list[Versioned] = []
     try:
         for name, (level, upgrade_type) in wanted.items():
-            _check(image, context, name, level, upgrade_type)
+            _check(context, name, level, upgrade_type)
             _check_dependency(name, level, after)
-            records += _records(image, context, name, level)
+            records += _records(context, name, level)
     except KafkaError as error:
         message = f"{_ALL_FAILED}{error.message}"
         return Decision([], UpdateFeaturesResponse(error_code=error.code, error_message=message))
@@ -76,13 +74,13 @@ def cluster_min_isr(context: DecisionContext) -> Versioned:
     return ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name=MIN_ISR, value=value), 0
 
 
-def _check(image: MetadataImage, context: DecisionContext, name: str, level: int, upgrade_type: int) -> None:
-    before = context.kraft_version.level() if name == KRAFT_VERSION else image.features.get(name, 0)
+def _check(context: DecisionContext, name: str, level: int, upgrade_type: int) -> None:
+    before = context.kraft_version.level() if name == KRAFT_VERSION else context.image.features.get(name, 0)
     if upgrade_type not in (UpgradeType.UPGRADE, UpgradeType.SAFE_DOWNGRADE, UpgradeType.UNSAFE_DOWNGRADE):
         raise _invalid_update(name, level, "The controller does not support the given upgrade type.")
     if level < 0:
         raise _invalid_update(name, level, "A feature version cannot be less than 0.")
-    _check_nodes(image, context, name, level)
+    _check_nodes(context, name, level)
     if level < before and upgrade_type == UpgradeType.UPGRADE:
         raise _invalid_update(name, level, _NO_DOWNGRADE)
     if level > before and upgrade_type != UpgradeType.UPGRADE:
@@ -101,11 +99,11 @@ def _check(image: MetadataImage, context: DecisionContext, name: str, level: int
         raise KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
 
 
-def _check_nodes(image: MetadataImage, context: DecisionContext, name: str, level: int) -> None:
+def _check_nodes(context: DecisionContext, name: str, level: int) -> None:
     """Check that all registered nodes support the level (rule 2)."""
-    local = features_for(image.features)
+    local = features_for(context.image.features)
     nodes = [(f"Local controller {context.node_id}", local)]
-    nodes += [(f"Broker {broker_id}", broker.features) for broker_id, broker in image.brokers.items()]
+    nodes += [(f"Broker {broker_id}", broker.features) for broker_id, broker in context.image.brokers.items()]
     for node, known in nodes:
         lowest, highest = known.get(name, (0, 0))
         if lowest <= level <= highest:
@@ -125,19 +123,21 @@ def _check_dependency(name: str, level: int, after: dict[str, int]) -> None:
         raise _invalid_update(name, level, message)
 
 
-def _records(image: MetadataImage, context: DecisionContext, name: str, level: int) -> list[Versioned]:
-    if name == KRAFT_VERSION or image.features.get(name, 0) == level:
+def _records(context: DecisionContext, name: str, level: int) -> list[Versioned]:
+    if name == KRAFT_VERSION or context.image.features.get(name, 0) == level:
         return []
     records: list[Versioned] = []
     if name == ELIGIBLE_LEADERS and level:
-        records += _set_cluster_min_isr(image, context)
+        records += _set_cluster_min_isr(context)
     return [*records, (FeatureLevelRecord(name=name, feature_level=level), 0)]
 
 
-def _set_cluster_min_isr(image: MetadataImage, context: DecisionContext) -> list[Versioned]:
+def _set_cluster_min_isr(context: DecisionContext) -> list[Versioned]:
     """Set min.insync.replicas for the cluster and delete it from single brokers (rule 4)."""
     overridden = [
-        name for (kind, name), local in image.configs.items() if kind == ResourceType.BROKER and MIN_ISR in local
+        name
+        for (kind, name), local in context.image.configs.items()
+        if kind == ResourceType.BROKER and MIN_ISR in local
     ]
     records: list[Versioned] = [
         (ConfigRecord(resource_type=ResourceType.BROKER, resource_name=name, name=MIN_ISR, value=None), 0)

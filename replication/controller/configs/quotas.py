@@ -61,11 +61,10 @@ def _parts(entity: Entity) -> list[EntityData]:
 
 
 def alter_quotas(
-    image: MetadataImage, context: DecisionContext, request: quotas_scram.AlterClientQuotasRequest
+    context: DecisionContext, request: quotas_scram.AlterClientQuotasRequest
 ) -> Decision[quotas_scram.AlterClientQuotasResponse]:
     """Decide on quota changes; each entity is changed completely or not at all."""
-    del context
-    before = quotas_of(image)
+    before = quotas_of(context.image)
     records: list[Versioned] = []
     results = []
     for wanted in request.entries:

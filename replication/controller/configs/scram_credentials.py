@@ -35,11 +35,10 @@ def credentials_of(image: MetadataImage) -> dict[str, dict[int, UserScramCredent
 
 
 def alter_credentials(
-    image: MetadataImage, context: DecisionContext, request: quotas_scram.AlterUserScramCredentialsRequest
+    context: DecisionContext, request: quotas_scram.AlterUserScramCredentialsRequest
 ) -> Decision[quotas_scram.AlterUserScramCredentialsResponse]:
     """Decide on the credentials of each user."""
-    del context
-    known = credentials_of(image)
+    known = credentials_of(context.image)
     wanted: list[quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion] = [
         *request.deletions,
         *request.upsertions,

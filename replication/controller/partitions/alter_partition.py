@@ -24,49 +24,41 @@ from replication.state_machine import Decision
 
 
 def alter_partitions(
-    image: MetadataImage, context: DecisionContext, request: quorum.AlterPartitionRequest
+    context: DecisionContext, request: quorum.AlterPartitionRequest
 ) -> Decision[quorum.AlterPartitionResponse]:
     """Decide on the requested ISRs."""
-    broker = image.brokers.get(request.broker_id)
+    broker = context.image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], quorum.AlterPartitionResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     records: list[Versioned] = []
-    topics = [_topic(image, context, request.broker_id, requested, records) for requested in request.topics]
+    topics = [_topic(context, request.broker_id, requested, records) for requested in request.topics]
     return Decision(records, quorum.AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics), is_atomic=False)
 
 
 def _topic(
-    image: MetadataImage,
-    context: DecisionContext,
-    broker_id: int,
-    requested: quorum.AlterPartitionRequestTopic,
-    records: list[Versioned],
+    context: DecisionContext, broker_id: int, requested: quorum.AlterPartitionRequestTopic, records: list[Versioned]
 ) -> quorum.AlterPartitionResponseTopic:
-    topic = image.topics_by_id.get(requested.topic_id)
+    topic = context.image.topics_by_id.get(requested.topic_id)
     results = []
     for wanted in requested.partitions:
         if topic is None:
             results.append(_error(wanted, ErrorCode.UNKNOWN_TOPIC_ID))
             continue
-        result, change = _partition(image, context, broker_id, topic, wanted)
+        result, change = _partition(context, broker_id, topic, wanted)
         results.append(result)
         if change is not None:
-            records.append((change, partition_version(image.metadata_version)))
+            records.append((change, partition_version(context.image.metadata_version)))
     return quorum.AlterPartitionResponseTopic(topic_id=requested.topic_id, partitions=results)
 
 
 def _partition(
-    image: MetadataImage,
-    context: DecisionContext,
-    broker_id: int,
-    topic: TopicImage,
-    wanted: quorum.AlterPartitionRequestPartition,
+    context: DecisionContext, broker_id: int, topic: TopicImage, wanted: quorum.AlterPartitionRequestPartition
 ) -> tuple[quorum.AlterPartitionResponsePartition, PartitionChangeRecord | None]:
     index = wanted.partition_index
     state = topic.partitions.get(index)
     if state is None:
         return _error(wanted, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION), None
-    code = _validate(image, broker_id, state, wanted)
+    code = _validate(context.image, broker_id, state, wanted)
     if code != ErrorCode.NONE:
         return _error(wanted, code), None
     change = build_partition_change(
@@ -74,8 +66,8 @@ def _partition(
         index,
         state,
         tuple(member.broker_id for member in wanted.new_isr_with_epochs),
-        can_lead(image, state),
-        topic_rules(image, context, topic),
+        can_lead(context.image, state),
+        topic_rules(context, topic),
         recovery_state=wanted.leader_recovery_state,
     )
     if change is not None:

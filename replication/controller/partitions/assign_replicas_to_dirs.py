@@ -21,19 +21,17 @@ from replication.state_machine import Decision
 
 
 def assign_replicas(
-    image: MetadataImage, context: DecisionContext, request: quorum.AssignReplicasToDirsRequest
+    context: DecisionContext, request: quorum.AssignReplicasToDirsRequest
 ) -> Decision[quorum.AssignReplicasToDirsResponse]:
     """Decide on the reported directories."""
-    broker = image.brokers.get(request.broker_id)
+    broker = context.image.brokers.get(request.broker_id)
     if broker is None or broker.epoch != request.broker_epoch:
         return Decision([], quorum.AssignReplicasToDirsResponse(error_code=ErrorCode.STALE_BROKER_EPOCH))
     records: list[Versioned] = []
     results = [
         quorum.AssignReplicasToDirsDirectoryResponse(
             id=directory.id,
-            topics=[
-                _topic(image, context, request.broker_id, directory.id, topic, records) for topic in directory.topics
-            ],
+            topics=[_topic(context, request.broker_id, directory.id, topic, records) for topic in directory.topics],
         )
         for directory in request.directories
     ]
@@ -42,15 +40,14 @@ def assign_replicas(
 
 
 def _topic(
-    image: MetadataImage,
     context: DecisionContext,
     broker_id: int,
     directory: bytes,
     requested: quorum.AssignReplicasToDirsTopic,
     records: list[Versioned],
 ) -> quorum.AssignReplicasToDirsTopicResponse:
-    topic = image.topics_by_id.get(requested.topic_id)
-    rules = None if topic is None else topic_rules(image, context, topic)
+    topic = context.image.topics_by_id.get(requested.topic_id)
+    rules = None if topic is None else topic_rules(context, topic)
     results = []
     for partition in requested.partitions:
         index = partition.partition_index
@@ -63,9 +60,9 @@ def _topic(
         elif broker_id not in state.replicas:
             code = ErrorCode.NOT_LEADER_OR_FOLLOWER
         elif rules is not None:
-            record = _change(image, rules, requested.topic_id, index, state, broker_id, directory)
+            record = _change(context.image, rules, requested.topic_id, index, state, broker_id, directory)
             if record is not None:
-                records.append((record, partition_version(image.metadata_version)))
+                records.append((record, partition_version(context.image.metadata_version)))
         results.append(quorum.AssignReplicasToDirsPartitionResponse(partition_index=index, error_code=code))
     return quorum.AssignReplicasToDirsTopicResponse(topic_id=requested.topic_id, partitions=results)
 

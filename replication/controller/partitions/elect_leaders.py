@@ -27,9 +27,7 @@ from replication.state_machine import Decision
 PREFERRED, UNCLEAN = 0, 1
 
 
-def elect_leaders(
-    image: MetadataImage, context: DecisionContext, request: ElectLeadersRequest
-) -> Decision[ElectLeadersResponse]:
+def elect_leaders(context: DecisionContext, request: ElectLeadersRequest) -> Decision[ElectLeadersResponse]:
     """Decide on the elections."""
     election_type = request.election_type
     if election_type not in (PREFERRED, UNCLEAN):
@@ -37,8 +35,8 @@ def elect_leaders(
         return Decision([], error_response(request, code, f"Unknown election type {election_type}"))
     records: list[Versioned] = []
     results = []
-    for name, indexes in _requested(image, request):
-        found = [_elect(image, context, name, index, election_type, records) for index in indexes]
+    for name, indexes in _requested(context.image, request):
+        found = [_elect(context, name, index, election_type, records) for index in indexes]
         if request.topic_partitions is None:
             found = [result for result in found if result.error_code != ErrorCode.ELECTION_NOT_NEEDED]
         results.append(ReplicaElectionResult(topic=name, partition_result=found))
@@ -67,9 +65,9 @@ def _requested(image: MetadataImage, request: ElectLeadersRequest) -> Iterable[t
 
 
 def _elect(
-    image: MetadataImage, context: DecisionContext, name: str, index: int, election_type: int, records: list[Versioned]
+    context: DecisionContext, name: str, index: int, election_type: int, records: list[Versioned]
 ) -> ElectionPartitionResult:
-    topic = image.topics_by_name.get(name)
+    topic = context.image.topics_by_name.get(name)
     if topic is None:
         return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such topic as {name}")
     state = topic.partitions.get(index)
@@ -79,13 +77,7 @@ def _elect(
         message = "Leader election not needed for topic partition."
         return _result(index, ErrorCode.ELECTION_NOT_NEEDED, message)
     change = leader_change(
-        image,
-        context,
-        topic,
-        index,
-        state,
-        prefers_first=election_type == PREFERRED,
-        allows_unclean=election_type == UNCLEAN,
+        context, topic, index, state, prefers_first=election_type == PREFERRED, allows_unclean=election_type == UNCLEAN
     )
     if change is None:
         code = (
@@ -94,7 +86,7 @@ def _elect(
             else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
         )
         return _result(index, code, _MESSAGES[code])
-    records.append((change, partition_version(image.metadata_version)))
+    records.append((change, partition_version(context.image.metadata_version)))
     return _result(index, ErrorCode.NONE, None)
 
 

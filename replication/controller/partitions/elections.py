@@ -24,14 +24,14 @@ from replication.metadata.metadata_records import Versioned
 PartitionFilter = Callable[[PartitionState], bool]
 
 
-def topic_rules(image: MetadataImage, context: DecisionContext, topic: TopicImage) -> TopicRules:
+def topic_rules(context: DecisionContext, topic: TopicImage) -> TopicRules:
     """The rules for partition changes of a topic."""
     replication_factor = len(topic.partitions[0].replicas)
     return TopicRules(
-        min(int(topic_config_value(image, context, topic.name, MIN_ISR)), replication_factor),
-        image.has_eligible_leaders,
-        topic_config_value(image, context, topic.name, UNCLEAN_ELECTION) == "true",
-        image.metadata_version < WITHOUT_EPOCH_PER_SHRINK,
+        min(int(topic_config_value(context, topic.name, MIN_ISR)), replication_factor),
+        context.image.has_eligible_leaders,
+        topic_config_value(context, topic.name, UNCLEAN_ELECTION) == "true",
+        context.image.metadata_version < WITHOUT_EPOCH_PER_SHRINK,
     )
 
 
@@ -50,7 +50,6 @@ def _is_active(image: MetadataImage, broker_id: int) -> bool:
 
 
 def leader_change(
-    image: MetadataImage,
     context: DecisionContext,
     topic: TopicImage,
     index: int,
@@ -60,57 +59,49 @@ def leader_change(
     allows_unclean: bool = False,
 ) -> PartitionChangeRecord | None:
     """Elect a leader for one partition; None if nothing changes."""
-    rules = topic_rules(image, context, topic)._replace(prefers_first=prefers_first, allows_unclean=allows_unclean)
-    return build_partition_change(topic.topic_id, index, state, state.isr, can_lead(image, state), rules)
+    rules = topic_rules(context, topic)._replace(prefers_first=prefers_first, allows_unclean=allows_unclean)
+    return build_partition_change(topic.topic_id, index, state, state.isr, can_lead(context.image, state), rules)
 
 
-def broker_unfenced(image: MetadataImage, context: DecisionContext, unfenced_id: int) -> list[Versioned]:
+def broker_unfenced(context: DecisionContext, unfenced_id: int) -> list[Versioned]:
     """Elect leaders for leaderless partitions; the broker `unfenced_id` counts as active."""
 
     def is_available(broker_id: int) -> bool:
-        return broker_id == unfenced_id or _is_active(image, broker_id)
+        return broker_id == unfenced_id or _is_active(context.image, broker_id)
 
-    return _partition_change_records(image, context, lambda state: state.leader == NO_LEADER, is_available)
+    return _partition_change_records(context, lambda state: state.leader == NO_LEADER, is_available)
 
 
 def broker_fenced(
-    image: MetadataImage, context: DecisionContext, removed_id: int, is_affected: PartitionFilter | None = None
+    context: DecisionContext, removed_id: int, is_affected: PartitionFilter | None = None
 ) -> list[Versioned]:
     """Remove a broker from the ISRs of its partitions, or of those that `is_affected` selects."""
     return _partition_change_records(
-        image,
         context,
         is_affected or (lambda state: removed_id in state.isr),
-        _others(image, removed_id),
+        _others(context.image, removed_id),
         removed_id=removed_id,
     )
 
 
-def directory_offline(
-    image: MetadataImage, context: DecisionContext, broker_id: int, directory: bytes
-) -> list[Versioned]:
+def directory_offline(context: DecisionContext, broker_id: int, directory: bytes) -> list[Versioned]:
     """Remove a broker from the ISRs of its partitions in a failed directory."""
 
     def is_affected(state: PartitionState) -> bool:
         return (broker_id, directory) in zip(state.replicas, state.directories, strict=False)
 
-    return broker_fenced(image, context, broker_id, is_affected)
+    return broker_fenced(context, broker_id, is_affected)
 
 
 def broker_restarted(
-    image: MetadataImage,
-    context: DecisionContext,
-    broker_id: int,
-    directories: Sequence[bytes],
-    *,
-    was_clean_shutdown: bool,
+    context: DecisionContext, broker_id: int, directories: Sequence[bytes], *, was_clean_shutdown: bool
 ) -> list[Versioned]:
     """The changes for a new process of a broker with these log directories."""
-    is_single_broker = image.brokers.keys() == {broker_id} == {context.node_id}
-    drops_elr = not was_clean_shutdown and image.has_eligible_leaders
+    is_single_broker = context.image.brokers.keys() == {broker_id} == {context.node_id}
+    drops_elr = not was_clean_shutdown and context.image.has_eligible_leaders
 
     def is_kept(state: PartitionState) -> bool:
-        return _is_kept_over_restart(image, context, broker_id, state)
+        return _is_kept_over_restart(context, broker_id, state)
 
     def is_affected(state: PartitionState) -> bool:
         if is_kept(state):
@@ -122,16 +113,15 @@ def broker_restarted(
 
     unclean_shutdown_id = broker_id if drops_elr else NO_LEADER
     records = _partition_change_records(
-        image,
         context,
         is_affected,
-        _others(image, broker_id),
+        _others(context.image, broker_id),
         removed_id=broker_id,
         unclean_shutdown_id=unclean_shutdown_id,
     )
-    records += broker_fenced(image, context, broker_id, is_in_removed_directory)
+    records += broker_fenced(context, broker_id, is_in_removed_directory)
     return (
-        records + _begin_new_epochs(image, broker_id, directories)
+        records + _begin_new_epochs(context.image, broker_id, directories)
         if is_single_broker and not was_clean_shutdown
         else records
     )
@@ -149,28 +139,26 @@ def _begin_new_epochs(image: MetadataImage, broker_id: int, directories: Sequenc
     ]
 
 
-def controlled_shutdown(image: MetadataImage, context: DecisionContext, broker_id: int) -> list[Versioned]:
+def controlled_shutdown(context: DecisionContext, broker_id: int) -> list[Versioned]:
     """The changes for a controlled shutdown; partitions of rule 3 stay."""
 
     def is_affected(state: PartitionState) -> bool:
-        return broker_id in state.isr and not _is_kept_over_restart(image, context, broker_id, state)
+        return broker_id in state.isr and not _is_kept_over_restart(context, broker_id, state)
 
-    return broker_fenced(image, context, broker_id, is_affected)
+    return broker_fenced(context, broker_id, is_affected)
 
 
-def has_leaderships(image: MetadataImage, context: DecisionContext, broker_id: int) -> bool:
+def has_leaderships(context: DecisionContext, broker_id: int) -> bool:
     """Whether a broker leads partitions that other brokers could lead."""
     return any(
-        state.leader == broker_id and not _is_kept_over_restart(image, context, broker_id, state)
-        for _, _, state in partitions_of(image)
+        state.leader == broker_id and not _is_kept_over_restart(context, broker_id, state)
+        for _, _, state in partitions_of(context.image)
     )
 
 
-def _is_kept_over_restart(
-    image: MetadataImage, context: DecisionContext, broker_id: int, state: PartitionState
-) -> bool:
+def _is_kept_over_restart(context: DecisionContext, broker_id: int, state: PartitionState) -> bool:
     """Whether the local broker keeps this partition over a restart (rule 3)."""
-    return image.brokers.keys() == {broker_id} == {context.node_id} and len(state.replicas) == 1
+    return context.image.brokers.keys() == {broker_id} == {context.node_id} and len(state.replicas) == 1
 
 
 def _others(image: MetadataImage, broker_id: int) -> LeaderFilter:
@@ -185,7 +173,6 @@ def partitions_of(image: MetadataImage) -> Iterator[tuple[TopicImage, int, Parti
 
 
 def _partition_change_records(
-    image: MetadataImage,
     context: DecisionContext,
     is_affected: PartitionFilter,
     is_available: LeaderFilter,
@@ -193,13 +180,13 @@ def _partition_change_records(
     removed_id: int = NO_LEADER,
     unclean_shutdown_id: int = NO_LEADER,
 ) -> list[Versioned]:
-    version = partition_version(image.metadata_version)
+    version = partition_version(context.image.metadata_version)
     records: list[Versioned] = []
-    for topic in image.topics_by_id.values():
+    for topic in context.image.topics_by_id.values():
         affected = [(index, state) for index, state in topic.partitions.items() if is_affected(state)]
-        rules = topic_rules(image, context, topic) if affected else TopicRules()
+        rules = topic_rules(context, topic) if affected else TopicRules()
         for index, state in affected:
-            can_be_leader = can_lead(image, state, is_available)
+            can_be_leader = can_lead(context.image, state, is_available)
             isr = tuple(replica for replica in state.isr if replica != removed_id)
             change = build_partition_change(
                 topic.topic_id, index, state, isr, can_be_leader, rules, unclean_shutdown_id=unclean_shutdown_id

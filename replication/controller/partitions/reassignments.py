@@ -30,10 +30,10 @@ from replication.state_machine import Decision
 
 
 def alter_reassignments(
-    image: MetadataImage, context: DecisionContext, request: cluster.AlterPartitionReassignmentsRequest
+    context: DecisionContext, request: cluster.AlterPartitionReassignmentsRequest
 ) -> Decision[cluster.AlterPartitionReassignmentsResponse]:
     """Decide on each reassignment."""
-    version = partition_version(image.metadata_version)
+    version = partition_version(context.image.metadata_version)
     records: list[Versioned] = []
     responses = []
     for topic in request.topics:
@@ -43,9 +43,7 @@ def alter_reassignments(
                 partition_index=wanted.partition_index, error_code=ErrorCode.NONE
             )
             try:
-                change = _alter(
-                    image, context, topic.name, wanted, can_change_factor=request.allow_replication_factor_change
-                )
+                change = _alter(context, topic.name, wanted, can_change_factor=request.allow_replication_factor_change)
             except KafkaError as error:
                 result.error_code, result.error_message = error.code, error.message
             else:
@@ -61,29 +59,24 @@ def alter_reassignments(
 
 
 def _alter(
-    image: MetadataImage,
-    context: DecisionContext,
-    name: str,
-    wanted: cluster.ReassignablePartition,
-    *,
-    can_change_factor: bool,
+    context: DecisionContext, name: str, wanted: cluster.ReassignablePartition, *, can_change_factor: bool
 ) -> PartitionChangeRecord | None:
-    topic, index = image.topics_by_name.get(name), wanted.partition_index
+    topic, index = context.image.topics_by_name.get(name), wanted.partition_index
     if topic is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find a topic named {name}.")
     state = topic.partitions.get(index)
     if state is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"Unable to find partition {name}:{index}.")
-    rules = topic_rules(image, context, topic)
+    rules = topic_rules(context, topic)
     if wanted.replicas is None:
-        return _cancel(image, topic, index, state, rules)
-    validate_manual_assignment(image, wanted.replicas, None)
+        return _cancel(context.image, topic, index, state, rules)
+    validate_manual_assignment(context.image, wanted.replicas, None)
     before = len({*state.replicas, *state.adding} - {*state.removing})
     if not can_change_factor and len(wanted.replicas) != before:
         message = f"The replication factor is changed from {before} to {len(wanted.replicas)}"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
     rules = rules._replace(allows_unclean=False)
-    return _change(image, topic, index, state, state.isr, _target(state, tuple(wanted.replicas)), rules)
+    return _change(context.image, topic, index, state, state.isr, _target(state, tuple(wanted.replicas)), rules)
 
 
 def _target(state: PartitionState, wanted: tuple[int, ...]) -> TargetReplicas:

@@ -41,9 +41,7 @@ TOO_MANY_RECORDS = "Unable to perform excessively large batch operation."
 # ---- create ----------------------------------------------------------------------------------------------
 
 
-def create_topics(
-    image: MetadataImage, context: DecisionContext, request: admin.CreateTopicsRequest
-) -> Decision[admin.CreateTopicsResponse]:
+def create_topics(context: DecisionContext, request: admin.CreateTopicsRequest) -> Decision[admin.CreateTopicsResponse]:
     """Decide on new topics."""
     repeated = _repeated(topic.name for topic in request.topics)
     results: list[admin.CreatableTopicResult] = []
@@ -54,7 +52,7 @@ def create_topics(
             results.append(_not_created(topic.name, KafkaError(ErrorCode.INVALID_REQUEST, message)))
         elif topic.name not in repeated:
             candidates.append(topic)
-    records, creation_results = _create_all(image, context, candidates)
+    records, creation_results = _create_all(context, candidates)
     results += creation_results
     results += [
         _not_created(name, KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic name."))
@@ -67,34 +65,33 @@ def create_topics(
 class _TopicCreation:
     """Values that the topics of one request share, computed once."""
 
-    def __init__(self, image: MetadataImage, context: DecisionContext) -> None:
-        self.image = image
+    def __init__(self, context: DecisionContext) -> None:
         self.context = context
         self._configs_by_settings: dict[frozenset[tuple[str, str]], list[admin.CreatableTopicConfigs]] = {}
 
     @cached_property
     def names_by_collision_key(self) -> dict[str, str]:
         """The existing topics by collision key (dots and underscores are equal)."""
-        return {collision_key(name): name for name in reversed(self.image.topics_by_name)}
+        return {collision_key(name): name for name in reversed(self.context.image.topics_by_name)}
 
     def effective_configs(self, configs: Mapping[str, str]) -> list[admin.CreatableTopicConfigs]:
         """All effective configurations of a topic with these overrides."""
         key = frozenset(configs.items())
         found = self._configs_by_settings.get(key)
         if found is None:
-            found = self._configs_by_settings[key] = effective_topic_configs(self.image, self.context, configs)
+            found = self._configs_by_settings[key] = effective_topic_configs(self.context, configs)
         return found
 
 
 def _create_all(
-    image: MetadataImage, context: DecisionContext, topics: list[admin.CreatableTopic]
+    context: DecisionContext, topics: list[admin.CreatableTopic]
 ) -> tuple[list[Versioned], list[admin.CreatableTopicResult]]:
     if _too_many_partitions(context, topics):
         policy_error = KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
         return [], [_not_created(topic.name, policy_error) for topic in topics]
     records: list[Versioned] = []
     results = []
-    creation = _TopicCreation(image, context)
+    creation = _TopicCreation(context)
     for topic in topics:
         try:
             new_records, result = _create_topic(creation, topic)
@@ -122,12 +119,12 @@ def _too_many_partitions(context: DecisionContext, topics: Iterable[admin.Creata
 def _create_topic(
     creation: _TopicCreation, topic: admin.CreatableTopic
 ) -> tuple[list[Versioned], admin.CreatableTopicResult]:
-    image, context = creation.image, creation.context
+    context = creation.context
     _check_new_name(creation, topic.name)
-    settings, config_records = new_topic_configs(image, context, topic)
-    assignments = _assignments(image, context, topic)
+    settings, config_records = new_topic_configs(context, topic)
+    assignments = _assignments(context, topic)
     topic_id = context.new_id()
-    partitions = partition_records(image, topic_id, assignments)
+    partitions = partition_records(context.image, topic_id, assignments)
     result = admin.CreatableTopicResult(
         name=topic.name,
         topic_id=topic_id,
@@ -140,7 +137,7 @@ def _create_topic(
 
 
 def _check_new_name(creation: _TopicCreation, name: str) -> None:
-    if name in creation.image.topics_by_name:
+    if name in creation.context.image.topics_by_name:
         raise KafkaError(ErrorCode.TOPIC_ALREADY_EXISTS, f"Topic '{name}' already exists.")
     check_topic_name(name)
     if "." in name or "_" in name:
@@ -149,14 +146,16 @@ def _check_new_name(creation: _TopicCreation, name: str) -> None:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Topic '{name}' collides with existing topic: {other}")
 
 
-def _assignments(image: MetadataImage, context: DecisionContext, topic: admin.CreatableTopic) -> list[Assignment]:
+def _assignments(context: DecisionContext, topic: admin.CreatableTopic) -> list[Assignment]:
     count, replication_factor = topic.num_partitions, topic.replication_factor
     if topic.assignments:
         for name, value in (("replication factor", replication_factor), ("numPartitions", count)):
             if value != -1:
                 message = f"A manual partition assignment was specified, but {name} was not set to -1."
                 raise KafkaError(ErrorCode.INVALID_REQUEST, message)
-        return manual_assignments(image, [(wanted.partition_index, wanted.broker_ids) for wanted in topic.assignments])
+        return manual_assignments(
+            context.image, [(wanted.partition_index, wanted.broker_ids) for wanted in topic.assignments]
+        )
     if replication_factor < -1 or replication_factor == 0:
         raise KafkaError(
             ErrorCode.INVALID_REPLICATION_FACTOR,
@@ -170,7 +169,7 @@ def _assignments(image: MetadataImage, context: DecisionContext, topic: admin.Cr
     if replication_factor == -1:
         replication_factor = context.default_replication_factor
     try:
-        return place_partitions(image, context.random_below, replication_factor, count)
+        return place_partitions(context.image, context.random_below, replication_factor, count)
     except KafkaError as error:
         message = f"Unable to replicate the partition {replication_factor} time(s): {error.message}"
         raise KafkaError(error.code, message) from None
@@ -188,11 +187,8 @@ def _repeated(names: Iterable[str]) -> list[str]:
 # ---- delete ----------------------------------------------------------------------------------------------
 
 
-def delete_topics(
-    image: MetadataImage, context: DecisionContext, request: admin.DeleteTopicsRequest
-) -> Decision[admin.DeleteTopicsResponse]:
+def delete_topics(context: DecisionContext, request: admin.DeleteTopicsRequest) -> Decision[admin.DeleteTopicsResponse]:
     """Decide on the deletion of topics, by name or id."""
-    del context
     results: list[admin.DeletableTopicResult] = []
     records: list[Versioned] = []
     names, ids = _repeated_topics(request.topics)
@@ -201,7 +197,7 @@ def delete_topics(
         if topic.name in names or topic.topic_id in ids:
             continue
         try:
-            known = _topic_to_delete(image, topic, deleted_ids)
+            known = _topic_to_delete(context.image, topic, deleted_ids)
         except KafkaError as error:
             results.append(_not_deleted(topic.name, topic.topic_id, error))
         else:
@@ -254,7 +250,7 @@ def _not_deleted(name: str | None, topic_id: bytes, error: KafkaError) -> admin.
 
 
 def create_partitions(
-    image: MetadataImage, context: DecisionContext, request: admin.CreatePartitionsRequest
+    context: DecisionContext, request: admin.CreatePartitionsRequest
 ) -> Decision[admin.CreatePartitionsResponse]:
     """Decide on additional partitions."""
     repeated = _repeated(topic.name for topic in request.topics)
@@ -265,7 +261,7 @@ def create_partitions(
         if topic.name in repeated:
             continue
         try:
-            new_records = _add_partitions(image, context, topic, MAX_RECORDS - len(records))
+            new_records = _add_partitions(context, topic, MAX_RECORDS - len(records))
         except KafkaError as error:
             results.append(_not_added(topic.name, error))
         else:
@@ -274,10 +270,8 @@ def create_partitions(
     return Decision([] if request.validate_only else records, admin.CreatePartitionsResponse(results=results))
 
 
-def _add_partitions(
-    image: MetadataImage, context: DecisionContext, topic: admin.CreatePartitionsTopic, max_records: int
-) -> list[Versioned]:
-    known = image.topics_by_name.get(topic.name)
+def _add_partitions(context: DecisionContext, topic: admin.CreatePartitionsTopic, max_records: int) -> list[Versioned]:
+    known = context.image.topics_by_name.get(topic.name)
     if known is None:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     before = len(known.partitions)
@@ -298,13 +292,13 @@ def _add_partitions(
         raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
     replication_factor = len(known.partitions[0].replicas)
     if topic.assignments is None:
-        assignments = place_partitions(image, context.random_below, replication_factor, added)
+        assignments = place_partitions(context.image, context.random_below, replication_factor, added)
     else:
         assignments = [
-            manual_assignment(image, index, wanted.broker_ids, replication_factor)
+            manual_assignment(context.image, index, wanted.broker_ids, replication_factor)
             for index, wanted in enumerate(topic.assignments, before)
         ]
-    return partition_records(image, known.topic_id, assignments, first_index=before)
+    return partition_records(context.image, known.topic_id, assignments, first_index=before)
 
 
 def _not_added(name: str, error: KafkaError) -> admin.CreatePartitionsTopicResult:

@@ -35,10 +35,9 @@ from protocol.messages.quorum import BrokerRegistrationRequest
 from protocol.records import FileRegion
 from protocol.schema import Message
 from replication.completion import Completion
-from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
-from replication.kraft_node import Dependencies, KRaftNode
+from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata_log.formatting import ControllerEndpoint, format_directories, new_uuid, read_node_identity
@@ -182,7 +181,6 @@ class Process:
         )
         self.metadata_log = start.log
         start.log.on_failed = self._storage_failed
-        heartbeat_tracker = BrokerHeartbeatTracker(self.timers, config.number("broker.session.timeout.ms"))
         self.incarnation_id = new_uuid(random.randbytes)
         endpoint = Endpoint(controller.listener, controller.host, controller.port, 0)
         node_specific = LocalController(self.incarnation_id, (endpoint,))
@@ -190,10 +188,9 @@ class Process:
             Dependencies(disk, self._worker, self.timers, self, random.randrange, self._ask_replica),
             identity,
             start,
-            self._decision_context(),
-            heartbeat_tracker,
+            self._decision_context(start.image),
             node_specific,
-            times=config.quorum_times(),
+            KraftOptions(config.quorum_times(), config.number("broker.session.timeout.ms")),
         )
         node.publisher.call_soon = node.log.call_soon = self._soon
         node.controller.on_failed = _fail
@@ -202,9 +199,10 @@ class Process:
         node.quorum.on_leader_changed = self._on_leader_changed
         self._registration = ControllerRegistration(self.node_id, node_specific, self.channel, self)
 
-    def _decision_context(self) -> DecisionContext:
+    def _decision_context(self, image: MetadataImage) -> DecisionContext:
         config, random = self.config, self._simulation.random
         return DecisionContext(
+            image=image,
             node_id=config.node_id,
             static_configs=config.given,
             broker_configs=DynamicBrokerConfig(config),

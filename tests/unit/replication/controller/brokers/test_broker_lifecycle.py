@@ -103,14 +103,14 @@ def test_an_invalid_registration_is_rejected(
     """Checks, messages and order are those of Kafka's ClusterControlManager."""
     request = registration(**changes)
     with pytest.raises(KafkaError) as error:
-        register(harness.image, harness.context(), request, next_offset=9, is_alive=is_alive)
+        register(harness.context(), request, next_offset=9, is_alive=is_alive)
     assert (error.value.code, error.value.message) == (code, message)
 
 
 def test_a_directory_of_another_broker_is_rejected(harness: ControllerHarness) -> None:
     request = registration(log_dirs=list(harness.image.brokers[1].directories))
     with pytest.raises(KafkaError, match="Broker 1 is already registered with directory"):
-        register(harness.image, harness.context(), request, next_offset=100)
+        register(harness.context(), request, next_offset=100)
 
 
 def test_a_new_process_registers_only_without_a_session_of_the_old_one(harness: ControllerHarness) -> None:
@@ -256,7 +256,8 @@ def test_an_isr_change_that_moves_the_leader_returns_new_leader_elected(harness:
     harness.activate_broker()
     topic_id = harness.create([2, 1])
     moving = stored_records.PartitionChangeRecord(partition_id=0, topic_id=topic_id, removing_replicas=[2])
-    harness.controller._newest_image, _ = harness.image.apply([moving], offset=harness.image.offset, epoch=1)
+    image, _ = harness.image.apply([moving], offset=harness.image.offset, epoch=1)
+    harness.controller._context = harness.controller._context._replace(image=image)
     (found,) = harness.alter_partition(topic_id, 2, 2, 1, partition_epochs=(1,))
     assert (found.error_code, found.leader_id) == (ErrorCode.NEW_LEADER_ELECTED, 0)
     assert harness.partition(topic_id)[:4] == ((1,), (1,), 1, 1)

@@ -99,7 +99,7 @@ def test_the_quorum_validates_kraft_version(tmp_path: Path, error: KafkaError | 
     harness = ControllerHarness(tmp_path).start()
     context = harness.context()._replace(kraft_version=KraftVersion(lambda: 0, lambda level: error))
     request = updates((KRAFT, 1, UP))
-    decision = update_features(harness.image, context, request)
+    decision = update_features(context, request)
     assert not decision.records
     assert (decision.reply.error_code == ErrorCode.NONE) == (error is None)
     assert raised_kraft_version(request, decision.reply) == (1 if error is None else None)

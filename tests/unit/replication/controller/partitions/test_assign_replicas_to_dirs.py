@@ -23,7 +23,7 @@ from replication.metadata.image import (
 )
 from tests.support.controller_harness import ControllerHarness
 from tests.support.replica_harness import ReplicaHarness
-from tests.unit.replication.controller.partitions.test_elections import CONTEXT, TOPIC, cluster, directories
+from tests.unit.replication.controller.partitions.test_elections import TOPIC, cluster, context, directories
 
 E = ErrorCode
 
@@ -39,7 +39,7 @@ def assign(
         broker_epoch=epoch,
         directories=[quorum.AssignReplicasToDirsDirectory(id=directory, topics=[topic])],
     )
-    return assign_replicas(image, CONTEXT, request)
+    return assign_replicas(context(image), request)
 
 
 def image_with_directories(*where: bytes, replicas: tuple[int, ...] = (2, 1)) -> MetadataImage:

@@ -30,7 +30,10 @@ from replication.metadata.image import (
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
-CONTEXT = DecisionContext(1, {}, DynamicBrokerConfig(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
+
+
+def context(image: MetadataImage) -> DecisionContext:
+    return DecisionContext(image, 1, {}, DynamicBrokerConfig(BrokerConfig({})), 1, 1, lambda: b"", lambda below: 0)
 
 
 def partition(
@@ -219,31 +222,31 @@ def test_a_completed_reassignment_keeps_the_directories() -> None:
 def test_an_unfenced_broker_leads_its_leaderless_partitions() -> None:
     """The image still has it fenced."""
     image = cluster(partition((1, 2), (2,), NO_LEADER), active=set())
-    assert only(broker_unfenced(image, CONTEXT, 2)) == change(leader=2)
-    assert broker_unfenced(image, CONTEXT, 1) == []
-    assert broker_unfenced(cluster(partition((1, 2), (1, 2), 1), active={1}), CONTEXT, 2) == []
+    assert only(broker_unfenced(context(image), 2)) == change(leader=2)
+    assert broker_unfenced(context(image), 1) == []
+    assert broker_unfenced(context(cluster(partition((1, 2), (1, 2), 1), active={1})), 2) == []
 
 
 def test_a_fenced_broker_leaves_isrs_and_leaderships() -> None:
     """Other partitions do not change."""
     image = cluster(partition((2, 1, 3), (2, 1), 2), active={1, 2, 3})
-    assert only(broker_fenced(image, CONTEXT, 2)) == change(leader=1, isr=[1])
-    assert only(broker_fenced(image, CONTEXT, 1)) == change(isr=[2])
-    assert broker_fenced(image, CONTEXT, 3) == []
+    assert only(broker_fenced(context(image), 2)) == change(leader=1, isr=[1])
+    assert only(broker_fenced(context(image), 1)) == change(isr=[2])
+    assert broker_fenced(context(image), 3) == []
 
 
 def test_the_rules_of_a_topic_come_from_its_config_and_the_node() -> None:
     """min.insync.replicas, at most the replication factor, and unclean.leader.election.enable."""
     state = partition((1, 2), (1, 2), 1)
     eligible = change(isr=[1], eligible_leader_replicas=[2])
-    assert only(broker_fenced(cluster(state, {1}), CONTEXT, 2)) == change(isr=[1])
+    assert only(broker_fenced(context(cluster(state, {1})), 2)) == change(isr=[1])
     image = cluster(state, {1}, settings={"min.insync.replicas": "5"})
-    assert only(broker_fenced(image, CONTEXT, 2)) == eligible
-    node = CONTEXT._replace(static_configs={"min.insync.replicas": "2"})
-    assert only(broker_fenced(cluster(state, {1}), node, 2)) == eligible
+    assert only(broker_fenced(context(image), 2)) == eligible
+    node = context(cluster(state, {1}))._replace(static_configs={"min.insync.replicas": "2"})
+    assert only(broker_fenced(node, 2)) == eligible
     alone = partition((1, 2), (2,), 2)
     image = cluster(alone, {1, 2}, settings={"unclean.leader.election.enable": "true"})
-    assert only(broker_fenced(image, CONTEXT, 2)) == change(leader=1, isr=[1], leader_recovery_state=1)
+    assert only(broker_fenced(context(image), 2)) == change(leader=1, isr=[1], leader_recovery_state=1)
 
 
 def test_a_failed_directory_removes_its_partitions_from_the_broker() -> None:
@@ -251,10 +254,10 @@ def test_a_failed_directory_removes_its_partitions_from_the_broker() -> None:
     mine, other = directories(1)
     state = partition((1, 2), (1, 2), 1, directories=(mine, directories(2)[0]))
     image = cluster(state, {1, 2})
-    assert only(directory_offline(image, CONTEXT, 1, mine)) == change(leader=2, isr=[2])
-    assert directory_offline(image, CONTEXT, 1, other) == []
+    assert only(directory_offline(context(image), 1, mine)) == change(leader=2, isr=[2])
+    assert directory_offline(context(image), 1, other) == []
     offline = partition((1, 2), (1, 2), NO_LEADER, directories=(b"?" * 16, directories(2)[0]))
-    assert only(broker_unfenced(cluster(offline, {1, 2}), CONTEXT, 1)) == change(leader=2)
+    assert only(broker_unfenced(context(cluster(offline, {1, 2})), 1)) == change(leader=2)
 
 
 @pytest.mark.parametrize(
@@ -284,7 +287,7 @@ def test_a_restarted_broker_leaves_the_isrs_of_replicated_partitions(
     assert (
         only(
             broker_restarted(
-                cluster(state, active={1, 2}), CONTEXT, 1, directories(1), was_clean_shutdown=was_clean_shutdown
+                context(cluster(state, active={1, 2})), 1, directories(1), was_clean_shutdown=was_clean_shutdown
             )
         )
         == expected
@@ -294,10 +297,10 @@ def test_a_restarted_broker_leaves_the_isrs_of_replicated_partitions(
 def test_single_replicas_of_a_single_broker_get_a_new_epoch_after_an_unclean_shutdown() -> None:
     """A record with the same leader starts a new epoch (decision 0013)."""
     image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,))
-    assert broker_restarted(image, CONTEXT, 1, directories(1), was_clean_shutdown=True) == []
-    assert broker_restarted(image, CONTEXT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 2)]
+    assert broker_restarted(context(image), 1, directories(1), was_clean_shutdown=True) == []
+    assert broker_restarted(context(image), 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 2)]
     leaderless = cluster(partition((1,), (), NO_LEADER, eligible=(1,)), active=set(), brokers=(1,))
-    assert broker_restarted(leaderless, CONTEXT, 1, directories(1), was_clean_shutdown=False) == []
+    assert broker_restarted(context(leaderless), 1, directories(1), was_clean_shutdown=False) == []
 
 
 @pytest.mark.parametrize("was_clean_shutdown", [True, False])
@@ -308,28 +311,28 @@ def test_single_replicas_in_a_missing_directory_lose_their_leader(
     first, second = directories(1)
     image = cluster(partition((1,), (1,), 1, directories=(second,)), active={1}, brokers=(1,))
     left = change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[1], last_known_elr=[1])
-    assert only(broker_restarted(image, CONTEXT, 1, (first,), was_clean_shutdown=was_clean_shutdown)) == left
+    assert only(broker_restarted(context(image), 1, (first,), was_clean_shutdown=was_clean_shutdown)) == left
     unassigned = cluster(partition((1,), (1,), 1, directories=(UNASSIGNED_DIRECTORY,)), active={1}, brokers=(1,))
-    assert broker_restarted(unassigned, CONTEXT, 1, (first,), was_clean_shutdown=True) == []
+    assert broker_restarted(context(unassigned), 1, (first,), was_clean_shutdown=True) == []
 
 
 @pytest.mark.parametrize("holder", [1, 2])
 def test_single_replicas_of_one_of_several_brokers_lose_their_leader(holder: int) -> None:
     """As in Kafka; decision 0013 covers only a single broker."""
     image = cluster(partition((holder,), (holder,), holder), active={1, 2})
-    found = broker_restarted(image, CONTEXT, holder, directories(holder), was_clean_shutdown=True)
+    found = broker_restarted(context(image), holder, directories(holder), was_clean_shutdown=True)
     assert only(found) == change(leader=NO_LEADER, isr=[], eligible_leader_replicas=[holder], last_known_elr=[holder])
-    assert only(controlled_shutdown(image, CONTEXT, holder)) == only(found)
+    assert only(controlled_shutdown(context(image), holder)) == only(found)
 
 
 def test_a_controlled_shutdown_keeps_single_replicas_of_a_single_broker() -> None:
     """Decision 0013; replicated partitions get other leaders."""
     image = cluster(partition((1, 2), (1, 2), 1), active={1, 2})
-    assert only(controlled_shutdown(image, CONTEXT, 1)) == change(leader=2, isr=[2])
-    assert controlled_shutdown(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,)), CONTEXT, 1) == []
+    assert only(controlled_shutdown(context(image), 1)) == change(leader=2, isr=[2])
+    assert controlled_shutdown(context(cluster(partition((1,), (1,), 1), active={1}, brokers=(1,))), 1) == []
 
 
 def test_record_versions_follow_the_metadata_version() -> None:
     """Version 2 came with eligible leader replicas."""
     image = cluster(partition((1,), (1,), 1), active={1}, brokers=(1,), features={"metadata.version": 21})
-    assert broker_restarted(image, CONTEXT, 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 1)]
+    assert broker_restarted(context(image), 1, directories(1), was_clean_shutdown=False) == [(change(leader=1), 1)]

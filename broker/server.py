@@ -69,7 +69,6 @@ from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata.metadata_records import UnreadableMetadata
 from replication.metadata_log.formatting import (
-    ControllerEndpoint,
     UnusableDirectory,
 )
 from replication.metadata_log.metadata_log_open import open_metadata_log
@@ -81,6 +80,7 @@ from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
+from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import log_config
 from storage.directories.log_manager import LogManager
@@ -241,7 +241,7 @@ class Server:
             except OSError as error:
                 raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None
 
-    def _build(self, controller: ControllerEndpoint) -> None:
+    def _build(self, controller: ListenerAddress) -> None:
         config, (identity, replayed) = self._config, self._log_dirs
         self._log_manager = LogManager(
             self._disk,

@@ -26,8 +26,9 @@ from replication.controller.decision_context import DecisionContext
 from replication.io_executor import IoExecutor
 from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataImage
-from replication.metadata_log.formatting import ControllerEndpoint, NodeIdentity, new_uuid
+from replication.metadata_log.formatting import NodeIdentity, new_uuid
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
+from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue
 from storage.io.disk import Disk
 
@@ -55,7 +56,7 @@ class KraftRuntime:
         quorum_config: QuorumConfig,
         identity: NodeIdentity,
         start: OpenedMetadataLog,
-        controller: ControllerEndpoint,
+        controller: ListenerAddress,
     ) -> None:
         self._config = config
         self._dependencies = dependencies

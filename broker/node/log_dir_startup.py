@@ -18,7 +18,6 @@ from broker.config.broker_config import BrokerConfig
 from broker.node.format_options import FormatOptions, resolve_format_options
 from broker.peers.quorum_config import QuorumConfig, has_other_controllers
 from replication.metadata_log.formatting import (
-    ControllerEndpoint,
     NodeIdentity,
     UnusableDirectory,
     format_directories,
@@ -26,6 +25,7 @@ from replication.metadata_log.formatting import (
 )
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
+from replication.raft.voters import ListenerAddress
 from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk, Lock, StorageError
 
@@ -43,7 +43,7 @@ def open_log_dirs(
     disk: Disk,
     quorum_config: QuorumConfig,
     options: FormatOptions,
-    controller: ControllerEndpoint,
+    controller: ListenerAddress,
     locks: list[Lock],
     wall_ms: int,
 ) -> StartupState:

@@ -19,7 +19,7 @@ from broker.network.listener import Listener
 from broker.network.peer import HostAndPort
 from replication.metadata.image import BrokerImage, MetadataImage
 from replication.metadata.image import Endpoint as RegisteredEndpoint
-from replication.metadata_log.formatting import ControllerEndpoint
+from replication.raft.voters import ListenerAddress
 
 PLAINTEXT: Final = 0
 _CONTROLLER_PORT: Final = 9093
@@ -80,13 +80,13 @@ def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> 
     return RegisteredEndpoint(listener.name, host, listener.port, PLAINTEXT)
 
 
-def local_controller_endpoint(config: BrokerConfig, listeners: Sequence[Listener | Endpoint]) -> ControllerEndpoint:
+def local_controller_endpoint(config: BrokerConfig, listeners: Sequence[Listener | Endpoint]) -> ListenerAddress:
     """The endpoint of this controller.
 
     Without a listener it is the default one: the voter record of the quorum needs an address.
     """
     for listener in listeners:
         endpoint = advertised_endpoint(config, listener)
-        return ControllerEndpoint(endpoint.listener, endpoint.host, endpoint.port)
+        return ListenerAddress(endpoint.listener, endpoint.host, endpoint.port)
     names = config.controller_listener_names
-    return ControllerEndpoint(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
+    return ListenerAddress(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)

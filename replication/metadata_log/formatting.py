@@ -27,6 +27,8 @@ from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
 from protocol.records import ControlType
 from replication.metadata.feature_levels import METADATA_VERSION
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, Versioned, snapshot
+from replication.metadata_log.control_state import to_record
+from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 from storage.io.disk import Disk, StorageError
 
 META_PROPERTIES = "meta.properties"
@@ -75,14 +77,6 @@ class NodeIdentity(NamedTuple):
     """Log directories that could not be read, with the error."""
     metadata_directory_id: bytes = ZERO_UUID
     """Directory id of the metadata directory."""
-
-
-class ControllerEndpoint(NamedTuple):
-    """The address of this node's controller listener."""
-
-    listener: str
-    host: str
-    port: int
 
 
 class InitialController(NamedTuple):
@@ -235,7 +229,7 @@ def format_directories(
     identity: NodeIdentity | None,
     metadata_directory: str | None = None,
     cluster_id: str | None,
-    controller: ControllerEndpoint,
+    controller: ListenerAddress,
     is_standalone: bool = True,
     initial_controllers: Sequence[InitialController] = (),
     features: Sequence[tuple[str, int]] = FINALIZED_FEATURES,
@@ -272,7 +266,7 @@ def format_directories(
             initial_voters = list(initial_controllers)
             if is_standalone:
                 initial_voters = [InitialController(node_id, controller.host, controller.port, directory_id)]
-            voters = [_voter(one, controller.listener) for one in initial_voters] if path == metadata else []
+            voters = VoterSet(_voter(one, controller.listener) for one in initial_voters if path == metadata)
             _format(disk, path, meta, voters, features, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
@@ -283,7 +277,7 @@ def _format(
     disk: Disk,
     path: str,
     meta: MetaProperties,
-    voters: list[stored_records.VotersVoter],
+    voters: VoterSet,
     features: Sequence[tuple[str, int]],
     wall_ms: int,
 ) -> None:
@@ -292,22 +286,14 @@ def _format(
     if voters:
         metadata = f"{path}/{METADATA_DIRECTORY}"
         disk.make_dirs(metadata)
-        disk.replace_atomically(
-            f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(stored_records.VotersRecord(voters=voters), wall_ms)
-        )
+        disk.replace_atomically(f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(to_record(voters), wall_ms))
         disk.sync_dir(path)
     disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
 
 
-def _voter(controller: InitialController, listener: str) -> stored_records.VotersVoter:
-    return stored_records.VotersVoter(
-        voter_id=controller.node_id,
-        voter_directory_id=controller.directory_id,
-        endpoints=[stored_records.Endpoint(name=listener, host=controller.host, port=controller.port)],
-        kraft_version_feature=stored_records.KRaftVersionFeature(
-            min_supported_version=0, max_supported_version=_KRAFT_LEVEL
-        ),
-    )
+def _voter(controller: InitialController, listener: str) -> Voter:
+    key = ReplicaKey(controller.node_id, controller.directory_id)
+    return Voter(key, (ListenerAddress(listener, controller.host, controller.port),), (0, _KRAFT_LEVEL))
 
 
 def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:

@@ -41,13 +41,11 @@ from replication.metadata.metadata_records import (
     read_batch,
     read_batches,
 )
+from replication.metadata_log.control_state import ControlState, to_record
 from replication.metadata_log.formatting import voter_records
 from replication.metadata_log.snapshot_files import SnapshotFiles
-from replication.metadata_log.voters_record import from_record, to_record
-from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.events import AppendBatches, AppendVoters, BecomeLeader, WriteSnapshotChunk
 from replication.raft.raft_log import EpochEnd
-from replication.raft.voters import VoterSet
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
@@ -91,8 +89,7 @@ class MetadataLog:
         log: Log,
         executor: IoExecutor,
         snapshots: SnapshotFiles,
-        voters: ControlStateHistory[VoterSet],
-        kraft_version: ControlStateHistory[int],
+        control: ControlState,
         *,
         epoch: int,
     ) -> None:
@@ -109,8 +106,9 @@ class MetadataLog:
         self._end_epoch = epoch
         self._new_epochs: list[EpochEnd] = []
         """Epochs whose first records are being written, so that the log may not know them yet; and their start offsets."""
-        self.voters = voters
-        self.kraft_version = kraft_version
+        self._control = control
+        self.voters = control.voters
+        self.kraft_version = control.kraft_version
         """1: the voters are stored in the log; 0: they are configured."""
         self.snapshots = snapshots
         self.is_failed = False
@@ -229,7 +227,7 @@ class MetadataLog:
         first = self.next_offset
         batch = control_records(messages, base_offset=first, leader_epoch=self._end_epoch, timestamp_ms=wall_ms)
         for offset, (_, message) in enumerate(messages, first):
-            self._apply_control_record(offset, message)
+            self._control.apply(offset, message)
         return self._append(len(messages), iter([batch]), wall_ms, on_committed)
 
     def append(
@@ -310,7 +308,7 @@ class MetadataLog:
             if header.is_control:
                 batch = read_batch(records, at, header)
                 for offset, message in enumerate(batch.messages, batch.base_offset):
-                    self._apply_control_record(offset, message)
+                    self._control.apply(offset, message)
         self._next_offset = prepared.end_offset
         self._flush_waiters.append(_FlushWaiter(prepared.end_offset, done))
         self._write(prepared, wall_ms)
@@ -320,12 +318,6 @@ class MetadataLog:
             self._new_epochs = [one for one in self._new_epochs if one.epoch > self._log.latest_epoch]
             self._new_epochs.append(EpochEnd(epoch, offset))
             self._end_epoch = epoch
-
-    def _apply_control_record(self, offset: int, message: Message) -> None:
-        if isinstance(message, stored_records.VotersRecord):
-            self.voters.append(offset, from_record(message))
-        elif isinstance(message, stored_records.KRaftVersionRecord):
-            self.kraft_version.append(offset, message.kraft_version)
 
     def truncate(self, offset: int) -> Completion[None]:
         """Truncate the log to an offset."""
@@ -338,8 +330,7 @@ class MetadataLog:
                 self.fail(error)
                 return
             self._reload_end()
-            self.voters.truncate_to(offset)
-            self.kraft_version.truncate_to(offset)
+            self._control.truncate_to(offset)
             done.complete(None)
 
         self._when_idle(truncate)
@@ -372,11 +363,7 @@ class MetadataLog:
             return
         self._next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
         self.bytes_since_snapshot, self.snapshot_timestamp_ms = 0, snapshot.last_contained_ms
-        for message in snapshot.control:
-            if isinstance(message, stored_records.VotersRecord):
-                self.voters.reset_to(name.end_offset, from_record(message))
-            elif isinstance(message, stored_records.KRaftVersionRecord):
-                self.kraft_version.reset_to(name.end_offset, message.kraft_version)
+        self._control.reset_to(name.end_offset, snapshot.control)
         self.on_snapshot_loaded(name, snapshot)
         done.complete(None)
 

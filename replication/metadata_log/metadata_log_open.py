@@ -89,7 +89,8 @@ def open_metadata_log(
     if log.log_end_offset != found.end_offset:
         found = found.replay_again(batches_between(log, found.start.end_offset, log.log_end_offset))
     found.snapshots.clean_up()
-    opened = MetadataLog(log, executor, found.snapshots, voters, found.kraft_version, epoch=max(found.image.epoch, 0))
+    found.control.voters = voters
+    opened = MetadataLog(log, executor, found.snapshots, found.control, epoch=max(found.image.epoch, 0))
     opened.snapshot_timestamp_ms = found.snapshot.last_contained_ms
     opened.bytes_since_snapshot, opened.committed_timestamp_ms = found.size, found.timestamp_ms
     is_only_voter = voters.latest.node_ids == [identity.node_id]
@@ -106,8 +107,8 @@ def _voters(
     identity: NodeIdentity, found: ReplayedMetadata, static_voters: VoterSet | None, *, may_observe: bool
 ) -> ControlStateHistory[VoterSet]:
     """The voters as far as known; without configured voters, a static quorum is this node alone if it was so before."""
-    voters, local_key = found.voters, ReplicaKey(identity.node_id, identity.metadata_directory_id)
-    is_static = not found.kraft_version.latest
+    voters, local_key = found.control.voters, ReplicaKey(identity.node_id, identity.metadata_directory_id)
+    is_static = not found.control.kraft_version.latest
     if is_static and static_voters:
         voters = ControlStateHistory(static_voters)
     elif is_static and not may_observe:
@@ -116,9 +117,9 @@ def _voters(
                 f"The metadata quorum has several voters ({', '.join(map(str, found.last_voters))}), which are a setting: "
                 "name them and their addresses in controller.quorum.voters."
             )
-        only_voter = found.last_voters or [identity.node_id]
-        voters = ControlStateHistory(VoterSet([Voter(ReplicaKey(only_voter[0]))]))
-    elif static_voters and not found.kraft_version.at(found.start.end_offset):
+        (only_voter,) = found.last_voters or [identity.node_id]
+        voters = ControlStateHistory(VoterSet([Voter(ReplicaKey(only_voter))]))
+    elif static_voters and not found.control.kraft_version.at(found.start.end_offset):
         # they apply again if the VotersRecords after the snapshot are truncated
         voters.reset_to(found.start.end_offset, static_voters)
     latest = voters.latest

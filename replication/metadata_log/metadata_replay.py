@@ -31,12 +31,10 @@ from replication.metadata.metadata_records import (
     read_batch,
     read_snapshot,
 )
+from replication.metadata_log.control_state import ControlState
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.metadata_transactions import TransactionFilter
 from replication.metadata_log.snapshot_files import SnapshotFiles
-from replication.metadata_log.voters_record import from_record
-from replication.raft.control_state_history import ControlStateHistory
-from replication.raft.voters import VoterSet
 from storage.inspection.batches import StoredBatch, read_stored_batches
 from storage.io.disk import Disk
 
@@ -73,28 +71,59 @@ class ReplayedMetadata:
             image, _ = image.apply(data, offset=offset, epoch=self.start.leader_epoch)
         self.snapshot_image = image
         """The image of the snapshot."""
-        replay = _Replay(image, self.start.end_offset, self.snapshot)
-        for batch in batches:
-            replay.apply(batch)
-        self.image = replay.finish()
+        self.control = ControlState()
+        self._check_kraft_version(self.snapshot.control)
+        self.control.reset_to(self.start.end_offset, self.snapshot.control)
+        self.last_voters: list[int] = []
+        """Ids of the voters when a leader was last elected."""
+        self.size = 0
+        """Bytes after the snapshot."""
+        self.timestamp_ms = self.snapshot.last_contained_ms
+        self.removed: set[bytes] = set()
+        """Ids of topics that the log after the snapshot removes."""
+        self._transactions = TransactionFilter()
+        self.image = self._replay(batches)
         """The image at the log's end."""
         self.end_offset = max(self.image.offset + 1, self.start.end_offset)
-        self.voters = replay.voters
-        """Empty if the voters are configured (kraft.version 0)."""
-        self.kraft_version = replay.kraft_version
-        self.last_voters = replay.last_voters
-        """Ids of the voters when a leader was last elected."""
-        self.size = replay.size
-        """Bytes after the snapshot."""
-        self.timestamp_ms = replay.timestamp_ms
-        self.is_in_transaction = replay.is_in_transaction
-        self.removed = replay.removed
-        """Ids of topics that the log after the snapshot removes."""
         self.invalid_tail: InvalidTail | None = None
         """The bytes after the last complete batch."""
         self.bootstrap = [] if self.image.features else bootstrap()
         """The first records of a new cluster; empty if it has records."""
         _check_levels(self.image, self.bootstrap, snapshots.directory)
+
+    @property
+    def is_in_transaction(self) -> bool:
+        """Whether the log ends inside a transaction."""
+        return self._transactions.is_open
+
+    def _replay(self, batches: Iterable[MetadataBatch]) -> MetadataImage:
+        """Collect the records of all batches and apply them at once, so that the image is copied once."""
+        image = self.snapshot_image
+        offset, epoch, leader_id = image.offset, image.epoch, image.leader_id
+        records: list[Message] = []
+        for batch in batches:
+            self.timestamp_ms = batch.timestamp_ms
+            self.size += batch.size
+            offset, epoch = batch.last_offset, batch.leader_epoch
+            if not batch.is_control:
+                records += self._transactions.apply(batch.messages)
+                continue
+            self._check_kraft_version(batch.messages)
+            for at, message in enumerate(batch.messages, batch.base_offset):
+                self.control.apply(at, message)
+                if isinstance(message, stored_records.LeaderChangeMessage):
+                    self.last_voters = [voter.voter_id for voter in message.voters]
+                    leader_id = message.leader_id
+        removals = (record for record in records if isinstance(record, stored_records.RemoveTopicRecord))
+        self.removed.update(record.topic_id for record in removals)
+        image, _ = image.apply(records, offset=offset, epoch=epoch)
+        return image.with_leader(leader_id, offset=offset, epoch=epoch)
+
+    @staticmethod
+    def _check_kraft_version(control: Iterable[Message]) -> None:
+        for message in control:
+            if isinstance(message, stored_records.KRaftVersionRecord):
+                _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
 
     def replay_again(self, batches: Iterable[MetadataBatch]) -> ReplayedMetadata:
         """The same with other batches after the snapshot."""
@@ -185,62 +214,3 @@ def _check_level(name: str, level: int, where: str) -> None:
     problem = unsupported_level(name, level)
     if problem is not None:
         raise UnreadableMetadata(f"{where} has {problem}.")
-
-
-class _Replay:
-    """Collects the records of all batches and applies them at once, so that the image is copied once."""
-
-    def __init__(self, image: MetadataImage, start_offset: int, snapshot: Snapshot) -> None:
-        self._image = image
-        self._records: list[Message] = []
-        self._transactions = TransactionFilter()
-        self.removed: set[bytes] = set()
-        self.voters = ControlStateHistory(VoterSet())
-        self.kraft_version = ControlStateHistory(0)
-        self.last_voters: list[int] = []
-        self._last = (image.offset, image.epoch, image.leader_id)
-        self.timestamp_ms = snapshot.last_contained_ms
-        self.size = 0
-        for message in snapshot.control:
-            self._apply_snapshot_control(start_offset, message)
-
-    def _apply_snapshot_control(self, start_offset: int, message: Message) -> None:
-        """Take over the quorum state of the snapshot."""
-        if isinstance(message, stored_records.VotersRecord):
-            self.voters.reset_to(start_offset, from_record(message))
-        elif isinstance(message, stored_records.KRaftVersionRecord):
-            _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
-            self.kraft_version.reset_to(start_offset, message.kraft_version)
-
-    @property
-    def is_in_transaction(self) -> bool:
-        return self._transactions.is_open
-
-    def apply(self, batch: MetadataBatch) -> None:
-        self.timestamp_ms = batch.timestamp_ms
-        self.size += batch.size
-        if batch.is_control:
-            for offset, message in enumerate(batch.messages, batch.base_offset):
-                self._apply_control(offset, message)
-        else:
-            found = self._transactions.apply(batch.messages)
-            self._records += found
-            self.removed.update(
-                [message.topic_id for message in found if isinstance(message, stored_records.RemoveTopicRecord)]
-            )
-        self._last = (batch.last_offset, batch.leader_epoch, self._last[2])
-
-    def _apply_control(self, offset: int, message: Message) -> None:
-        if isinstance(message, stored_records.VotersRecord):
-            self.voters.append(offset, from_record(message))
-        elif isinstance(message, stored_records.LeaderChangeMessage):
-            self.last_voters = [voter.voter_id for voter in message.voters]
-            self._last = (*self._last[:2], message.leader_id)
-        elif isinstance(message, stored_records.KRaftVersionRecord):
-            _check_level(KRAFT_VERSION, message.kraft_version, "The metadata quorum")
-            self.kraft_version.append(offset, message.kraft_version)
-
-    def finish(self) -> MetadataImage:
-        offset, epoch, leader_id = self._last
-        image, _ = self._image.apply(self._records, offset=offset, epoch=epoch)
-        return image.with_leader(leader_id, offset=offset, epoch=epoch)

@@ -3,7 +3,7 @@
 RULES    1. A replica is identified by its node id and the id of its metadata log directory: a node with a new disk is another
             replica (KIP-853). A key with a zero directory id matches any directory; static voters have such keys.
          2. A voter set is immutable.
-NOT HERE Their record (`metadata_log/voters_record.py`), voter sets by offset (`control_state_history.py`), changes of the set
+NOT HERE Their record (`metadata_log/control_state.py`), voter sets by offset (`control_state_history.py`), changes of the set
          (`voter_changes.py`).
 """
 

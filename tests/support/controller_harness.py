@@ -35,7 +35,6 @@ from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, read_batches
 from replication.metadata_log.formatting import (
     METADATA_DIRECTORY,
-    ControllerEndpoint,
     NodeIdentity,
     format_directories,
     new_uuid,
@@ -57,7 +56,7 @@ SESSION_MS = 9_000
 NEVER = TaskIntervals(None, None, None)
 WALL_MS = 1_795_252_933_743
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
-CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
+CONTROLLER = ListenerAddress("CONTROLLER", "127.0.0.1", 27101)
 ENDPOINTS = (Endpoint("PLAINTEXT", "127.0.0.1", 27100, 0),)
 CLIENT = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 27100), ("127.0.0.1", 40000), "User:ANONYMOUS")
 CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)

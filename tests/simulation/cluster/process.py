@@ -40,7 +40,7 @@ from replication.controller.decision_context import DecisionContext
 from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
-from replication.metadata_log.formatting import ControllerEndpoint, format_directories, new_uuid, read_node_identity
+from replication.metadata_log.formatting import format_directories, new_uuid, read_node_identity
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
@@ -146,7 +146,7 @@ class Process:
         if identity is not None:
             found = read_metadata(disk, identity)
             check_for_loss(disk, identity, found)
-        controller = ControllerEndpoint("CONTROLLER", HOST, CONTROLLERS_PORT + self.node_id)
+        controller = ListenerAddress("CONTROLLER", HOST, CONTROLLERS_PORT + self.node_id)
         identity = format_directories(
             disk,
             [DIRECTORY],

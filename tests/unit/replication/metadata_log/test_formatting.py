@@ -12,7 +12,6 @@ from protocol.primitives import uuid_from_text, uuid_text
 from protocol.records import HEADER, headers
 from replication.metadata.metadata_records import read_snapshot
 from replication.metadata_log.formatting import (
-    ControllerEndpoint,
     MetaProperties,
     NodeIdentity,
     UnusableDirectory,
@@ -23,11 +22,12 @@ from replication.metadata_log.formatting import (
     read_node_identity,
     zero_checkpoint,
 )
+from replication.raft.voters import ListenerAddress
 from storage.io.disk import Disk
 from tests.unit.replication.kafka_bytes import BOOTSTRAP_CHECKPOINT, ZERO_CHECKPOINT
 
 WALL_MS = 1_795_252_933_743
-CONTROLLER = ControllerEndpoint("CONTROLLER", "127.0.0.1", 27101)
+CONTROLLER = ListenerAddress("CONTROLLER", "127.0.0.1", 27101)
 
 
 def format_dirs(

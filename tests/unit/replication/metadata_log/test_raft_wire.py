@@ -1,4 +1,4 @@
-"""Tests of raft_wire.py and voters_record.py: Raft's requests, responses and voters as Kafka's messages."""
+"""Tests of raft_wire.py and control_state.py: Raft's requests, responses and voters as Kafka's messages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.metadata import ApiVersionsResponse
 from protocol.messages.produce_fetch import SnapshotId
 from replication.metadata_log import raft_wire
-from replication.metadata_log.voters_record import from_record, to_record
+from replication.metadata_log.control_state import from_record, to_record
 from replication.raft import rpc_messages as rpc
 from replication.raft.raft_log import EpochEnd
 from replication.raft.rpc_messages import LeaderAndEpoch

@@ -50,6 +50,7 @@ from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log, PreparedAppend
+from storage.log.log_flush import LogFlush
 from storage.log.log_validator import AppendOrigin
 
 READ_BYTES = 1024 * 1024
@@ -137,7 +138,7 @@ class MetadataLog:
     @property
     def size_bytes(self) -> int:
         """The size of all segments."""
-        return self._log.size_bytes
+        return self._log.open().engine.size_bytes
 
     @property
     def next_offset(self) -> int:
@@ -177,14 +178,14 @@ class MetadataLog:
         if epoch >= self._end_epoch:
             return self.end
         lowest = self.oldest_snapshot or EpochEnd(0, 0)
-        known = self._log.latest_epoch
+        known = self._log.open().epochs.latest
         if epoch >= known:
             before = max(known, lowest.epoch)
             for start in self._new_epochs:
                 if start.epoch > epoch:
                     return EpochEnd(before, start.offset)
                 before = max(before, start.epoch)
-        found, offset = self._log.end_offset_for_epoch(epoch)
+        found, offset = self._log.open().end_offset_for_epoch(epoch)
         return EpochEnd(found, offset) if found >= 0 else lowest
 
     # ------------------------------------------------------------ reading
@@ -192,7 +193,7 @@ class MetadataLog:
         """Whole batches from an offset; empty at the end of the written records."""
         if offset >= self._log.log_end_offset:
             return b""
-        return wait_for_disk(self._log.read_records, offset, max_bytes)
+        return wait_for_disk(self._log.open().reader.read_records, offset, max_bytes)
 
     def read_snapshot(self, snapshot: EpochEnd, position: int, max_bytes: int) -> tuple[Any, int] | None:
         """A chunk of a snapshot and the snapshot's size; None if it does not exist."""
@@ -264,10 +265,7 @@ class MetadataLog:
         self._run_when_idle()
 
     def _write_batch(self, batch: bytearray, epoch: int, wall_ms: int) -> None:
-        log = self._log
-        prepared = wait_for_disk(
-            log.prepare, batch, leader_epoch=epoch, wall_ms=wall_ms, origin=AppendOrigin.RAFT_LEADER
-        )
+        prepared = wait_for_disk(self._log.open().appends.prepare, batch, epoch, wall_ms, AppendOrigin.RAFT_LEADER)
         assert prepared.end_offset <= self._next_offset, "records have the offsets that were assigned"
         self._write(prepared, wall_ms)
 
@@ -294,7 +292,7 @@ class MetadataLog:
     def _append_fetched(self, fetched: AppendBatches, wall_ms: int, done: LogCallback) -> None:
         records = fetched.records
         try:
-            prepared = self._log.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=fetched.epoch)
+            prepared = self._log.open().prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=fetched.epoch)
         except KafkaError as error:
             _log.warning("batches of the metadata leader cannot be appended and are fetched again: %s", error)
             prepared = None
@@ -315,7 +313,7 @@ class MetadataLog:
 
     def _start_epoch(self, epoch: int, offset: int) -> None:
         if epoch > self._end_epoch:
-            self._new_epochs = [one for one in self._new_epochs if one.epoch > self._log.latest_epoch]
+            self._new_epochs = [one for one in self._new_epochs if one.epoch > self._log.open().epochs.latest]
             self._new_epochs.append(EpochEnd(epoch, offset))
             self._end_epoch = epoch
 
@@ -325,7 +323,7 @@ class MetadataLog:
 
         def truncate() -> None:
             try:
-                self._log.truncate(offset)
+                self._log.open().truncate(offset)
             except StorageError as error:
                 self.fail(error)
                 return
@@ -357,7 +355,7 @@ class MetadataLog:
     def _start_at_snapshot(self, name: SnapshotName, wall_ms: int, done: Completion[None]) -> None:
         try:
             snapshot = self.snapshots.add_received(name, wall_ms)
-            self._log.truncate_fully(name.end_offset)
+            self._log.open().truncate_fully(name.end_offset)
         except StorageError as error:
             self.fail(error)
             return
@@ -370,7 +368,7 @@ class MetadataLog:
     def _reload_end(self) -> None:
         log = self._log
         self._next_offset, self._new_epochs = log.log_end_offset, []
-        epoch = log.latest_epoch
+        epoch = log.open().epochs.latest
         snapshot = self.newest_snapshot
         self._end_epoch = max(epoch, 0 if snapshot is None else snapshot.epoch)
 
@@ -407,7 +405,7 @@ class MetadataLog:
         self._check(written)
         if self.is_failed:
             return
-        self._log.commit(prepared, wall_ms)
+        prepared.commit(wall_ms)
         self._start_flush()
         self.on_written()
         self._run_when_idle()
@@ -418,19 +416,20 @@ class MetadataLog:
         if self._is_flushing or not self._flush_waiters or self._flush_waiters[0].end_offset > log.log_end_offset:
             return
         self._is_flushing = True
+        flush = log.open().flush
         try:
-            run = log.sync_work()
+            run = flush.begin()
         except StorageError as error:
             self.fail(error)
             return
-        self._executor.sync(log.directory, lambda: run).then(partial(self._on_flushed, log.log_end_offset))
+        self._executor.sync(log.directory, lambda: run).then(partial(self._on_flushed, flush, log.log_end_offset))
 
-    def _on_flushed(self, end_offset: int, flushed: IoResult) -> None:
+    def _on_flushed(self, flush: LogFlush, end_offset: int, flushed: IoResult) -> None:
         self._is_flushing = False
         self._check(flushed)
         if self.is_failed:
             return
-        self._log.flushed(end_offset)
+        flush.complete(end_offset)
         waiters = self._flush_waiters
         while waiters and waiters[0].end_offset <= end_offset:
             waiters.popleft().on_flushed()
@@ -455,11 +454,11 @@ class MetadataLog:
     # ------------------------------------------------------------ old segments
     def roll_segment(self, wall_ms: int, *, at_least: int) -> None:
         """Roll to a new segment if the active one has `at_least` bytes and no write is pending."""
-        segment = self._log.open().segments()[-1]
+        segment = self._log.open().engine.segments()[-1]
         if segment.size < at_least or self._log.log_end_offset < self._next_offset or self.is_failed:
             return
         try:
-            self._log.roll(wall_ms)
+            self._log.open().roll(wall_ms)
         except StorageError as error:
             self.fail(error)
 
@@ -468,17 +467,13 @@ class MetadataLog:
         if self.is_failed:
             return
         try:
-            self._log.trim(offset, wall_ms)
+            self._log.open().trim(offset, wall_ms)
         except StorageError as error:
             self.fail(error)
 
     def take_deletable_files(self, wall_ms: int) -> list[str]:
         """Files of deleted segments whose delay has passed, for the caller to remove."""
-        deletable = self._log.files.deleted_files
-        self._log.files.deleted_files = [
-            entry for entry in deletable if entry[0] > wall_ms or self._log.files.has_pending_ops
-        ]
-        return [path for due_ms, paths in deletable if due_ms <= wall_ms for path in paths]
+        return self._log.files.take_deletable(wall_ms)
 
     def close(self) -> None:
         """Close the files; committed records are durable already."""
@@ -489,7 +484,7 @@ class MetadataLog:
 def batches_between(log: Log, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
     """Decoded batches of a metadata log between two offsets."""
     while offset < end_offset:
-        data: Any = wait_for_disk(log.read_records, offset, READ_BYTES)
+        data: Any = wait_for_disk(log.open().reader.read_records, offset, READ_BYTES)
         for batch in read_batches(data):
             if batch.base_offset >= end_offset:
                 return

@@ -167,5 +167,5 @@ def _recover_log(
             log.log_end_offset,
             start,
         )
-        log.truncate_fully(start.end_offset)
+        log.open().truncate_fully(start.end_offset)
     return log

@@ -47,6 +47,7 @@ from storage.compaction.cleaner_job import (
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
+from storage.log.open_log import OpenLog
 
 _log = logging.getLogger("barnabas.compaction")
 
@@ -146,7 +147,12 @@ class Compactor:
     def _measure(self, partition: Partition, wall_ms: int, *, was_open: bool) -> None:
         log = partition.log
         try:
-            lookup = log.opening() or self._measure_open(partition, wall_ms, was_open=was_open)
+            opened = log.opened or log.open_lookup()
+            lookup = (
+                opened
+                if isinstance(opened, DiskLookup)
+                else (self._measure_open(partition, opened, wall_ms, was_open=was_open))
+            )
         except StorageError as error:
             self._replicas.directory_failed(log.directory, error)
         except KafkaError as error:
@@ -159,15 +165,16 @@ class Compactor:
                 return
         self._on_measured()
 
-    def _measure_open(self, partition: Partition, wall_ms: int, *, was_open: bool) -> DiskLookup | None:
+    def _measure_open(
+        self, partition: Partition, opened: OpenLog, wall_ms: int, *, was_open: bool
+    ) -> DiskLookup | None:
         """Add an open log to the due ones if it is; returns the lookup that measures it before."""
-        log = partition.log
-        engine = log.open()
-        if needs_flush(log):
+        log, engine = partition.log, opened.engine
+        if needs_flush(opened):
             self._replicas.sync(partition)  # for the next check
         bounds = bounds_of(log, wall_ms)
         if may_be_due(engine, bounds):
-            to_clean = log.lookup("dirt", partial(measure, bounds=bounds))
+            to_clean = opened.engine.lookup("dirt", partial(measure, bounds=bounds))
             if isinstance(to_clean, DiskLookup):
                 return to_clean
             if to_clean.is_due(log.config):
@@ -207,9 +214,10 @@ class Compactor:
 
     def job(self, log: Log, to_clean: LogToClean) -> CleanerJob | DiskLookup:
         """The cleaner's job, after the lookup that reads the aborted transactions."""
-        records, wall_ms, resources = last_records(log.producers), self.wall_ms(), self._resources
+        opened = log.open()
+        records, wall_ms, resources = last_records(opened.producers), self.wall_ms(), self._resources
         recovery_point = self._replicas.log_manager.written_recovery_point(log)
-        return log.lookup(
+        return opened.engine.lookup(
             "job", lambda engine: make_job(engine, log, to_clean, records, recovery_point, wall_ms, resources)
         )
 
@@ -243,7 +251,7 @@ class _CleanerRun:
         self._path = partition.log.path
         self._to_clean = to_clean
         self._cleaner = cleaner
-        self._truncation_count = partition.log.truncation_count
+        self._truncation_count = partition.log.offsets.truncation_count
         self._job: CleanerJob | None = None
         self.has_cleaned = False
         """Whether it succeeded."""
@@ -270,11 +278,11 @@ class _CleanerRun:
             respond(False)
             return
         try:
-            lookup = log.opening()
-            if lookup is not None:
-                self._replicas.await_disk(self._partition, lookup, lambda: self._replace(new, respond))
+            opened = log.opened or log.open_lookup()
+            if isinstance(opened, DiskLookup):
+                self._replicas.await_disk(self._partition, opened, lambda: self._replace(new, respond))
                 return
-            is_in_place = log.replace(new.replaced, new.size, self._compactor.wall_ms(), has_aborted=new.has_aborted)
+            is_in_place = opened.replace(new.replaced, new.size, self._compactor.wall_ms(), has_aborted=new.has_aborted)
         except KafkaError:
             respond(False)  # its directory went offline
         except StorageError as error:
@@ -289,7 +297,7 @@ class _CleanerRun:
         if isinstance(result, CleaningResult):
             if self._is_current:
                 self.has_cleaned = True
-                log.first_dirty_offset = result.next_dirty_offset
+                log.offsets.first_dirty_offset = result.next_dirty_offset
                 _log_result(log, self._to_clean, result)
         elif isinstance(result, CleaningFailed) and self._is_current:
             self._fail(result)
@@ -312,14 +320,15 @@ class _CleanerRun:
         """Whether the segments of the job still exist."""
         if self._job is None:
             return True
-        return self._log.is_open and set(self._job.segments) <= set(self._log.open().segments())
+        opened = self._log.opened
+        return opened is not None and set(self._job.segments) <= set(opened.engine.segments())
 
     @property
     def _is_current(self) -> bool:
         """Whether partition and log are unchanged since the run began."""
         partition, log = self._partition, self._log
         is_here = self._replicas.partitions.get(partition.key) is partition and partition.log is log
-        is_same = is_here and not partition.is_offline and log.truncation_count == self._truncation_count
+        is_same = is_here and not partition.is_offline and log.offsets.truncation_count == self._truncation_count
         return is_same and log.config.is_compacted and not self._compactor.is_stopped
 
 

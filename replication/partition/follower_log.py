@@ -25,6 +25,7 @@ from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.fetcher")
@@ -58,7 +59,7 @@ class FollowerLog:
             after_pending_io(self._executor, log.directory, lambda: self.open(partition, on_open))
             return
         try:
-            lookup = log.opening()
+            lookup = None if log.is_open else log.open_lookup()
         except KafkaError as error:
             _log.error("%s cannot be opened and is not replicated: %s", log.name, error.message or error.code.name)
         except StorageError as error:
@@ -79,11 +80,11 @@ class FollowerLog:
             self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
             return
         try:
-            lookup = log.opening()
-            if lookup is not None:
-                self._replicas.await_disk(partition, lookup, lambda: done(not partition.is_offline))  # fetched again
+            opened = log.opened or log.open_lookup()
+            if isinstance(opened, DiskLookup):
+                self._replicas.await_disk(partition, opened, lambda: done(not partition.is_offline))  # fetched again
                 return
-            prepared = log.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=epoch)
+            prepared = opened.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=epoch)
         except KafkaError as error:
             _log.warning("%s: batches of the leader cannot be appended: %s", log.name, error.message or error.code.name)
             done(False)
@@ -116,17 +117,16 @@ class FollowerLog:
         self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
 
     def _flush_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
-        log = partition.log
-        end_offset = log.log_end_offset
+        flush, end_offset = partition.log.open().flush, partition.log.log_end_offset
 
         def on_synced(synced: IoResult) -> None:
             if synced.value is not None:
                 self._on_storage_error(partition, synced.value, done)
                 return
-            log.flushed(end_offset)
+            flush.complete(end_offset)
             then()
 
-        self._executor.sync(log.directory, log.sync_work).then(on_synced)
+        self._executor.sync(partition.log.directory, flush.begin).then(on_synced)
 
     def _apply_leader_offsets(
         self, partition: Partition, leader_offsets: LeaderOffsets, wall_ms: int, done: WriteCallback
@@ -140,7 +140,7 @@ class FollowerLog:
         try:
             start = min(leader_offsets.log_start_offset, partition.high_watermark)
             if start > log.log_start_offset:
-                log.trim(start, wall_ms)
+                log.open().trim(start, wall_ms)
         except StorageError as error:
             self._on_storage_error(partition, error, done)
             return
@@ -150,7 +150,7 @@ class FollowerLog:
         """Truncate what the leader does not have; its largest common epoch is `epoch`, which ends at `end_offset`."""
 
         def truncate(log: Log) -> None:
-            local_epoch, local_end = log.end_offset_for_epoch(epoch)
+            local_epoch, local_end = log.open().end_offset_for_epoch(epoch)
             offset = end_offset if local_epoch < 0 else min(local_end, end_offset)
             self._truncate_to(partition, offset)
 

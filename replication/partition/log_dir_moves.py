@@ -177,9 +177,8 @@ class LogDirMoves:
             return
         partition = move.partition
         try:
-            lookup = partition.log.opening()
-            if lookup is not None:
-                self._await_disk(move, lookup)
+            if partition.log.opened is None:
+                self._await_disk(move, partition.log.open_lookup())
             elif partition.log.log_start_offset > max(copy.log_end_offset, move.log_start_offset):
                 self._restart(move)
             elif copy.log_end_offset < partition.log.log_end_offset and (
@@ -207,11 +206,11 @@ class LogDirMoves:
         max_bytes = min(CHUNK_BYTES, copy.config.segment_bytes)
         # The first batch may start below the log start offset.
         start_offset = max(copy.log_end_offset, log.log_start_offset)
-        records = log.read_records(start_offset, max_bytes)
+        records = log.open().reader.read_records(start_offset, max_bytes)
         if isinstance(records, DiskLookup):
             self._await_disk(move, records)
             return
-        prepared = copy.prepare_as_follower(records, wall_ms=self._wall_ms())
+        prepared = copy.open().prepare_as_follower(records, wall_ms=self._wall_ms())
         if prepared is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
         self.rate_limiter.record(prepared.size, mono_ms)
@@ -233,7 +232,7 @@ class LogDirMoves:
             return
         if move.is_over or copy.is_offline:
             return
-        copy.commit(prepared, self._wall_ms())
+        prepared.commit(self._wall_ms())
         copy.high_watermark = move.partition.log.high_watermark
         self._advance(move)
 
@@ -241,7 +240,7 @@ class LogDirMoves:
     def _finish(self, move: ReplicaMove, copy: Log) -> None:
         """The copy is complete or nearly complete (rule 1)."""
         partition = move.partition
-        if not move.is_durable or (move.appends_paused and copy.unflushed_messages):
+        if not move.is_durable or (move.appends_paused and _has_unflushed(copy)):
             self._sync(move, copy)
         elif not move.appends_paused:
             move.appends_paused = self._replicas.pause_appends(partition)
@@ -252,18 +251,19 @@ class LogDirMoves:
             self._switch(move, copy)
 
     def _sync(self, move: ReplicaMove, copy: Log) -> None:
-        work = copy.sync_work(SEGMENTS_AT_A_TIME)
+        flush = copy.open().flush
+        task = flush.begin(SEGMENTS_AT_A_TIME)
 
         def on_synced(synced: IoResult) -> None:
             if synced.value is not None and not copy.is_offline:
                 self._replicas.directory_failed(move.directory, synced.value)
             if not copy.is_offline:
-                copy.flushed(work.end_offset)
-                move.is_durable = work.is_complete
+                flush.complete(task.end_offset)
+                move.is_durable = task.is_complete
                 move.is_nearly_done = False  # much may have been appended since
             self._advance(move)
 
-        self._executor.sync(move.directory, lambda: work).then(on_synced)
+        self._executor.sync(move.directory, lambda: task).then(on_synced)
 
     def _advance_after_pending_io(self, move: ReplicaMove) -> None:
         """Continue after all pending I/O of both directories."""
@@ -283,8 +283,8 @@ class LogDirMoves:
         """Trim the copy to the log start offset and close it; whether that succeeded."""
         log = partition.log
         copy.high_watermark = log.high_watermark
-        if copy.is_open and log.log_start_offset > copy.log_start_offset:
-            copy.trim(log.log_start_offset, self._wall_ms())
+        if copy.opened is not None and log.log_start_offset > copy.log_start_offset:
+            copy.opened.trim(log.log_start_offset, self._wall_ms())
         return copy.release()
 
     def _switch(self, move: ReplicaMove, copy: Log) -> None:
@@ -329,8 +329,10 @@ class LogDirMoves:
 
 
 def _find_start(log: Log) -> int | DiskLookup:
-    lookup = log.opening()
-    return lookup if lookup is not None else log.lookup("first batch", partial(_first_batch, log.log_start_offset))
+    opened = log.opened or log.open_lookup()
+    if isinstance(opened, DiskLookup):
+        return opened
+    return opened.engine.lookup("first batch", partial(_first_batch, log.log_start_offset))
 
 
 def _first_batch(log_start_offset: int, view: EngineView) -> int:
@@ -338,6 +340,10 @@ def _first_batch(log_start_offset: int, view: EngineView) -> int:
     if log_start_offset >= view.end_offset:
         return view.end_offset
     return parse_header(view.read_batches(log_start_offset, 1)).base_offset
+
+
+def _has_unflushed(copy: Log) -> bool:
+    return copy.opened is not None and copy.opened.flush.unflushed_messages > 0
 
 
 def _directory_of(error: StorageError, copy: Log, log: Log) -> str:

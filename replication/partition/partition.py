@@ -34,6 +34,7 @@ from storage.config.log_config import LogConfig
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import AppendInfo, Isolation, Log, PreparedAppend, ReadInfo
 from storage.log.log_validator import AppendOrigin
+from storage.log.open_log import OpenLog
 
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
@@ -203,13 +204,14 @@ class Partition:
 
     def open_leader_log(self) -> DiskLookup | None:
         """Initialise the leader state that depends on the log (rule 6); returns the lookup that opens the log before."""
-        lookup = self.log.opening()
-        if lookup is not None or self._is_leader_log_open:
-            return lookup
-        self._is_leader_log_open = True
-        self.epoch_start_offset = self.log.log_end_offset
-        self.high_watermark = self._durable_end_offset = self.log.high_watermark
-        self.update_durable_end_offset()
+        opened = self.log.opened
+        if opened is None:
+            return self.log.open_lookup()
+        if not self._is_leader_log_open:
+            self._is_leader_log_open = True
+            self.epoch_start_offset = opened.engine.end_offset
+            self.high_watermark = self._durable_end_offset = self.log.high_watermark
+            self.update_durable_end_offset()
         return None
 
     def make_follower(self, state: PartitionState) -> None:
@@ -302,7 +304,10 @@ class Partition:
             lookup = self.open_leader_log()
             if lookup is not None:
                 return lookup
-        return self.log.prepare(records, leader_epoch=self.leader_epoch, wall_ms=wall_ms, origin=origin)
+        opened = self.log.opened
+        if opened is None:
+            return self.log.open_lookup()
+        return opened.appends.prepare(records, self.leader_epoch, wall_ms, origin)
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """Make written records visible: the last step of an append."""
@@ -311,7 +316,7 @@ class Partition:
         return info
 
     def _commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
-        info = self.log.commit(prepared, wall_ms)
+        info = prepared.commit(wall_ms)
         if self.history is not None:
             self.history.on_append(info.base_offset, prepared.size)
         self._wake(self.end_key)
@@ -327,18 +332,17 @@ class Partition:
     @property
     def needs_sync(self) -> bool:
         """Whether flush.messages unflushed records hold back the durable end offset (rule 3)."""
-        log = self.log
-        wanted = log.config.flush_messages
-        return wanted != MAX_LONG and log.unflushed_messages >= wanted
+        opened, limit = self.log.opened, self.log.config.flush_messages
+        return limit != MAX_LONG and opened is not None and opened.flush.unflushed_messages >= limit
 
     def update_durable_end_offset(self) -> None:
         """Advance the durable end offset and the high watermark after an append or a flush, and answer waiting producers."""
-        log = self.log
-        if not log.is_open:  # unchanged since it was closed
+        opened = self.log.opened
+        if opened is None:  # unchanged since it was closed
             self.move_high_watermark()
             return
         needs_sync = self.needs_sync
-        end = log.flushed_end_offset if needs_sync else log.log_end_offset
+        end = opened.engine.flushed_end_offset if needs_sync else opened.engine.end_offset
         if end > self._durable_end_offset:
             self._durable_end_offset = end
             waiting = self._leader_ack_waiters
@@ -360,8 +364,7 @@ class Partition:
                     offset = follower.end_offset
         if offset <= self.high_watermark:
             return
-        self.high_watermark = offset
-        self.log.high_watermark = offset
+        self.high_watermark = self.log.offsets.high_watermark = offset
         waiting = self._isr_ack_waiters
         if waiting:
             self._complete_acks(waiting, offset)
@@ -394,8 +397,8 @@ class Partition:
             append.complete(append.info)
 
     # ------------------------------------------------------------ reading
-    def _check_leader_epoch(self, current_leader_epoch: int, *, leader_only: bool) -> DiskLookup | None:
-        """Compare the reader's leader epoch with the partition's; returns the lookup that opens the log of a leader.
+    def _open_log(self, current_leader_epoch: int, *, leader_only: bool) -> OpenLog | DiskLookup:
+        """The log, if the reader's leader epoch is the partition's.
 
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
@@ -408,8 +411,10 @@ class Partition:
             if leader_only:
                 raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         elif not self._is_leader_log_open:
-            return self.open_leader_log()
-        return None
+            lookup = self.open_leader_log()
+            if lookup is not None:
+                return lookup
+        return self.log.opened or self.log.open_lookup()
 
     def read(
         self, position: FetchPosition, max_bytes: int, reader: Reader, *, min_one_batch: bool
@@ -420,15 +425,15 @@ class Partition:
             KafkaError: OFFSET_OUT_OF_RANGE, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
             DivergingEpoch: the reader must truncate first.
         """
-        lookup = self._check_leader_epoch(position.leader_epoch, leader_only=reader.leader_only)
+        opened = self._open_log(position.leader_epoch, leader_only=reader.leader_only)
+        if isinstance(opened, DiskLookup):
+            return opened
         if position.last_fetched_epoch >= 0:
-            lookup = lookup or self.log.opening()
-            if lookup is None:
-                self._check_divergence(position)
-        return lookup or self.log.read(position.offset, max_bytes, reader.isolation, min_one_batch=min_one_batch)
+            self._check_divergence(opened, position)
+        return opened.reader.read(position.offset, max_bytes, reader.isolation, min_one_batch=min_one_batch)
 
-    def _check_divergence(self, position: FetchPosition) -> None:
-        epoch, end_offset = self.log.end_offset_for_epoch(position.last_fetched_epoch)
+    def _check_divergence(self, opened: OpenLog, position: FetchPosition) -> None:
+        epoch, end_offset = opened.end_offset_for_epoch(position.last_fetched_epoch)
         if epoch == NO_EPOCH or end_offset == NO_OFFSET or position.offset < self.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < position.last_fetched_epoch or end_offset < position.offset:
@@ -447,21 +452,24 @@ class Partition:
         Raises:
             KafkaError: OFFSET_NOT_AVAILABLE while a new leader's high watermark is below its epoch's start, or as for `read`.
         """
-        log = self.log
-        lookup = self._check_leader_epoch(current_leader_epoch, leader_only=leader_only) or log.opening()
-        if lookup is not None:
-            return lookup
+        opened = self._open_log(current_leader_epoch, leader_only=leader_only)
+        if isinstance(opened, DiskLookup):
+            return opened
         is_lagging = self.is_leader and self.epoch_start_offset > self.high_watermark
-        end = self._last_fetchable_offset(isolation)
+        end = self._last_fetchable_offset(opened, isolation)
         if timestamp == LATEST:
             if is_lagging:
                 raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
             return TimestampAndOffset(NO_TIMESTAMP, end, self.leader_epoch)
         if timestamp in (EARLIEST, EARLIEST_LOCAL):
-            return TimestampAndOffset(NO_TIMESTAMP, log.log_start_offset, log.epoch_of(log.log_start_offset))
+            start = self.log.log_start_offset
+            return TimestampAndOffset(NO_TIMESTAMP, start, opened.epochs.epoch_at(start))
         if timestamp in (LATEST_TIERED, EARLIEST_PENDING_UPLOAD):
             return NOTHING_FOUND
-        found = log.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else log.offset_for_timestamp(timestamp)
+        reader = opened.reader
+        found = (
+            reader.offset_of_max_timestamp() if timestamp == MAX_TIMESTAMP else reader.offset_for_timestamp(timestamp)
+        )
         if isinstance(found, DiskLookup):
             return found
         if found is not None and found[1] < end:
@@ -470,12 +478,12 @@ class Partition:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return NOTHING_FOUND
 
-    def _last_fetchable_offset(self, isolation: Isolation) -> int:
+    def _last_fetchable_offset(self, opened: OpenLog, isolation: Isolation) -> int:
         if isolation == Isolation.HIGH_WATERMARK:
             return self.high_watermark
         if isolation == Isolation.LAST_STABLE:
-            return self.log.last_stable_offset
-        return self.log.log_end_offset
+            return opened.reader.last_stable_offset
+        return opened.engine.end_offset
 
     def end_offset_for_epoch(self, epoch: int, current_leader_epoch: int) -> tuple[int, int] | DiskLookup:
         """The largest epoch up to `epoch` and its end offset in this log; -1, -1 if unknown.
@@ -483,8 +491,8 @@ class Partition:
         Raises:
             KafkaError: FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH or NOT_LEADER_OR_FOLLOWER.
         """
-        lookup = self._check_leader_epoch(current_leader_epoch, leader_only=True) or self.log.opening()
-        return lookup or self.log.end_offset_for_epoch(epoch)
+        opened = self._open_log(current_leader_epoch, leader_only=True)
+        return opened if isinstance(opened, DiskLookup) else opened.end_offset_for_epoch(epoch)
 
     # ------------------------------------------------------------ deleting
     def delete_records(self, offset: int, wall_ms: int) -> int | DiskLookup:
@@ -493,9 +501,9 @@ class Partition:
         Raises:
             KafkaError: NOT_LEADER_OR_FOLLOWER; POLICY_VIOLATION for compacted topics; OFFSET_OUT_OF_RANGE.
         """
-        lookup = self._check_leader_epoch(NO_EPOCH, leader_only=True) or self.log.opening()
-        if lookup is not None:
-            return lookup
+        opened = self._open_log(NO_EPOCH, leader_only=True)
+        if isinstance(opened, DiskLookup):
+            return opened
         if self.log.config.cleanup_policy == {"compact"}:
             raise KafkaError(
                 ErrorCode.POLICY_VIOLATION,
@@ -505,7 +513,7 @@ class Partition:
             offset = self.high_watermark
         if offset < 0:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
-        self.log.trim(offset, wall_ms)
+        opened.trim(offset, wall_ms)
         self._wake(self.key)
         return offset
 

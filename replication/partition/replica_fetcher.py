@@ -101,8 +101,8 @@ class _PartitionFetchState:
     def position(self) -> _SessionPosition:
         """The position to fetch from; of a log that was closed since, the last known one."""
         log = self.partition.log
-        if log.is_open:
-            self._last_known = log.log_end_offset, log.latest_epoch, log.log_start_offset
+        if log.opened is not None:
+            self._last_known = log.log_end_offset, log.opened.epochs.latest, log.log_start_offset
         return _SessionPosition(self.partition.leader_epoch, *self._last_known)
 
 

@@ -47,6 +47,7 @@ from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
 from storage.log.log import AppendInfo, AppendOrigin, Log, PreparedAppend, ReadInfo
+from storage.log.log_flush import LogFlush
 
 T = TypeVar("T")
 
@@ -385,30 +386,31 @@ class ReplicaManager:
         if partition.is_syncing or partition.is_offline:
             return
         partition.is_syncing = True
+        log = partition.log
+        flush: LogFlush | None = None
         end_offset = 0
 
         def begin() -> Run:
-            nonlocal end_offset
-            log = partition.log
-            if not log.is_open:  # deleted, or its directory failed, before the round began
+            nonlocal flush, end_offset
+            if log.opened is None:  # deleted, or its directory failed, before the round began
                 return no_op
             try:
-                task = log.sync_work(SEGMENTS_AT_A_TIME)
+                task = log.opened.flush.begin(SEGMENTS_AT_A_TIME)
             except StorageError as error:
                 self.directory_failed(log.directory, error)
                 return no_op
-            end_offset = task.end_offset
+            flush, end_offset = log.opened.flush, task.end_offset
             return task
 
         def on_synced(synced: IoResult) -> None:
             partition.is_syncing = False
             if synced.value is not None:
-                self.directory_failed(partition.log.directory, synced.value)
-            if not partition.is_offline:
-                partition.log.flushed(end_offset)
+                self.directory_failed(log.directory, synced.value)
+            if flush is not None and not partition.is_offline:
+                flush.complete(end_offset)
                 partition.update_durable_end_offset()  # starts the next sync if enough was appended since
 
-        self._executor.sync(partition.log.directory, begin).then(on_synced)
+        self._executor.sync(log.directory, begin).then(on_synced)
 
     def _prepare_new_logs(self) -> None:
         """Open new logs one after the other, continuing after each disk read; then flush all of them (rule 8)."""

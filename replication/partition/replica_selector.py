@@ -49,9 +49,11 @@ def by_rack(read: ConsumerRead, candidates: list[ReplicaView]) -> int | None:
 def by_backlog(read: ConsumerRead, candidates: list[ReplicaView]) -> int | None:
     """A follower for records outside the page cache (rule 3)."""
     log, history = read.partition.log, read.partition.history
-    if not candidates or history is None or not log.is_open:
+    if not candidates or history is None or log.opened is None:
         return None
-    exceeds_memory = history.exceeds_memory(read.offset, log.log_start_offset, log.log_end_offset, log.size_bytes)
+    exceeds_memory = history.exceeds_memory(
+        read.offset, log.log_start_offset, log.log_end_offset, log.opened.engine.size_bytes
+    )
     return max(candidates).broker_id if exceeds_memory else None
 
 

@@ -8,8 +8,8 @@ RULES    1. Dirty is everything after the last compaction. A first dirty offset 
             compacted away.)
          3. A log is due if more than `min.cleanable.dirty.ratio` of its cleanable bytes is dirty, or a dirty
             segment starts more than `max.compaction.lag.ms` ago.
-         4. On a thread that must not block, measuring runs on a view of the engine (Log.lookup); `may_be_due` comes first and
-            needs no file.
+         4. On a thread that must not block, measuring runs on a view of the engine (Engine.lookup); `may_be_due` comes
+            first and needs no file.
 NOT HERE Choosing a log (replication/partition/compactor.py), the compaction (cleaner.py).
 """
 
@@ -23,6 +23,7 @@ from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine, EngineView, SegmentInfo
 from storage.log.log import Log
+from storage.log.open_log import OpenLog
 from storage.log.producer_state import NO_OFFSET, ProducerState
 
 
@@ -60,15 +61,17 @@ class LogToClean(NamedTuple):
 def bounds_of(log: Log, wall_ms: int) -> CleaningBounds:
     """The current bounds of an open log."""
     start_offset = log.log_start_offset
-    first_dirty_offset = log.first_dirty_offset
+    first_dirty_offset, opened = log.offsets.first_dirty_offset, log.open()
     if not start_offset <= first_dirty_offset <= log.log_end_offset:
         first_dirty_offset = start_offset
-    return CleaningBounds(log.config, first_dirty_offset, min(log.last_stable_offset, log.decided_end_offset), wall_ms)
+    stable_offset = min(opened.reader.last_stable_offset, opened.flush.decided_end_offset)
+    return CleaningBounds(log.config, first_dirty_offset, stable_offset, wall_ms)
 
 
-def needs_flush(log: Log) -> bool:
+def needs_flush(opened: OpenLog) -> bool:
     """Whether a flush would make more of an open log cleanable."""
-    return log.decided_end_offset < min(log.last_stable_offset, log.open().segments()[-1].base_offset)
+    active_base = opened.engine.segments()[-1].base_offset
+    return opened.flush.decided_end_offset < min(opened.reader.last_stable_offset, active_base)
 
 
 def may_be_due(engine: Engine, bounds: CleaningBounds) -> bool:

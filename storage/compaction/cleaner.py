@@ -19,7 +19,7 @@ RULES    1. The map has, for every key between the first dirty offset and the en
          9. Neighbouring segments become one if their logs together fit into `segment.bytes`, their indexes of each type into
             `segment.index.bytes`, and their offsets into relative ones of the first base offset. The sizes before the
             compaction count, since it only shrinks segments; an empty segment joins any group.
-NOT HERE When, and which partition (cleanable.py); swapping segments (Log.replace); throttling, other processes.
+NOT HERE When, and which partition (cleanable.py); swapping segments (OpenLog.replace); throttling, other processes.
          Why: docs/decisions/0021-compaction.md
 """
 

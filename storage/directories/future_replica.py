@@ -34,8 +34,7 @@ def parse_future_dir_name(name: str) -> TopicPartition | None:
 def create_future_log(disk: Disk, log: Log, topic_id: bytes, start_offset: int) -> None:
     """Create a future replica's directory and empty log; in a thread, before the log is shared."""
     create_partition_dir(disk, log.path, topic_id)
-    log.open()
-    log.truncate_fully(start_offset)
+    log.open().truncate_fully(start_offset)
 
 
 def swap_in_future_log(disk: Disk, log: str, deleted_path: str, future: str, name: str) -> None:

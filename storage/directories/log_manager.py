@@ -56,6 +56,7 @@ from storage.io.path_guard import LockContext, PathGuard
 from storage.log.log import Log
 from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 from storage.log.producer_state import DEFAULT_EXPIRATION_MS
+from storage.log.retention import is_retention_due, retain
 from storage.segments.segment_engine import SegmentEngine
 
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
@@ -409,8 +410,8 @@ class LogManager:
             topic_id=topic_id, is_new=True,
         )  # fmt: skip
         copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
-        if log.first_dirty_offset != NEVER_CLEANED:
-            copy.first_dirty_offset = start_offset
+        if log.offsets.first_dirty_offset != NEVER_CLEANED:
+            copy.offsets.first_dirty_offset = start_offset
         return copy, partial(create_future_log, self._disk, copy, topic_id, start_offset)
 
     def add_future_log(self, copy: Log) -> None:
@@ -446,12 +447,12 @@ class LogManager:
         """Truncate a log, after lowering the checkpoints that would point into newer records."""
         if offset < log.log_end_offset:
             self._lower_checkpoint(log, offset, log.log_start_offset)
-        return log.truncate(offset)
+        return log.open().truncate(offset)
 
     def truncate_fully(self, log: Log, offset: int) -> None:
         """Empty a log, after lowering the checkpoints likewise."""
         self._lower_checkpoint(log, offset, offset)
-        log.truncate_fully(offset)
+        log.open().truncate_fully(offset)
 
     def _write_checkpoints(self, home: LogDirectory) -> None:
         """Write the checkpoints before directory operations that are submitted later."""
@@ -461,7 +462,7 @@ class LogManager:
 
     def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> None:
         known, directory = log.checkpoint, self.directories[log.directory]
-        bases = [segment.base_offset for segment in log.open().segments() if segment.base_offset <= end_offset]
+        bases = [segment.base_offset for segment in log.open().engine.segments() if segment.base_offset <= end_offset]
         lowered = Checkpoint(
             min(known.recovery_point, bases[-1] if bases else 0),  # the future last segment
             start_offset,
@@ -510,14 +511,16 @@ class LogManager:
 
     def flush_due(self, wall_ms: int) -> list[Log]:
         """The logs to flush now, because of `flush.ms` or a full segment."""
-        return [log for log in self.logs.values() if log.is_open and log.is_flush_due(wall_ms)]
+        return [
+            log for log in self.logs.values() if log.opened is not None and log.opened.flush.is_due(log.config, wall_ms)
+        ]
 
     def retain(self, wall_ms: int) -> Iterator[Log]:
         """Apply retention, a few segments per step; a log that was not open is closed again."""
         for log in list(self.logs.values()):
             skips_queue = log.files.disk_space.is_full and log.is_open  # else the log's files may not be created yet
             is_busy = log.is_unavailable if skips_queue else log.is_busy
-            if is_busy or not log.is_retention_due(wall_ms):
+            if is_busy or not is_retention_due(log, wall_ms):
                 continue
             was_open = log.is_open
             while has_more := self._retain_some(log, wall_ms, was_open=was_open):
@@ -531,7 +534,7 @@ class LogManager:
         """Returns whether more can be deleted."""
         has_more = False
         try:
-            has_more = log.retain(wall_ms)
+            has_more = retain(log, wall_ms)
             if not (was_open or has_more):
                 log.release()
         except StorageError as error:
@@ -549,11 +552,7 @@ class LogManager:
         found: dict[str, tuple[list[str], list[str]]] = {}
         for log in self.logs.values():
             if log.files.deleted_files:
-                due = [paths for due_ms, paths in log.files.deleted_files if due_ms <= wall_ms]
-                if not log.files.has_pending_ops:
-                    log.files.deleted_files = [entry for entry in log.files.deleted_files if entry[0] > wall_ms]
-                for paths in due:
-                    found.setdefault(log.directory, ([], []))[0].extend(_drain(paths))
+                found.setdefault(log.directory, ([], []))[0].extend(log.files.take_deletable(wall_ms))
         dying, self._deleted_dirs = self._deleted_dirs, []
         for since_ms, has_delay, directory, paths in dying:
             begun_ms = wall_ms if since_ms is None else since_ms
@@ -570,8 +569,8 @@ class LogManager:
     def expire_producers(self, wall_ms: int) -> None:
         """Remove idle producers."""
         for log in self.logs.values():
-            if log.is_open:
-                log.producers.expire(wall_ms, self.producer_expiration_ms)
+            if log.opened is not None:
+                log.opened.producers.expire(wall_ms, self.producer_expiration_ms)
 
 
 def _put_bounded(directories: dict[TopicPartition, str], key: TopicPartition, directory: str) -> None:
@@ -589,10 +588,3 @@ def _rename(op: FileOp, renamed: list[str], path: str) -> None:
 
 def _no_op() -> None:
     """Does nothing; only its turn in the queue counts."""
-
-
-def _drain(paths: list[str]) -> list[str]:
-    """Remove and return the items of a list to which a thread appends."""
-    taken = paths.copy()
-    del paths[: len(taken)]
-    return taken

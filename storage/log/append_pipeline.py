@@ -22,7 +22,9 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, patch
 from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Buffer, Engine, Reservation
+from storage.io.disk_lookup import DiskLookup
 from storage.log.leader_epoch_cache import LeaderEpochCache
+from storage.log.log_offsets import LogOffsets
 from storage.log.log_validator import AppendOrigin, BatchRules, validate
 from storage.log.producer_snapshots import ProducerSnapshots
 from storage.log.producer_state import Duplicate, EndTransactionMarker, ProducerState, read_end_transaction_marker
@@ -53,11 +55,12 @@ class PreparedAppend:
     """Records with assigned offsets, until commit or abort."""
 
     __slots__ = (
-        "duplicate", "engine", "headers", "is_aborted", "leader_epoch", "log_append_time_ms", "markers", "records",
+        "_pipeline", "duplicate", "headers", "is_aborted", "leader_epoch", "log_append_time_ms", "markers", "records",
         "reservation", "size", "snapshot",
     )  # fmt: skip
 
-    def __init__(self, records: Buffer, leader_epoch: int, log_append_time_ms: int) -> None:
+    def __init__(self, pipeline: AppendPipeline, records: Buffer, leader_epoch: int, log_append_time_ms: int) -> None:
+        self._pipeline = pipeline
         self.records = records
         self.size = len(records)
         self.leader_epoch = leader_epoch
@@ -66,7 +69,6 @@ class PreparedAppend:
         self.duplicate: AppendInfo | None = None
         """The result for a duplicate batch: nothing is written (rule 3)."""
         # State for the later steps.
-        self.engine: Engine | None = None
         self.reservation: Reservation | None = None
         self.headers: list[BatchHeader] = []  # of batches with a producer id, with their offsets
         self.markers: list[EndTransactionMarker | None] = []  # for each of them: its transaction marker
@@ -74,8 +76,20 @@ class PreparedAppend:
 
     def write(self) -> None:
         """Write the bytes; any thread. Raises StorageError."""
-        if self.engine is not None and self.reservation is not None:
-            self.engine.write(self.reservation, self.records)
+        if self.reservation is not None:
+            self._pipeline.engine.write(self.reservation, self.records)
+
+    def commit(self, wall_ms: int) -> AppendInfo:
+        """Make the records readable.
+
+        Raises:
+            KafkaError: the append was aborted with an earlier one, or because the log directory went offline.
+        """
+        return self.duplicate or self._pipeline.commit(self, wall_ms)
+
+    def abort(self) -> None:
+        """Abort this append and all later ones."""
+        self._pipeline.abort(self)
 
     @property
     def end_offset(self) -> int:
@@ -88,13 +102,14 @@ class AppendPipeline:
     """The pending appends of one open log."""
 
     __slots__ = (
-        "_engine", "_epochs", "_name", "_pending", "_producers", "_rules", "_segment_bytes", "_snapshots",
-        "has_rolled", "next_offset",
+        "_epochs", "_name", "_offsets", "_pending", "_producers", "_rules", "_segment_bytes", "_snapshots", "engine",
+        "has_rolled", "next_offset", "unflushed_since_ms",
     )  # fmt: skip
 
-    def __init__(self, name: str, parts: RecoveredLog, config: LogConfig) -> None:
+    def __init__(self, name: str, parts: RecoveredLog, config: LogConfig, offsets: LogOffsets) -> None:
         self._name = name
-        self._engine: Engine = parts.engine
+        self._offsets = offsets
+        self.engine: Engine = parts.engine
         self._epochs: LeaderEpochCache = parts.epochs
         self._producers: ProducerState = parts.producers
         self._snapshots: ProducerSnapshots = parts.snapshots
@@ -103,6 +118,8 @@ class AppendPipeline:
         """The offset of the next prepared record."""
         self.has_rolled = False
         """Whether a segment was started since the last flush, so that the previous one is due."""
+        self.unflushed_since_ms = -1
+        """Wall time of the first commit after the last flush; -1 if there is none."""
         self.update_config(config)
 
     @property
@@ -120,12 +137,18 @@ class AppendPipeline:
         records: bytearray | memoryview,
         leader_epoch: int,
         wall_ms: int,
-        origin: AppendOrigin,
-        log_start_offset: int,
-    ) -> PreparedAppend:
-        """Validate a leader's records and assign their offsets, in place (rule 2)."""
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> PreparedAppend | DiskLookup:
+        """Validate a leader's records and assign their offsets, in place (rule 2).
+
+        Raises:
+            KafkaError: the records are rejected and the log is unchanged; RejectedRecords names the invalid records.
+        """
+        lookup = self.engine.prepare_append()
+        if lookup is not None:
+            return lookup
         valid, batches, log_append_time_ms = validate(records, self._rules, wall_ms=wall_ms, origin=origin)
-        prepared = PreparedAppend(valid, leader_epoch, log_append_time_ms)
+        prepared = PreparedAppend(self, valid, leader_epoch, log_append_time_ms)
         if prepared.size > self._segment_bytes:
             raise self._too_large(prepared.size)
         offset = self.next_offset
@@ -136,7 +159,7 @@ class AppendPipeline:
                 base_offset, last_offset, timestamp_ms = duplicate
                 prepared.size = 0
                 prepared.duplicate = AppendInfo(
-                    base_offset, last_offset, timestamp_ms, log_start_offset, True, leader_epoch
+                    base_offset, last_offset, timestamp_ms, self._offsets.log_start_offset, True, leader_epoch
                 )
                 return prepared
         infos = []
@@ -155,7 +178,7 @@ class AppendPipeline:
         while len(batches) > 1 and batches[-1][0] + batches[-1][1].size > self._segment_bytes:
             batches.pop()
         position, last = batches[-1]
-        prepared = PreparedAppend(memoryview(records)[: position + last.size], last.leader_epoch, NO_TIMESTAMP)
+        prepared = PreparedAppend(self, memoryview(records)[: position + last.size], last.leader_epoch, NO_TIMESTAMP)
         if prepared.size > self._segment_bytes:
             raise self._too_large(prepared.size)
         if batches[0][1].base_offset < self.next_offset:
@@ -173,8 +196,8 @@ class AppendPipeline:
         self._reserve(prepared, batches, _markers(records, batches), infos, wall_ms)
         return prepared
 
-    def commit(self, prepared: PreparedAppend, log_start_offset: int) -> AppendInfo:
-        """Make the records readable."""
+    def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
+        """Make the records readable (`PreparedAppend.commit`)."""
         reservation = prepared.reservation
         if prepared.is_aborted or reservation is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"An append to {self._name} did not succeed")
@@ -184,20 +207,22 @@ class AppendPipeline:
         if prepared.snapshot is not None:
             self._snapshots.write(infos[0][2], prepared.snapshot)
             self.has_rolled = True
-        self._engine.publish(reservation)
+        self.engine.publish(reservation)
         epochs = self._epochs
         for info in infos:
             if info[5] > epochs.latest:
                 epochs.assign(info[5], info[2])
         if prepared.headers:
             self._update_producers(prepared)
-        time_ms = prepared.log_append_time_ms
+        if self.unflushed_since_ms < 0:
+            self.unflushed_since_ms = wall_ms
+        time_ms, log_start_offset = prepared.log_append_time_ms, self._offsets.log_start_offset
         return _new_tuple(
             AppendInfo, (infos[0][2], infos[-1][3], time_ms, log_start_offset, False, prepared.leader_epoch)
         )
 
     def abort(self, prepared: PreparedAppend) -> None:
-        """Abort this append and all later ones."""
+        """Abort this append and all later ones (`PreparedAppend.abort`)."""
         reservation = prepared.reservation
         if reservation is None or prepared.is_aborted:
             return
@@ -206,7 +231,7 @@ class AppendPipeline:
             self._pending.pop().is_aborted = True
         self.next_offset = reservation.batches[0].base_offset
         self._producers.abandon(self.next_offset)
-        self._engine.abandon(reservation)
+        self.engine.abandon(reservation)
 
     def abort_all(self) -> None:
         """Mark all pending appends as aborted; files are not changed."""
@@ -222,7 +247,7 @@ class AppendPipeline:
         infos: list[BatchInfo],
         wall_ms: int,
     ) -> None:
-        reservation = self._engine.reserve(prepared.size, infos, wall_ms)
+        reservation = self.engine.reserve(prepared.size, infos, wall_ms)
         producers = self._producers
         if reservation.rolled:
             prepared.snapshot = producers.snapshot()
@@ -232,7 +257,7 @@ class AppendPipeline:
                 producers.reserve(placed, marker)
                 prepared.headers.append(placed)
                 prepared.markers.append(marker)
-        prepared.engine, prepared.reservation = self._engine, reservation
+        prepared.reservation = reservation
         self._pending.append(prepared)
         self.next_offset = infos[-1][3] + 1
 
@@ -262,9 +287,9 @@ class AppendPipeline:
 
     def _update_producers(self, prepared: PreparedAppend) -> None:
         for header, marker in zip(prepared.headers, prepared.markers, strict=True):
-            completed = self._producers.update(header, marker)
+            completed = self._producers.update(header, marker, self._offsets.high_watermark)
             if completed is not None and completed.is_aborted:
-                self._engine.add_aborted(aborted_transaction(completed))
+                self.engine.add_aborted(aborted_transaction(completed))
 
     def _too_large(self, size: int) -> KafkaError:
         return KafkaError(

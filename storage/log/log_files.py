@@ -44,7 +44,7 @@ class LogFiles:
         self.path_guard = UNGUARDED
         """Registers the users of the log's paths in other threads."""
         self.deleted_files: list[tuple[int, list[str]]] = []
-        """(time of deletion in wall milliseconds, paths) of files that are no longer used."""
+        """(time of deletion in wall milliseconds, paths) of files that are no longer used. A path is added by the rename."""
 
     # ---- topic id ----------------------------------------------------------------------------------------
 
@@ -99,6 +99,17 @@ class LogFiles:
                 raise
         self._pending_ops.discard(pending)
 
+    def delete_later(self, paths: list[str], at_ms: int) -> None:
+        """Delete files that are no longer used, from a wall time on."""
+        self.deleted_files.append((at_ms, paths))
+
+    def take_deletable(self, wall_ms: int) -> list[str]:
+        """The files to delete now, each once. A file that is not renamed yet is included in a later call."""
+        due = [paths for due_ms, paths in self.deleted_files if due_ms <= wall_ms]
+        if not self.has_pending_ops:
+            self.deleted_files = [entry for entry in self.deleted_files if entry[0] > wall_ms]
+        return [path for paths in due for path in _drain(paths)]
+
     # ---- durability --------------------------------------------------------------------------------------
 
     def flush_task(
@@ -127,3 +138,10 @@ class LogFiles:
         if not self._is_entry_durable:
             self.flush_task()()
             self._is_entry_durable = True
+
+
+def _drain(paths: list[str]) -> list[str]:
+    """Remove and return the items of a list to which a thread appends."""
+    taken = paths.copy()
+    del paths[: len(taken)]
+    return taken

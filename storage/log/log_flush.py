@@ -1,7 +1,7 @@
 """What of an open log is durable, and the tasks that flush the rest.
 
 RULES    1. A flush is due by `flush.ms` or `flush.messages`, and after a segment is full.
-         2. Only `flushed` advances the recovery point: all records before it, and their leader epochs, are durable.
+         2. Only `complete` advances the recovery point: all records before it, and their leader epochs, are durable.
 NOT HERE The files of a segment (segments/durability.py), running a task (flush_task.py), when to flush (log_manager.py).
 """
 
@@ -18,16 +18,14 @@ class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_decided_end_after_flush", "_engine", "_epochs", "_files", "_pipeline", "_producers", "_snapshots",
-        "decided_end_offset", "unflushed_since_ms",
+        "_appends", "_decided_end_after_flush", "_engine", "_epochs", "_files", "_producers", "_snapshots",
+        "decided_end_offset",
     )  # fmt: skip
 
-    def __init__(self, parts: RecoveredLog, pipeline: AppendPipeline, files: LogFiles) -> None:
+    def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles) -> None:
         self._engine, self._epochs, self._producers, self._snapshots, *_ = parts
-        self._pipeline = pipeline
+        self._appends = appends
         self._files = files
-        self.unflushed_since_ms = -1
-        """Wall time of the first commit after the last flush; -1 if there is none."""
         is_durable = self._engine.flushed_end_offset == self._engine.end_offset
         self.decided_end_offset = self._first_undecided() if is_durable else 0
         """Records below this offset are durable, and so are the markers of their transactions."""
@@ -45,28 +43,32 @@ class LogFlush:
 
     def is_due(self, config: LogConfig, wall_ms: int) -> bool:
         """Whether `flush.ms` or `flush.messages` is reached, or a full segment is unflushed."""
-        return self.unflushed_since_ms >= 0 and (
-            self._pipeline.has_rolled
-            or wall_ms - self.unflushed_since_ms >= config.flush_ms
+        since_ms = self._appends.unflushed_since_ms
+        return since_ms >= 0 and (
+            self._appends.has_rolled
+            or wall_ms - since_ms >= config.flush_ms
             or self.unflushed_messages >= config.flush_messages
         )
 
     def begin(self, limit: int | None = None) -> FlushTask:
-        """The task that flushes the log up to its current end; see `Log.sync_work`."""
+        """The task that flushes the log up to its current end; call `complete` with its end offset after it succeeded.
+
+        `limit`: flush at most this number of segments, oldest first; the task may then be incomplete.
+        """
         snapshots, epochs = self._snapshots.collect_sync(limit), self._epochs.take_replacement()
         end_offset, files, is_complete = self._engine.collect_sync(limit)
         is_complete = is_complete and self._snapshots.all_synced
         if end_offset == self._engine.end_offset:  # else a marker for an earlier transaction may be above the end
             self._decided_end_after_flush[end_offset] = self._first_undecided()
         if is_complete:  # else a further flush is due
-            self._pipeline.has_rolled = False
-            self.unflushed_since_ms = -1
+            self._appends.has_rolled = False
+            self._appends.unflushed_since_ms = -1
         task = self._files.flush_task(files, snapshots, epochs)
         task.end_offset, task.is_complete = end_offset, is_complete
         return task
 
-    def flushed(self, end_offset: int) -> None:
-        """A task with this end offset has succeeded."""
+    def complete(self, end_offset: int) -> None:
+        """Record that a task with this end offset has succeeded: all records before it are durable."""
         self._files.mark_entry_durable()
         self._engine.mark_flushed(end_offset)
         self.decided_end_offset = max(self.decided_end_offset, self._decided_end_after_flush.pop(end_offset, 0))
@@ -77,7 +79,7 @@ class LogFlush:
         while not is_complete:
             task = self.begin(SEGMENTS_AT_A_TIME)
             task()
-            self.flushed(task.end_offset)
+            self.complete(task.end_offset)
             is_complete = task.is_complete
 
     def truncate(self, end_offset: int) -> None:

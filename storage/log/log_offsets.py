@@ -18,10 +18,12 @@ class Checkpoint(NamedTuple):
 
 
 class LogOffsets:
-    """The readable range of a log, shared by its parts."""
+    """The offsets of a log, shared by its parts."""
 
-    __slots__ = ("high_watermark", "log_start_offset")
+    __slots__ = ("first_dirty_offset", "high_watermark", "log_start_offset", "recovery_point", "truncation_count")
 
-    def __init__(self, log_start_offset: int, high_watermark: int) -> None:
-        self.log_start_offset = log_start_offset
-        self.high_watermark = high_watermark
+    def __init__(self, checkpoint: Checkpoint) -> None:
+        self.recovery_point, self.log_start_offset, self.high_watermark, self.first_dirty_offset = checkpoint
+        """`recovery_point`: while the log is closed; the engine of an open log has its own."""
+        self.truncation_count = 0
+        """Number of truncations; a full truncation counts."""

@@ -32,14 +32,20 @@ class LogReader:
     @property
     def last_stable_offset(self) -> int:
         """All transactions below this offset are decided."""
-        unstable = self._producers.first_unstable_offset
         high_watermark = self._offsets.high_watermark
+        unstable = self._producers.first_unstable_offset(high_watermark)
         if unstable is None or unstable >= high_watermark:
             return high_watermark
         return max(unstable, self._offsets.log_start_offset)
 
-    def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool) -> ReadInfo | DiskLookup:
-        """The location of the batches from `offset` on; see `Log.read`."""
+    def read(
+        self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool = True
+    ) -> ReadInfo | DiskLookup:
+        """The location of the batches from `offset` on, up to the bound of the isolation level; empty at or above the bound.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE below the log start or above the log end.
+        """
         engine, offsets = self._engine, self._offsets
         start_offset, end_offset, high_watermark = offsets.log_start_offset, engine.end_offset, offsets.high_watermark
         if not start_offset <= offset <= end_offset:
@@ -62,7 +68,11 @@ class LogReader:
         return _new_tuple(ReadInfo, (regions, size, high_watermark, stable, start_offset, end_offset, aborted))
 
     def read_records(self, offset: int, max_bytes: int) -> Buffer | DiskLookup:
-        """Whole batches in memory; see `Log.read_records`."""
+        """Whole batches in memory, at least one, starting with the batch that contains `offset`; empty at the log end.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE.
+        """
         start_offset, end_offset = self._offsets.log_start_offset, self._engine.end_offset
         if not start_offset <= offset <= end_offset:
             raise out_of_range(self._name, offset, start_offset, end_offset)

@@ -1,38 +1,173 @@
-"""The parts of a log that exist while it is open, and the changes that concern all of them: roll, truncation, replacement.
+"""The parts of a log that exist while it is open, and the changes that concern several of them.
 
-RULES    1. No append and no file operation is pending during a roll, a truncation or a close.
+RULES    1. No append and no file operation is pending during a roll, a truncation or a close. The caller guarantees it.
          2. What is in memory is lowered after the engine, snapshots are deleted before: the engine syncs the directory.
-NOT HERE Offsets that outlive a close (log.py), appends, reads, flushes (append_pipeline.py, log_reader.py, log_flush.py).
+         3. Work that was started before a close may end after it: its append was aborted, its lookup was discarded.
+NOT HERE Opening and closing (log.py), appends, reads, flushes (append_pipeline.py, log_reader.py, log_flush.py), which segments
+         expire (retention.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
-from storage.engine import Compactable, SegmentInfo
+from storage.engine import Buffer, Compactable, SegmentInfo
 from storage.io.deferred_file_ops import run_now
-from storage.log.append_pipeline import AppendPipeline
+from storage.log.append_pipeline import AppendPipeline, PreparedAppend
+from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log_files import LogFiles
 from storage.log.log_flush import LogFlush
 from storage.log.log_offsets import LogOffsets
 from storage.log.log_reader import LogReader
+from storage.log.log_validator import validate_replicated
 from storage.log.recovery import RecoveredLog, restore_producers
 
 
 class OpenLog:
-    """The state of an open log."""
+    """An open log."""
 
-    __slots__ = ("_files", "append_pipeline", "engine", "epochs", "flush", "producers", "reader", "snapshots")
+    __slots__ = (
+        "_config", "_files", "_name", "_offsets", "appends", "engine", "epochs", "flush", "producers", "reader",
+        "snapshots",
+    )  # fmt: skip
 
     def __init__(self, parts: RecoveredLog, name: str, config: LogConfig, files: LogFiles, offsets: LogOffsets) -> None:
+        self._name = name
+        self._config = config
         self._files = files
+        self._offsets = offsets
         self.engine, self.epochs, self.producers, self.snapshots, *_ = parts
-        self.append_pipeline = AppendPipeline(name, parts, config)
+        self.appends = AppendPipeline(name, parts, config, offsets)
         self.reader = LogReader(name, parts.engine, parts.producers, offsets)
-        self.flush = LogFlush(parts, self.append_pipeline, files)
+        self.flush = LogFlush(parts, self.appends, files)
         self.defer_file_ops()
         self.engine.register_files()
+        self.update_high_watermark(offsets.high_watermark)
+
+    def update_config(self, config: LogConfig) -> None:
+        """Apply new settings from the next append on."""
+        self._config = config
+        self.engine.update_config(config)
+        self.appends.update_config(config)
+
+    def update_high_watermark(self, offset: int) -> None:
+        """Set the high watermark, limited to the log's offsets."""
+        offsets = self._offsets
+        offsets.high_watermark = min(max(offset, offsets.log_start_offset), self.engine.end_offset)
+
+    def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest known epoch up to `epoch` and its end offset; (-1, -1) if unknown (OffsetForLeaderEpoch)."""
+        return self.epochs.end_offset_for(epoch, self.engine.end_offset)
+
+    def prepare_as_follower(
+        self, records: Buffer, *, wall_ms: int, leader_epoch: int = UNDEFINED
+    ) -> PreparedAppend | None:
+        """Prepare a leader's batches with the offsets that they carry; None if there is nothing to append.
+
+        A truncated last batch is ignored, and so are batches above `leader_epoch`: this replica does not know that leader yet.
+
+        Raises:
+            KafkaError: a batch is corrupt, or does not continue this log.
+        """
+        batches = validate_replicated(records, leader_epoch=leader_epoch)
+        if not batches:
+            return None
+        next_offset, first_offset = self.appends.next_offset, batches[0][1].base_offset
+        is_empty = self._offsets.log_start_offset == self.engine.end_offset == next_offset
+        if is_empty and first_offset < next_offset <= batches[-1][1].last_offset:
+            self._reset_to(first_offset)  # the log start offset is inside the leader's batch
+        return self.appends.prepare_as_follower(records, batches, wall_ms)
+
+    # ---- truncation and deletion -------------------------------------------------------------------------
+
+    def truncate(self, offset: int) -> bool:
+        """Delete all records from `offset` on; False if there are none. `LogManager.truncate` lowers the checkpoints before."""
+        self.check_idle("a truncation")
+        engine, offsets = self.engine, self._offsets
+        if offset >= engine.end_offset:
+            self.epochs.truncate(engine.end_offset)  # removes an epoch without records
+            return False
+        if offset < engine.start_offset:
+            self.truncate_fully(offset)
+            return True
+        offsets.truncation_count += 1
+        self.snapshots.delete_after(offset)
+        engine.truncate(offset)
+        self.appends.next_offset = end_offset = engine.end_offset
+        self.flush.truncate(end_offset)
+        self.epochs.truncate(end_offset)
+        self.snapshots.delete_after(end_offset)
+        restore_producers(engine, self.producers, self.snapshots, end_offset, is_clean=False)
+        offsets.first_dirty_offset = min(offsets.first_dirty_offset, end_offset)
+        offsets.log_start_offset = min(offsets.log_start_offset, end_offset)
+        self.update_high_watermark(offsets.high_watermark)
+        return True
+
+    def truncate_fully(self, offset: int) -> None:
+        """Delete all records; the log continues at `offset`."""
+        self.check_idle("a truncation")
+        self._files.sync_entry()
+        self._reset_to(offset)
+        self._offsets.log_start_offset = self._offsets.high_watermark = offset
+
+    def _reset_to(self, offset: int) -> None:
+        self._offsets.truncation_count += 1
+        self._offsets.first_dirty_offset = min(self._offsets.first_dirty_offset, offset)
+        self.flush.truncate(offset)
+        self.snapshots.delete_all()
+        self.engine.reset(offset)
+        self.appends.next_offset = offset
+        self.epochs.truncate(0)
+        self.producers.clear()
+
+    def trim(self, log_start_offset: int, wall_ms: int) -> None:
+        """Raise the log start offset and delete the segments below it after `file.delete.delay.ms`.
+
+        Raises:
+            KafkaError: OFFSET_OUT_OF_RANGE above the high watermark.
+        """
+        engine, offsets, files = self.engine, self._offsets, self._files
+        if log_start_offset > offsets.high_watermark:
+            raise KafkaError(
+                ErrorCode.OFFSET_OUT_OF_RANGE,
+                f"Cannot increment the log start offset to {log_start_offset} of partition {self._name} since it is "
+                f"larger than the high watermark {offsets.high_watermark}",
+            )
+        if log_start_offset > offsets.log_start_offset:
+            offsets.log_start_offset = log_start_offset
+            self.epochs.trim(log_start_offset)
+        oldest = engine.start_offset
+        submit_first = files.submit_first()
+        deleted_files = engine.trim(offsets.log_start_offset, submit_first)
+        self.snapshots.delete_before(engine.start_offset, submit_first)
+        if engine.start_offset > oldest:
+            files.delete_later(deleted_files, wall_ms + self._config.file_delete_delay_ms)
+
+    # ---- segments ----------------------------------------------------------------------------------------
+
+    def roll(self, wall_ms: int) -> bool:
+        """Start a new segment; False if the active one is empty."""
+        assert not self.appends.has_pending, "no append is pending during a roll"
+        if not self.engine.roll(wall_ms):
+            return False
+        self.snapshots.write(self.engine.end_offset, self.producers.snapshot())
+        self.appends.has_rolled = True
+        return True
+
+    def replace(self, segments: Sequence[SegmentInfo], size: int, wall_ms: int, *, has_aborted: bool) -> bool:
+        """Replace segments by a compacted one (engine.py); False if the sources no longer exist."""
+        engine = self.engine
+        if not isinstance(engine, Compactable) or not set(segments) <= set(engine.segments()[:-1]):
+            return False
+        bases = [segment.base_offset for segment in segments]
+        deleted_files = engine.replace(bases, size, has_aborted=has_aborted)
+        self.snapshots.delete(bases[1:])
+        self._files.delete_later(deleted_files, wall_ms + self._config.file_delete_delay_ms)
+        return True
+
+    # ---- close -------------------------------------------------------------------------------------------
 
     def defer_file_ops(self) -> None:
         """Submit the file operations of engine and snapshots."""
@@ -48,45 +183,5 @@ class OpenLog:
 
     def check_idle(self, action: str) -> None:
         """Assert rule 1."""
-        assert not self.append_pipeline.has_pending, f"no append is pending during {action}"
+        assert not self.appends.has_pending, f"no append is pending during {action}"
         assert not self._files.has_pending_ops, f"no file operation is pending during {action}"
-
-    def roll(self, wall_ms: int) -> bool:
-        """Start a new segment; False if the active one is empty."""
-        assert not self.append_pipeline.has_pending, "no append is pending during a roll"
-        if not self.engine.roll(wall_ms):
-            return False
-        self.snapshots.write(self.engine.end_offset, self.producers.snapshot())
-        self.append_pipeline.has_rolled = True
-        return True
-
-    def replace(self, segments: Sequence[SegmentInfo], size: int, *, has_aborted: bool) -> list[str] | None:
-        """Replace segments by a compacted one; returns the renamed files, or None if the segments no longer exist."""
-        engine = self.engine
-        if not isinstance(engine, Compactable) or not set(segments) <= set(engine.segments()[:-1]):
-            return None
-        bases = [segment.base_offset for segment in segments]
-        deleted_files = engine.replace(bases, size, has_aborted=has_aborted)
-        self.snapshots.delete(bases[1:])
-        return deleted_files
-
-    def truncate(self, offset: int) -> int:
-        """Delete all records from `offset` on, which is inside the log; returns the new end."""
-        engine = self.engine
-        self.snapshots.delete_after(offset)
-        engine.truncate(offset)
-        self.append_pipeline.next_offset = end_offset = engine.end_offset
-        self.flush.truncate(end_offset)
-        self.epochs.truncate(end_offset)
-        self.snapshots.delete_after(end_offset)
-        restore_producers(engine, self.producers, self.snapshots, end_offset, is_clean=False)
-        return end_offset
-
-    def reset(self, offset: int) -> None:
-        """Delete all records; the log continues empty at `offset`."""
-        self.flush.truncate(offset)
-        self.snapshots.delete_all()
-        self.engine.reset(offset)
-        self.append_pipeline.next_offset = offset
-        self.epochs.truncate(0)
-        self.producers.clear()

@@ -231,7 +231,9 @@ class ProducerState:
         """Record a checked batch whose offset is assigned (in the header) and whose write is pending."""
         self._reserved.append((header, marker))
 
-    def update(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> CompletedTransaction | None:
+    def update(
+        self, header: BatchHeader, marker: EndTransactionMarker | None = None, high_watermark: int = 0
+    ) -> CompletedTransaction | None:
         """Apply a batch that is in the log; returns the transaction that its marker has ended."""
         if self._reserved:
             reserved = self._reserved.popleft()[0]
@@ -247,6 +249,7 @@ class ProducerState:
         if producer is None:
             self.producers[producer_id] = producer = ProducerEntry()
         if marker is not None:
+            self._forget_completed(high_watermark)
             return self._complete(producer, header, marker)
         if header[5] & CONTROL_BIT:
             return None  # a marker whose record was removed by compaction
@@ -332,19 +335,18 @@ class ProducerState:
         """The first offset of the oldest transaction without a marker."""
         return next(iter(self._open), None)
 
-    @property
-    def first_unstable_offset(self) -> int | None:
+    def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The lower bound of what a read_committed consumer may not read yet (rule 6)."""
         undecided = next(iter(self._open), None)
+        if self._completed:
+            self._forget_completed(high_watermark)
         if not self._completed:
             return undecided
         unreplicated = min(self._completed)
         return unreplicated if undecided is None else min(undecided, unreplicated)
 
-    def on_high_watermark_updated(self, high_watermark: int) -> None:
-        """Forget completed transactions whose markers are below the high watermark."""
-        if self._completed:
-            self._completed = {first: marker for first, marker in self._completed.items() if marker >= high_watermark}
+    def _forget_completed(self, high_watermark: int) -> None:
+        self._completed = {first: marker for first, marker in self._completed.items() if marker >= high_watermark}
 
     # ---- expiration and snapshots ---------------------------------------------------------------------------
 

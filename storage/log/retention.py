@@ -13,71 +13,40 @@ from __future__ import annotations
 
 from typing import Final
 
-from protocol.errors import ErrorCode, KafkaError
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine
-from storage.log.log_files import LogFiles
-from storage.log.log_offsets import LogOffsets
-from storage.log.open_log import OpenLog
+from storage.log.log import Log
 
 MAX_SEGMENTS_PER_PASS: Final = 16
 
 
-class Retention:
-    """The retention of one log."""
+def is_retention_due(log: Log, wall_ms: int) -> bool:
+    """Whether `retain` has work; a log that is not open stays closed until its oldest segment can expire."""
+    return log.is_open or ("delete" in log.config.cleanup_policy and wall_ms > log.retention_due_ms)
 
-    __slots__ = ("_due_ms", "_files", "_name", "_offsets")
 
-    def __init__(self, name: str, files: LogFiles, offsets: LogOffsets) -> None:
-        self._name = name
-        self._files = files
-        self._offsets = offsets
-        self._due_ms = 0
+def retain(log: Log, wall_ms: int) -> bool:
+    """Delete the oldest segments by age, size and log start offset; True if a further pass may delete more.
 
-    def on_config_changed(self) -> None:
-        """The next check is due at once."""
-        self._due_ms = 0
-
-    def is_due(self, config: LogConfig, wall_ms: int) -> bool:
-        """Whether a segment of a closed log may have expired."""
-        return "delete" in config.cleanup_policy and wall_ms > self._due_ms
-
-    def retain(self, log: OpenLog, config: LogConfig, wall_ms: int) -> bool:
-        """Delete the segments that have expired; see `Log.retain`."""
-        engine, offsets, is_full = log.engine, self._offsets, self._files.disk_space.is_full
-        self._due_ms = 0
-        if log.append_pipeline.has_pending and not is_full:
-            return False
-        bases = [segment.base_offset for segment in engine.segments(MAX_SEGMENTS_PER_PASS + 1)]
-        end_offset = expired_end_offset(engine, config, offsets.log_start_offset, offsets.high_watermark, wall_ms)
-        if is_full:
-            end_offset = min(end_offset, engine.segments()[-1].base_offset)
-        if end_offset > engine.start_offset:
-            if end_offset == engine.end_offset:
-                log.roll(wall_ms)
-            self.trim(log, config, max(end_offset, offsets.log_start_offset), wall_ms)
-        self._due_ms = next_expiry_ms(engine, config)
-        return bases[MAX_SEGMENTS_PER_PASS:] == [engine.start_offset]
-
-    def trim(self, log: OpenLog, config: LogConfig, log_start_offset: int, wall_ms: int) -> None:
-        """Raise the log start offset, and delete the segments below it; see `Log.trim`."""
-        engine, offsets = log.engine, self._offsets
-        if log_start_offset > offsets.high_watermark:
-            raise KafkaError(
-                ErrorCode.OFFSET_OUT_OF_RANGE,
-                f"Cannot increment the log start offset to {log_start_offset} of partition {self._name} since it is "
-                f"larger than the high watermark {offsets.high_watermark}",
-            )
-        if log_start_offset > offsets.log_start_offset:
-            offsets.log_start_offset = log_start_offset
-            log.epochs.trim(log_start_offset)
-        oldest = engine.start_offset
-        submit_first = self._files.submit_first()
-        deleted_files = engine.trim(offsets.log_start_offset, submit_first)
-        log.snapshots.delete_before(engine.start_offset, submit_first)
-        if engine.start_offset > oldest:
-            self._files.deleted_files.append((wall_ms + config.file_delete_delay_ms, deleted_files))
+    The active segment is rolled and deleted when all of it has expired. Segments at or above the high watermark stay.
+    Pending appends prevent deletion, except on a full disk, where they wait for it; no segment is rolled then.
+    """
+    opened, config, offsets, is_full = log.open(), log.config, log.offsets, log.files.disk_space.is_full
+    engine = opened.engine
+    log.retention_due_ms = 0
+    if opened.appends.has_pending and not is_full:
+        return False
+    bases = [segment.base_offset for segment in engine.segments(MAX_SEGMENTS_PER_PASS + 1)]
+    end_offset = expired_end_offset(engine, config, offsets.log_start_offset, offsets.high_watermark, wall_ms)
+    if is_full:
+        end_offset = min(end_offset, engine.segments()[-1].base_offset)
+    if end_offset > engine.start_offset:
+        if end_offset == engine.end_offset:
+            opened.roll(wall_ms)
+        opened.trim(max(end_offset, offsets.log_start_offset), wall_ms)
+    log.retention_due_ms = next_expiry_ms(engine, config)
+    return bases[MAX_SEGMENTS_PER_PASS:] == [engine.start_offset]
 
 
 def expired_end_offset(

@@ -163,11 +163,11 @@ def test_both_cleaners_keep_the_same(tmp_path: Path) -> None:
     theirs = log_in(data)
     assert summary(log) == summary(theirs)
     assert empty(theirs) <= empty(log), "what Kafka keeps for producers we keep too"
-    ends = {segment.end_offset for segment in log.open().segments()}
+    ends = {segment.end_offset for segment in log.open().engine.segments()}
     rest = empty(log) - empty(theirs)
     assert {header.next_offset for header, _ in batches(log) if header.base_offset in rest} <= ends
-    aborted = [found[:3] for found in wait_for_disk(theirs.open().aborted, 0, theirs.log_end_offset)]
-    assert [found[:3] for found in wait_for_disk(log.open().aborted, 0, log.log_end_offset)] == aborted
+    aborted = [found[:3] for found in wait_for_disk(theirs.open().engine.aborted, 0, theirs.log_end_offset)]
+    assert [found[:3] for found in wait_for_disk(log.open().engine.aborted, 0, log.log_end_offset)] == aborted
     log.close()
     theirs.close()
     assert len(after) < len(before)

@@ -77,7 +77,7 @@ class Conversation:
         self.replacements.append(new)
         self.first.set()
         if self.answers:
-            assert self.log.replace(new.replaced, new.size, NOW_MS, has_aborted=new.has_aborted)
+            assert self.log.open().replace(new.replaced, new.size, NOW_MS, has_aborted=new.has_aborted)
         answer(self.answers)
 
     async def running_helpers(self) -> list[psutil.Process]:
@@ -147,7 +147,7 @@ def test_a_compaction_process_ends_silently_with_its_broker(log: Log, peer: str)
 
 
 async def test_a_compaction_process_is_throttled(log: Log) -> None:
-    size = log.size_bytes
+    size = log.open().engine.size_bytes
     talk = Conversation(log, 4.0 * size)
     started = time.monotonic()
     talk.start()

@@ -338,6 +338,8 @@ def contents(harness: ReplicaHarness) -> dict[Any, bytes]:
     logs = {}
     for key, partition in harness.replicas.partitions.items():
         logs[key] = (
-            bytes(wait_for_disk(partition.log.read_records, 0, 1 << 30)) if partition.log.log_end_offset else b""
+            bytes(wait_for_disk(partition.log.open().reader.read_records, 0, 1 << 30))
+            if partition.log.log_end_offset
+            else b""
         )
     return logs

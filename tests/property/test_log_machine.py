@@ -137,7 +137,7 @@ class LogMachine(RuleBasedStateMachine):
             producer = producer._replace(transactional=producer_id == 0)
         batch = Batch(self.next_offset, values, self.clock - back_ms, self.epoch, producer)
         data = produced(*values, timestamp_ms=batch.timestamp_ms, producer=producer)
-        prepared = wait_for_disk(self.log.prepare, data, leader_epoch=self.epoch, wall_ms=self.clock)
+        prepared = wait_for_disk(self.log.open().appends.prepare, data, leader_epoch=self.epoch, wall_ms=self.clock)
         assert prepared.duplicate is None
         prepared.write()
         self.under_way.append((prepared, batch))
@@ -146,7 +146,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule()
     def commit(self) -> None:
         prepared, batch = self.under_way.pop(0)
-        info = self.log.commit(prepared, self.clock)
+        info = prepared.commit(self.clock)
         assert (info.base_offset, info.last_offset) == (batch.base_offset, batch.next_offset - 1)
         self.batches.append(batch)
         self.end_offset = batch.next_offset
@@ -155,7 +155,7 @@ class LogMachine(RuleBasedStateMachine):
     @rule(keep=st.integers(0, 2))
     def abort(self, keep: int) -> None:
         keep = min(keep, len(self.under_way) - 1)
-        self.log.abort(self.under_way[keep][0])
+        self.under_way[keep][0].abort()
         del self.under_way[keep:]
         self.disk.discard_journal()  # rule 4
 
@@ -167,7 +167,7 @@ class LogMachine(RuleBasedStateMachine):
         for batch in self.batches:
             if batch.producer is not None and batch.ends is None:
                 mine.setdefault(batch.producer.producer_id, []).append(batch)
-        known = self.log.producers.producers
+        known = self.log.open().producers.producers
         repeatable = [
             batch
             for producer_id, batches in mine.items()
@@ -205,14 +205,14 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: not self.under_way)
     @rule()
     def roll(self) -> None:
-        self.log.roll(self.clock)
+        self.log.open().roll(self.clock)
 
     @precondition(lambda self: not self.under_way)
     @rule(share=st.floats(0, 1))
     def truncate(self, share: float) -> None:
         self.log.high_watermark = self.end_offset
         offset = self.start_offset + round(share * (self.end_offset - self.start_offset))
-        self.log.truncate(offset)
+        self.log.open().truncate(offset)
         self.cut(offset)
         self.end_offset = self.log.log_end_offset
         assert self.end_offset == (self.batches[-1].next_offset if self.batches else offset) or not self.batches
@@ -226,15 +226,15 @@ class LogMachine(RuleBasedStateMachine):
     def trim(self, share: float) -> None:
         self.log.high_watermark = self.end_offset
         self.start_offset += round(share * (self.end_offset - self.start_offset))
-        self.log.trim(self.start_offset, self.clock)
+        self.log.open().trim(self.start_offset, self.clock)
         self.disk.discard_journal()
 
     # ---- durability and restarts -------------------------------------------------------------------------
 
     @rule()
     def flush(self) -> None:
-        self.log.sync_work()()
-        self.log.flushed(self.end_offset)
+        self.log.open().flush.begin()()
+        self.log.open().flush.complete(self.end_offset)
         self.flushed = self.end_offset
 
     @precondition(lambda self: not self.under_way)
@@ -257,7 +257,9 @@ class LogMachine(RuleBasedStateMachine):
         end_offset = self.log.log_end_offset
         assert end_offset >= self.flushed
         self.flushed = self.log.flushed_end_offset
-        assert self.flushed == self.recovery_point or not self.log.size_bytes, "an empty log needs no flush"
+        assert self.flushed == self.recovery_point or not self.log.open().engine.size_bytes, (
+            "an empty log needs no flush"
+        )
         self.batches = written
         self.cut(end_offset)
         if self.batches:
@@ -291,7 +293,7 @@ class LogMachine(RuleBasedStateMachine):
     def epochs_are_those_of_the_batches(self) -> None:
         for batch in self.batches:
             if batch.base_offset >= self.start_offset:
-                assert self.log.epoch_of(batch.base_offset) == batch.epoch
+                assert self.log.open().epochs.epoch_at(batch.base_offset) == batch.epoch
 
     def times_are_found(self) -> None:
         stamps = sorted({batch.timestamp_ms for batch in self.batches})
@@ -301,7 +303,7 @@ class LogMachine(RuleBasedStateMachine):
                 for batch in self.batches
                 if batch.timestamp_ms >= target and batch.next_offset > self.start_offset
             ]
-            found = wait_for_disk(self.log.offset_for_timestamp, target)
+            found = wait_for_disk(self.log.open().reader.offset_for_timestamp, target)
             assert (found[1] if found else None) == (candidates[0] if candidates else None)
 
     def undecided_transactions_are_not_read(self) -> None:
@@ -311,16 +313,18 @@ class LogMachine(RuleBasedStateMachine):
             (offset for offset in first_open_offsets(self.all_batches()).values() if offset < self.end_offset),
             default=self.end_offset,
         )
-        assert log.last_stable_offset == max(first, self.start_offset)
+        assert log.open().reader.last_stable_offset == max(first, self.start_offset)
 
     def aborted_transactions_are_told(self) -> None:
-        received: list[AbortedTransaction] = wait_for_disk(self.log.open().aborted, self.start_offset, self.end_offset)
+        received: list[AbortedTransaction] = wait_for_disk(
+            self.log.open().engine.aborted, self.start_offset, self.end_offset
+        )
         known = [found[:3] for found in received]
         assert [found for found in known if found[1] >= self.start_offset] == [
             found for found in aborted(self.batches) if found[1] >= self.start_offset
         ]
         for offset in {self.start_offset, self.end_offset}:
-            info = wait_for_disk(self.log.read, offset, EVERYTHING, Isolation.LAST_STABLE)
+            info = wait_for_disk(self.log.open().reader.read, offset, EVERYTHING, Isolation.LAST_STABLE)
             assert info.aborted is not None
 
 

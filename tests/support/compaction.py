@@ -57,7 +57,7 @@ def put(log: Log, *pairs: Pair, **options: object) -> int:
 
 def closed(log: Log) -> None:
     """Start a new segment after a flush, so that all before it can be compacted."""
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     flush(log)
 
 
@@ -74,9 +74,9 @@ def compact(
         return None
     for step in clean(disk or Disk(), job):
         if isinstance(step, Replacement):
-            assert log.replace(step.replaced, step.size, wall_ms, has_aborted=step.has_aborted)
+            assert log.open().replace(step.replaced, step.size, wall_ms, has_aborted=step.has_aborted)
         elif isinstance(step, CleaningResult):
-            log.first_dirty_offset = step.next_dirty_offset
+            log.offsets.first_dirty_offset = step.next_dirty_offset
             return step
     raise AssertionError("a cleaning ends with Cleaned")
 
@@ -98,9 +98,9 @@ def job_for(
 ) -> CleanerJob:
     """The job that cleans a log as far as possible; its recovery point counts as written unless another is given."""
     recovery_point = log.recovery_point if written_recovery_point is None else written_recovery_point
-    engine = log.open()
+    engine = log.open().engine
     dirt = measure(engine.view(), bounds_of(log, wall_ms))
-    return make_job(engine.view(), log, dirt, last_records(log.producers), recovery_point, wall_ms, resources)
+    return make_job(engine.view(), log, dirt, last_records(log.open().producers), recovery_point, wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
@@ -113,10 +113,10 @@ def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
 def committed_records(log: Log) -> list[Record]:
     """The records that a read_committed consumer returns."""
     aborted = sorted(
-        wait_for_disk(log.open().aborted, log.log_start_offset, log.log_end_offset),
+        wait_for_disk(log.open().engine.aborted, log.log_start_offset, log.log_end_offset),
         key=lambda found: found.first_offset,
     )
-    stable = log.last_stable_offset
+    stable = log.open().reader.last_stable_offset
     ignored: set[int] = set()
     seen: list[Record] = []
     for data, position, header in batches_of(log):

@@ -77,7 +77,7 @@ def _fill(manager: LogManager) -> None:
         append(packed, *[f"{codec.name} {number}" for number in range(10)], compression=codec)
     for log in (plain, other, split, trimmed, packed):
         log.high_watermark = log.log_end_offset
-    trimmed.trim(30, NOW_MS)
+    trimmed.open().trim(30, NOW_MS)
 
 
 def _log(manager: LogManager, topic: str, partition: int) -> Log:

@@ -128,13 +128,15 @@ def append_records(
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> AppendInfo:
     """Append a client's batch: prepare, write, commit."""
-    prepared = wait_for_disk(log.prepare, data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin)
+    prepared = wait_for_disk(
+        log.open().appends.prepare, data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
+    )
     try:
         prepared.write()
     except StorageError:
-        log.abort(prepared)
+        prepared.abort()
         raise
-    return log.commit(prepared, wall_ms)
+    return prepared.commit(wall_ms)
 
 
 def append(log: Log, *values: bytes | str, epoch: int = 0, **options: object) -> int:
@@ -145,11 +147,11 @@ def append(log: Log, *values: bytes | str, epoch: int = 0, **options: object) ->
 
 def append_as_follower(log: Log, data: Buffer, *, leader_epoch: int = UNDEFINED) -> AppendInfo | None:
     """Append a leader's batches; None when there is nothing to append."""
-    prepared = log.prepare_as_follower(data, wall_ms=NOW_MS, leader_epoch=leader_epoch)
+    prepared = log.open().prepare_as_follower(data, wall_ms=NOW_MS, leader_epoch=leader_epoch)
     if prepared is None:
         return None
     prepared.write()
-    return log.commit(prepared, NOW_MS)
+    return prepared.commit(NOW_MS)
 
 
 def fill(
@@ -163,9 +165,7 @@ def fill(
 
 def flush(log: Log) -> None:
     """Make a log durable up to its current end."""
-    end_offset = log.log_end_offset
-    log.sync_work()()
-    log.flushed(end_offset)
+    log.open().flush.flush_all()
 
 
 def snapshots(root: Path) -> list[int]:
@@ -186,7 +186,7 @@ def bytes_of(log: Log, offset: int | None = None, isolation: Isolation = Isolati
     at = log.log_start_offset if offset is None else offset
     found = b""
     while True:
-        info = wait_for_disk(log.read, at, EVERYTHING, isolation)
+        info = wait_for_disk(log.open().reader.read, at, EVERYTHING, isolation)
         data = region_bytes(info.regions)
         assert len(data) == info.size, f"{info.size} bytes were promised at {at}, {len(data)} are there"
         if not data:

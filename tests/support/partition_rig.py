@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,7 +12,7 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import ACKS_ALL, Append, Partition, Reader
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
-from storage.io.disk_lookup import wait_for_disk
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin
 
@@ -21,26 +22,38 @@ CONSUMER = Reader(-1, Isolation.HIGH_WATERMARK)
 
 
 class NumbersLog:
-    """A log without bytes: records are counts."""
+    """A log without bytes, and all parts of it when it is open: records are counts."""
 
-    def __init__(self, end: int = 0, flush_messages: int = MAX_LONG, min_insync_replicas: int = 1) -> None:
+    def __init__(
+        self, end: int = 0, flush_messages: int = MAX_LONG, min_insync_replicas: int = 1, *, is_open: bool = True
+    ) -> None:
         self.topic, self.partition, self.directory = "t", 0, "d"
         self.files = SimpleNamespace(topic_id=bytes(16))
+        self.offsets = self.engine = self.epochs = self.appends = self.reader = self.flush = self
+        self.opened = self if is_open else None
         self.log_start_offset = 0
-        self.log_end_offset = end
+        self.end_offset = end
         self.flushed_end_offset = end
         self.high_watermark = 0
         self.config = SimpleNamespace(flush_messages=flush_messages, min_insync_replicas=min_insync_replicas)
-        self.epochs: list[tuple[int, int]] = []
-        self.is_open = True
+        self.epoch_starts: list[tuple[int, int]] = []
         self.open_transaction: int | None = None
         self.by_time: tuple[int, int, int] | None = None
 
-    def opening(self) -> None: ...
+    @property
+    def is_open(self) -> bool:
+        return self.opened is not None
+
+    def open_lookup(self) -> DiskLookup:
+        return DiskLookup(lambda: self, partial(setattr, self, "opened"))
+
+    @property
+    def log_end_offset(self) -> int:
+        return self.end_offset
 
     @property
     def unflushed_messages(self) -> int:
-        return self.log_end_offset - self.flushed_end_offset
+        return self.end_offset - self.flushed_end_offset
 
     @property
     def last_stable_offset(self) -> int:
@@ -48,26 +61,25 @@ class NumbersLog:
         return self.high_watermark if first is None else min(self.high_watermark, first)
 
     def assign_epoch(self, epoch: int) -> None:
-        if not self.epochs or self.epochs[-1][0] < epoch:
-            self.epochs.append((epoch, self.log_end_offset))
+        if not self.epoch_starts or self.epoch_starts[-1][0] < epoch:
+            self.epoch_starts.append((epoch, self.end_offset))
 
-    def epoch_of(self, offset: int) -> int:
-        return max((epoch for epoch, start in self.epochs if start <= offset), default=-1)
+    def epoch_at(self, offset: int) -> int:
+        return max((epoch for epoch, start in self.epoch_starts if start <= offset), default=-1)
 
     def end_offset_for_epoch(self, epoch: int) -> tuple[int, int]:
-        if epoch == self.epochs[-1][0]:
-            return epoch, self.log_end_offset
-        known = [other for other, _ in self.epochs if other <= epoch]
-        later = [start for other, start in self.epochs if other > epoch]
+        if epoch == self.epoch_starts[-1][0]:
+            return epoch, self.end_offset
+        known = [other for other, _ in self.epoch_starts if other <= epoch]
+        later = [start for other, start in self.epoch_starts if other > epoch]
         return (known[-1] if known else epoch, later[0]) if later else (-1, -1)
 
-    def prepare(self, records: int, *, leader_epoch: int, wall_ms: int, origin: AppendOrigin) -> int:
-        return records
+    def prepare(self, records: int, leader_epoch: int, wall_ms: int, origin: AppendOrigin) -> SimpleNamespace:
+        return SimpleNamespace(commit=lambda wall_ms: self._commit(records))
 
-    def commit(self, prepared: int, wall_ms: int) -> SimpleNamespace:
-        base = self.log_end_offset
-        self.log_end_offset += prepared
-        return SimpleNamespace(base_offset=base, last_offset=self.log_end_offset - 1)
+    def _commit(self, count: int) -> SimpleNamespace:
+        self.end_offset += count
+        return SimpleNamespace(base_offset=self.end_offset - count, last_offset=self.end_offset - 1)
 
     def read(self, offset: int, max_bytes: int, isolation: Isolation, *, min_one_batch: bool) -> SimpleNamespace:
         return SimpleNamespace(offset=offset, isolation=isolation)
@@ -94,7 +106,7 @@ class Rig:
         isr: tuple[int, ...] | None = None,
         epoch: int = 0,
         appended: int = 0,
-        **log: int,
+        **log: Any,
     ) -> None:
         self.log = NumbersLog(**log)
         self.woken: list[Key] = []
@@ -125,7 +137,7 @@ class Rig:
 
     def flush(self) -> None:
         """Make all appended records durable."""
-        self.log.flushed_end_offset = self.log.log_end_offset
+        self.log.flushed_end_offset = self.log.end_offset
         self.partition.update_durable_end_offset()
 
     def read(
@@ -139,19 +151,3 @@ class Rig:
         position = FetchPosition(offset, epoch)
         reader = Reader(replica, Isolation.LOG_END, broker_epoch=broker_epoch)
         self.partition.update_follower(reader, position, self.log.log_end_offset, mono_ms, LAG_MS, may_join=True)
-
-
-class UnopenedLog(NumbersLog):
-    """Is opened by reading its end offset."""
-
-    @property
-    def log_end_offset(self) -> int:
-        self.is_open = True
-        return self._end
-
-    @log_end_offset.setter
-    def log_end_offset(self, end: int) -> None:
-        self._end = end
-
-    def assign_epoch(self, epoch: int) -> None:
-        self.epochs.append((epoch, self._end))

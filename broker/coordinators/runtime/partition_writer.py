@@ -35,7 +35,7 @@ class PartitionWriter:
         log = self._log
         if log.is_unused:
             return 0, 0
-        return log.opening() or (log.log_start_offset, log.log_end_offset)
+        return (log.log_start_offset, log.log_end_offset) if log.is_open else log.open_lookup()
 
     @property
     def max_batch_bytes(self) -> int:
@@ -48,7 +48,8 @@ class PartitionWriter:
 
     def read(self, offset: int, max_bytes: int) -> bytes | bytearray | memoryview | DiskLookup:
         """Whole batches from the batch that contains `offset`."""
-        return self._log.read_records(offset, max_bytes)
+        opened = self._log.opened
+        return self._log.open_lookup() if opened is None else opened.reader.read_records(offset, max_bytes)
 
     def await_disk(self, lookup: DiskLookup, then: Callable[[], None]) -> None:
         """Call `then` when the lookup has finished or failed."""

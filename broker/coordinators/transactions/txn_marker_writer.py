@@ -130,14 +130,14 @@ def open_partition(replicas: ReplicaManager, key: TopicPartition) -> Completion[
     """A partition of this broker after its log is open; the error is a KafkaError."""
 
     def open_log(partition: Partition) -> Partition | DiskLookup:
-        return partition.log.opening() or partition
+        return partition if partition.log.is_open else partition.log.open_lookup()
 
     return replicas.lookup(*key, open_log)
 
 
 def _is_late(marker: Marker, partition: Partition) -> bool:
     """Whether the marker belongs to an earlier transaction (rule 3)."""
-    producer = partition.log.producers.producers.get(marker.producer_id)
+    producer = partition.log.open().producers.producers.get(marker.producer_id)
     return (
         marker.version >= TV_2
         and producer is not None

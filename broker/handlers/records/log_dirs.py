@@ -141,7 +141,7 @@ class LogDirsHandler(AuthorizingHandlers):
             lag = max(target_offset - log.log_end_offset, 0)
         return DescribeLogDirsPartition(
             partition_index=log.partition,
-            partition_size=log.size_bytes if log.is_open else usage.sizes.get(log.path, 0),
+            partition_size=log.opened.engine.size_bytes if log.opened is not None else usage.sizes.get(log.path, 0),
             offset_lag=lag,
             is_future_key=is_future,
         )

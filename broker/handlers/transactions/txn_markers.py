@@ -138,5 +138,5 @@ def _describe(result: transactions.DescribeProducersResponsePartition, opened: C
                 coordinator_epoch=producer.coordinator_epoch,
                 current_txn_start_offset=producer.txn_first_offset,
             )
-            for producer_id, producer in opened.value.log.producers.producers.items()
+            for producer_id, producer in opened.value.log.open().producers.producers.items()
         ]

@@ -217,7 +217,7 @@ def test_markers_above_the_high_watermark_are_ignored(tmp_path: Path) -> None:
     ends = {}
     for high_watermark in range(1, log.log_end_offset + 1):
         log.high_watermark = high_watermark
-        ends[high_watermark] = log.last_stable_offset
+        ends[high_watermark] = log.open().reader.last_stable_offset
     log.close()
     lost = {f"one{turn}" for turn in (1, 3)} | {f"two{turn}" for turn in (0, 2)}
     for high_watermark, stable in ends.items():

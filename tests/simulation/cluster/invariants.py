@@ -155,7 +155,8 @@ class Invariants:
         view.agreed = min(view.agreed, len(entries))
         while view.end < end:
             entries += [
-                entry_of(header) for _, header in headers(wait_for_disk(log.read_records, view.end, READ_BYTES))
+                entry_of(header)
+                for _, header in headers(wait_for_disk(log.open().reader.read_records, view.end, READ_BYTES))
             ]
 
     def _check_leader(self, process: Process, key: Key, partition: Partition, view: ReplicaView) -> None:
@@ -388,7 +389,7 @@ def _all_bytes(log: Any) -> bytearray:
     found = bytearray()
     offset = 0
     while offset < log.log_end_offset:
-        piece = wait_for_disk(log.read_records, offset, READ_BYTES)
+        piece = wait_for_disk(log.open().reader.read_records, offset, READ_BYTES)
         found += piece
         offset = headers(piece)[-1][1].next_offset
     return found

@@ -173,8 +173,9 @@ def metadata_counts_before_it_is_durable(patch: MonkeyPatch) -> None:
         end = self._log.log_end_offset
         if not self._is_flushing and self._flush_waiters and self._flush_waiters[0][0] <= end:
             self._is_flushing = True
-            self._log.sync_work()
-            self._executor.sync(self.directory, lambda: lambda: None).then(partial(self._on_flushed, end))
+            flush = self._log.open().flush
+            flush.begin()
+            self._executor.sync(self.directory, lambda: lambda: None).then(partial(self._on_flushed, flush, end))
 
     patch.setattr(MetadataLog, "_start_flush", planted)
 

@@ -72,7 +72,7 @@ class Compaction:
         if job.first_dirty_offset < job.end_offset:
             partition.compactions.append(CompactionRun(job.end_offset, job.wall_ms, partition.end))
             log.is_being_cleaned = True
-            self._run = Run(partition, log, log.truncation_count, job, clean(self._simulation.disk, job))
+            self._run = Run(partition, log, log.offsets.truncation_count, job, clean(self._simulation.disk, job))
 
     def _advance(self, run: Run) -> None:
         try:
@@ -82,7 +82,7 @@ class Compaction:
             if (
                 error.errno != ENOSPC
                 and self._is_current(run)
-                and set(run.job.segments) <= set(run.log.open().segments())
+                and set(run.job.segments) <= set(run.log.open().engine.segments())
             ):
                 raise
             return
@@ -97,7 +97,7 @@ class Compaction:
         elif isinstance(step, CleaningResult):
             self._finish(run)
             if self._is_current(run):
-                run.log.first_dirty_offset = step.next_dirty_offset
+                run.log.offsets.first_dirty_offset = step.next_dirty_offset
 
     def _replace(self) -> None:
         run, new = self._run, self._replacement
@@ -106,7 +106,7 @@ class Compaction:
         self._replacement = None
         if self._is_current(run):
             before = _last_sequences(run.log)
-            if run.log.replace(new.replaced, new.size, self._simulation.now_ms, has_aborted=new.has_aborted):
+            if run.log.open().replace(new.replaced, new.size, self._simulation.now_ms, has_aborted=new.has_aborted):
                 after = before if run.log.is_offline else _last_sequences(run.log)
                 assert after == before, f"a compaction changes the producer state from {before} to {after}"
                 return
@@ -121,10 +121,10 @@ class Compaction:
         return (
             run.partition.log is log
             and log.is_open
-            and log.truncation_count == run.truncation_count
+            and log.offsets.truncation_count == run.truncation_count
             and log.config.is_compacted
         )
 
 
 def _last_sequences(log: Log) -> dict[int, int]:
-    return {producer_id: known.last_sequence for producer_id, known in log.producers.producers.items()}
+    return {producer_id: known.last_sequence for producer_id, known in log.open().producers.producers.items()}

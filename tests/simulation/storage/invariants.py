@@ -40,7 +40,7 @@ def check_bounds(log: Log, partition: Partition) -> None:
     """Check start, end and flushed offset."""
     assert log.log_end_offset == partition.end, f"the end is {log.log_end_offset}, not {partition.end}"
     assert log.log_start_offset == partition.start, f"the start is {log.log_start_offset}, not {partition.start}"
-    if log.size_bytes:
+    if log.open().engine.size_bytes:
         assert log.recovery_point <= log.flushed_end_offset <= partition.flushed, (
             f"the flushed offset is {log.flushed_end_offset}, but only {partition.flushed} is durable"
         )
@@ -63,7 +63,7 @@ def _summary(data: bytes) -> list[tuple[int, int]]:
 
 
 def _check_look_ups(log: Log, partition: Partition) -> None:
-    engine, end = log.open(), partition.end
+    engine, end = log.open().engine, partition.end
     for batch in partition.batches:
         if batch.next_offset > partition.start:
             for offset in {max(batch.base_offset, partition.start), batch.next_offset - 1}:
@@ -76,7 +76,7 @@ def _check_times(log: Log, partition: Partition) -> None:
     stamps = sorted({batch.timestamp_ms for batch in left})
     for target in [t + d for t in stamps[:: max(len(stamps) // 6, 1)] for d in (0, 1)]:
         first = next((batch for batch in left if batch.timestamp_ms >= target), None)
-        found = wait_for_disk(log.offset_for_timestamp, target)
+        found = wait_for_disk(log.open().reader.offset_for_timestamp, target)
         if first is None or first.ends is not None:
             expected = None if first is None else first.base_offset
         else:
@@ -90,7 +90,7 @@ def _check_times(log: Log, partition: Partition) -> None:
         assert offset == expected, f"time {target} leads to {offset}, not {expected}"
     if left and not partition.highest_start:
         latest = next(batch for batch in left if batch.timestamp_ms == stamps[-1])
-        found = wait_for_disk(log.offset_of_max_timestamp)
+        found = wait_for_disk(log.open().reader.offset_of_max_timestamp)
         assert found is not None
         assert (found[0], latest.base_offset <= found[1] < latest.next_offset) == (stamps[-1], True)
 
@@ -133,7 +133,7 @@ def _check_uncompacted_records(partition: Partition, found: dict[int, Record]) -
 def _check_last_values(log: Log, partition: Partition) -> None:
     """A read_committed consumer reads the last record of every key last; of an expired tombstone, perhaps none of the key."""
     aborted = aborted_offsets(partition.batches)
-    stable = log.last_stable_offset
+    stable = log.open().reader.last_stable_offset
     last: dict[bytes | None, Record] = {}
     for batch in partition.batches:
         for record in batch.records:
@@ -181,9 +181,9 @@ def _check_epochs(log: Log, partition: Partition) -> None:
         if partition.has_gaps and batch.base_offset not in left:
             continue
         if batch.base_offset >= partition.highest_start:  # batches that were deleted and came back have none
-            epoch = log.epoch_of(batch.base_offset)
+            epoch = log.open().epochs.epoch_at(batch.base_offset)
             assert epoch == batch.epoch, f"offset {batch.base_offset} is of epoch {batch.epoch}, not {epoch}"
-    assert log.latest_epoch <= partition.epoch
+    assert log.open().epochs.latest <= partition.epoch
     if not partition.has_gaps:
         _check_epoch_ends(log, [b for b in partition.batches if b.base_offset >= partition.highest_start])
 
@@ -191,12 +191,12 @@ def _check_epochs(log: Log, partition: Partition) -> None:
 def _check_epoch_ends(log: Log, batches: list[Batch]) -> None:
     for epoch in {batch.epoch for batch in batches}:
         end = next((batch.base_offset for batch in batches if batch.epoch > epoch), log.log_end_offset)
-        found = log.end_offset_for_epoch(epoch)
+        found = log.open().end_offset_for_epoch(epoch)
         assert found == (epoch, end), f"epoch {epoch} ended at {end}, not {found}"
 
 
 def _check_producers(log: Log, partition: Partition) -> None:
-    producers = log.producers.producers
+    producers = log.open().producers.producers
     assert producers.keys() <= partition.producer_ids(), "a producer without batches is known"
     for producer_id in partition.producer_ids():
         mine = [b for b in partition.batches_of_producer(producer_id) if b.next_offset <= partition.end]
@@ -224,14 +224,14 @@ def _check_producers(log: Log, partition: Partition) -> None:
 
 def _check_transactions(log: Log, partition: Partition) -> None:
     horizon = max(partition.producers_expired_before, partition.start)
-    stable = log.last_stable_offset
+    stable = log.open().reader.last_stable_offset
     first_open_offsets = partition.open_transactions()
     sure = min([offset for offset in first_open_offsets.values() if offset >= horizon], default=partition.end)
     # A transaction that began before the remaining batches may be known completely, in part, or not.
     unsure = {max(offset, partition.start) for offset in first_open_offsets.values() if offset < horizon}
     unsure.update(partition.open_transactions(horizon).values())
     assert stable == sure or (stable < sure and stable in unsure), f"the last stable offset is {stable}, not {sure}"
-    result_arrived = [found[:3] for found in wait_for_disk(log.open().aborted, partition.start, partition.end)]
+    result_arrived = [found[:3] for found in wait_for_disk(log.open().engine.aborted, partition.start, partition.end)]
     known = partition.aborted()
     begun = {(producer, last): first for producer, first, last in known}
     for producer, first, last in result_arrived:

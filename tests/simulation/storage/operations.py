@@ -128,7 +128,7 @@ class Operations:
         if mine:
             assert mine[-1].producer is not None
             return ProducerInfo(producer_id, mine[-1].producer.epoch, mine[-1].last_sequence + 1, is_transactional)
-        known = log.producers.producers.get(producer_id)
+        known = log.open().producers.producers.get(producer_id)
         if known is None:
             return ProducerInfo(producer_id, 0, 0, is_transactional)
         if not is_transactional and self._random.random() < 0.05:
@@ -166,11 +166,13 @@ class Operations:
             return
         if self._random.random() < 0.15:  # as a follower, which appends it unchanged
             patch(data, 0, base_offset, partition.epoch)
-            taken = log.prepare_as_follower(data, wall_ms=now_ms, leader_epoch=partition.epoch)
+            taken = log.open().prepare_as_follower(data, wall_ms=now_ms, leader_epoch=partition.epoch)
             assert taken is not None
             prepared = taken
         else:
-            prepared = wait_for_disk(log.prepare, data, leader_epoch=partition.epoch, wall_ms=now_ms, origin=origin)
+            prepared = wait_for_disk(
+                log.open().appends.prepare, data, leader_epoch=partition.epoch, wall_ms=now_ms, origin=origin
+            )
         assert prepared.duplicate is None, f"a new batch at {base_offset} counts as a duplicate"
         header = parse_header(prepared.records)
         assert header.base_offset == base_offset, f"the next offset is {header.base_offset}, not {base_offset}"
@@ -188,7 +190,7 @@ class Operations:
 
         def commit() -> None:
             if partition.log is log:
-                info = log.commit(prepared, now_ms)
+                info = prepared.commit(now_ms)
                 assert (info.base_offset, info.last_offset) == (base_offset, batch.next_offset - 1)
                 assert partition.in_flight.pop(0)[0] is prepared
                 partition.batches.append(batch)
@@ -205,7 +207,7 @@ class Operations:
             return
         partition, log = found
         producer_id = self._random.choice((*PLAIN, *TRANSACTIONAL))
-        known = log.producers.producers.get(producer_id)
+        known = log.open().producers.producers.get(producer_id)
         mine = partition.batches_of_producer(producer_id)
         if known is None or not known.batches or not mine or mine[-1].last_sequence != known.last_sequence:
             return
@@ -215,13 +217,17 @@ class Operations:
         data = _build_batch(records, last.producer)
         if len(data) > log.config.segment_bytes:  # it was written with a larger segment size
             return
-        retry = wait_for_disk(log.prepare, data, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms)
+        retry = wait_for_disk(
+            log.open().appends.prepare, data, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms
+        )
         assert retry.duplicate is not None, f"the batch at {last.base_offset} was accepted twice"
         assert retry.duplicate.base_offset == last.base_offset
         later = _build_batch(records, last.producer._replace(sequence=last.last_sequence + 5))
         refused(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            lambda: wait_for_disk(log.prepare, later, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms),
+            lambda: wait_for_disk(
+                log.open().appends.prepare, later, leader_epoch=partition.epoch, wall_ms=self._simulation.now_ms
+            ),
         )
 
     def begin_epoch(self) -> None:
@@ -238,7 +244,7 @@ class Operations:
     def roll(self) -> None:
         found = self._any(at_rest=True)
         if found is not None:
-            found[1].roll(self._simulation.now_ms)
+            found[1].open().roll(self._simulation.now_ms)
 
     def truncate(self) -> None:
         """Truncate to a random offset, as a follower of a new leader."""
@@ -293,7 +299,7 @@ class Operations:
             log.high_watermark = partition.end
             offset = self._random.randint(partition.start, partition.end)
             partition.max_start = offset
-            log.trim(offset, self._simulation.now_ms)
+            log.open().trim(offset, self._simulation.now_ms)
             partition.start_at(offset)
 
     def retain(self) -> None:
@@ -326,7 +332,7 @@ class Operations:
         if found is None or found[0].syncing_to is not None:
             return
         partition, log = found
-        work = log.sync_work(self._random.choice((None, None, None, 1, 2)))
+        work = log.open().flush.begin(self._random.choice((None, None, None, 1, 2)))
         partition.syncing_to = end_offset = work.end_offset
 
         def flushed() -> None:
@@ -334,7 +340,7 @@ class Operations:
                 assert partition.syncing_to is not None
                 partition.flushed = max(partition.flushed, partition.syncing_to)
                 partition.syncing_to = None
-                log.flushed(end_offset)
+                log.open().flush.complete(end_offset)
 
         simulation = self._simulation
         simulation.queues.push("sync", log.directory, work, simulation.on_result(log.directory, flushed))
@@ -429,22 +435,24 @@ class Operations:
         if partition.log is not log or partition.in_flight:
             return
         end = log.log_end_offset
-        first = log.open().view().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
+        first = log.open().engine.view().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
         copy, work = simulation.manager.new_future_log(log, target, parse_header(first).base_offset if first else end)
         work()
         simulation.manager.add_future_log(copy)
         while copy.log_end_offset < end:
             data = wait_for_disk(
-                log.read_records, max(copy.log_end_offset, log.log_start_offset), copy.config.segment_bytes
+                log.open().reader.read_records,
+                max(copy.log_end_offset, log.log_start_offset),
+                copy.config.segment_bytes,
             )
             if len(data) > copy.config.segment_bytes:  # written with a larger segment size
                 simulation.manager.drop_future_log(copy)
                 return
-            prepared = copy.prepare_as_follower(data, wall_ms=simulation.now_ms)
+            prepared = copy.open().prepare_as_follower(data, wall_ms=simulation.now_ms)
             assert prepared is not None
             simulation.queues.run_file_ops(target)
             prepared.write()
-            copy.commit(prepared, simulation.now_ms)
+            prepared.commit(simulation.now_ms)
         self._replace_log(partition, log, copy)
 
     def _replace_log(self, partition: Partition, log: Log, copy: Log) -> None:
@@ -452,10 +460,10 @@ class Operations:
         copy.high_watermark = log.high_watermark
         simulation.queues.run_file_ops(copy.directory)
         end = copy.log_end_offset
-        copy.sync_work()()
-        copy.flushed(end)
+        copy.open().flush.begin()()
+        copy.open().flush.complete(end)
         if log.log_start_offset > copy.log_start_offset:
-            copy.trim(log.log_start_offset, simulation.now_ms)
+            copy.open().trim(log.log_start_offset, simulation.now_ms)
         copy_start = copy.log_start_offset  # in a compacted log possibly higher: at the first batch
         copy.release()
         simulation.queues.run_file_ops(copy.directory)

@@ -96,8 +96,8 @@ def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
     """A snapshot contains the batch after it."""
     commit = AppendPipeline.commit
 
-    def planted(self: Any, prepared: Any, log_start_offset: int) -> Any:
-        info = commit(self, prepared, log_start_offset)
+    def planted(self: Any, prepared: Any, wall_ms: int) -> Any:
+        info = commit(self, prepared, wall_ms)
         if prepared.snapshot is not None:
             self._snapshots.take(info.base_offset, self._producers.snapshot())
         return info

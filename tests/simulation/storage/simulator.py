@@ -301,7 +301,7 @@ class Simulation:
         start, end = log.log_start_offset, log.log_end_offset
         partition.is_recovered = True
         begins_at, partition.restarting_at = partition.restarting_at, None
-        if start == end == begins_at and not (log.size_bytes or log.producers.producers):
+        if start == end == begins_at and not (log.open().engine.size_bytes or log.open().producers.producers):
             partition.restart_at(end)
         known = partition.all_batches()
         assert end >= partition.min_end_offset, (
@@ -331,7 +331,7 @@ class Simulation:
             partition.batches.clear()
         if not partition.batches:
             partition.initial_offset = end
-        partition.producers_expired_before = max(partition.producers_expired_before, log.open().start_offset)
+        partition.producers_expired_before = max(partition.producers_expired_before, log.open().engine.start_offset)
         check_log(log, partition)
 
 

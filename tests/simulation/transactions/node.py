@@ -165,7 +165,7 @@ class Node:
         data, offset = b"", 0
         log.open()
         while offset < log.log_end_offset:
-            some = bytes(wait_for_disk(log.read_records, offset, _READ_BYTES))
+            some = bytes(wait_for_disk(log.open().reader.read_records, offset, _READ_BYTES))
             offset = headers(some)[-1][1].next_offset
             data += some
         return data
@@ -179,6 +179,6 @@ class Node:
             if known.state in {State.ONGOING, State.PREPARE_COMMIT, State.PREPARE_ABORT}
         ]
         for index in range(PARTITIONS):
-            producers = self._world.partition(TOPIC, index).log.producers.producers
+            producers = self._world.partition(TOPIC, index).log.open().producers.producers
             states += [f"{TOPIC}-{index}: {known}" for known in producers.values() if known.txn_first_offset >= 0]
         return states

@@ -157,7 +157,7 @@ def test_a_truncation_is_durable_when_it_returns(machine: Machine) -> None:
 def test_a_full_truncation_is_durable_with_its_start_offset(machine: Machine) -> None:
     log = filled(machine, 8)
     log.high_watermark = 8
-    log.trim(6, NOW_MS)
+    log.open().trim(6, NOW_MS)
     machine.checkpoint()
     machine.manager.truncate_fully(log, 2)
     append(log, BIG)
@@ -199,12 +199,12 @@ def test_producers_of_a_restarted_log_do_not_reappear(machine: Machine) -> None:
     fill(log, 7, producer_id=7)
     flush(log)
     log.high_watermark = 7
-    log.trim(7, NOW_MS)
+    log.open().trim(7, NOW_MS)
     machine.checkpoint()
     machine.lose_bytes(6)
-    assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
+    assert (machine.log().log_start_offset, machine.log().open().producers.producers) == (7, {})
     machine.lose_power(OldNames())
-    assert (machine.log().log_start_offset, machine.log().producers.producers) == (7, {})
+    assert (machine.log().log_start_offset, machine.log().open().producers.producers) == (7, {})
 
 
 def test_a_snapshot_above_the_recovered_end_does_not_reappear(machine: Machine) -> None:
@@ -223,17 +223,17 @@ def test_a_reappeared_snapshot_below_the_first_segment_is_ignored(machine: Machi
     flush(log)
     old = machine.disk.read("/a/t-0/00000000000000000002.snapshot")
     log.high_watermark = 7
-    log.trim(7, NOW_MS)
+    log.open().trim(7, NOW_MS)
     log.close()
     machine.files.remove("/a/t-0/00000000000000000006.snapshot")
     machine.files.make_file("/a/t-0/00000000000000000002.snapshot").write(old, 0)
     machine.start()
-    ((_, last_sequence, last_offset, *_),) = machine.log().producers.producers[7].batches
+    ((_, last_sequence, last_offset, *_),) = machine.log().open().producers.producers[7].batches
     assert (last_sequence, last_offset) == (6, 6)
     machine.files.file("/a/t-0/00000000000000000006.log").truncate(0)
     machine.files.make_file("/a/t-0/00000000000000000002.snapshot").write(old, 0)
     machine.start()
-    assert machine.log().producers.producers == {}
+    assert machine.log().open().producers.producers == {}
 
 
 def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Machine) -> None:
@@ -244,7 +244,7 @@ def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Mach
     log.files.submit = waiting.append
     append(log, BIG, producer=ProducerInfo(7, 0, 0, transactional=True))
     append_records(log, marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     index, *others = waiting
     for change in others:
         change()
@@ -252,7 +252,7 @@ def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Mach
     index()
     machine.checkpoint()
     log = machine.lose_power() and machine.log()
-    assert [found[:3] for found in wait_for_disk(log.open().aborted, 0, 3)] == [(7, 1, 2)]
+    assert [found[:3] for found in wait_for_disk(log.open().engine.aborted, 0, 3)] == [(7, 1, 2)]
 
 
 @pytest.mark.parametrize("has_names", [False, True], ids=["before its names are changed", "behind that"])
@@ -263,7 +263,7 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
     for number in range(4):
         put(log, (f"k{number % 2}", "v"), timestamp_ms=NOW_MS + number)
     flush(log)
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     put(log, ("last", "v"), timestamp_ms=NOW_MS)
     waiting: list[Any] = []
     log.files.submit = waiting.append if not has_names else log.files.submit
@@ -274,7 +274,7 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
             change()
     machine.checkpoint()
     log = machine.lose_power() and machine.log()
-    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 3) == (NOW_MS + 3, 3, 0)
+    assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 3) == (NOW_MS + 3, 3, 0)
 
 
 def test_a_clean_shutdown_makes_indexes_durable(machine: Machine) -> None:
@@ -286,8 +286,8 @@ def test_a_clean_shutdown_makes_indexes_durable(machine: Machine) -> None:
     machine.lose_power()
     log = machine.log()
     assert not log.needs_recovery
-    assert [found.first_offset for found in wait_for_disk(log.open().aborted, 0, 6)] == [0]
-    assert wait_for_disk(log.offset_for_timestamp, NOW_MS + 4) == (NOW_MS + 4, 4, 0)
+    assert [found.first_offset for found in wait_for_disk(log.open().engine.aborted, 0, 6)] == [0]
+    assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 4) == (NOW_MS + 4, 4, 0)
 
 
 def test_a_clean_shutdown_makes_released_logs_durable(machine: Machine) -> None:
@@ -295,7 +295,7 @@ def test_a_clean_shutdown_makes_released_logs_durable(machine: Machine) -> None:
     assert log.release()
     machine.manager.shutdown()
     machine.lose_power()
-    assert wait_for_disk(machine.log().offset_for_timestamp, NOW_MS + 2) == (NOW_MS + 2, 2, 0)
+    assert wait_for_disk(machine.log().open().reader.offset_for_timestamp, NOW_MS + 2) == (NOW_MS + 2, 2, 0)
 
 
 @pytest.mark.parametrize("journals", [True, False])
@@ -316,7 +316,9 @@ def test_epochs_survive_a_loss_of_power_during_a_shutdown_with_syncfs(
         is_over = machine.disk.fuse >= 0
         machine.lose_power(random)
         log = machine.log()
-        assert [log.epoch_of(offset) for offset in bases(log)] == [0, 0, 0, 1][: log.log_end_offset], f"{calls} calls"
+        assert [log.open().epochs.epoch_at(offset) for offset in bases(log)] == [0, 0, 0, 1][: log.log_end_offset], (
+            f"{calls} calls"
+        )
         if is_over:
             assert (log.needs_recovery, log.log_end_offset) == (False, 4)
             break
@@ -328,10 +330,10 @@ def test_the_recovery_point_is_never_at_the_next_segment_start(machine: Machine)
     log = filled(machine, 2)
     assert log.checkpoint.recovery_point < log.log_end_offset
     append(log, BIG)  # begins a segment at 2
-    assert len(log.open().segments()) == 2
+    assert len(log.open().engine.segments()) == 2
     machine.files.sync_directory(machine.files.directory("/a/t-0"))
     machine.lose_power()
-    assert wait_for_disk(machine.log().offset_for_timestamp, NOW_MS + 1) == (NOW_MS + 1, 1, 0)
+    assert wait_for_disk(machine.log().open().reader.offset_for_timestamp, NOW_MS + 1) == (NOW_MS + 1, 1, 0)
 
 
 def test_an_empty_log_ignores_indexes_of_lost_batches(machine: Machine) -> None:
@@ -343,13 +345,13 @@ def test_an_empty_log_ignores_indexes_of_lost_batches(machine: Machine) -> None:
     log = machine.log()
     append(log, BIG, timestamp_ms=NOW_MS + 1)
     append(log, BIG, timestamp_ms=NOW_MS + 2)
-    assert wait_for_disk(log.offset_for_timestamp, NOW_MS) == (NOW_MS + 1, 0, 0)
+    assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS) == (NOW_MS + 1, 0, 0)
 
 
 def test_a_recreated_topic_inherits_no_checkpoint(machine: Machine) -> None:
     log = filled(machine, 4)
     log.high_watermark = 4
-    log.trim(3, NOW_MS)
+    log.open().trim(3, NOW_MS)
     machine.checkpoint()
     machine.manager.delete(log)
     log = machine.log(OTHER_ID)
@@ -395,25 +397,25 @@ def test_the_topic_id_is_durable_after_a_full_truncation(machine: Machine) -> No
 def test_the_topic_id_is_not_considered_durable_before_the_flush_has_run(machine: Machine) -> None:
     log = machine.log()
     append(log, BIG)
-    first, second = log.sync_work(), log.sync_work()
+    first, second = log.open().flush.begin(), log.open().flush.begin()
     second()
     assert machine.has_durable_topic_id()
-    log.flushed(1)
+    log.open().flush.complete(1)
     del first
-    assert log.sync_work().only_syncs
+    assert log.open().flush.begin().only_syncs
 
 
 def test_a_moved_log_keeps_its_start_offset() -> None:
     machine = Machine(("/a", "/b"))
     log = filled(machine, 2, config=replace(SMALL, segment_bytes=100_000))
     log.high_watermark = 2
-    log.trim(1, NOW_MS)
+    log.open().trim(1, NOW_MS)
     machine.checkpoint()
     copy = machine.new_copy(log)
-    append_as_follower(copy, wait_for_disk(log.read_records, 1, 1 << 20))
+    append_as_follower(copy, wait_for_disk(log.open().reader.read_records, 1, 1 << 20))
     flush(copy)
     copy.high_watermark = 2
-    copy.trim(1, NOW_MS)
+    copy.open().trim(1, NOW_MS)
     assert copy.release()
     machine.manager.replace_with_future_log(log, copy)
     machine.lose_power()
@@ -438,7 +440,7 @@ def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     assert not manager.directories["/a"].was_clean
     again = manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     again.open()
-    assert (again.directory, list(again.producers.producers)) == ("/a", [7])
+    assert (again.directory, list(again.open().producers.producers)) == ("/a", [7])
 
 
 @pytest.mark.parametrize(("killed", "lost"), [(killed, lost) for killed in range(18, 30) for lost in range(8)])
@@ -494,7 +496,7 @@ def about_to_lower(machine: Machine) -> Log:
     """A log with a recovery point of 2 on disk, and pending work that lowers it to 0; its indexes are not synced."""
     log = filled(machine, 3, config=LogConfig())
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 2\n"
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     assert machine.manager.checkpoint()
     return log
 
@@ -518,6 +520,6 @@ def test_a_segment_trimmed_before_its_sync_leaves_no_hole(machine: Machine) -> N
     waiting: list[Any] = []
     log.files.submit = waiting.append
     log.high_watermark = 3
-    log.trim(2, NOW_MS)
+    log.open().trim(2, NOW_MS)
     flush(log)
     assert bases(machine.lose_power() and machine.log())[-1] == 2

@@ -19,7 +19,8 @@ CONNECTIONS = 3
 
 
 def partition(index: int, leader: int) -> Any:
-    log = SimpleNamespace(log_end_offset=0, latest_epoch=-1, log_start_offset=0, is_open=True, name=f"t-{index}")
+    opened = SimpleNamespace(epochs=SimpleNamespace(latest=-1))
+    log = SimpleNamespace(log_end_offset=0, log_start_offset=0, opened=opened, name=f"t-{index}")
 
     class Followed(SimpleNamespace):
         __hash__ = object.__hash__

@@ -202,7 +202,7 @@ def test_the_end_of_a_received_snapshot_is_durable(harness: ControllerHarness) -
 def test_the_oldest_snapshot_is_the_one_at_the_log_start(harness: ControllerHarness) -> None:
     """A received snapshot may have left older ones."""
     log = harness.log
-    log._log.truncate_fully(49)
+    log._log.open().truncate_fully(49)
     names = (SnapshotName(35, 1), SnapshotName(49, 2), SnapshotName(60, 2))
     log.snapshots.files = [SnapshotFile(name, 1, 0) for name in names]
     assert log.oldest_snapshot == EpochEnd(2, 49)

@@ -111,7 +111,7 @@ def offsets(harness: ReplicaHarness, name: str = "t") -> list[int]:
     data = harness.partition(name).log
     found, at = [], data.log_start_offset
     while at < data.log_end_offset:
-        for _, header in headers(buffer := wait_for_disk(data.read_records, at, 1 << 20)):
+        for _, header in headers(buffer := wait_for_disk(data.open().reader.read_records, at, 1 << 20)):
             if header.record_count:
                 found.append(header.base_offset)
             at = header.next_offset
@@ -121,7 +121,7 @@ def offsets(harness: ReplicaHarness, name: str = "t") -> list[int]:
 
 def size(harness: ReplicaHarness, name: str = "t") -> int:
     """Bytes of a log."""
-    return harness.partition(name).log.size_bytes
+    return harness.partition(name).log.open().engine.size_bytes
 
 
 def test_a_due_log_is_compacted_once(harness: ReplicaHarness) -> None:
@@ -131,7 +131,7 @@ def test_a_due_log_is_compacted_once(harness: ReplicaHarness) -> None:
     compaction.check()
     log = harness.partition().log
     assert size(harness) < before / 2
-    assert log.first_dirty_offset == log.open().segments()[-1].base_offset
+    assert log.offsets.first_dirty_offset == log.open().engine.segments()[-1].base_offset
     after = size(harness)
     compaction.check()
     assert size(harness) == after
@@ -162,7 +162,7 @@ def test_a_topic_without_the_compact_policy_is_not_compacted(harness: ReplicaHar
 def test_the_log_with_the_highest_dirty_ratio_is_compacted_first(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
     fill(harness, "half", "full")
     log = harness.partition("half").log
-    log.first_dirty_offset = 8
+    log.offsets.first_dirty_offset = 8
     compaction = compactor(harness, cleaner)
     compaction.check()
     assert [job.name for job, _, _ in cleaner.jobs] == ["full-0"]
@@ -189,7 +189,7 @@ def test_an_unused_log_is_measured_once_and_closed_again(harness: ReplicaHarness
     compaction = start(harness)
     log = harness.partition().log
     log.close()
-    harness.partition().log.first_dirty_offset = log.first_dirty_offset
+    harness.partition().log.offsets.first_dirty_offset = log.offsets.first_dirty_offset
     compaction.check()
     assert (log.is_open, log.nothing_to_clean) == (False, True)
     compaction.check()
@@ -207,7 +207,7 @@ def test_logs_that_are_empty_clean_or_need_recovery_are_not_opened(harness: Repl
     for log in logs:
         log.open()
         log.close()
-    logs[1].first_dirty_offset = 20
+    logs[1].offsets.first_dirty_offset = 20
     logs[2]._is_clean = False  # as after a crash
     compactor(harness).check()
     assert [log.is_open for log in logs] == [False] * 3
@@ -229,12 +229,12 @@ def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     compaction.check()
     assert [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
     expected = offsets(harness)
-    close_idle_files(log.open())
+    close_idle_files(log.open().engine)
     assert offsets(harness) == expected
     while changes:
         changes.pop(0)()
     assert not [name for name in os.listdir(log.path) if name.endswith((CLEANED, SWAP))]
-    close_idle_files(log.open())
+    close_idle_files(log.open().engine)
     assert offsets(harness) == expected
 
 
@@ -242,8 +242,8 @@ def test_reads_work_before_during_and_after_the_renames(tmp_path: Path) -> None:
     "change",
     [
         lambda harness: harness.delete(),
-        lambda harness: harness.partition().log.truncate(5),
-        lambda harness: harness.partition().log.trim(15, 0),
+        lambda harness: harness.partition().log.open().truncate(5),
+        lambda harness: harness.partition().log.open().trim(15, 0),
         lambda harness: harness.replicas.directory_failed(
             harness.partition().log.directory, StorageError("write", "x")
         ),
@@ -349,7 +349,7 @@ def test_a_file_missing_after_a_trim_is_no_failure(harness: ReplicaHarness, clea
     fill(harness)
     log = harness.partition().log
     compactor(harness, cleaner).check()
-    log.trim(15, 0)
+    log.open().trim(15, 0)
     cleaner.fail(CleaningFailed(is_damage=False, text="Cannot open", path=f"{log.path}/x", errno=errno.ENOENT))
     assert harness.log_manager.directories
     assert (log.is_being_cleaned, cleaner.jobs) == (False, []), "not repeated at once"
@@ -396,6 +396,6 @@ def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(harnes
     for _, work in harness.log_manager.checkpoint():
         work()
     text = (Path(log.directory) / "cleaner-offset-checkpoint").read_text()
-    assert text == f"0\n1\nt 0 {log.first_dirty_offset}\n"
-    log.truncate(7)
-    assert log.first_dirty_offset == log.log_end_offset <= 7
+    assert text == f"0\n1\nt 0 {log.offsets.first_dirty_offset}\n"
+    log.open().truncate(7)
+    assert log.offsets.first_dirty_offset == log.log_end_offset <= 7

@@ -145,7 +145,7 @@ def test_a_move_keeps_records_epochs_and_watermarks_and_deletes_the_old_director
     assert not harness.moves.active
     assert not harness.log_manager.future_logs
     assert harness.base_offsets(10) == list(range(10))
-    assert (partition.high_watermark, partition.log.high_watermark, partition.log.latest_epoch) == (10, 10, 3)
+    assert (partition.high_watermark, partition.log.high_watermark, partition.log.open().epochs.latest) == (10, 10, 3)
     assert all(name.endswith("-delete") for name in directories_of_t(before.directory))
     assert not (Path(partition.log.path) / COMPLETE).exists()
     assert produced(harness.produce(acks=-1)).base_offset == 10
@@ -159,7 +159,7 @@ def test_a_move_copies_whole_batches_from_the_log_start_offset(harness: MoveHarn
     harness.replicas.delete_records("t", 0, 7, harness.wall_ms).result()
     harness.start_move()
     log = harness.log
-    assert (log.log_start_offset, log.open().start_offset, log.log_end_offset) == (7, 5, 20)
+    assert (log.log_start_offset, log.open().engine.start_offset, log.log_end_offset) == (7, 5, 20)
     assert fetched(harness.fetch(offset=6)).error_code == E.OFFSET_OUT_OF_RANGE
 
 
@@ -199,8 +199,8 @@ def test_an_epoch_without_records_is_kept(harness: MoveHarness) -> None:
     harness.start_move()
     log = harness.log
     log.open()
-    assert harness.partition().leader_epoch == log.latest_epoch == 4
-    assert log.end_offset_for_epoch(3) == (3, 2)
+    assert harness.partition().leader_epoch == log.open().epochs.latest == 4
+    assert log.open().end_offset_for_epoch(3) == (3, 2)
 
 
 def test_the_producer_state_is_kept(harness: MoveHarness) -> None:
@@ -227,7 +227,7 @@ def test_appends_between_any_two_steps_are_kept_in_order_and_the_move_ends(tmp_p
     harness.executor.run_all()
     assert harness.log.directory == target
     assert [produced(answer).base_offset for answer in answers] == list(range(1, len(answers) + 1))
-    assert harness.log.open().end_offset == len(answers) + 1
+    assert harness.log.open().engine.end_offset == len(answers) + 1
 
 
 def test_a_move_waits_for_compaction(stepped: MoveHarness) -> None:
@@ -253,7 +253,7 @@ def test_a_move_restarts_when_its_next_records_are_deleted(tmp_path: Path) -> No
     harness.executor.run_all()
     log = harness.log
     assert log.directory == target
-    assert (log.open().start_offset, log.log_start_offset, log.log_end_offset) == (5, 5, 6)
+    assert (log.open().engine.start_offset, log.log_start_offset, log.log_end_offset) == (5, 5, 6)
 
 
 # ---- requests ----------------------------------------------------------------------------------------------
@@ -492,4 +492,4 @@ def test_a_log_of_many_chunks_is_copied(harness: MoveHarness, monkeypatch: pytes
         harness.produce(records=batch(20, 100), acks=1)
     harness.start_move()
     assert harness.log.log_end_offset == 160
-    assert harness.log.size_bytes == 8 * len(batch(20, 100))
+    assert harness.log.open().engine.size_bytes == 8 * len(batch(20, 100))

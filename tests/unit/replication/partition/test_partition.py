@@ -25,10 +25,11 @@ from replication.partition.partition import (
     end_key,
     state_key,
 )
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Isolation
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import refused
-from tests.support.partition_rig import CONSUMER, LAG_MS, SELF, Rig, UnopenedLog, state
+from tests.support.partition_rig import CONSUMER, LAG_MS, SELF, NumbersLog, Rig, state
 
 # ---------------------------------------------------------------- high watermark
 
@@ -43,7 +44,7 @@ def test_without_followers_an_append_is_committed_at_once():
 def test_a_new_leader_without_followers_commits_its_whole_log():
     rig = Rig(end=7)
     assert rig.partition.high_watermark == 7
-    assert rig.log.epochs == [(0, 7)]
+    assert rig.log.epoch_starts == [(0, 7)]
 
 
 def test_the_high_watermark_is_the_lowest_end_offset_of_the_isr():
@@ -204,21 +205,22 @@ def test_the_durable_end_offset_does_not_fall_below_acknowledged_records():
 
 @pytest.mark.parametrize("use", ["read", "append", "find_offset", "end_offset_for_epoch"])
 def test_a_leader_opens_an_unused_log_at_the_first_use_of_any_kind(use):
-    log = UnopenedLog(end=7)
-    log.is_open, log.high_watermark = False, 5
+    log = NumbersLog(end=7, is_open=False)
+    log.high_watermark = 5
     partition = Partition(log, SELF, lambda key: None, lambda partition: None)
     partition.make_leader(state(), 0)
     partition.make_leader(state(), 0)
     assert not log.is_open
     assert partition.high_watermark == 5
     if use == "read":
-        partition.read(FetchPosition(0), 100, CONSUMER, min_one_batch=True)
+        wait_for_disk(partition.read, FetchPosition(0), 100, CONSUMER, min_one_batch=True)
     elif use == "append":
-        partition.prepare(1, ACKS_ALL, 0, AppendOrigin.CLIENT)
+        wait_for_disk(partition.prepare, 1, ACKS_ALL, 0, AppendOrigin.CLIENT)
     elif use == "find_offset":
-        assert partition.find_offset(LATEST, Isolation.HIGH_WATERMARK, -1, leader_only=True).offset == 7
+        found = wait_for_disk(partition.find_offset, LATEST, Isolation.HIGH_WATERMARK, -1, leader_only=True)
+        assert found.offset == 7
     else:
-        assert partition.end_offset_for_epoch(0, -1) == (0, 7)
+        assert wait_for_disk(partition.end_offset_for_epoch, 0, -1) == (0, 7)
     assert log.is_open
     assert partition.high_watermark == 7
 

@@ -6,8 +6,9 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from replication.partition.partition import Partition
+from storage.io.disk_lookup import wait_for_disk
 from tests.support.logs import refused
-from tests.support.partition_rig import LAG_MS, SELF, Rig, UnopenedLog, state
+from tests.support.partition_rig import LAG_MS, SELF, NumbersLog, Rig, state
 
 
 def test_a_follower_joins_at_the_high_watermark():
@@ -51,11 +52,10 @@ def test_a_follower_one_fetch_behind_a_steady_load_stays():
 
 
 def test_a_silent_follower_of_an_unused_log_leaves():
-    log = UnopenedLog(end=7)
-    log.is_open = False
+    log = NumbersLog(end=7, is_open=False)
     partition = Partition(log, SELF, lambda key: None, lambda partition: None)
     partition.make_leader(state(replicas=(1, 2)), 0)
-    assert partition.shrunk_isr(LAG_MS + 1, LAG_MS) == (1,)
+    assert wait_for_disk(partition.shrunk_isr, LAG_MS + 1, LAG_MS) == (1,)
     assert partition.epoch_start_offset == 7
     partition.make_follower(state(leader=2, epoch=1, replicas=(1, 2)))
     assert partition.shrunk_isr(LAG_MS + 1, LAG_MS) is None

@@ -59,7 +59,8 @@ class FakeFollowerLog:
 
 def partition(index: int = 0, epoch: int = 5, end: int = 10) -> Any:
     """The attributes of a partition that the fetcher reads; a record is a byte."""
-    log = SimpleNamespace(log_end_offset=end, latest_epoch=4, log_start_offset=0, name=f"t-{index}", is_open=True)
+    opened = SimpleNamespace(epochs=SimpleNamespace(latest=4))
+    log = SimpleNamespace(log_end_offset=end, log_start_offset=0, name=f"t-{index}", opened=opened)
     return SimpleNamespace(
         topic="t", topic_id=TOPIC, index=index, leader_epoch=epoch, is_leader=False, is_offline=False, log=log
     )
@@ -321,8 +322,7 @@ def test_a_log_that_is_being_opened_is_not_fetched(rig: Rig) -> None:
 def test_a_closed_log_is_fetched_from_its_last_known_end(rig: Rig) -> None:
     fetched = partition()
     rig.fetcher.add(fetched)
-    fetched.log.is_open = False
-    fetched.log.log_end_offset = None
+    fetched.log.opened = fetched.log.log_end_offset = None
     assert rig.fetch_positions() == {0: (5, 10, 4)}
 
 

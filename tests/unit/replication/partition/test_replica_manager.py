@@ -12,6 +12,7 @@ from replication.metadata.image import ResourceType
 from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
+from storage.log.log_reader import LogReader
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import refused
 from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, read_regions
@@ -318,7 +319,7 @@ def test_a_failed_read_takes_the_directory_offline(harness, monkeypatch):
     def fail(*_, **__):
         raise StorageError("read", "x")
 
-    monkeypatch.setattr(type(harness.partition().log), "read", fail)
+    monkeypatch.setattr(LogReader, "read", fail)
     refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: size_of_read(harness))
     assert error_code_of(harness) == ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -376,7 +377,7 @@ def test_a_changed_log_start_offset_is_reported_in_fetch_sessions(harness):
     harness.load("t", batches=3)
     session = harness.fetch("t", offset=3, session=(0, 0), max_wait_ms=0).message.session_id
     assert harness.fetch_all({}, session=(session, 1), max_wait_ms=0).message.responses == []
-    harness.partition().log.trim(2, harness.wall_ms)
+    harness.partition().log.open().trim(2, harness.wall_ms)
     harness.replicas.on_log_start_changed("t", 0)
     harness.replicas.on_log_start_changed("nowhere", 0)
     (topic,) = harness.fetch_all({}, session=(session, 2), max_wait_ms=0).message.responses

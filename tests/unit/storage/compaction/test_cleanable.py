@@ -27,15 +27,15 @@ def log(tmp_path: Path) -> Log:
 def dirt_of(log: Log, wall_ms: int = NOW_MS + 10_000, **settings: float) -> LogToClean:
     log.config = replace(log.config, **settings)  # type: ignore[arg-type]
     bounds = bounds_of(log, wall_ms)
-    dirt = measure(log.open().view(), bounds)
+    dirt = measure(log.open().engine.view(), bounds)
     if dirt.is_due(log.config):
-        assert may_be_due(log.open(), bounds), "the first look is never too strict"
+        assert may_be_due(log.open().engine, bounds), "the first look is never too strict"
     return dirt
 
 
 def test_the_whole_closed_log_is_dirty_before_the_first_compaction(log: Log) -> None:
     found = dirt_of(log)
-    assert found == (0, 4, 0, 4 * log.open().segments()[0].size, False)
+    assert found == (0, 4, 0, 4 * log.open().engine.segments()[0].size, False)
     assert found.ratio == 1.0
 
 
@@ -48,8 +48,8 @@ def test_clean_bytes_end_at_the_first_dirty_offset(
     log: Log, first_dirty_offset: int, clean: int, expected: int
 ) -> None:
     """An offset outside the log is replaced by the log start."""
-    log.first_dirty_offset = first_dirty_offset
-    size = log.open().segments()[0].size
+    log.offsets.first_dirty_offset = first_dirty_offset
+    size = log.open().engine.segments()[0].size
     found = dirt_of(log)
     assert (found.first_dirty_offset, found.clean_bytes, found.dirty_bytes) == (
         expected, clean * size, (4 - clean) * size
@@ -57,8 +57,8 @@ def test_clean_bytes_end_at_the_first_dirty_offset(
 
 
 def test_a_first_dirty_offset_below_the_log_start_becomes_the_log_start(log: Log) -> None:
-    log.first_dirty_offset = 1
-    log.trim(3, NOW_MS)
+    log.offsets.first_dirty_offset = 1
+    log.open().trim(3, NOW_MS)
     assert dirt_of(log).first_dirty_offset == 3
 
 
@@ -67,7 +67,7 @@ def test_a_first_dirty_offset_below_the_log_start_becomes_the_log_start(log: Log
     [(0.5, 2, False), (0.49, 2, True), (0.0, 4, False), (0.0, 3, True), (1.0, 0, False), (0.99, 0, True)],
 )
 def test_a_log_is_due_above_the_dirty_ratio(log: Log, ratio: float, first_dirty_offset: int, *, is_due: bool) -> None:
-    log.first_dirty_offset = first_dirty_offset
+    log.offsets.first_dirty_offset = first_dirty_offset
     assert dirt_of(log, min_cleanable_dirty_ratio=ratio).is_due(log.config) == is_due
 
 
@@ -77,7 +77,7 @@ def test_a_log_is_due_above_the_dirty_ratio(log: Log, ratio: float, first_dirty_
 def test_segments_younger_than_the_lag_are_not_cleanable(log: Log, lag_ms: int, end_offset: int) -> None:
     """Segment n's max timestamp is 10 - n seconds old; one exactly as old as the lag is cleanable."""
     found = dirt_of(log, min_compaction_lag_ms=lag_ms)
-    assert (found.end_offset, found.dirty_bytes) == (end_offset, end_offset * log.open().segments()[0].size)
+    assert (found.end_offset, found.dirty_bytes) == (end_offset, end_offset * log.open().engine.segments()[0].size)
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_segments_younger_than_the_lag_are_not_cleanable(log: Log, lag_ms: int, 
 def test_a_dirty_segment_older_than_the_max_lag_is_due(
     log: Log, lag_ms: int, first_dirty_offset: int, *, is_due: bool
 ) -> None:
-    log.first_dirty_offset = first_dirty_offset
+    log.offsets.first_dirty_offset = first_dirty_offset
     found = dirt_of(log, max_compaction_lag_ms=lag_ms, min_cleanable_dirty_ratio=1.0)
     assert found.is_due(log.config) == is_due
 
@@ -100,11 +100,11 @@ def test_segments_from_the_last_stable_offset_on_are_not_cleanable(log: Log) -> 
     closed(log)
     assert dirt_of(log).end_offset == 5
     log.high_watermark = 2
-    log._offsets.high_watermark = 2  # it does not go back by itself
+    log.offsets.high_watermark = 2  # it does not go back by itself
     assert dirt_of(log).end_offset == 2
 
 
 def test_nothing_to_clean_ignores_the_lag(log: Log) -> None:
-    assert not nothing_to_clean(log.open(), bounds_of(log, NOW_MS))
-    log.first_dirty_offset = 4
-    assert nothing_to_clean(log.open(), bounds_of(log, NOW_MS))
+    assert not nothing_to_clean(log.open().engine, bounds_of(log, NOW_MS))
+    log.offsets.first_dirty_offset = 4
+    assert nothing_to_clean(log.open().engine, bounds_of(log, NOW_MS))

@@ -18,6 +18,7 @@ from storage.compaction.offset_map import SLOT_BYTES
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Isolation, Log
+from storage.log.open_log import OpenLog
 from storage.segments.directory_recovery import CLEANED, LOG, SWAP
 from tests.support.compaction import (
     COMPACTED,
@@ -62,7 +63,7 @@ def test_the_last_record_of_each_key_keeps_its_offset(log: Log) -> None:
         (3, "NONE", "own"), (7, "GZIP", "own"), (11, "SNAPPY", "own"), (15, "LZ4", "own"),
         (17, "b", "ZSTD"), (18, "a", "ZSTD2"), (19, "ZSTD", "own"),
     ]  # fmt: skip
-    assert (log.log_start_offset, log.log_end_offset, log.first_dirty_offset) == (0, 20, 20)
+    assert (log.log_start_offset, log.log_end_offset, log.offsets.first_dirty_offset) == (0, 20, 20)
 
 
 def test_the_active_segment_is_neither_cleaned_nor_read(log: Log) -> None:
@@ -109,7 +110,7 @@ def test_the_last_batch_of_the_log_is_retained_as_a_header(log: Log) -> None:
     cleaned(log, [("a", None)], wall_ms=MUCH_LATER_MS)
     put(log, ("b", None))
     closed(log)
-    log.first_dirty_offset = 0
+    log.offsets.first_dirty_offset = 0
     compact(log, MUCH_LATER_MS + 5000)
     cleaned(log, [("c", "1")], wall_ms=MUCH_LATER_MS + 50_000)
     assert [(header.base_offset, header.record_count) for _, _, header in batches_of(log)] == [(5, 1)]
@@ -128,7 +129,7 @@ class TestProducers:
         put(log, ("a", "1"), producer=ProducerInfo(7, 0, 0))
         put(log, ("a", "2"))
         closed(log)
-        log.producers.clear()
+        log.open().producers.clear()
         compact(log)
         assert [header.base_offset for _, _, header in batches_of(log)] == [1]
 
@@ -160,7 +161,7 @@ class TestTransactions:
         put(log, ("a", "aborted"), producer=ProducerInfo(7, 0, 0, transactional=True))
         end(log, ControlType.ABORT, 7)
         cleaned(log, [("b", "1")])
-        aborted = wait_for_disk(log.open().aborted, 0, log.log_end_offset)
+        aborted = wait_for_disk(log.open().engine.aborted, 0, log.log_end_offset)
         assert [(found.producer_id, found.first_offset, found.last_offset) for found in aborted] == [(7, 0, 1)]
 
     @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
@@ -172,7 +173,7 @@ class TestTransactions:
         def round_at(wall_ms: int) -> list[int]:
             put(log, ("other", str(wall_ms)))
             closed(log)
-            log.producers.clear()
+            log.open().producers.clear()
             compact(log, wall_ms)
             return [header.base_offset for _, _, header in batches_of(log) if header.is_control]
 
@@ -180,7 +181,7 @@ class TestTransactions:
         assert round_at(LATER_MS + 1) == [1], "from now on its time counts"
         assert round_at(LATER_MS + 1000) == [1]
         assert round_at(LATER_MS + 1001) == []
-        assert wait_for_disk(log.open().aborted, 0, log.log_end_offset) == []
+        assert wait_for_disk(log.open().engine.aborted, 0, log.log_end_offset) == []
 
     def test_open_transactions_are_not_cleaned(self, log: Log) -> None:
         put(log, ("a", "1"))
@@ -188,7 +189,7 @@ class TestTransactions:
         put(log, ("a", "2"), producer=ProducerInfo(7, 0, 0, transactional=True))
         closed(log)
         cleaned(log, [("a", "3")])
-        assert log.first_dirty_offset == 1
+        assert log.offsets.first_dirty_offset == 1
         assert [offset for offset, _, _ in kept(log)] == [0, 1, 2]
 
 
@@ -261,13 +262,13 @@ class TestFiles:
         def look(log: Log) -> None:
             found = kept(log)
             for offset in range(log.log_end_offset):
-                info = wait_for_disk(log.read, offset, 1, Isolation.LOG_END)
+                info = wait_for_disk(log.open().reader.read, offset, 1, Isolation.LOG_END)
                 assert info.size > 0
                 first = next(entry for entry in found if entry[0] >= offset)
-                data = wait_for_disk(log.read_records, offset, 1)
+                data = wait_for_disk(log.open().reader.read_records, offset, 1)
                 assert data
                 assert first in found
-            assert wait_for_disk(log.offset_for_timestamp, NOW_MS) is not None
+            assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS) is not None
 
         look(log)
         log.close()
@@ -309,11 +310,11 @@ def test_without_the_new_files_the_old_segments_stay(log: Log) -> None:
     job = job_for(log)
     before = sorted(name for name in os.listdir(log.path) if "." in name)
     with pytest.raises(StorageError, match="it does not exist"):
-        log.replace(job.segments, 10, NOW_MS, has_aborted=False)
+        log.open().replace(job.segments, 10, NOW_MS, has_aborted=False)
     assert sorted(name for name in os.listdir(log.path) if "." in name) == before
 
 
-Act = Callable[[Log], None]
+Act = Callable[[OpenLog], None]
 
 
 @pytest.mark.parametrize(
@@ -326,6 +327,6 @@ def test_a_replacement_of_deleted_segments_is_rejected(tmp_path: Path, act: Act)
     for _ in range(20):
         put(log, ("a", "x" * 100), ("b", "y" * 100))
     closed(log)
-    segments = log.open().segments()[:-1]
-    act(log)
-    assert not log.replace(segments, 10, NOW_MS, has_aborted=False)
+    segments = log.open().engine.segments()[:-1]
+    act(log.open())
+    assert not log.open().replace(segments, 10, NOW_MS, has_aborted=False)

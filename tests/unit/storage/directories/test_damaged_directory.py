@@ -7,10 +7,12 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
+from storage.directories import log_manager
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.io.disk import Disk
+from storage.log.log import Log
 from tests.support.logs import NOW_MS, append
 from tests.unit.storage.directories.test_log_manager import created, started, write_checkpoints
 
@@ -55,8 +57,7 @@ def test_retention_skips_a_log_that_a_thread_is_opening(manager: LogManager, tmp
     manager.shutdown()
     manager = started(tmp_path)
     log = created(manager)
-    opening = log.opening()
-    assert opening is not None
+    opening = log.open_lookup()
     assert list(manager.retain(NOW_MS)) == []
     opening.run()
     opening.finish()
@@ -68,9 +69,9 @@ def test_retention_continues_after_a_log_that_cannot_be_opened(
 ) -> None:
     logs = [created(manager, partition=partition) for partition in range(2)]
 
-    def refuse(wall_ms: int) -> None:
+    def refuse(_: Log, wall_ms: int) -> bool:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")
 
-    monkeypatch.setattr(type(logs[0]), "retain", lambda _, wall_ms: refuse(wall_ms))
+    monkeypatch.setattr(log_manager, "retain", refuse)
     assert list(manager.retain(NOW_MS)) == logs
     assert f"retention of t-1 failed: no log at {NOW_MS}" in caplog.text

@@ -23,7 +23,7 @@ def test_files_of_trimmed_segments_are_deleted_after_the_delay(manager: LogManag
     log = created(manager)
     fill(log, 6)
     log.high_watermark = 6
-    log.trim(4, NOW_MS)
+    log.open().trim(4, NOW_MS)
     assert deleted_files(tmp_path)
     assert not manager.deletions(NOW_MS + 999)
     delete_due(manager)
@@ -36,10 +36,10 @@ def test_files_are_deleted_as_soon_as_they_are_renamed(manager: LogManager, tmp_
     log = created(manager)
     fill(log, 6)
     log.high_watermark = 6
-    log.trim(3, NOW_MS)
+    log.open().trim(3, NOW_MS)
     held: list[FileOp] = []
     manager.submit = lambda _, change: held.append(change)
-    log.trim(5, NOW_MS)
+    log.open().trim(5, NOW_MS)
     assert deleted_files(tmp_path)
     delete_due(manager)
     assert not deleted_files(tmp_path)

@@ -83,7 +83,7 @@ def test_a_new_partition_has_a_directory_and_a_topic_id(tmp_path: Path) -> None:
     assert manager.logs.get(("t", 1)) is None
     assert disk.syncs == []
     append(log, "a")
-    log.sync_work()()
+    log.open().flush.begin()()
     assert f"{tmp_path}/t-0/partition.metadata" in disk.syncs
 
 
@@ -307,7 +307,7 @@ def test_only_changed_checkpoints_are_written(manager: LogManager, tmp_path: Pat
     flush(log)
     append(log, BIG)
     log.high_watermark = 7
-    log.trim(3, NOW_MS)
+    log.open().trim(3, NOW_MS)
     assert write_checkpoints(manager) == [str(tmp_path)]
     names = ("recovery-point", "log-start", "replication")
     contents = [(tmp_path / f"{name}-offset-checkpoint").read_text() for name in names]
@@ -408,9 +408,9 @@ def test_idle_producers_expire(manager: LogManager) -> None:
     log = created(manager)
     append(log, "a", producer=ProducerInfo(5, 0, 0))
     manager.expire_producers(NOW_MS + 1000)
-    assert list(log.producers.producers) == [5]
+    assert list(log.open().producers.producers) == [5]
     manager.expire_producers(NOW_MS + 86_400_001)
-    assert not log.producers.producers
+    assert not log.open().producers.producers
 
 
 def test_open_descriptors_do_not_grow_with_the_partitions(tmp_path: Path) -> None:
@@ -429,7 +429,7 @@ def test_a_truncation_lowers_the_first_dirty_offset(manager: LogManager, tmp_pat
     log = created(manager, "t", 0)
     for _ in range(6):
         append(log, "x")
-    log.first_dirty_offset = 5
+    log.offsets.first_dirty_offset = 5
     write_checkpoints(manager)
     manager.truncate(log, 3)
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 3}

@@ -59,7 +59,13 @@ def cold(tmp_path):
 
 
 def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
-    return log.read(offset, max_bytes, isolation)
+    opened = log.opened or log.open_lookup()
+    return opened if isinstance(opened, DiskLookup) else opened.reader.read(offset, max_bytes, isolation)
+
+
+def offset_for(log, timestamp):
+    opened = log.opened or log.open_lookup()
+    return opened if isinstance(opened, DiskLookup) else opened.reader.offset_for_timestamp(timestamp)
 
 
 @pytest.mark.parametrize("keeps", [True, False])
@@ -67,7 +73,7 @@ def regions(log, offset, max_bytes=1000, isolation=Isolation.LOG_END):
 def test_reads_do_not_block_on_a_cold_disk(tmp_path, offset, keeps):
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
-    expected = wait_for_disk(log_at(tmp_path, config=CONFIG).read, offset, 1000, Isolation.LOG_END)
+    expected = wait_for_disk(log_at(tmp_path, config=CONFIG).open().reader.read, offset, 1000, Isolation.LOG_END)
     disk.evict_all()
     found, rounds = disk.ask(lambda: regions(log, offset))
     assert [(r.position, r.length) for r in found.regions] == [(r.position, r.length) for r in expected.regions]
@@ -85,7 +91,7 @@ def test_a_scan_progresses_when_the_page_cache_is_lost_repeatedly(tmp_path, keep
     for offset in range(0, 500, 7):
         disk.evict_all()
         found, _ = disk.ask(lambda offset=offset: regions(log, offset))
-        position = wait_for_disk(expected.read, offset, 1000, Isolation.LOG_END).regions[0].position
+        position = wait_for_disk(expected.open().reader.read, offset, 1000, Isolation.LOG_END).regions[0].position
         assert found.regions[0].position == position
 
 
@@ -104,8 +110,7 @@ def test_an_index_longer_than_its_warm_section_is_read_by_a_thread(tmp_path):
 def test_callers_share_the_work_that_opens_a_log(cold):
     _, log = cold
     first = lookup_of(lambda: regions(log, 0))
-    records = produced("a")
-    assert lookup_of(lambda: log.prepare(records, leader_epoch=0, wall_ms=NOW_MS)) is first
+    assert lookup_of(lambda: offset_for(log, NOW_MS)) is first
     assert not log.is_open
     first.run()
     assert not log.is_open, "a thread changes nothing"
@@ -118,12 +123,11 @@ def test_callers_share_the_work_that_opens_a_log(cold):
 
 def test_an_append_waits_only_for_closed_files(cold):
     disk, log = cold
-    prepared, rounds = disk.ask(lambda: log.prepare(produced("a"), leader_epoch=0, wall_ms=NOW_MS))
-    assert rounds == 1
-    log.commit(prepared, NOW_MS) if prepared.write() is None else None
-    close_idle_files(log.open())
+    assert disk.ask(lambda: regions(log, 500))[1] == 1, "the log is opened"
+    append(log, "a")
+    close_idle_files(log.open().engine)
     disk.evict_all()
-    _, rounds = disk.ask(lambda: log.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS))
+    _, rounds = disk.ask(lambda: log.opened.appends.prepare(produced("b"), leader_epoch=0, wall_ms=NOW_MS))
     assert rounds == 1
 
 
@@ -132,28 +136,29 @@ def test_timestamp_lookups_run_in_a_thread(tmp_path, keeps):
     disk = ColdDisk(keeps=keeps)
     log = filled(tmp_path, disk)
     for target in (NOW_MS, NOW_MS + 250, NOW_MS + 10_000):
-        expected = wait_for_disk(log_at(tmp_path, config=CONFIG).offset_for_timestamp, target)
-        assert disk.ask(lambda target=target: log.offset_for_timestamp(target))[0] == expected
-    latest, _ = disk.ask(log.offset_of_max_timestamp)
+        expected = wait_for_disk(log_at(tmp_path, config=CONFIG).open().reader.offset_for_timestamp, target)
+        assert disk.ask(lambda target=target: offset_for(log, target))[0] == expected
+    latest, _ = disk.ask(log.open().reader.offset_of_max_timestamp)
     assert latest == (NOW_MS + 499, 499, 0)
 
 
 def test_a_result_is_discarded_after_the_waiting_callers(cold):
     disk, log = cold
     log.open()
-    lookup = lookup_of(lambda: log.offset_for_timestamp(NOW_MS + 10_000))
+    lookup = lookup_of(lambda: offset_for(log, NOW_MS + 10_000))
     answer(lookup)
-    assert log.offset_for_timestamp(NOW_MS + 10_000) is None
+    assert offset_for(log, NOW_MS + 10_000) is None
     lookup.done()
     append(log, "late", timestamp_ms=NOW_MS + 10_000)
-    found, _ = disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 10_000))
+    found, _ = disk.ask(lambda: offset_for(log, NOW_MS + 10_000))
     assert found == (NOW_MS + 10_000, 500, 0)
 
 
 def test_records_are_read_by_a_thread(cold, tmp_path):
     disk, log = cold
-    expected = bytes(wait_for_disk(log_at(tmp_path, config=CONFIG).read_records, 100, 2000))
-    assert bytes(disk.ask(lambda: log.read_records(100, 2000))[0]) == expected
+    log.open()
+    expected = bytes(wait_for_disk(log_at(tmp_path, config=CONFIG).open().reader.read_records, 100, 2000))
+    assert bytes(disk.ask(lambda: log.opened.reader.read_records(100, 2000))[0]) == expected
 
 
 def test_aborted_transactions_are_read_by_a_thread(tmp_path):
@@ -175,19 +180,19 @@ def test_aborted_transactions_are_read_by_a_thread(tmp_path):
 def test_results_from_before_a_truncation_are_discarded(cold):
     disk, log = cold
     log.open()
-    wait_for_disk(log.read, 450, 1000, Isolation.LOG_END)
-    close_idle_files(log.open())
+    wait_for_disk(log.open().reader.read, 450, 1000, Isolation.LOG_END)
+    close_idle_files(log.open().engine)
     lookup = lookup_of(lambda: regions(log, 420))
-    time = lookup_of(lambda: log.offset_for_timestamp(NOW_MS + 420))
+    time = lookup_of(lambda: offset_for(log, NOW_MS + 420))
     for work in (lookup, time):
         work.run()
-    log.truncate(420)
+    log.open().truncate(420)
     for work in (lookup, time):
         work.finish()
     append(log, "new" * 500, timestamp_ms=NOW_MS + 1000)
     found, _ = disk.ask(lambda: regions(log, 420, EVERYTHING))
     assert found.size > 1500
-    assert disk.ask(lambda: log.offset_for_timestamp(NOW_MS + 420))[0] == (NOW_MS + 1000, 420, 0)
+    assert disk.ask(lambda: offset_for(log, NOW_MS + 420))[0] == (NOW_MS + 1000, 420, 0)
 
 
 def test_a_segment_deleted_during_a_lookup_is_no_disk_error(cold):
@@ -195,10 +200,10 @@ def test_a_segment_deleted_during_a_lookup_is_no_disk_error(cold):
     log.open()
     works = [
         lookup_of(lambda: regions(log, 0)),
-        lookup_of(lambda: log.offset_for_timestamp(NOW_MS)),
-        lookup_of(lambda: log.read_records(0, 100)),
+        lookup_of(lambda: offset_for(log, NOW_MS)),
+        lookup_of(lambda: log.opened.reader.read_records(0, 100)),
     ]
-    log.trim(400, NOW_MS)
+    log.open().trim(400, NOW_MS)
     for work in works:
         answer(work)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: regions(log, 0))
@@ -221,7 +226,7 @@ def test_settings_changed_during_an_open_apply(tmp_path):
     log.update_config(LogConfig(segment_bytes=1000, index_interval_bytes=100))
     answer(opening)
     fill(log, 3)
-    assert len(log.open().segments()) > 1
+    assert len(log.open().engine.segments()) > 1
 
 
 def test_a_corrupt_batch_is_reported_to_the_callers_and_read_again_by_the_next(cold, tmp_path):
@@ -250,10 +255,10 @@ def test_a_disk_error_is_raised_by_the_thread(cold, tmp_path):
 
 
 LOOKUPS = {
-    "opening": lambda log: log.opening(),
+    "opening": lambda log: log.open_lookup(),
     "a batch": lambda log: log.open() and regions(log, 0),
-    "a time": lambda log: log.open() and log.offset_for_timestamp(NOW_MS),
-    "records": lambda log: log.open() and log.read_records(0, 100),
+    "a time": lambda log: log.open() and offset_for(log, NOW_MS),
+    "records": lambda log: log.open().reader.read_records(0, 100),
 }
 
 

@@ -97,7 +97,7 @@ def make_changes(broker: Broker) -> None:
 def test_a_pending_roll_creates_no_file_in_the_new_directory(broker: Broker, file_name: str) -> None:
     append(broker.log, "a", "b", "c", "d")
     broker.hold()
-    broker.log.roll(0)
+    broker.log.open().roll(0)
     new = broker.recreate_during(lambda: make_changes(broker), file_name)
     assert broker.files() == ["partition.metadata"]
     assert (new.log_start_offset, new.log_end_offset) == (0, 0)
@@ -116,7 +116,7 @@ def test_work_on_a_deleted_log_does_not_run(broker: Broker, is_opening: bool) ->
         append(broker.log, "a")
     broker.hold()
     if not is_opening:
-        broker.log.roll(0)
+        broker.log.open().roll(0)
     opener = broker.log._open_work()  # as a reader thread does
     new = broker.recreate()
     late = make_changes if not is_opening else lambda _: broker.log.files.run_guarded(lambda: opener() and None)
@@ -125,13 +125,13 @@ def test_work_on_a_deleted_log_does_not_run(broker: Broker, is_opening: bool) ->
     before = broker.files()
     late(broker)
     assert broker.files() == before
-    assert (broker.directory / f"{0:020d}.log").stat().st_size == new.size_bytes
+    assert (broker.directory / f"{0:020d}.log").stat().st_size == new.open().engine.size_bytes
 
 
 def test_a_pending_write_does_not_reach_the_new_topic(broker: Broker) -> None:
     append(broker.log, "a")
-    prepared = wait_for_disk(broker.log.prepare, produced("late"), leader_epoch=0, wall_ms=NOW_MS)
-    broker.log.open().close_if_written(broker.log.open()._active)  # type: ignore[attr-defined]
+    prepared = wait_for_disk(broker.log.open().appends.prepare, produced("late"), leader_epoch=0, wall_ms=NOW_MS)
+    broker.log.open().engine.close_if_written(broker.log.open().engine._active)  # type: ignore[attr-defined]
     broker.hold()
     new: list[Log] = []
 
@@ -142,7 +142,7 @@ def test_a_pending_write_does_not_reach_the_new_topic(broker: Broker) -> None:
 
     broker.disk.on_open = recreate
     prepared.write()
-    assert (broker.directory / f"{0:020d}.log").stat().st_size == new[0].size_bytes
+    assert (broker.directory / f"{0:020d}.log").stat().st_size == new[0].open().engine.size_bytes
 
 
 @pytest.mark.parametrize("file_name", ["leader-epoch-checkpoint.tmp", "partition.metadata"])
@@ -150,7 +150,7 @@ def test_a_pending_flush_writes_nothing_to_the_new_directory(broker: Broker, fil
     broker.log.assign_epoch(5)
     append(broker.log, "a", epoch=5)
     broker.hold()
-    work = broker.log.sync_work()
+    work = broker.log.open().flush.begin()
     assert work.replacements
     broker.recreate_during(work, file_name)
     assert broker.files() == ["partition.metadata"]

@@ -60,25 +60,25 @@ def test_a_rejected_append_changes_nothing(log: Log) -> None:
 
 
 def test_commits_out_of_order_are_an_assertion_error(log: Log) -> None:
-    wait_for_disk(log.prepare, produced("a"), leader_epoch=0, wall_ms=NOW_MS)
-    later = wait_for_disk(log.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
+    wait_for_disk(log.open().appends.prepare, produced("a"), leader_epoch=0, wall_ms=NOW_MS)
+    later = wait_for_disk(log.open().appends.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     with pytest.raises(AssertionError):
-        log.commit(later, NOW_MS)
+        later.commit(NOW_MS)
 
 
 def test_an_abort_aborts_all_later_appends(log: Log) -> None:
     append(log, "kept")
     producer = [ProducerInfo(9, 0, sequence) for sequence in range(3)]
     lost = [
-        wait_for_disk(log.prepare, produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS)
+        wait_for_disk(log.open().appends.prepare, produced(BIG, BIG, producer=p), leader_epoch=0, wall_ms=NOW_MS)
         for p in producer[::2]
     ]
     first, second = lost
     second.write()
-    log.abort(first)
-    log.abort(second)
-    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(second, NOW_MS))
-    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: log.commit(first, NOW_MS))
+    first.abort()
+    second.abort()
+    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: second.commit(NOW_MS))
+    refused(ErrorCode.KAFKA_STORAGE_ERROR, lambda: first.commit(NOW_MS))
     assert append(log, "next", producer=producer[0]) == 1
     assert append(log, "more", producer=producer[1]) == 2
     assert values_of(log) == [(0, "kept"), (1, "next"), (2, "more")]
@@ -106,16 +106,16 @@ def test_a_failed_append_does_not_change_the_log(make: MakeLog, code: int) -> No
 def test_a_duplicate_batch_returns_its_old_offsets(log: Log) -> None:
     append(log, "before")
     append(log, "a", "b", producer=ProducerInfo(5, 0, 0))
-    size = log.size_bytes
+    size = log.open().engine.size_bytes
     prepared = wait_for_disk(
-        log.prepare, produced("a", "b", producer=ProducerInfo(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS
+        log.open().appends.prepare, produced("a", "b", producer=ProducerInfo(5, 0, 0)), leader_epoch=3, wall_ms=NOW_MS
     )
     assert prepared.size == 0
     prepared.write()
-    info = log.commit(prepared, NOW_MS)
+    info = prepared.commit(NOW_MS)
     assert info == prepared.duplicate
     assert (info.base_offset, info.last_offset, info.duplicate) == (1, 2, True)
-    assert (log.size_bytes, log.log_end_offset, log.latest_epoch) == (size, 3, 0)
+    assert (log.open().engine.size_bytes, log.log_end_offset, log.open().epochs.latest) == (size, 3, 0)
 
 
 def test_each_new_segment_has_a_producer_snapshot(make: MakeLog, tmp_path: Path) -> None:
@@ -123,7 +123,8 @@ def test_each_new_segment_has_a_producer_snapshot(make: MakeLog, tmp_path: Path)
     fill(log, 5, producer_id=5)
     assert snapshots(tmp_path) == [2, 4]
     append(log, BIG, producer=ProducerInfo(5, 0, 5))
-    log.abort(wait_for_disk(log.prepare, produced(BIG, producer=ProducerInfo(5, 0, 6)), leader_epoch=0, wall_ms=NOW_MS))
+    failed = produced(BIG, producer=ProducerInfo(5, 0, 6))
+    wait_for_disk(log.open().appends.prepare, failed, leader_epoch=0, wall_ms=NOW_MS).abort()
     assert snapshots(tmp_path) == [2, 4]
     log.close()
     assert snapshots(tmp_path) == [2, 4, 6]
@@ -149,13 +150,13 @@ def test_an_open_transaction_holds_the_last_stable_offset(log: Log) -> None:
     append(log, "a", "b", producer=ProducerInfo(5, 0, 0, transactional=True))
     append(log, "behind")
     log.high_watermark = 4
-    assert log.last_stable_offset == 1
+    assert log.open().reader.last_stable_offset == 1
     assert values_of(log, 0, Isolation.LAST_STABLE) == [(0, "plain")]
     assert len(values_of(log, 0, Isolation.HIGH_WATERMARK)) == 4
     end(log, 5, ControlType.COMMIT)
-    assert log.last_stable_offset == 1
+    assert log.open().reader.last_stable_offset == 1
     log.high_watermark = 5
-    assert log.last_stable_offset == 5
+    assert log.open().reader.last_stable_offset == 5
     assert len(values_of(log, 0, Isolation.LAST_STABLE)) == 4
 
 
@@ -170,14 +171,14 @@ def test_reads_return_the_aborted_transactions_of_their_range(make: MakeLog, res
     if restart != "none":
         log = make(is_clean=restart == "clean")
     log.high_watermark = log.log_end_offset
-    first = wait_for_disk(log.read, 0, EVERYTHING, Isolation.LAST_STABLE).aborted
+    first = wait_for_disk(log.open().reader.read, 0, EVERYTHING, Isolation.LAST_STABLE).aborted
     assert first is not None
     assert (first[0].producer_id, first[0].first_offset, first[0].last_offset) == (5, 0, 1)
-    last = wait_for_disk(log.read, 4, EVERYTHING, Isolation.LAST_STABLE).aborted
+    last = wait_for_disk(log.open().reader.read, 4, EVERYTHING, Isolation.LAST_STABLE).aborted
     assert last is not None
     assert [(found.producer_id, found.first_offset) for found in last] == [(7, 4)]
-    assert wait_for_disk(log.read, 0, EVERYTHING, Isolation.HIGH_WATERMARK).aborted is None
-    assert wait_for_disk(log.read, 7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
+    assert wait_for_disk(log.open().reader.read, 0, EVERYTHING, Isolation.HIGH_WATERMARK).aborted is None
+    assert wait_for_disk(log.open().reader.read, 7, EVERYTHING, Isolation.LAST_STABLE).aborted == []
 
 
 def test_a_marker_of_an_old_coordinator_epoch_is_rejected(log: Log) -> None:
@@ -201,11 +202,11 @@ def test_a_follower_log_equals_its_leaders_bytes(make: MakeLog, tmp_path: Path) 
     assert info is not None
     assert (info.base_offset, info.last_offset) == (0, leader.log_end_offset - 1)
     assert bytes_of(follower) == everything
-    assert follower.latest_epoch == 2
-    assert [follower.epoch_of(offset) for offset in range(4)] == [0, 0, 2, 2]
+    assert follower.open().epochs.latest == 2
+    assert [follower.open().epochs.epoch_at(offset) for offset in range(4)] == [0, 0, 2, 2]
     follower.high_watermark = info.last_offset + 1
-    assert wait_for_disk(follower.read, 0, EVERYTHING, Isolation.LAST_STABLE).aborted == wait_for_disk(
-        leader.open().aborted, 0, 100
+    assert wait_for_disk(follower.open().reader.read, 0, EVERYTHING, Isolation.LAST_STABLE).aborted == wait_for_disk(
+        leader.open().engine.aborted, 0, 100
     )
     assert append(follower, "x", producer=ProducerInfo(5, 0, 2), epoch=3) == 5
 
@@ -228,10 +229,10 @@ def test_an_empty_follower_starts_at_the_leaders_batch(make: MakeLog) -> None:
     leader = make()
     append(leader, "a", "b", "c")
     follower = make(topic="u")
-    follower.truncate_fully(1)
+    follower.open().truncate_fully(1)
     append_as_follower(follower, bytes_of(leader))
     assert (follower.log_start_offset, follower.log_end_offset) == (1, 3)
-    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: wait_for_disk(follower.read, 0, 1, Isolation.LOG_END))
+    refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: wait_for_disk(follower.open().reader.read, 0, 1, Isolation.LOG_END))
     assert [offset for offset, _ in values_of(follower, 1)] == [0, 1, 2], "whole batches are sent"
 
 

@@ -70,7 +70,7 @@ def reopened(root: Path) -> Log:
 
 
 def engine_of(log: Log) -> SegmentEngine:
-    engine = log.open()
+    engine = log.open().engine
     assert isinstance(engine, SegmentEngine)
     return engine
 
@@ -86,7 +86,7 @@ def opened_by(view: SegmentsView) -> list[int]:
 def test_a_view_shares_the_files_of_the_engine_and_opens_others(tmp_path: Path) -> None:
     log = reopened(tmp_path)
     engine = engine_of(log)
-    wait_for_disk(log.read, 7, 1 << 20, Isolation.LOG_END)
+    wait_for_disk(log.open().reader.read, 7, 1 << 20, Isolation.LOG_END)
     view = engine.view()
     assert opened_by(view) == []
     for offset in (7, 9):
@@ -146,28 +146,28 @@ def test_many_segments_are_synced_a_few_at_a_time(tmp_path: Path) -> None:
     fill(log, MANY)
     before, reached, is_complete = disk.open_files, [], False
     while not is_complete:
-        assert log.is_flush_due(NOW_MS)
-        work = log.sync_work(SEGMENTS_AT_A_TIME)
+        assert log.open().flush.is_due(log.config, NOW_MS)
+        work = log.open().flush.begin(SEGMENTS_AT_A_TIME)
         assert disk.open_files - before <= 5 * SEGMENTS_AT_A_TIME
         work()
-        log.flushed(work.end_offset)
+        log.open().flush.complete(work.end_offset)
         reached.append(log.flushed_end_offset)
         assert log.recovery_point <= work.end_offset
         is_complete = work.is_complete
         del work
     assert reached == list(range(SEGMENTS_AT_A_TIME, MANY + 1, SEGMENTS_AT_A_TIME))
-    assert log.decided_end_offset == log.recovery_point + 1 == MANY
-    assert not log.is_flush_due(NOW_MS)
+    assert log.open().flush.decided_end_offset == log.recovery_point + 1 == MANY
+    assert not log.open().flush.is_due(log.config, NOW_MS)
 
 
 def test_appends_between_partial_syncs_are_covered_by_the_last_one(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=CONFIG)
     fill(log, 2 * SEGMENTS_AT_A_TIME)
     for _ in range(3):
-        work = log.sync_work(SEGMENTS_AT_A_TIME)
+        work = log.open().flush.begin(SEGMENTS_AT_A_TIME)
         append(log, "x" * 300)
         work()
-        log.flushed(work.end_offset)
+        log.open().flush.complete(work.end_offset)
     assert work.is_complete
     assert log.flushed_end_offset == work.end_offset == log.log_end_offset - 1
 
@@ -175,14 +175,16 @@ def test_appends_between_partial_syncs_are_covered_by_the_last_one(tmp_path: Pat
 def test_a_partial_sync_covers_no_pending_append(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=LogConfig(segment_bytes=800))
     append(log, BIG)
-    under_way = [wait_for_disk(log.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)]
-    work = log.sync_work(1)
+    under_way = [
+        wait_for_disk(log.open().appends.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2)
+    ]
+    work = log.open().flush.begin(1)
     assert (work.end_offset, log.log_end_offset) == (1, 1)
     work()
-    log.flushed(work.end_offset)
+    log.open().flush.complete(work.end_offset)
     for prepared in under_way:
         prepared.write()
-        log.commit(prepared, NOW_MS)
+        prepared.commit(NOW_MS)
     assert (log.flushed_end_offset, log.log_end_offset) == (1, 3)
 
 
@@ -193,10 +195,10 @@ def test_a_partial_sync_decides_no_transaction_that_ends_above_it(tmp_path: Path
     append_records(log, marker(ControlType.COMMIT, 1, 0), origin=AppendOrigin.COORDINATOR)
     settled = []
     for most in (1, None):
-        work = log.sync_work(most)
+        work = log.open().flush.begin(most)
         work()
-        log.flushed(work.end_offset)
-        settled.append((work.end_offset, log.decided_end_offset))
+        log.open().flush.complete(work.end_offset)
+        settled.append((work.end_offset, log.open().flush.decided_end_offset))
     assert settled == [(1, 0), (3, 3)]
 
 
@@ -251,7 +253,7 @@ def test_no_segment_is_deleted_before_an_older_one(tmp_path: Path) -> None:
     log.high_watermark = 5
     changes: list[FileOp] = []
     log.files.submit = changes.append
-    log.trim(3, NOW_MS)
+    log.open().trim(3, NOW_MS)
     for change in changes:
         with suppress(StorageError):
             change()

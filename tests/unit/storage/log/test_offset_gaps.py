@@ -94,7 +94,7 @@ def test_a_gap_after_recent_appends_is_a_loss_even_in_a_compacted_segment(tmp_pa
     end_offset = log.log_end_offset
     put(log, ("more", "v"))
     put(log, ("and more", "v"))
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     log.close()
     without_its_end(tmp_path, 0)
     assert recovered(tmp_path, log.config, Checkpoint(recovery_point=end_offset - 1)).log_end_offset == end_offset + 1
@@ -109,7 +109,7 @@ def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> No
     put(log, ("last", "v"))
     compact(log, NOW_MS)
     expected = kept(log)
-    assert len(log.open().segments()) > 3
+    assert len(log.open().engine.segments()) > 3
     log.close()
     again = recovered(tmp_path, replace(log.config, cleanup_policy=frozenset({"delete"})), Checkpoint())
     assert kept(again) == expected
@@ -119,7 +119,7 @@ def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> No
 def test_an_empty_segment_after_an_empty_one_is_a_loss(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=DELETED)
     put(log, ("a", "v"))
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     log.close()
     (tmp_path / "t-0" / f"{0:020d}.log").write_bytes(b"")
     assert recovered(tmp_path, DELETED, Checkpoint()).log_end_offset == 0

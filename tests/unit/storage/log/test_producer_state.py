@@ -233,9 +233,9 @@ def outcome(state: ProducerState, batch: BatchHeader, in_flight: list[BatchHeade
         return error.code
 
 
-def held_back(state: ProducerState) -> tuple[int | None, int | None]:
+def held_back(state: ProducerState, high_watermark: int = 0) -> tuple[int | None, int | None]:
     """First undecided and first unstable offset."""
-    return state.first_undecided_offset, state.first_unstable_offset
+    return state.first_undecided_offset, state.first_unstable_offset(high_watermark)
 
 
 # ---- transactions ------------------------------------------------------------------------------------------
@@ -250,14 +250,11 @@ def test_the_oldest_open_transaction_is_the_first_unstable_offset(state: Produce
     done = state.update(marker_at(13, producer_id=1), ABORT)
     assert done == CompletedTransaction(1, 10, 13, is_aborted=True, last_stable_offset=11)
     assert held_back(state) == (11, 10)
-    state.on_high_watermark_updated(13)
-    assert held_back(state) == (11, 10)
-    state.on_high_watermark_updated(14)
-    assert held_back(state) == (11, 11)
+    assert held_back(state, 13) == (11, 10)
+    assert held_back(state, 14) == (11, 11)
     done = state.update(marker_at(14, producer_id=2), COMMIT)
     assert done == CompletedTransaction(2, 11, 14, is_aborted=False, last_stable_offset=15)
-    state.on_high_watermark_updated(15)
-    assert held_back(state) == (None, None)
+    assert held_back(state, 15) == (None, None)
 
 
 def test_a_transaction_may_start_at_offset_0(state: ProducerState) -> None:
@@ -273,7 +270,7 @@ def test_a_transaction_may_start_at_offset_0(state: ProducerState) -> None:
 
 def test_a_marker_without_a_transaction_ends_nothing(state: ProducerState) -> None:
     assert state.update(marker_at(0), COMMIT) is None
-    assert state.first_unstable_offset is None
+    assert state.first_unstable_offset(0) is None
     assert state.producers[7].coordinator_epoch == 3
 
 

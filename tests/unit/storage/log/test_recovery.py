@@ -36,15 +36,15 @@ def test_producer_state_is_the_same_after_a_crash(make: MakeLog, point: int) -> 
     log = make()
     fill(log, 3, producer_id=5)
     fill(log, 6, producer_id=6)
-    log.sync_work()()
-    before = {known: producer.batches[-1] for known, producer in log.producers.producers.items()}
+    log.open().flush.begin()()
+    before = {known: producer.batches[-1] for known, producer in log.open().producers.producers.items()}
     again = make(is_clean=False, checkpoint=Checkpoint(point, 0, 0))
-    after = again.producers.producers
+    after = again.open().producers.producers
     assert {known: producer.batches[-1] for known, producer in after.items()} == before
     for producer in after.values():
         assert len(set(producer.batches)) == len(producer.batches), "no batch twice"
         assert list(producer.batches) == sorted(producer.batches)
-    assert again.producers.snapshot() == log.producers.snapshot()
+    assert again.open().producers.snapshot() == log.open().producers.snapshot()
 
 
 @pytest.mark.parametrize("is_clean", [True, False], ids=["stopped", "killed"])
@@ -55,13 +55,13 @@ def test_retried_batches_are_known_after_a_restart(make: MakeLog, is_clean: bool
         append(log, BIG, producer=ProducerInfo(5, 0, number))
         append(log, BIG, producer=ProducerInfo(6, 0, number))
     append(log, BIG, producer=ProducerInfo(6, 1, 0))
-    log.sync_work()()
-    before = {known: producer.batches for known, producer in log.producers.producers.items()}
+    log.open().flush.begin()()
+    before = {known: producer.batches for known, producer in log.open().producers.producers.items()}
     if is_clean:
         log.close()
     again = make(is_clean=is_clean, checkpoint=Checkpoint(14, 0, 0))
     again.open()
-    assert {known: producer.batches for known, producer in again.producers.producers.items()} == before
+    assert {known: producer.batches for known, producer in again.open().producers.producers.items()} == before
     assert append(again, BIG, producer=ProducerInfo(5, 0, 3)) == 6, "which is a duplicate"
     assert again.log_end_offset == 15
 
@@ -77,7 +77,7 @@ def test_batches_before_a_snapshot_may_be_corrupt(make: MakeLog, tmp_path: Path)
     again = make()
     again.open()
     assert again.log_end_offset == 7
-    assert [batch[1] for batch in again.producers.producers[5].batches][-1] == 6
+    assert [batch[1] for batch in again.open().producers.producers[5].batches][-1] == 6
 
 
 def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_path: Path) -> None:
@@ -89,7 +89,7 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
     again = make(is_clean=False)
     again.open()
     assert {path: path.read_bytes() for path in (tmp_path / "t-0").glob("*.snapshot")} == before
-    again.roll(NOW_MS)
+    again.open().roll(NOW_MS)
     end = make(is_clean=False)
     end.open()
     assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
@@ -98,14 +98,14 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
 def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, producer_id=5)
-    wait_for_disk(log.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS).write()
+    wait_for_disk(log.open().appends.prepare, produced(BIG), leader_epoch=0, wall_ms=NOW_MS).write()
     assert snapshots(tmp_path) == []
     again = make(is_clean=False)
     assert again.log_end_offset == 3
     assert snapshots(tmp_path) == [2]
     again.high_watermark = 3
-    again.trim(2, NOW_MS)
-    assert list(make(is_clean=False, checkpoint=Checkpoint(0, 2, 2)).producers.producers) == [5]
+    again.open().trim(2, NOW_MS)
+    assert list(make(is_clean=False, checkpoint=Checkpoint(0, 2, 2)).open().producers.producers) == [5]
 
 
 def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp_path: Path) -> None:
@@ -115,8 +115,8 @@ def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp
     again = make(is_clean=False, checkpoint=Checkpoint(5, 0, 5))
     assert again.log_end_offset == 5
     assert snapshots(tmp_path) == [2, 4]
-    again.trim(4, NOW_MS)
-    assert make(is_clean=False, checkpoint=Checkpoint(5, 4, 5)).producers.producers[5].batches[-1][1] == 4
+    again.open().trim(4, NOW_MS)
+    assert make(is_clean=False, checkpoint=Checkpoint(5, 4, 5)).open().producers.producers[5].batches[-1][1] == 4
 
 
 def test_without_its_snapshot_the_recovery_start_is_restored_from_the_batches_below_it(
@@ -124,7 +124,7 @@ def test_without_its_snapshot_the_recovery_start_is_restored_from_the_batches_be
 ) -> None:
     log = make()
     append(log, b"a", producer=ProducerInfo(5, 0, 0, transactional=True))
-    log.roll(NOW_MS)
+    log.open().roll(NOW_MS)
     append_records(log, marker(ControlType.ABORT, 5, 0), origin=AppendOrigin.COORDINATOR)
     (tmp_path / "t-0" / f"{1:020d}.snapshot").write_bytes(b"torn")
     make(is_clean=False, checkpoint=Checkpoint(1, 0, 0)).open()
@@ -182,22 +182,22 @@ def test_a_truncation_does_not_restore_an_invalid_snapshot(make: MakeLog, tmp_pa
     (tmp_path / "t-0" / f"{5:020d}.snapshot").write_bytes(others.snapshot())
     append(make(), BIG)
     again = make(is_clean=False, checkpoint=Checkpoint(4, 0, 5))
-    again.truncate(5)
+    again.open().truncate(5)
     assert again.log_end_offset == 5
-    assert again.producers.producers == {}
+    assert again.open().producers.producers == {}
 
 
 def test_epochs_of_the_scanned_range_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, epoch=1)
     fill(log, 2, epoch=5)
-    log.sync_work()()
-    log.truncate(2)
+    log.open().flush.begin()()
+    log.open().truncate(2)
     fill(log, 2, epoch=3)
     assert (tmp_path / "t-0" / "leader-epoch-checkpoint").read_text() == "0\n2\n1 0\n5 2\n"
     again = make(is_clean=False)
-    assert [again.epoch_of(offset) for offset in range(4)] == [1, 1, 3, 3]
-    assert again.latest_epoch == 3
+    assert [again.open().epochs.epoch_at(offset) for offset in range(4)] == [1, 1, 3, 3]
+    assert again.open().epochs.latest == 3
 
 
 def test_epochs_outside_the_log_are_removed(make: MakeLog, tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_epochs_outside_the_log_are_removed(make: MakeLog, tmp_path: Path) -> No
     log.close()
     (tmp_path / "t-0" / "leader-epoch-checkpoint").write_text("0\n4\n0 0\n1 1\n2 2\n7 6\n")
     again = make(checkpoint=Checkpoint(6, 4, 6))
-    assert again.latest_epoch == 2
-    assert [again.epoch_of(offset) for offset in (3, 4)] == [-1, 2]
+    assert again.open().epochs.latest == 2
+    assert [again.open().epochs.epoch_at(offset) for offset in (3, 4)] == [-1, 2]
 
 
 def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> None:
@@ -215,10 +215,10 @@ def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> 
     fill(log, 5, producer_id=5)
     log.close()
     (tmp_path / "t-0" / f"{5:020d}.snapshot").unlink()
-    assert make().producers.producers[5].batches[-1][1] == 4, "from the snapshot at 4"
+    assert make().open().producers.producers[5].batches[-1][1] == 4, "from the snapshot at 4"
     for path in (tmp_path / "t-0").glob("*.snapshot"):
         path.unlink()
-    assert make().producers.producers == {}
+    assert make().open().producers.producers == {}
 
 
 def test_with_log_append_time_all_records_have_one_timestamp() -> None:
@@ -239,7 +239,7 @@ def test_epochs_and_producers_are_rebuilt_from_the_log_files_alone(make: MakeLog
             path.unlink()
     again = make(is_clean=False)
     assert [offset for offset, _ in values_of(again)] == list(range(5))
-    assert [again.epoch_of(offset) for offset in range(5)] == list(range(5))
+    assert [again.open().epochs.epoch_at(offset) for offset in range(5)] == list(range(5))
     assert append(again, "x", producer=ProducerInfo(5, 0, 5)) == 5
 
 
@@ -258,7 +258,7 @@ def test_an_unreadable_epoch_file_is_rebuilt_from_the_batches(
     again = make(is_clean=is_clean)
     again.open()
     assert LEADER_EPOCHS in caplog.text
-    assert [again.end_offset_for_epoch(epoch) for epoch in range(3)] == [(0, 3), (1, 6), (2, 9)]
+    assert [again.open().end_offset_for_epoch(epoch) for epoch in range(3)] == [(0, 3), (1, 6), (2, 9)]
     again.close()
     assert checkpoint.read_bytes() == before
 
@@ -274,7 +274,7 @@ def test_snapshots_of_replaced_segments_are_deleted_at_the_open(tmp_path: Path, 
     (path / f"{0:020d}.log.swap").write_bytes(b"".join([part.read_bytes() for part in logs]))
     again = log_at(tmp_path, config=config, is_clean=is_clean)
     assert [offset for offset, _ in values_of(again)] == list(range(5))
-    assert [segment.base_offset for segment in again.open().segments()] == [0, 3, 4]
+    assert [segment.base_offset for segment in again.open().engine.segments()] == [0, 3, 4]
     assert snapshots(tmp_path) == [3, 4, 5]
 
 
@@ -286,7 +286,7 @@ def test_a_clean_log_with_a_corrupt_snapshot_replays_the_batches(make: MakeLog, 
     newest = max((tmp_path / "t-0").glob("*.snapshot"))
     newest.write_bytes(newest.read_bytes()[:-3])
     again = make()
-    assert list(again.producers.producers) == [5]
+    assert list(again.open().producers.producers) == [5]
     assert append(again, "x", producer=ProducerInfo(5, 0, 7)) == 7
 
 

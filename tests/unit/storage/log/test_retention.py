@@ -8,6 +8,7 @@ import pytest
 
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
+from storage.log.retention import is_retention_due, retain
 from tests.support.logs import NOW_MS, SMALL, MakeLog, append, fill, flush, produced, values_of
 
 
@@ -23,7 +24,7 @@ def log(make: MakeLog) -> Log:
 def kept(log: Log, wall_ms: int, **settings: object) -> list[int]:
     """The offsets left by a retention pass with these settings."""
     log.update_config(replace(log.config, **settings))  # type: ignore[arg-type]
-    log.retain(wall_ms)
+    retain(log, wall_ms)
     return [offset for offset, _ in values_of(log)]
 
 
@@ -40,7 +41,7 @@ def test_segments_expire_by_the_age_of_their_latest_record(make: MakeLog) -> Non
 
 
 def test_segments_expire_while_the_rest_exceeds_retention_bytes(log: Log) -> None:
-    size = log.size_bytes
+    size = log.open().engine.size_bytes
     third = size // 3
     assert kept(log, NOW_MS, retention_bytes=size - third + 1) == [0, 1, 2, 3, 4, 5]
     assert kept(log, NOW_MS, retention_bytes=size - third) == [2, 3, 4, 5]
@@ -77,10 +78,10 @@ def test_no_segment_at_or_above_the_high_watermark_expires(make: MakeLog) -> Non
 
 
 def test_retention_waits_for_pending_appends(log: Log) -> None:
-    prepared = wait_for_disk(log.prepare, produced("x"), leader_epoch=0, wall_ms=NOW_MS)
+    prepared = wait_for_disk(log.open().appends.prepare, produced("x"), leader_epoch=0, wall_ms=NOW_MS)
     assert kept(log, NOW_MS * 2, retention_ms=1) == [0, 1, 2, 3, 4, 5]
     prepared.write()
-    log.commit(prepared, NOW_MS)
+    prepared.commit(NOW_MS)
     assert kept(log, NOW_MS * 2) == [4, 5, 6]
 
 
@@ -89,10 +90,10 @@ def test_a_closed_log_is_not_opened_before_a_segment_can_expire(make: MakeLog) -
     fill(log, 6, step_ms=100)
     flush(log)
     log.high_watermark = 6
-    assert log.is_retention_due(0)
-    log.retain(NOW_MS)
+    assert is_retention_due(log, 0)
+    retain(log, NOW_MS)
     assert log.release()
-    assert not log.is_retention_due(NOW_MS + 1100)
-    assert log.is_retention_due(NOW_MS + 1101)
+    assert not is_retention_due(log, NOW_MS + 1100)
+    assert is_retention_due(log, NOW_MS + 1101)
     log.update_config(replace(SMALL, retention_ms=10))
-    assert log.is_retention_due(NOW_MS)
+    assert is_retention_due(log, NOW_MS)

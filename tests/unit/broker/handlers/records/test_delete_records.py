@@ -15,6 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.logs import DeleteRecordsRequest, DeleteRecordsResponse
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, StorageError
+from storage.log.open_log import OpenLog
 from tests.support.deny import Deny
 from tests.support.messages import message
 from tests.support.replica_harness import Answer, HeldIoExecutor, ReplicaHarness, fetched
@@ -207,7 +208,7 @@ def test_a_failed_disk_is_a_storage_error(harness: ReplicaHarness, monkeypatch: 
     def fail(*_: Any) -> None:
         raise StorageError("rename", "x", OSError(5, "Input/output error"))
 
-    monkeypatch.setattr(type(harness.partition().log), "trim", fail)
+    monkeypatch.setattr(OpenLog, "trim", fail)
     assert rows(delete(harness, ("t", 0, 1))) == [("t", 0, -1, E.KAFKA_STORAGE_ERROR)]
     assert harness.partition().is_offline
 

@@ -15,6 +15,7 @@ from protocol.messages.produce_fetch import (
 )
 from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
+from storage.log.log_reader import LogReader
 from tests.support.deny import Deny
 from tests.support.messages import message
 from tests.support.replica_harness import NOW_MS, ReplicaHarness
@@ -158,7 +159,7 @@ def test_failing_disk_is_a_storage_error(harness, monkeypatch):
     def fail(*_, **__):
         raise StorageError("read", "x")
 
-    monkeypatch.setattr(type(harness.partition().log), "offset_for_timestamp", fail)
+    monkeypatch.setattr(LogReader, "offset_for_timestamp", fail)
     assert ask(harness, NOW_MS)[0] == ErrorCode.KAFKA_STORAGE_ERROR
     assert ask(harness, LATEST)[0] == ErrorCode.KAFKA_STORAGE_ERROR
 

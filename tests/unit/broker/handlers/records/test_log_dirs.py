@@ -67,7 +67,7 @@ def test_describing_log_dirs_does_not_open_logs(harness: ReplicaHarness) -> None
     harness.create(partitions=2)
     harness.load(index=0, batches=2, size=700)
     log = harness.partition().log
-    size = log.size_bytes
+    size = log.open().engine.size_bytes
     log.close()
     found = logs(*described(ask(harness, everything=True)))
     assert found["t", 0].partition_size == size > 1400

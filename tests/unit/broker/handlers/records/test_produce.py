@@ -52,7 +52,8 @@ def test_log_append_time_is_returned(tmp_path):
     harness.create("t", message_timestamp_type="LogAppendTime")
     harness.wall_ms += 5
     assert produced(harness.produce()).log_append_time_ms == NOW_MS + 5
-    assert wait_for_disk(harness.partition().log.offset_for_timestamp, NOW_MS + 5) == (NOW_MS + 5, 0, 0)
+    reader = harness.partition().log.open().reader
+    assert wait_for_disk(reader.offset_for_timestamp, NOW_MS + 5) == (NOW_MS + 5, 0, 0)
 
 
 def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness):

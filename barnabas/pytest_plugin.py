@@ -15,7 +15,6 @@ import os
 import re
 import secrets
 from collections.abc import Iterator
-from typing import Protocol
 
 import pytest
 
@@ -26,14 +25,6 @@ SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
 """The default rebalance delay of three seconds is too long for tests."""
 _RUN = secrets.token_hex(4)
 _numbers = itertools.count(1)
-
-
-class KafkaBroker(Protocol):
-    """A broker, started here or elsewhere."""
-
-    @property
-    def bootstrap(self) -> str:
-        """The bootstrap server, as HOST:PORT."""
 
 
 class ForeignBroker:
@@ -62,7 +53,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.fixture(scope="session")
-def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
+def kafka_broker(pytestconfig: pytest.Config) -> Iterator[Broker | ForeignBroker]:
     """A running broker for the whole session; clients connect to `.bootstrap`."""
     foreign = pytestconfig.getoption("--kafka-bootstrap")
     if foreign:
@@ -75,7 +66,7 @@ def kafka_broker(pytestconfig: pytest.Config) -> Iterator[KafkaBroker]:
 
 
 @pytest.fixture
-def kafka_topic(kafka_broker: KafkaBroker, request: pytest.FixtureRequest) -> str:
+def kafka_topic(kafka_broker: Broker | ForeignBroker, request: pytest.FixtureRequest) -> str:
     """The name of a new topic with four partitions."""
     test = re.sub(r"[^A-Za-z0-9._-]+", "-", request.node.name).strip("-.")[:150]
     name = f"{test}-{_RUN}-{next(_numbers)}"

@@ -110,23 +110,24 @@ class ProgressListener(StreamingQueryListener):
 
 def lag_of(progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Returns the lag of each partition at the end of a batch."""
-    found: dict[TopicPartition, int] = {}
-    for source in progress["sources"]:
-        if source["description"].startswith(KAFKA_SOURCE) and source.get("latestOffset") and source["endOffset"]:
-            for topic, latest in source["latestOffset"].items():
-                ends = source["endOffset"].get(topic, {})
-                found.update({TopicPartition(topic, int(n)): end - ends[n] for n, end in latest.items() if n in ends})
-    return found
+    ends, latest = end_offsets_of(progress), _offsets(progress, "latestOffset")
+    return {tp: latest[tp] - end for tp, end in ends.items() if tp in latest}
 
 
 def end_offsets_of(progress: Mapping[str, Any]) -> dict[TopicPartition, int]:
     """Returns the end offsets of a batch."""
-    found = {}
-    for source in progress["sources"]:
-        if source["description"].startswith(KAFKA_SOURCE) and source["endOffset"]:
-            for topic, ends in source["endOffset"].items():
-                found.update({TopicPartition(topic, int(number)): int(end) for number, end in ends.items()})
-    return found
+    return _offsets(progress, "endOffset")
+
+
+def _offsets(progress: Mapping[str, Any], field: str) -> dict[TopicPartition, int]:
+    """Offsets of the Kafka sources; a source may report none."""
+    return {
+        TopicPartition(topic, int(number)): int(offset)
+        for source in progress["sources"]
+        if source["description"].startswith(KAFKA_SOURCE)
+        for topic, offsets in (source.get(field) or {}).items()
+        for number, offset in offsets.items()
+    }
 
 
 def _samples(reports: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:

@@ -96,7 +96,7 @@ def read_settings(path: Path, job: str, kinds: Mapping[str, Iterable[type]]) -> 
         if name not in kinds:
             raise JobError(f"{path} has a table [{name}], and there is no such job: {', '.join(sorted(kinds))}.")
     common = {name: value for name, value in document.items() if name not in tables}
-    known = {kind: dict(_hints(kinds[kind])) for kind in kinds}
+    known = {name: {field.name: hint for kind in kinds[name] for field, hint in _fields(kind)} for name in kinds}
     found: dict[str, Any] = {}
     for where, values in (("", common), (f" in [{job}]", tables.get(job, {}))):
         for key, value in values.items():
@@ -133,10 +133,6 @@ def build_settings(job: str, kind: type[T], values: Mapping[str, Any]) -> T:
 def _fields(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
     hints = typing.get_type_hints(kind)
     return [(field, _without_none(hints[field.name])) for field in dataclasses.fields(typing.cast("Any", kind))]
-
-
-def _hints(kinds: Iterable[type]) -> Iterable[tuple[str, Any]]:
-    return [(field.name, hint) for kind in kinds for field, hint in _fields(kind)]
 
 
 def _without_none(hint: Any) -> Any:

@@ -13,10 +13,10 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from broker.tools.check import DirectoryCheck, Progress
-from broker.tools.dry_run import RecoveryRun, dry_run
+from broker.tools.dry_run import RecoveryRun
 from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_identity
 from broker.tools.recovery_summary import describe_changes
 from replication.metadata.image import MetadataImage
@@ -99,7 +99,7 @@ def _run_doctor(disk: Disk, node: Node, *, repair: bool, progress: Progress) -> 
     before = check_node(disk, node, progress)
     if not repair or before.repair is None or before.repair.refusals:
         return DoctorResult(before, None)
-    _run_repair(RecoveryRun(disk, node), before.checkup)
+    RecoveryRun(disk, node).run(**_repair_options(before.checkup))
     return DoctorResult(before, check_node(disk, node, progress))
 
 
@@ -108,15 +108,11 @@ def check_node(disk: Disk, node: Node, progress: Progress) -> CheckResult:
     checkup = DirectoryCheck(disk, node, _read_image(disk, node))
     checkup.run(progress)
     damaged = {path for path, check in checkup.partitions.items() if check.issues}
-    rehearsal, run = dry_run(node)
-    run.run(directories_to_open=damaged)
-    findings = checkup.findings + _unreported(run.refusals, checkup.findings)
-    start = DryRunResult(run.refusals, _changes_by_directory(rehearsal, run, damaged))
+    start = _dry_run(node, damaged, directories_to_open=damaged)
+    findings = checkup.findings + _unreported(start.refusals, checkup.findings)
     repair = None
     if max([finding.severity for finding in findings], default=Severity.NOTE) > Severity.NOTE or not checkup.is_clean:
-        rehearsal, run = dry_run(node)
-        _run_repair(run, checkup)
-        repair = DryRunResult(run.refusals, _changes_by_directory(rehearsal, run, damaged))
+        repair = _dry_run(node, damaged, **_repair_options(checkup))
     return CheckResult(node, findings, start, repair, checkup)
 
 
@@ -124,18 +120,18 @@ def _read_image(disk: Disk, node: Node) -> MetadataImage | None:
     """The metadata image, if necessary without the corrupt files."""
     if not node.has_metadata:
         return None
-    _, run = dry_run(node)
+    run = RecoveryRun(DryRunDisk(), node)
     run.run()
     if run.image is None:
         checkup = DirectoryCheck(disk, node, None)
         checkup.check_metadata()
-        _, run = dry_run(node)
+        run = RecoveryRun(DryRunDisk(), node)
         run.run(corrupt_files=checkup.corrupt_files)
     return run.image
 
 
-def _run_repair(run: RecoveryRun, checkup: DirectoryCheck) -> None:
-    run.run(corrupt_files=checkup.corrupt_files, recovery_points=checkup.recovery_points)
+def _repair_options(checkup: DirectoryCheck) -> dict[str, Any]:
+    return {"corrupt_files": checkup.corrupt_files, "recovery_points": checkup.recovery_points}
 
 
 def _unreported(refusals: list[Issue], findings: list[Issue]) -> list[Issue]:
@@ -144,11 +140,15 @@ def _unreported(refusals: list[Issue], findings: list[Issue]) -> list[Issue]:
     return [refusal for refusal in refusals if refusal.text.split(": ", 1)[-1] not in known]
 
 
-def _changes_by_directory(disk: DryRunDisk, run: RecoveryRun, damaged: set[str]) -> dict[str, list[str]]:
+def _dry_run(node: Node, damaged: set[str], **options: Any) -> DryRunResult:
+    """Runs a recovery with these options of `RecoveryRun.run`, and changes nothing."""
+    disk = DryRunDisk()
+    run = RecoveryRun(disk, node)
+    run.run(**options)
     changes: dict[str, list[FileChange]] = {}
     for change in disk.changes():
         changes.setdefault(os.path.dirname(change.path), []).append(change)
     texts = {path: describe_changes(changes.get(path, []), run.ends.get(path)) for path in changes.keys() | damaged}
     for path in disk.renamed_directories:
         texts[path] = ["renames it to a stray"]
-    return texts
+    return DryRunResult(run.refusals, texts)

@@ -23,7 +23,6 @@ from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import read_metadata
 from storage.config.log_config import LogConfig, log_config
 from storage.directories.log_manager import LogManager
-from storage.inspection.dry_run_disk import DryRunDisk
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
@@ -163,9 +162,3 @@ def _unclean(disk: Disk, manager: LogManager, log: Log, offset: int) -> Log:
     key = (log.topic, log.partition)
     manager.logs[key] = manager.directories[log.directory].logs[key] = unclean
     return unclean
-
-
-def dry_run(node: Node) -> tuple[DryRunDisk, RecoveryRun]:
-    """A recovery that changes nothing."""
-    disk = DryRunDisk()
-    return disk, RecoveryRun(disk, node)

@@ -47,13 +47,14 @@ class BatchHeaderReader:
 
     def __init__(self, host: str, port: int) -> None:
         try:
-            self._socket = socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S)
+            with socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S) as connection:
+                self._stream = connection.makefile("rwb")  # keeps the connection open
         except OSError as failure:
             raise JobError(f"The broker at {host}:{port} does not answer: {failure}.") from failure
 
     def close(self) -> None:
         """Closes the connection."""
-        self._socket.close()
+        self._stream.close()
 
     def read(self, tp: TopicPartition, span: Span) -> Iterator[BatchHeader]:
         """Yields the headers of the batches that overlap the span."""
@@ -72,20 +73,18 @@ class BatchHeaderReader:
         partition = struct.pack(">iiqi", 1, tp.partition, offset, FETCH_BYTES)
         request = request_header + fetch_fields + struct.pack(">h", len(topic)) + topic + partition
         try:
-            self._socket.sendall(struct.pack(">i", len(request)) + request)
+            self._stream.write(struct.pack(">i", len(request)) + request)
+            self._stream.flush()
             (size,) = struct.unpack(">i", self._receive(4))
             return batches_in_response(self._receive(size), tp)
         except OSError as failure:
             raise JobError(f"The broker stopped answering during a fetch of batches: {failure}.") from failure
 
     def _receive(self, count: int) -> bytes:
-        parts = bytearray()
-        while len(parts) < count:
-            part = self._socket.recv(count - len(parts))
-            if not part:
-                raise JobError("The broker closed the connection during a fetch of batches.")
-            parts += part
-        return bytes(parts)
+        data = self._stream.read(count)
+        if len(data) < count:
+            raise JobError("The broker closed the connection during a fetch of batches.")
+        return data
 
 
 def batches_in_response(response: bytes, tp: TopicPartition) -> bytes:

@@ -20,14 +20,14 @@ class Sample(NamedTuple):
     value: float
 
 
-def metrics_text(samples: Iterable[Sample], counters: str = "_total") -> str:
-    """Returns the samples grouped by name. Names that end in `counters` are counters, the others gauges."""
+def metrics_text(samples: Iterable[Sample]) -> str:
+    """Returns the samples grouped by name. Names that end in `_total` are counters, the others gauges."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
     lines = []
     for name, some in by_name.items():
-        lines.append(f"# TYPE {name} {'counter' if name.endswith(counters) else 'gauge'}")
+        lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
         lines += [f"{name}{{{_labels(one.labels)}}} {one.value}" for one in some]
     return "\n".join([*lines, ""])
 

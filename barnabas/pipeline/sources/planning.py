@@ -106,8 +106,6 @@ def _parts(
         segment = SegmentRead(
             log.directory,
             base,
-            begin,
-            until,
             is_newest,
             log.recovery_point,
             broker_extent is not None,

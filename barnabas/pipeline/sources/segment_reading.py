@@ -31,12 +31,10 @@ log = logging.getLogger(__name__)
 
 
 class SegmentRead(NamedTuple):
-    """The offsets of one segment that a task reads."""
+    """One segment that a task reads; the offsets are in its ReadRequest."""
 
     directory: str
     base: int
-    start_offset: int
-    end_offset: int
     is_newest: bool
     recovery_point: int
     end_is_certain: bool
@@ -62,21 +60,22 @@ def scan_headers(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, Batch
 
 def read_segment(segment: SegmentRead, request: ReadRequest) -> Iterator[Any]:
     """Yields the records as Arrow batches. Raises DamagedLog or MissingRecords."""
-    opened = _open(segment)
+    opened = _open(segment, request.start_offset)
     if opened is None:
         path = path_of(segment.directory, segment.base, ".log")
-        message = f"{path} is missing, and with it offsets from {segment.start_offset} on"
+        message = f"{path} is missing, and with it offsets from {request.start_offset} on"
         if segment.fail_on_data_loss:
             raise MissingRecords(f"{message}; failOnDataLoss=false skips them.")
         log.warning("%s.", message)
         return
     file, base = opened
     with file:
-        position = position_before(segment.directory, base, segment.start_offset) if segment.start_offset > base else 0
-        yield from _Reading(file, segment, request).run(verified_position(file, position, base, segment.start_offset))
+        start = request.start_offset
+        position = position_before(segment.directory, base, start) if start > base else 0
+        yield from _Reading(file, segment, request).run(verified_position(file, position, base, start))
 
 
-def _open(segment: SegmentRead) -> tuple[BinaryIO, int] | None:
+def _open(segment: SegmentRead, start_offset: int) -> tuple[BinaryIO, int] | None:
     """The file that holds the records, and its base offset (rule 2)."""
     path = path_of(segment.directory, segment.base, ".log")
     for name in (path, path.with_name(path.name + DELETED)):
@@ -85,7 +84,7 @@ def _open(segment: SegmentRead) -> tuple[BinaryIO, int] | None:
         except FileNotFoundError:
             continue
     try:
-        earlier = [base for base in bases_of(segment.directory) if base <= segment.start_offset]
+        earlier = [base for base in bases_of(segment.directory) if base <= start_offset]
         return (path_of(segment.directory, earlier[-1], ".log").open("rb"), earlier[-1]) if earlier else None
     except FileNotFoundError:
         return None
@@ -107,8 +106,8 @@ class _Reading:
     def __init__(self, file: BinaryIO, segment: SegmentRead, request: ReadRequest) -> None:
         self._file = file
         self._part = segment
-        self._decoder = Decoder(request._replace(start_offset=segment.start_offset, end_offset=segment.end_offset))
-        self._next_offset = segment.start_offset
+        self._decoder = Decoder(request)
+        self._next_offset, self._end_offset = request.start_offset, request.end_offset
 
     def run(self, position: int) -> Iterator[Any]:
         """Yields the requested records from a position on."""
@@ -125,7 +124,7 @@ class _Reading:
             except DamagedBatch as damage:
                 raise self._damaged(position, str(damage)) from damage
             position += found.end
-            if self._next_offset >= self._part.end_offset:
+            if self._next_offset >= self._end_offset:
                 return
             if found.tail is Tail.NO_BATCH:
                 self._refuse_durable(position, "there is no batch of format 2", self._next_offset)
@@ -156,7 +155,7 @@ class _Reading:
             if tail != Tail.NOTHING.value:
                 raise self._damaged(position, tail)
             return  # compaction removed the records before the next segment
-        message = f"{self._file.name} ends at position {position} with {tail}, before offset {segment.end_offset}"
+        message = f"{self._file.name} ends at position {position} with {tail}, before offset {self._end_offset}"
         if segment.end_is_certain and segment.fail_on_data_loss:
             raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false skips the rest.")
         log.warning("%s.", message)

@@ -85,17 +85,14 @@ class ArchiveFolder:
             raise JobError(f"The archive in {self.path} is of format {fields.get('format')}, and this is for {FORMAT}.")
         return from_fields(ArchiveMetadata, fields)
 
-    def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> ArchiveMetadata:
+    def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> None:
         """Creates the archive of this cluster. Raises JobError if the folder holds other files."""
-        if self.exists():
-            return self.metadata()
         other_names = [path.name for path in self.path.iterdir() if path != self.internal]
         if other_names:
             raise JobError(f"{self.path} is not an archive and not empty ({other_names[0]}): choose another folder.")
         self.manifest_folder.mkdir(exist_ok=True)
         metadata = ArchiveMetadata(secrets.token_hex(8), cluster, decoding, sink=sink)
         write_durably(self._metadata_file, json.dumps(dataclasses.asdict(metadata), indent=1) + "\n")
-        return metadata
 
     def lock(self) -> contextlib.AbstractContextManager[None]:
         """Locks the archive for writing (rule 2)."""

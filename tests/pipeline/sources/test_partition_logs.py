@@ -71,7 +71,7 @@ def numbers(values: Values) -> list[int]:
 def test_each_segment_is_read_by_its_own_task(log: Log, tmp_path: Path) -> None:
     """Without a checkpoint the log ends with its last complete batch."""
     parts = planned(tmp_path)
-    assert [(part.start_offset, part.end_offset) for part, _ in parts] == [(n, n + 3) for n in range(0, 30, 3)]
+    assert [(part.start_offset, part.end_offset) for _, part in parts] == [(n, n + 3) for n in range(0, 30, 3)]
     assert numbers(read(tmp_path)) == list(range(30))
 
 

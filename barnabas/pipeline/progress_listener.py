@@ -26,7 +26,7 @@ from rich.console import Console
 
 from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.reporting.metrics_file import Sample, metrics_text, replace_file
+from barnabas.pipeline.reporting.metrics_file import Sample, write_metrics
 from barnabas.pipeline.reporting.progress import Bars, JobProgress
 from barnabas.pipeline.settings import BrokerSettings
 
@@ -96,7 +96,7 @@ class ProgressListener(StreamingQueryListener):
             if offsets:
                 self._brokers.commit(self._group or f"spark-{name}", offsets)
             if self._metrics is not None:
-                replace_file(self._metrics, metrics_text(_samples(self._last_reports.values())))
+                write_metrics(self._metrics, _samples(self._last_reports.values()))
         except (JobError, OSError) as failure:
             log.warning("The progress of %s could not be published: %s", name, failure)
 

@@ -15,7 +15,7 @@ pytest.importorskip("pyspark")
 from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
 from barnabas.pipeline.brokers import Brokers, TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.search import as_row, matching, query_of
+from barnabas.pipeline.jobs.search import as_row, check_settings, matching
 from barnabas.pipeline.reporting.reporter import Reporter
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 
@@ -63,8 +63,8 @@ def test_all_conditions_must_hold(spark: Any, conditions: dict[str, Any], offset
         (None, b'{"delay": "soon", "list": ["a", "b"]}', [("other", b"1"), ("kind", None)]),
         (b"b", None, []),
     )
-    query = query_of(SearchSettings(topic=("t",), **conditions))
-    assert sorted(row.offset for row in matching(records, query).collect()) == offsets
+    settings = SearchSettings(topic=("t",), **conditions)
+    assert sorted(row.offset for row in matching(records, settings).collect()) == offsets
 
 
 def test_a_record_in_topic_and_archive_is_found_once(spark: Any, archiving: ArchiveSettings, topic: str) -> None:
@@ -123,4 +123,4 @@ def test_a_record_is_shown_as_text_or_base64(spark: Any, capsys: pytest.CaptureF
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
-        query_of(SearchSettings(**{"topic": ("t",), **settings}))
+        check_settings(SearchSettings(**{"topic": ("t",), **settings}))

@@ -14,7 +14,7 @@ import base64
 import re
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
@@ -73,49 +73,31 @@ class SearchReport:
     lines: list[dict[str, Any]] = field(repr=False)
 
 
-class Query(NamedTuple):
-    """The parsed conditions."""
-
-    key: str | None
-    key_pattern: str | None
-    contains: str | None
-    headers: tuple[tuple[str, str | None], ...]
-    paths: tuple[tuple[str, str | None, str], ...]
-    start_ms: int | None
-    end_ms: int | None
-
-
 def search(spark: SparkSession, settings: SearchSettings, on_step: OnStep = lambda _: None) -> SearchReport:
     """Finds records."""
-    query = query_of(settings)
-    _check_pattern(spark, query.key_pattern)
+    check_settings(settings)
+    _check_pattern(spark, settings.key_pattern)
     session = isolated_session(spark)
-    records = _all_records(session, settings, query)
+    records = _all_records(session, settings)
     on_step({"step": "searching", "topics": ", ".join(settings.topic)})
     order = ("timestamp", "topic", "partition", "offset")
-    found = collect_rows(matching(records, query).orderBy(*order).limit(settings.limit + 1))
+    found = collect_rows(matching(records, settings).orderBy(*order).limit(settings.limit + 1))
     shown = found[: settings.limit]
     return SearchReport(len(shown), len(found) == len(shown), [as_row(record) for record in shown])
 
 
-def query_of(settings: SearchSettings) -> Query:
-    """Parses the conditions. Raises JobError."""
+def check_settings(settings: SearchSettings) -> None:
+    """Raises JobError for conditions that contradict each other or cannot be parsed."""
     if not settings.topic:
         raise JobError("search needs --topic.")
     if settings.limit < 1:
         raise JobError("--limit takes at least 1.")
     if settings.archive is not None and settings.log_dir is not None:
         raise JobError("--archive and --log-dir are not searched together: name one of them.")
-    headers = [line.partition("=") for line in settings.header]
-    return Query(
-        settings.key,
-        settings.key_pattern,
-        settings.contains,
-        tuple((name, value if equals else None) for name, equals, value in headers),
-        tuple(_path(line) for line in settings.path),
-        parse_timestamp_ms(settings.start_time),
-        parse_timestamp_ms(settings.end_time),
-    )
+    for line in settings.path:
+        _path(line)
+    for moment in (settings.start_time, settings.end_time):
+        parse_timestamp_ms(moment)
 
 
 def _check_pattern(spark: SparkSession, pattern: str | None) -> None:
@@ -145,28 +127,30 @@ def _path(line: str) -> tuple[str, str | None, str]:
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
-def matching(records: DataFrame, query: Query) -> DataFrame:
+def matching(records: DataFrame, settings: SearchSettings) -> DataFrame:
     """Returns the records for which all conditions hold (rule 2)."""
     text, key = f.col("value").cast("string"), f.col("key").cast("string")
     conditions: list[Column] = []
-    if query.key is not None:
-        conditions.append(f.col("key") == f.lit(query.key).cast("binary"))
-    if query.key_pattern is not None:
-        conditions.append(key.rlike(query.key_pattern))
-    if query.contains is not None:
-        conditions.append(text.contains(query.contains))
-    conditions += [_has_header(name, value) for name, value in query.headers]
-    conditions += [_compares(text, *path) for path in query.paths]
-    records = between(records, query.start_ms, query.end_ms)
+    if settings.key is not None:
+        conditions.append(f.col("key") == f.lit(settings.key).cast("binary"))
+    if settings.key_pattern is not None:
+        conditions.append(key.rlike(settings.key_pattern))
+    if settings.contains is not None:
+        conditions.append(text.contains(settings.contains))
+    conditions += [_has_header(line) for line in settings.header]
+    conditions += [_compares(text, *_path(line)) for line in settings.path]
+    records = between(records, parse_timestamp_ms(settings.start_time), parse_timestamp_ms(settings.end_time))
     for condition in conditions:
         records = records.where(condition)
     return records
 
 
-def _has_header(name: str, value: str | None) -> Column:
+def _has_header(line: str) -> Column:
+    name, equals, value = line.partition("=")
+
     def matches(header: Column) -> Column:
         is_named = header["key"] == f.lit(name)
-        return is_named if value is None else is_named & (header["value"] == f.lit(value).cast("binary"))
+        return is_named & (header["value"] == f.lit(value).cast("binary")) if equals else is_named
 
     return f.coalesce(f.exists("headers", matches), f.lit(False))
 
@@ -208,12 +192,13 @@ def _readable(name: str, data: bytearray | bytes | None) -> dict[str, str | None
 # --- input ------------------------------------------------------------------------------------------------------------
 
 
-def _all_records(spark: SparkSession, settings: SearchSettings, query: Query) -> DataFrame:
+def _all_records(spark: SparkSession, settings: SearchSettings) -> DataFrame:
     """The records of topic, archive or log directory (rule 1)."""
+    start_ms = parse_timestamp_ms(settings.start_time)
     if settings.log_dir is not None:
         options = {"includeHeaders": "true"}
-        if query.start_ms is not None:
-            options["startingTimestamp"] = str(query.start_ms)
+        if start_ms is not None:
+            options["startingTimestamp"] = str(start_ms)
             options["startingOffsetsByTimestampStrategy"] = "latest"
         return read_segments(spark, settings.log_dir, settings.topic, options).select(*COLUMNS)
     brokers = Brokers(settings)
@@ -230,8 +215,8 @@ def _all_records(spark: SparkSession, settings: SearchSettings, query: Query) ->
                 raise JobError(f"The archive {settings.archive} holds another topic {name}, which was deleted since.")
         archived = manifest.ends()
     spans = {tp: Span(max(span.start, archived.get(tp, 0)), span.end) for tp, span in available.items()}
-    if query.start_ms is not None:
-        late = brokers.offsets_at(spans, query.start_ms)
+    if start_ms is not None:
+        late = brokers.offsets_at(spans, start_ms)
         spans = {tp: Span(max(span.start, late.get(tp, span.end)), span.end) for tp, span in spans.items()}
     records = read_spans(spark, settings, spans)
     archived_topics = [name for name in topics if any(tp.topic == name for tp in archived)]

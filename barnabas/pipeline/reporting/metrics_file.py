@@ -20,8 +20,8 @@ class Sample(NamedTuple):
     value: float
 
 
-def metrics_text(samples: Iterable[Sample]) -> str:
-    """Returns the samples grouped by name. Names that end in `_total` are counters, the others gauges."""
+def write_metrics(path: Path, samples: Iterable[Sample]) -> None:
+    """Replaces the file with the samples, grouped by name. Names that end in `_total` are counters, the others gauges."""
     by_name: dict[str, list[Sample]] = {}
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
@@ -29,13 +29,8 @@ def metrics_text(samples: Iterable[Sample]) -> str:
     for name, some in by_name.items():
         lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
         lines += [f"{name}{{{_labels(one.labels)}}} {one.value}" for one in some]
-    return "\n".join([*lines, ""])
-
-
-def replace_file(path: Path, text: str) -> None:
-    """Replaces the file atomically (rule 1)."""
     beside = path.with_name(f".{path.name}.new")
-    beside.write_text(text)
+    beside.write_text("\n".join([*lines, ""]))
     beside.replace(path)
 
 

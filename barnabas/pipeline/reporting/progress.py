@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn
 from rich.progress import Progress as Lines
 
-from barnabas.pipeline.reporting.metrics_file import Sample, metrics_text, replace_file
+from barnabas.pipeline.reporting.metrics_file import Sample, write_metrics
 
 SUMMED_FIELDS = ("records", "bytes", "seconds", "malformed", "dead_letters")
 PREFIX = "barnabas_job_"
@@ -99,9 +99,8 @@ class Metrics:
         figures = [*_figures(progress), ("running", int(is_running)), ("updated_timestamp_seconds", time.time())]
         if succeeded is not None:
             figures.append(("succeeded", int(succeeded)))
-        samples = [Sample(PREFIX + name, self._labels, value) for name, value in figures]
         try:
-            replace_file(self._path, metrics_text(samples))
+            write_metrics(self._path, [Sample(PREFIX + name, self._labels, value) for name, value in figures])
         except OSError as failure:
             log.warning("The metrics could not be written: %s", failure)
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.ignored_configs import IGNORED
-from broker.config.listener_rules import ListenerConfig, find_listener_error
+from broker.config.listener_rules import Endpoint, ListenerConfig, find_listener_error
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
 from replication.metadata_log.metadata_snapshots import SnapshotSettings
@@ -74,19 +74,6 @@ class CleanerSettings(NamedTuple):
     """Per thread."""
     resources: CleanerResources
     """Per thread."""
-
-
-class Endpoint(NamedTuple):
-    """A listener's name and address; an empty host means all addresses of this machine."""
-
-    name: str
-    host: str
-    port: int
-
-    @property
-    def is_wildcard(self) -> bool:
-        """Whether it means all addresses."""
-        return self.host in ("", "0.0.0.0", "::")  # noqa: S104
 
 
 @dataclass(frozen=True)

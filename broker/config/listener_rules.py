@@ -10,21 +10,32 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-ListenerAddress = tuple[str, str, int]
-"""A listener's name, host and port."""
 _NAMES = "controller.listener.names"
 _BOTH = {"broker", "controller"}
+
+
+class Endpoint(NamedTuple):
+    """A listener's name and address; an empty host means all addresses of this machine."""
+
+    name: str
+    host: str
+    port: int
+
+    @property
+    def is_wildcard(self) -> bool:
+        """Whether it means all addresses."""
+        return self.host in ("", "0.0.0.0", "::")  # noqa: S104
 
 
 class ListenerConfig(NamedTuple):
     """The settings of a node's listeners."""
 
     roles: frozenset[str]
-    clients: Sequence[ListenerAddress]
-    controllers: Sequence[ListenerAddress]
+    clients: Sequence[Endpoint]
+    controllers: Sequence[Endpoint]
     """Those of `listeners` that are in controller.listener.names."""
     controller_names: Sequence[str]
-    advertised: Mapping[str, ListenerAddress]
+    advertised: Mapping[str, Endpoint]
     """advertised.listeners."""
     inter_broker_listener: str
     has_quorum: bool
@@ -34,13 +45,13 @@ class ListenerConfig(NamedTuple):
 def find_listener_error(node: ListenerConfig) -> str | None:
     """The first error; None if the listeners are valid."""
     listeners = [*node.clients, *node.controllers]
-    names = [name for name, _, _ in listeners]
+    names = [listener.name for listener in listeners]
     if len(set(names)) != len(names):
         return "listeners: each listener needs a unique name"
-    ports = [(host, port) for _, host, port in listeners]
-    duplicates = {address for address in ports if address[1] and ports.count(address) > 1}
-    if duplicates:
-        return f"listeners: each listener must have a different port, and port {min(duplicates)[1]} is named twice"
+    addresses = [(listener.host, listener.port) for listener in listeners]
+    for host, port in sorted(addresses):
+        if port and addresses.count((host, port)) > 1:
+            return f"listeners: each listener must have a different port, and port {port} is named twice"
     return _role_error(node) or _advertised_error(node, names)
 
 
@@ -98,9 +109,9 @@ def _advertised_error(node: ListenerConfig, names: list[str]) -> str | None:
             "advertised.listeners listener names must be equal to or a subset of the ones defined in listeners. Found "
             f"{','.join(advertised)}. The valid options based on the current configuration are {','.join(names)}"
         )
-    if any(host == "0.0.0.0" for _, host, _ in advertised.values()):  # noqa: S104
+    if any(listener.host == "0.0.0.0" for listener in advertised.values()):  # noqa: S104
         return "advertised.listeners cannot use the nonroutable meta-address 0.0.0.0. Use a routable IP address."
-    clients = [name for name, _, _ in node.clients]
+    clients = [listener.name for listener in node.clients]
     if "broker" in node.roles and node.inter_broker_listener not in clients:
         return (
             "inter.broker.listener.name must be a listener name defined in advertised.listeners. The valid options based on "

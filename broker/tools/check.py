@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from broker.tools.dry_run import config_of
 from broker.tools.node_identity import Node
 from protocol.primitives import uuid_text
-from replication.metadata.image import MetadataImage, TopicImage
+from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata, read_snapshot, snapshot_name
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, UnusableDirectory
 from replication.metadata_log.quorum_state_store import read_quorum_state
@@ -100,9 +100,12 @@ class DirectoryCheck:
             for key in points.keys() | starts.keys() | watermarks.keys()
         }
         existing = {parse_partition_dir_name(name) for name in names}
-        for key, known in self._checkpoints[directory].items():
-            if key not in existing and any(known[:3]):
-                self._add(Severity.NOTE, directory, f"Its checkpoints contain {key[0]}-{key[1]}, which does not exist.")
+        for (topic, partition), known in self._checkpoints[directory].items():
+            is_used = known.recovery_point or known.log_start_offset or known.high_watermark
+            if is_used and (topic, partition) not in existing:
+                self._add(
+                    Severity.NOTE, directory, f"Its checkpoints contain {topic}-{partition}, which does not exist."
+                )
         marker = f"{directory}/{CLEAN_SHUTDOWN}"
         if CLEAN_SHUTDOWN not in names:
             self.is_clean = False
@@ -187,9 +190,9 @@ class DirectoryCheck:
         key = parse_partition_dir_name(name)
         assert key is not None
         path = f"{directory}/{name}"
-        topic = None if self._image is None else self._image.topics_by_name.get(key[0])
-        self._check_topic_id(path, key, topic)
-        is_compacted = self._image is None or config_of(self._image, key[0]).is_compacted
+        topic_name, partition = key
+        self._check_topic_id(path, topic_name, partition)
+        is_compacted = self._image is None or config_of(self._image, topic_name).is_compacted
         check = PartitionCheck(self._disk, path, name, is_compacted=is_compacted, is_clean=self.is_clean)
         try:
             check.run(self._checkpoints[directory].get(key, Checkpoint()))
@@ -199,14 +202,15 @@ class DirectoryCheck:
         self.findings += check.issues
         self.corrupt_files += check.broken_files
 
-    def _check_topic_id(self, path: str, key: TopicPartition, topic: TopicImage | None) -> None:
+    def _check_topic_id(self, path: str, topic_name: str, partition: int) -> None:
         topic_id = self._topic_id(path)
         if self._image is None:
             return
-        if topic is None or key[1] not in topic.partitions:
+        topic = self._image.topics_by_name.get(topic_name)
+        if topic is None or partition not in topic.partitions:
             self._add(Severity.LOSS, path, "The metadata contain no such partition: a start renames it to a stray.")
         elif topic_id is not None and topic_id != topic.topic_id:
-            text = f"It belongs to topic id {uuid_text(topic_id)}, but {key[0]} has {uuid_text(topic.topic_id)}"
+            text = f"It belongs to topic id {uuid_text(topic_id)}, but {topic_name} has {uuid_text(topic.topic_id)}"
             wrong = f"Correct {PARTITION_METADATA} first if that is wrong."
             self._add(Severity.LOSS, path, f"{text}: a start renames it to a stray. {wrong}")
 

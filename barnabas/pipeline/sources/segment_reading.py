@@ -93,9 +93,12 @@ def _open(segment: SegmentRead, start_offset: int) -> tuple[BinaryIO, int] | Non
 def verified_position(file: BinaryIO, position: int, base: int, offset: int) -> int:
     """Returns the index position, or 0 if no valid batch at or below the offset starts there (rule 3)."""
     found = next(scan_headers(file, position), None) if position else None
-    if found is None or not base <= found[1].base_offset <= offset:
+    if found is None:
         return 0
-    data = os.pread(file.fileno(), found[1].size, position)
+    _, header = found
+    if not base <= header.base_offset <= offset:
+        return 0
+    data = os.pread(file.fileno(), header.size, position)
     positions = np.zeros(1, np.int64)
     return 0 if len(corrupt_batches(data, positions, read_headers(data, positions))) else position
 

@@ -137,7 +137,6 @@ def aggregate(spark: SparkSession, settings: AggregateSettings, on_step: OnStep 
     """Updates the windows to the topic's current end; with `continuous`, until it is interrupted."""
     started = time.monotonic()
     spec = window_spec(settings)
-    lateness_us = parse_duration_s("--lateness", settings.lateness) * SECOND_US
     source = (
         TopicInput(settings, settings.topic)
         if settings.archive is None
@@ -146,7 +145,7 @@ def aggregate(spark: SparkSession, settings: AggregateSettings, on_step: OnStep 
     session = isolated_session(spark)
     with open_versions(settings.into, "aggregate") as versions:
         state = _state(session, settings, spec, versions, source)
-        run = _Run(session, settings, spec, lateness_us, versions, source, state, on_step)
+        run = _Run(session, settings, spec, versions, source, state, on_step)
         report = run.follow() if settings.continuous else run.catch_up()
     report.seconds = round(time.monotonic() - started, 1)
     return report
@@ -171,7 +170,6 @@ class _Run:
     spark: SparkSession
     settings: AggregateSettings
     spec: WindowSpec
-    lateness_us: int
     versions: Versions
     source: InputSource
     state: _State
@@ -236,12 +234,13 @@ class _Run:
             latest[partition] = max(us, latest.get(partition, us))
         backlogged = [tp.partition for tp, offsets in behind.items() if offsets]
         now_us = int(time.time() * SECOND_US)
+        lateness_us = parse_duration_s("--lateness", self.settings.lateness) * SECOND_US
         return replace(
             state,
             version=state.version + 1,
             ends=state.ends | {str(tp.partition): span.end for tp, span in spans.items()},
             latest_us={str(number): us for number, us in sorted(latest.items())},
-            watermark_us=watermark(state.watermark_us, latest, backlogged, self.lateness_us, now_us),
+            watermark_us=watermark(state.watermark_us, latest, backlogged, lateness_us, now_us),
             late=state.late + counts["late"],
             lost=state.lost + counts["lost"],
         )

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import ConfigError, Endpoint, load_config
+from broker.config.broker_config import ConfigError, load_config
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.ignored_configs import IGNORED
+from broker.config.listener_rules import Endpoint
 from storage.config.config_def import parse
 from storage.config.log_config import SYNONYMS
 

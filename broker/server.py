@@ -6,7 +6,8 @@ RULES    1. Startup order: bind, check or format the directories, lock them, loa
          2. A log directory whose disk fails is taken offline. The node ends if it holds the metadata log or is the last one.
          3. Shutdown order: controlled shutdown, with clients served until other brokers lead the partitions; then no new
             requests, finish the I/O, close the logs durably.
-         4. Callbacks to upper layers (`on_...`) are set here and nowhere else.
+         4. Callbacks to upper layers (`on_...`) are connected in `_connect` (one in `_build`, before logs are opened); those
+            between the parts of the metadata side in `replication/kraft_node.py`.
 NOT HERE Handlers (`api_table.py`), periodic tasks (`scheduled_tasks.py`), settings (`broker_config.py`).
 """
 
@@ -179,7 +180,6 @@ class Server:
         self._io = IoThreadPool(loop)
         self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._timers)
-        self._purgatory.on_wake = self._schedule_drain
         self._client_metrics = ClientMetricsStore()
         self._metrics_page: MetricsPage | None = None
         self._locks: list[Lock] = []
@@ -216,6 +216,7 @@ class Server:
             )
             self._build(controller)
             self._build_broker()
+            self._connect()
             self._build_apis()
             self._start_roles()
         except (ConfigError, UnusableDirectory, UnreadableMetadata, StorageError) as error:
@@ -254,7 +255,8 @@ class Server:
             max_open_files=self._descriptor_limits.files,
             new_lock=threading.Lock,
         )
-        self._log_manager.file_handles.on_eviction_needed = self._schedule_close_surplus
+        handles = self._log_manager.file_handles
+        handles.on_eviction_needed = partial(self._loop.call_soon_threadsafe, handles.close_surplus)
         self._log_manager.load(partial(_id_of, replayed))
         for _ in self._log_manager.recover():
             pass
@@ -275,12 +277,10 @@ class Server:
             may_observe=bool(quorum_config.bootstrap),
         )
         self._metadata_log = start.log
-        self._metadata_log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
         dependencies = RuntimeDependencies(self._loop, self._disk, self._io, self._timers, self._clock)
         self._metadata = KraftRuntime(config, dependencies, quorum_config, identity, start, controller)
         self._node, self._channel = self._metadata.node, self._metadata.channel
-        self._controller, self._publisher = self._node.controller, self._node.publisher
-        self._controller.on_failed = self._fail
+        self._publisher = self._node.publisher
 
     def _build_broker(self) -> None:
         config = self._config
@@ -293,11 +293,9 @@ class Server:
             config.given,
             config.number("replica.lag.time.max.ms"),
         )
-        self._replicas.on_directory_failed = self._on_directory_failed
         self._disk_full_policy = DiskFullPolicy(
             config.node_id, self._metadata_log.directory, self._publisher, self.listeners
         )
-        self._io.on_space_change = self._on_space_changed
         self._lifecycle = BrokerLifecycle(
             self._channel,
             self._broker_registration(),
@@ -322,18 +320,16 @@ class Server:
         for listener in self.listeners:
             listener.prefetcher = prefetcher
             listener.descriptor_limit = self._descriptor_limits.connections
-        alter_partition = AlterPartitionManager(channel, lifecycle, config.node_id, self._timers, self._clock)
-        self._replicas.on_isr_proposed = alter_partition.submit
+        self._alter_partition_manager = AlterPartitionManager(
+            channel, lifecycle, config.node_id, self._timers, self._clock
+        )
         self._build_fetchers()
         producer_ids = ProducerIdManager(self._channel, config.node_id, lambda: self._lifecycle.epoch)
         self._broker_peers = self._broker_connections("request.timeout.ms")
         self._coordinators = coordinators(
             config, self._replicas, self._timers, self._clock, producer_ids, self._broker_peers.send_request
         )
-        self._publisher.on_image = self._on_image
-        self._publisher.on_published = self._on_published
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
-        self._log_dir_moves.on_moved = self._assignments_manager.assign
         self._scheduled_tasks = ScheduledTasks(
             self._loop.call_soon,
             config,
@@ -387,7 +383,6 @@ class Server:
             self._timers,
             self._clock,
         )
-        self._replicas.on_partition_changed = self._update_fetcher
 
     def _build_apis(self) -> None:
         config = self._config
@@ -424,17 +419,32 @@ class Server:
             previous_broker_epoch=self._log_manager.previous_broker_epoch,
         )
 
+    def _connect(self) -> None:
+        """Connects the callbacks: which part notifies which (rule 4)."""
+        node, replicas, lifecycle, policy = self._node, self._replicas, self._lifecycle, self._disk_full_policy
+        node.log.on_failed = lambda error: self._fail(f"the metadata log failed: {error}")
+        node.log.call_soon = node.publisher.call_soon = self._loop.call_soon
+        node.controller.on_failed = self._fail
+        node.quorum.on_leader_changed = self._channel.leader_changed
+        node.publisher.on_image = self._on_image
+        node.publisher.on_published = self._on_published
+        replicas.on_directory_failed = self._on_directory_failed
+        replicas.on_isr_proposed = self._alter_partition_manager.submit
+        replicas.on_partition_changed = self._update_fetcher
+        self._log_dir_moves.on_moved = self._assignments_manager.assign
+        self._purgatory.on_wake = partial(self._loop.call_soon, self._purgatory.drain)
+        self._io.on_space_change = self._on_space_changed
+        policy.on_metadata_log_full = self._metadata.resign_if_leader
+        if "broker" in self._config.roles:
+            policy.on_change = lifecycle.heartbeat_now
+        lifecycle.has_space = policy.has_space
+        lifecycle.cordoned = self._config_applier.cordoned_ids
+        lifecycle.on_fenced_for_full_disk = policy.set_fenced
+        lifecycle.on_active = self._on_active
+        lifecycle.on_failed = self._fail
+
     def _start_roles(self) -> None:
         """Starts the controller, and registers the broker."""
-        self._lifecycle.cordoned = self._config_applier.cordoned_ids
-        self._lifecycle.on_active = self._on_active
-        self._lifecycle.on_failed = self._fail
-        disk_full_policy = self._disk_full_policy
-        self._lifecycle.on_fenced_for_full_disk = disk_full_policy.set_fenced
-        self._lifecycle.has_space = disk_full_policy.has_space
-        disk_full_policy.on_metadata_log_full = self._metadata.resign_if_leader
-        if "broker" in self._config.roles:
-            disk_full_policy.on_change = self._lifecycle.heartbeat_now
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
@@ -465,12 +475,6 @@ class Server:
         self._ready()
 
     # ------------------------------------------------------------ callbacks
-    def _schedule_close_surplus(self) -> None:
-        self._loop.call_soon_threadsafe(self._log_manager.file_handles.close_surplus)
-
-    def _schedule_drain(self) -> None:
-        self._loop.call_soon(self._purgatory.drain)
-
     def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         self._config_applier.image_changed(image, changes)
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):

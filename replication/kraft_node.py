@@ -106,8 +106,6 @@ class KRaftNode:
             opened.bootstrap,
             periodic_tasks,
         )
-        log.on_snapshot_loaded = loader.on_snapshot_loaded
-        loader.leader = lambda: self.raft.state.leader_id
         self.quorum = KRaftReplica(
             self.raft,
             identity.cluster_id,
@@ -118,8 +116,14 @@ class KRaftNode:
             dependencies.timers,
             dependencies.clock,
         )
+        # Which part notifies which:
+        log.on_written = self.quorum.on_written
+        log.on_flushed = self.quorum.on_flushed
+        log.on_snapshot_loaded = loader.on_snapshot_loaded
+        loader.leader = lambda: state.leader_id
+        periodic_tasks.run_task = self.controller.run_periodic_task
+        self.heartbeat_tracker.on_session_expired = self.controller.fence_expired_broker
         self.controller.raise_kraft_version = self.quorum.raise_kraft_version
-        log.on_written, log.on_flushed = self.quorum.on_written, self.quorum.on_flushed
 
     def start(self) -> None:
         """Join the quorum."""

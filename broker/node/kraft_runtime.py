@@ -67,7 +67,7 @@ class KraftRuntime:
         controller_info = LocalController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
         raft_peers, channel_peers = (self._controller_peers(controller.listener) for _ in range(2))
         self._peers = (raft_peers, channel_peers)
-        loop, disk, worker, timers, clock = dependencies
+        _, disk, worker, timers, clock = dependencies
         self.node = node = KRaftNode(
             Dependencies(disk, worker, timers, clock, random.randrange, raft_peers.send_request_to),
             identity,
@@ -85,12 +85,10 @@ class KraftRuntime:
         for peers in self._peers:
             peers.image = lambda: node.image
             peers.voters = lambda: node.raft.state.voters
-        node.publisher.call_soon = node.log.call_soon = loop.call_soon
         self.channel = ControllerChannel(
             config.node_id, node, node.publisher, channel_peers.send_request, timers, clock
         )
         """To the active controller."""
-        node.quorum.on_leader_changed = self.channel.leader_changed
         self.registration = ControllerRegistration(config.node_id, controller_info, self.channel, clock)
         """Of this node's controller."""
 

@@ -129,8 +129,6 @@ class Controller:
         self._local = local
         self._bootstrap_records = bootstrap
         self._periodic_tasks = periodic_tasks
-        periodic_tasks.run_task = self._run_periodic_task
-        heartbeat_tracker.on_session_expired = self.fence_expired_broker
         self._pending: deque[_PendingDecision] = deque()
         self.is_active = False
         """Whether this node leads the metadata log."""
@@ -228,10 +226,11 @@ class Controller:
             isinstance(record, stored_records.ConfigRecord) and record.name == UNCLEAN_ELECTION
             for record, _ in decision.records
         ):
-            self._run_periodic_task(elect_unclean)
+            self.run_periodic_task(elect_unclean)
         return response
 
-    def _run_periodic_task(self, task: Task) -> int:
+    def run_periodic_task(self, task: Task) -> int:
+        """Append the records of a periodic task; returns their number."""
         if not self.is_active:  # leadership was lost during the append that caused this task
             return 0
         records = task(self._context)

@@ -58,7 +58,7 @@ class FileHandleCache:
         self._is_eviction_requested = False
         self.closed = 0
         """Number of owners closed so far because of the limit."""
-        self.on_eviction_needed: Callable[[], None] = self.close_surplus
+        self.on_eviction_needed: Callable[[], object] = self.close_surplus
         """Schedules `close_surplus`; called by any thread."""
 
     def __len__(self) -> int:

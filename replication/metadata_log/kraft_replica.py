@@ -127,11 +127,11 @@ class KRaftReplica:
 
     def on_written(self) -> None:
         """A leader's records are readable."""
-        self._step(events.LogAppended())
+        self._step(events.Signal.LOG_APPENDED)
 
     def on_flushed(self) -> None:
         """More of the log is durable."""
-        self._step(events.LogFlushed())
+        self._step(events.Signal.LOG_FLUSHED)
 
     def raise_kraft_version(self, level: int) -> None:
         """Write a new kraft.version; `Raft.check_kraft_version` has accepted it before."""
@@ -140,7 +140,7 @@ class KRaftReplica:
 
     def resign(self) -> None:
         """Give up leadership, if this replica leads."""
-        self._step(events.Resign())
+        self._step(events.Signal.RESIGN)
 
     @property
     def is_leading(self) -> bool:
@@ -149,7 +149,7 @@ class KRaftReplica:
 
     # ------------------------------------------------------------ one step
     def _tick(self) -> None:
-        self._step(events.Tick())
+        self._step(events.Signal.TICK)
 
     def _step(self, event: events.Event) -> None:
         self._queue.extend(self.raft.step(event, self._clock.mono_ms()))
@@ -244,7 +244,7 @@ class KRaftReplica:
 
     def _on_effect_done(self, _: Completion[None]) -> None:
         self._is_busy = False
-        self._step(events.WriteCompleted())
+        self._step(events.Signal.WRITE_COMPLETED)
 
     def _on_response(self, peer: int, token: int, sent: Completion[Message | None]) -> None:
         message = sent.result()

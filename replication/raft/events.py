@@ -3,12 +3,13 @@
 RULES    1. The caller carries out the effects one after another. So a message is sent only after the effects before it are
             complete.
          2. Every `RequestReceived` is answered by one `SendResponse` with its id, now or in a later step.
-         3. `WriteCompleted` follows each AppendBatches, Truncate and WriteSnapshotChunk, also if the log rejected it.
+         3. WRITE_COMPLETED follows each AppendBatches, Truncate and WriteSnapshotChunk, also if the log rejected it.
 NOT HERE The decisions (`raft.py`), requests and responses (`rpc_messages.py`).
 """
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from typing import Any, NamedTuple
 
 from replication.raft.raft_log import ElectionState, EpochEnd
@@ -18,8 +19,19 @@ from replication.raft.voters import ListenerAddress, VoterSet
 # ---- events ----------------------------------------------------------------------------------------------------
 
 
-class Tick(NamedTuple):
+class Signal(Enum):
+    """An event without values."""
+
+    TICK = auto()
     """The time has passed `Raft.next_deadline_ms`, or the replica starts."""
+    LOG_APPENDED = auto()
+    """Records that this replica wrote as leader are readable."""
+    LOG_FLUSHED = auto()
+    """The log's flushed offset has advanced."""
+    WRITE_COMPLETED = auto()
+    """The log has completed, or rejected, the last write (rule 3)."""
+    RESIGN = auto()
+    """Give up the epoch that this replica leads, if it leads, for example before shutdown."""
 
 
 class RequestReceived(NamedTuple):
@@ -37,31 +49,13 @@ class ResponseReceived(NamedTuple):
     response: Response | None
 
 
-class LogAppended(NamedTuple):
-    """Records that this replica wrote as leader are readable."""
-
-
-class LogFlushed(NamedTuple):
-    """The log's flushed offset has advanced."""
-
-
-class WriteCompleted(NamedTuple):
-    """The log has completed, or rejected, the last write (rule 3)."""
-
-
-class Resign(NamedTuple):
-    """Give up the epoch that this replica leads, if it leads, for example before shutdown."""
-
-
 class UpgradeKraftVersion(NamedTuple):
     """Append a new kraft.version, unless `Raft.check_kraft_version` rejects it."""
 
     version: int
 
 
-Event = (
-    Tick | RequestReceived | ResponseReceived | LogAppended | LogFlushed | WriteCompleted | Resign | UpgradeKraftVersion
-)
+Event = Signal | RequestReceived | ResponseReceived | UpgradeKraftVersion
 
 # ---- effects ---------------------------------------------------------------------------------------------------
 

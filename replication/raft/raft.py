@@ -25,7 +25,7 @@ class Raft:
     """One replica of the metadata log, a voter or an observer (Kafka: KafkaRaftClient)."""
 
     def __init__(self, state: QuorumState, *, bootstrap_servers: int = 0, auto_join: bool = False) -> None:
-        """Continue from a state; the first step is a `Tick`.
+        """Continue from a state; the first step is a TICK.
 
         Args:
             state: read by all, changed only here and by the parts.
@@ -38,7 +38,7 @@ class Raft:
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """The time of the next `Tick`; None if only another event can change anything."""
+        """The time of the next TICK; None if only another event can change anything."""
         state, role = self.state, self.state.role
         waits = [*state.requests.backoff_until_ms.values(), *self._leader_fetch.deadlines_ms]
         if isinstance(role, Leader):
@@ -67,16 +67,16 @@ class Raft:
         else:
             if isinstance(event, events.ResponseReceived):
                 self._on_response(event)
-            elif isinstance(event, events.LogFlushed) and isinstance(state.role, Leader):
+            elif event is events.Signal.LOG_FLUSHED and isinstance(state.role, Leader):
                 leader_fetch.update_high_watermark(state, state.role)
-            elif isinstance(event, events.WriteCompleted):
+            elif event is events.Signal.WRITE_COMPLETED:
                 state.log_sync.on_written()
-            elif isinstance(event, events.Resign) and isinstance(state.role, Leader):
+            elif event is events.Signal.RESIGN and isinstance(state.role, Leader):
                 state.resign()
             elif isinstance(event, events.UpgradeKraftVersion):
                 voter_changes.upgrade(state, event.version)
             self._tick()
-        for fetch in self._leader_fetch.take_ready(is_appended=isinstance(event, events.LogAppended)):
+        for fetch in self._leader_fetch.take_ready(is_appended=event is events.Signal.LOG_APPENDED):
             self._handle_request(*fetch)
         effects, state.effects = state.effects, []
         return effects

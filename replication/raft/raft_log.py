@@ -1,9 +1,9 @@
 """The metadata log and the election state, as Raft reads them.
 
 RULES    1. Records that a leader appends count as part of the log at once, control records too. The writes of a follower count
-            when `WriteCompleted` reports them.
+            when WRITE_COMPLETED reports them.
          2. The log rejects batches that a leader cannot have sent: corrupt ones, gaps, and epochs above the leader's.
-            `WriteCompleted` follows then too, and the follower fetches the same offset again.
+            WRITE_COMPLETED follows then too, and the follower fetches the same offset again.
 NOT HERE The implementation (`metadata_log.py`), writes (`events.py`).
 """
 

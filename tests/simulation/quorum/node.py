@@ -62,7 +62,7 @@ class Node:
             mono_ms=simulation.now_ms,
         )
         self.raft = Raft(state, bootstrap_servers=2, auto_join=self._auto_join)
-        self.step(events.Tick())
+        self.step(events.Signal.TICK)
 
     def crash(self) -> None:
         self.process += 1
@@ -106,7 +106,7 @@ class Node:
         assert self.raft is not None
         self.log.append([Entry(self.raft.state.epoch, value)])
         self._sync()
-        self.step(events.LogAppended())
+        self.step(events.Signal.LOG_APPENDED)
 
     def take_snapshot(self) -> None:
         """Take a snapshot of a committed prefix."""
@@ -140,7 +140,7 @@ class Node:
     def _tick_if_due(self) -> None:
         due_ms = self.raft.next_deadline_ms if self.raft is not None else None
         if due_ms is not None and due_ms <= self._simulation.now_ms:
-            self.step(events.Tick())
+            self.step(events.Signal.TICK)
 
     def _after(self, delay_ms: int, act: Callable[[], None]) -> None:
         process = self.process
@@ -194,7 +194,7 @@ class Node:
             log.truncate(effect.offset)
         elif isinstance(effect, events.WriteSnapshotChunk):
             log.write_snapshot_chunk(effect.snapshot, effect.position, effect.piece, is_last=effect.is_last)
-        self.step(events.WriteCompleted())
+        self.step(events.Signal.WRITE_COMPLETED)
 
     def _sync(self) -> None:
         """Flush the current log end after a delay."""
@@ -203,7 +203,7 @@ class Node:
         def on_synced() -> None:
             if self.log.end.offset >= end_offset and self.log.end.epoch == epoch:
                 self.log.flush(end_offset)
-                self.step(events.LogFlushed())
+                self.step(events.Signal.LOG_FLUSHED)
 
         self._after(self._disk_ms(), on_synced)
 

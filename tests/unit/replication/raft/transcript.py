@@ -144,7 +144,7 @@ class Quorum:
         )
         bootstrap_servers, auto_join = int(replica.options.get("bootstrap", 0)), "autojoin" in replica.options
         replica.raft = Raft(state, bootstrap_servers=bootstrap_servers, auto_join=auto_join)
-        self._step(int(name), events.Tick())
+        self._step(int(name), events.Signal.TICK)
 
     def _crash(self, name: str) -> None:
         """End the process; records that are not flushed are lost."""
@@ -183,7 +183,7 @@ class Quorum:
         self._append(int(name), [Entry(1, -2, events.AppendVoters(1, VoterSet(_voter(one) for one in voters)))])
 
     def _resign(self, name: str) -> None:
-        self._step(int(name), events.Resign())
+        self._step(int(name), events.Signal.RESIGN)
 
     def _upgrade(self, name: str, version: str) -> None:
         """Raise kraft.version, if it is possible."""
@@ -217,7 +217,7 @@ class Quorum:
             assert ticked != (deadline_ms, node_id), f"the deadline of {node_id} does not move"
             ticked, self._now_ms = (deadline_ms, node_id), max(self._now_ms, deadline_ms)
             self._lines.append(f"{self._now_ms} ms:")
-            self._step(node_id, events.Tick())
+            self._step(node_id, events.Signal.TICK)
             if is_settling:
                 self._settle()
         self._now_ms = end_ms
@@ -356,7 +356,7 @@ class Quorum:
 
     def _append(self, node_id: int, entries: list[Entry]) -> None:
         self._replicas[node_id].log.append(entries)
-        self._step(node_id, events.LogAppended())
+        self._step(node_id, events.Signal.LOG_APPENDED)
         if not self._replicas[node_id].is_held:
             self._flush(node_id)
 
@@ -364,7 +364,7 @@ class Quorum:
         log = self._replicas[node_id].log
         if log.flushed_offset < log.end.offset:
             log.flush(log.end.offset)
-            self._step(node_id, events.LogFlushed())
+            self._step(node_id, events.Signal.LOG_FLUSHED)
 
     def _write_follower(self, node_id: int, effect: events.Effect) -> None:
         log = self._replicas[node_id].log
@@ -375,7 +375,7 @@ class Quorum:
             log.truncate(effect.offset)
         elif isinstance(effect, events.WriteSnapshotChunk):
             log.write_snapshot_chunk(effect.snapshot, effect.position, effect.piece, is_last=effect.is_last)
-        self._step(node_id, events.WriteCompleted())
+        self._step(node_id, events.Signal.WRITE_COMPLETED)
 
     def _describe_state(self, replica: Replica) -> str:
         if replica.raft is None:

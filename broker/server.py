@@ -37,7 +37,6 @@ from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.peer import ClientContext, PeerConnections
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
-from broker.node.format_options import FormatOptions
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
 from broker.node.log_dir_startup import open_log_dirs
 from broker.node.scheduled_tasks import ScheduledTasks
@@ -70,9 +69,7 @@ from protocol.messages.quorum import BrokerRegistrationRequest
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import (
-    UnusableDirectory,
-)
+from replication.metadata_log.formatting import FormatOptions, UnusableDirectory
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import ReplayedMetadata
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots

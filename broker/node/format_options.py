@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
@@ -23,7 +23,7 @@ from replication.metadata.feature_levels import (
     SUPPORTED_FEATURES,
     required_metadata_version,
 )
-from replication.metadata_log.formatting import FINALIZED_FEATURES, METADATA_VERSION_LEVEL, InitialController
+from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController
 
 _LOWEST_LEVEL: Final = 7
 _VERSIONS: Final = "3.3-IV3 3.4-IV0 3.5-IV0-2 3.6-IV0-2 3.7-IV0-4 3.8-IV0 3.9-IV0 4.0-IV0-3 4.1-IV0-1 4.2-IV0-1 4.3-IV0"
@@ -35,23 +35,6 @@ _DEFAULT_LEVELS: Final = (
     ("transaction.version", 2, 24),
 )
 """The default level of each feature, from which metadata.version on."""
-
-
-class FormatOptions(NamedTuple):
-    """The command line's options for empty directories."""
-
-    cluster_id: str | None = None
-    is_standalone: bool = False
-    controllers: tuple[InitialController, ...] = ()
-    has_no_initial_controllers: bool = False
-    """The quorum starts on other nodes."""
-    features: tuple[tuple[str, int], ...] = FINALIZED_FEATURES
-    kraft_version: int | None = None
-
-    @property
-    def names_voters(self) -> bool:
-        """Whether an option determines the voters."""
-        return self.is_standalone or self.has_no_initial_controllers or bool(self.controllers)
 
 
 def parse_format_options(

@@ -15,9 +15,10 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.node.format_options import FormatOptions, resolve_format_options
+from broker.node.format_options import resolve_format_options
 from broker.peers.quorum_config import QuorumConfig, has_other_controllers
 from replication.metadata_log.formatting import (
+    FormatOptions,
     NodeIdentity,
     UnusableDirectory,
     format_directories,
@@ -78,14 +79,11 @@ def open_log_dirs(
     identity = format_directories(
         disk,
         directories,
-        node_id=config.node_id,
+        config.node_id,
+        options,
         identity=identity,
         metadata_directory=metadata,
-        cluster_id=options.cluster_id,
         controller=controller,
-        is_standalone=options.is_standalone,
-        initial_controllers=options.controllers,
-        features=options.features,
         random_bytes=secrets.token_bytes,
         wall_ms=wall_ms,
     )

@@ -12,12 +12,12 @@ import secrets
 from collections.abc import Iterator
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.node.format_options import FormatOptions, resolve_format_options, version_name
+from broker.node.format_options import resolve_format_options, version_name
 from broker.peers.endpoints import local_controller_endpoint
 from broker.peers.quorum_config import load_quorum_config
 from broker.process.timer import wall_ms
 from protocol.primitives import ZERO_UUID
-from replication.metadata_log.formatting import UnusableDirectory, format_directories, read_node_identity
+from replication.metadata_log.formatting import FormatOptions, UnusableDirectory, format_directories, read_node_identity
 from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk, Lock
 
@@ -60,14 +60,11 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
         format_directories(
             disk,
             directories,
-            node_id=config.node_id,
+            config.node_id,
+            options,
             identity=identity,
             metadata_directory=metadata,
-            cluster_id=options.cluster_id,
             controller=local_controller_endpoint(config, config.controller_listeners),
-            is_standalone=options.is_standalone,
-            initial_controllers=options.controllers,
-            features=options.features,
             random_bytes=secrets.token_bytes,
             wall_ms=wall_ms(),
         )

@@ -88,6 +88,29 @@ class InitialController(NamedTuple):
     directory_id: bytes
 
 
+class FormatOptions(NamedTuple):
+    """The options for empty directories.
+
+    With `is_standalone` this node becomes the only voter, otherwise `controllers` become the voters; without both, voters are
+    configured or found by bootstrap servers.
+    """
+
+    cluster_id: str | None = None
+    """The id of a new cluster; None: random."""
+    is_standalone: bool = False
+    controllers: tuple[InitialController, ...] = ()
+    has_no_initial_controllers: bool = False
+    """The quorum starts on other nodes."""
+    features: tuple[tuple[str, int], ...] = FINALIZED_FEATURES
+    """The feature levels of a new cluster."""
+    kraft_version: int | None = None
+
+    @property
+    def names_voters(self) -> bool:
+        """Whether an option determines the voters."""
+        return self.is_standalone or self.has_no_initial_controllers or bool(self.controllers)
+
+
 def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
     """A random id like Kafka's: a UUID of version 4 (none of the 100 reserved ones) without a dash at the start of its text."""
     while True:
@@ -224,23 +247,18 @@ def _check_unformatted(disk: Disk, directory: str) -> None:
 def format_directories(
     disk: Disk,
     directories: Sequence[str],
-    *,
     node_id: int,
+    options: FormatOptions,
+    *,
     identity: NodeIdentity | None,
     metadata_directory: str | None = None,
-    cluster_id: str | None,
     controller: ListenerAddress,
-    is_standalone: bool = True,
-    initial_controllers: Sequence[InitialController] = (),
-    features: Sequence[tuple[str, int]] = FINALIZED_FEATURES,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
 ) -> NodeIdentity:
     """Format the directories that are not formatted yet.
 
-    `identity` is the result of `read_node_identity`; `cluster_id` the id of a new cluster (None: random). With `is_standalone`
-    this node becomes the only voter; otherwise `initial_controllers` become the voters; without both, voters are configured or
-    found by bootstrap servers. `features` are the feature levels of a new cluster.
+    `identity` is the result of `read_node_identity`, `controller` the endpoint of this node's controller.
 
     Raises:
         UnusableDirectory: the metadata log would be in a new directory although an old one has it.
@@ -253,21 +271,21 @@ def format_directories(
             f"The metadata log would be in {metadata}, which is new, and {', '.join(identity.directory_ids)} is not: "
             "name the old one first, or as metadata.log.dir."
         )
-    cluster = identity.cluster_id if identity is not None else cluster_id or uuid_text(new_uuid(random_bytes))
+    cluster = identity.cluster_id if identity is not None else options.cluster_id or uuid_text(new_uuid(random_bytes))
     ids: dict[str, bytes] = {}
     for path in dict.fromkeys((*directories, metadata)):
         found = read_meta_properties(disk, path)
         has_id = found is not None and found.directory_id != ZERO_UUID
-        configured_id = next((one.directory_id for one in initial_controllers if one.node_id == node_id), None)
+        configured_id = next((one.directory_id for one in options.controllers if one.node_id == node_id), None)
         directory_id = configured_id if configured_id is not None and path == metadata else new_uuid(random_bytes)
         ids[path] = found.directory_id if found is not None and has_id else directory_id
         meta = MetaProperties(cluster, node_id, ids[path])
         if found is None:
-            initial_voters = list(initial_controllers)
-            if is_standalone:
+            initial_voters = list(options.controllers)
+            if options.is_standalone:
                 initial_voters = [InitialController(node_id, controller.host, controller.port, directory_id)]
             voters = VoterSet(_voter(one, controller.listener) for one in initial_voters if path == metadata)
-            _format(disk, path, meta, voters, features, wall_ms)
+            _format(disk, path, meta, voters, options.features, wall_ms)
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
     return NodeIdentity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed, ids[metadata])

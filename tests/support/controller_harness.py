@@ -35,6 +35,7 @@ from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, read_batches
 from replication.metadata_log.formatting import (
     METADATA_DIRECTORY,
+    FormatOptions,
     NodeIdentity,
     format_directories,
     new_uuid,
@@ -139,9 +140,9 @@ class ControllerHarness:
         return format_directories(
             self.disk,
             [self.directory],
-            node_id=1,
+            1,
+            FormatOptions(CLUSTER_ID, is_standalone=True),
             identity=read_node_identity(self.disk, [self.directory], node_id=1),
-            cluster_id=CLUSTER_ID,
             controller=CONTROLLER,
             random_bytes=self.dice.randbytes,
             wall_ms=WALL_MS,

@@ -40,7 +40,7 @@ from replication.controller.decision_context import DecisionContext
 from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
-from replication.metadata_log.formatting import format_directories, new_uuid, read_node_identity
+from replication.metadata_log.formatting import FormatOptions, format_directories, new_uuid, read_node_identity
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
@@ -150,11 +150,10 @@ class Process:
         identity = format_directories(
             disk,
             [DIRECTORY],
-            node_id=self.node_id,
+            self.node_id,
+            FormatOptions(CLUSTER_ID),
             identity=identity,
-            cluster_id=CLUSTER_ID,
             controller=controller,
-            is_standalone=False,
             random_bytes=random.randbytes,
             wall_ms=self.wall_ms(),
         )

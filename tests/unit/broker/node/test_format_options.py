@@ -7,10 +7,15 @@ from typing import Any
 import pytest
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.node.format_options import FormatOptions, parse_format_options, resolve_format_options, version_name
+from broker.node.format_options import parse_format_options, resolve_format_options, version_name
 from broker.peers.quorum_config import load_quorum_config
 from protocol.primitives import uuid_from_text
-from replication.metadata_log.formatting import FINALIZED_FEATURES, METADATA_VERSION_LEVEL, InitialController
+from replication.metadata_log.formatting import (
+    FINALIZED_FEATURES,
+    METADATA_VERSION_LEVEL,
+    FormatOptions,
+    InitialController,
+)
 
 DIRECTORY = "JEXY6aqzQY-32P5TStzaFg"
 CONTROLLER = {

@@ -12,6 +12,7 @@ from protocol.primitives import uuid_from_text, uuid_text
 from protocol.records import HEADER, headers
 from replication.metadata.metadata_records import read_snapshot
 from replication.metadata_log.formatting import (
+    FormatOptions,
     MetaProperties,
     NodeIdentity,
     UnusableDirectory,
@@ -38,10 +39,10 @@ def format_dirs(
     return format_directories(
         disk,
         directories,
-        node_id=1,
+        1,
+        FormatOptions(cluster_id, is_standalone=True),
         identity=read_node_identity(disk, directories, node_id=1, metadata_directory=metadata_directory),
         metadata_directory=metadata_directory,
-        cluster_id=cluster_id,
         controller=CONTROLLER,
         random_bytes=random.Random(seed).randbytes,
         wall_ms=WALL_MS,

@@ -18,6 +18,14 @@ from broker.coordinators.transactions.transaction_verification import (
 )
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from protocol.errors import ErrorCode
+from protocol.messages.transactions import (
+    WritableTxnMarkerPartitionResult,
+    WritableTxnMarkerResult,
+    WritableTxnMarkerTopicResult,
+    WriteTxnMarkersRequest,
+    WriteTxnMarkersResponse,
+)
+from replication.completion import Completion
 from tests.support.group_harness import NODE, LocalGroupHarness, no_other_broker
 from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch
 from tests.unit.broker.coordinators.transactions.test_transaction_coordinator import add, begin, end, harness
@@ -238,6 +246,39 @@ def test_deleted_partitions_need_no_marker(rig: Rig) -> None:
     assert list(written) == [("gone", 0), ("t", 9), T0]
     rig.partitions.partition().go_offline()
     assert error_code(rig.markers.write(marker, [T0])[T0]) is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_markers_of_other_leaders_are_one_request_each(rig: Rig) -> None:
+    sent: list[tuple[int, WriteTxnMarkersRequest, Completion[Any]]] = []
+
+    def send(broker_id: int, request: Any) -> Completion[Any]:
+        sent.append((broker_id, request, Completion()))
+        return sent[-1][2]
+
+    for name, leader in (("two", 2), ("three", 3), ("none", -1)):
+        rig.partitions.create(name, 2, replicas=(2, 3), leader=leader)
+    rig.markers._send = send
+    marker = Marker(7, 3, is_commit=True, coordinator_epoch=5, version=2)
+    written = rig.markers.write(marker, [("two", 0), ("three", 0), ("none", 0), T0, ("two", 1)])
+    done = {key for key, result in written.items() if result.is_done}
+    assert done == {("none", 0), T0}
+    assert error_code(written["none", 0]) is ErrorCode.LEADER_NOT_AVAILABLE
+    (two, request, response), (three, _, lost) = sent
+    (entry,) = request.markers
+    assert (two, three) == (2, 3)
+    assert [(topic.name, topic.partition_indexes) for topic in entry.topics] == [("two", [0, 1])]
+    assert (entry.producer_id, entry.producer_epoch, entry.coordinator_epoch) == (7, 3, 5)
+    results = [
+        WritableTxnMarkerPartitionResult(partition_index=0, error_code=0),
+        WritableTxnMarkerPartitionResult(partition_index=1, error_code=ErrorCode.KAFKA_STORAGE_ERROR),
+    ]
+    of_topic = WritableTxnMarkerTopicResult(name="two", partitions=results)
+    of_producer = WritableTxnMarkerResult(producer_id=7, topics=[of_topic])
+    response.complete(WriteTxnMarkersResponse(markers=[of_producer]))
+    lost.complete(None)
+    assert error_code(written["two", 0]) is ErrorCode.NONE
+    assert error_code(written["two", 1]) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert error_code(written["three", 0]) is ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
 def test_a_marker_for_offsets_needs_an_active_group_coordinator(rig: Rig) -> None:

@@ -1,13 +1,14 @@
 """Changes of a follower's log: append batches of the leader, truncate what the leader does not have.
 
-RULES    1. Appended batches are as durable as the topic requires before `done` is called: the next fetch position confirms
-            them to the leader.
+RULES    1. Appended batches are as durable as the topic requires before the append completes: the next fetch position
+            confirms them to the leader.
          2. The high watermark is the leader's, at most up to the local log end offset. The log start offset follows the
             leader's, at most up to the high watermark.
          3. A log is opened for fetching, and truncated, only while no write to it is pending: batches that clients sent to a
             former leader may still be in the queue. Truncation also waits for pending file operations.
          4. A truncation is valid for one leader epoch. If the epoch changes first, it is skipped and the new leader is asked.
-         5. A StorageError takes the log directory offline; `done` receives False.
+         5. Every method returns a completion: whether the partition can be fetched further. A StorageError takes the log
+            directory offline; the partition cannot be fetched then.
          6. A truncation waits for disk space, like appends do: the checkpoints are written before anything is truncated. A full
             truncation does not wait, because half of the log may be gone already.
 NOT HERE When to fetch and from which leader (`replica_fetcher.py`).
@@ -17,21 +18,20 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 from protocol.errors import KafkaError
+from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Log
+from storage.log.log import Log, PreparedAppend
 
 _log = logging.getLogger("barnabas.fetcher")
-
-WriteCallback = Callable[[bool], None]
-"""Receives whether the partition can be fetched further."""
 
 
 class LeaderOffsets(NamedTuple):
@@ -39,6 +39,18 @@ class LeaderOffsets(NamedTuple):
 
     high_watermark: int
     log_start_offset: int
+
+
+class FollowerAppend(Completion[bool]):
+    """An append of a leader's batches to a follower's log."""
+
+    __slots__ = ("leader_offsets", "partition", "wall_ms")
+
+    def __init__(self, partition: Partition, leader_offsets: LeaderOffsets, wall_ms: int) -> None:
+        super().__init__()
+        self.partition = partition
+        self.leader_offsets = leader_offsets
+        self.wall_ms = wall_ms
 
 
 class FollowerLog:
@@ -50,124 +62,124 @@ class FollowerLog:
         self._executor = executor
         self.quota = replicas.follower_quota
 
-    def open(self, partition: Partition, on_open: Callable[[], None]) -> None:
-        """Call `on_open` when the log is open and no write is pending; never if it cannot be opened."""
+    def open(self, partition: Partition) -> Completion[bool]:
+        """Completes when the log is open and no write is pending, or when it cannot be opened."""
+        opened: Completion[bool] = Completion()
+        self._open(partition, opened)
+        return opened
+
+    def _open(self, partition: Partition, opened: Completion[bool]) -> None:
         log = partition.log
         if partition.is_offline or log.is_offline:
-            return
-        if partition.writes_in_flight:
-            after_pending_io(self._executor, log.directory, lambda: self.open(partition, on_open))
-            return
-        try:
-            lookup = None if log.is_open else log.open_lookup()
-        except KafkaError as error:
-            _log.error("%s cannot be opened and is not replicated: %s", log.name, error.message or error.code.name)
-        except StorageError as error:
-            self._replicas.directory_failed(log.directory, error)
-        else:
-            if lookup is not None:
-                self._replicas.await_disk(partition, lookup, lambda: self.open(partition, on_open))
-                return
+            opened.complete(False)
+        elif partition.writes_in_flight:
+            after_pending_io(self._executor, log.directory, lambda: self._open(partition, opened))
+        elif log.is_open:
             partition.on_opened_as_follower()
-            on_open()
+            opened.complete(True)
+        else:
+            try:
+                lookup = log.open_lookup()
+            except KafkaError as error:
+                _log.error("%s cannot be opened and is not replicated: %s", log.name, error.message or error.code.name)
+                opened.complete(False)
+            else:
+                self._replicas.await_disk(partition, lookup, lambda: self._open(partition, opened))
 
-    def append(
-        self, partition: Partition, records: Any, leader_offsets: LeaderOffsets, wall_ms: int, done: WriteCallback
-    ) -> None:
+    # ------------------------------------------------------------ appending
+    def append(self, partition: Partition, records: Any, leader_offsets: LeaderOffsets, wall_ms: int) -> FollowerAppend:
         """Append batches of the leader and apply its offsets."""
-        log, epoch = partition.log, partition.leader_epoch
-        if not len(records):
-            self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
-            return
+        append = FollowerAppend(partition, leader_offsets, wall_ms)
+        log, prepared = partition.log, None
         try:
-            opened = log.opened or log.open_lookup()
-            if isinstance(opened, DiskLookup):
-                self._replicas.await_disk(partition, opened, lambda: done(not partition.is_offline))  # fetched again
-                return
-            prepared = opened.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=epoch)
+            if len(records):
+                opened = log.opened or log.open_lookup()
+                if isinstance(opened, DiskLookup):  # the batches are fetched again
+                    self._replicas.await_disk(partition, opened, lambda: append.complete(not partition.is_offline))
+                    return append
+                prepared = opened.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=partition.leader_epoch)
         except KafkaError as error:
             _log.warning("%s: batches of the leader cannot be appended: %s", log.name, error.message or error.code.name)
-            done(False)
-            return
+            append.complete(False)
         except StorageError as error:
-            self._on_storage_error(partition, error, done)
-            return
-        if prepared is None:
-            self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
-            return
-        partition.writes_in_flight += 1
-
-        def on_written(written: IoResult) -> None:
-            partition.writes_in_flight -= 1
-            if written.value is not None:
-                self._on_storage_error(partition, written.value, done)
-                return
-            try:
-                partition.commit_as_follower(prepared, wall_ms)
-            except (KafkaError, StorageError):
-                done(False)  # it was deleted, or its directory failed
-                return
-            if partition.needs_sync:
-                self._flush_then(
-                    partition, lambda: self._apply_leader_offsets(partition, leader_offsets, wall_ms, done), done
-                )
+            self._on_storage_error(partition, error, append)
+        else:
+            if prepared is None:
+                self._apply_leader_offsets(append)
             else:
-                self._apply_leader_offsets(partition, leader_offsets, wall_ms, done)
+                partition.writes_in_flight += 1
+                on_written = partial(self._on_written, append, prepared)
+                self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
+        return append
 
-        self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
+    def _on_written(self, append: FollowerAppend, prepared: PreparedAppend, written: IoResult) -> None:
+        partition = append.partition
+        partition.writes_in_flight -= 1
+        if written.value is not None:
+            self._on_storage_error(partition, written.value, append)
+            return
+        try:
+            partition.commit_as_follower(prepared, append.wall_ms)
+        except (KafkaError, StorageError):
+            append.complete(False)  # it was deleted, or its directory failed
+            return
+        if partition.needs_sync:
+            self._flush(append)
+        else:
+            self._apply_leader_offsets(append)
 
-    def _flush_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
-        flush, end_offset = partition.log.open().flush, partition.log.log_end_offset
+    def _flush(self, append: FollowerAppend) -> None:
+        log = append.partition.log
+        flush, end_offset = log.open().flush, log.log_end_offset
 
         def on_synced(synced: IoResult) -> None:
             if synced.value is not None:
-                self._on_storage_error(partition, synced.value, done)
+                self._on_storage_error(append.partition, synced.value, append)
                 return
             flush.complete(end_offset)
-            then()
+            self._apply_leader_offsets(append)
 
-        self._executor.sync(partition.log.directory, flush.begin).then(on_synced)
+        self._executor.sync(log.directory, flush.begin).then(on_synced)
 
-    def _apply_leader_offsets(
-        self, partition: Partition, leader_offsets: LeaderOffsets, wall_ms: int, done: WriteCallback
-    ) -> None:
+    def _apply_leader_offsets(self, append: FollowerAppend) -> None:
         """Advance high watermark and log start offset (rule 2)."""
+        partition = append.partition
         if partition.is_leader or partition.is_offline:
-            done(False)
+            append.complete(False)
             return
-        partition.update_follower_high_watermark(leader_offsets.high_watermark)
+        partition.update_follower_high_watermark(append.leader_offsets.high_watermark)
         log = partition.log
         try:
-            start = min(leader_offsets.log_start_offset, partition.high_watermark)
+            start = min(append.leader_offsets.log_start_offset, partition.high_watermark)
             if start > log.log_start_offset:
-                log.open().trim(start, wall_ms)
+                log.open().trim(start, append.wall_ms)
         except StorageError as error:
-            self._on_storage_error(partition, error, done)
-            return
-        done(True)
+            self._on_storage_error(partition, error, append)
+        else:
+            append.complete(True)
 
-    def truncate_to_epoch(self, partition: Partition, epoch: int, end_offset: int, done: WriteCallback) -> None:
+    # ------------------------------------------------------------ truncating
+    def truncate_to_epoch(self, partition: Partition, epoch: int, end_offset: int) -> Completion[bool]:
         """Truncate what the leader does not have; its largest common epoch is `epoch`, which ends at `end_offset`."""
 
         def truncate(log: Log) -> None:
             local_epoch, local_end = log.open().end_offset_for_epoch(epoch)
-            offset = end_offset if local_epoch < 0 else min(local_end, end_offset)
-            self._truncate_to(partition, offset)
+            self._truncate_to(partition, end_offset if local_epoch < 0 else min(local_end, end_offset))
 
-        self._when_idle(partition, partition.leader_epoch, truncate, done)
+        return self._when_idle(partition, truncate)
 
-    def truncate_to(self, partition: Partition, offset: int, done: WriteCallback) -> None:
+    def truncate_to(self, partition: Partition, offset: int) -> Completion[bool]:
         """Truncate to the leader's log end offset."""
-        self._when_idle(partition, partition.leader_epoch, lambda _: self._truncate_to(partition, offset), done)
+        return self._when_idle(partition, lambda _: self._truncate_to(partition, offset))
 
-    def truncate_fully_and_start_at(self, partition: Partition, offset: int, done: WriteCallback) -> None:
+    def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> Completion[bool]:
         """Delete all records; the log starts at the leader's log start offset, which is above the local log end offset."""
 
-        def drop(log: Log) -> None:
+        def truncate_fully(log: Log) -> None:
             _log.info("%s is truncated fully and starts at %d, the leader's log start offset", log.name, offset)
             self._log_manager.truncate_fully(log, offset)
 
-        self._when_idle(partition, partition.leader_epoch, drop, done, may_retry=False)
+        return self._when_idle(partition, truncate_fully, may_retry=False)
 
     def _truncate_to(self, partition: Partition, offset: int) -> None:
         log = partition.log
@@ -179,51 +191,43 @@ class FollowerLog:
         self._log_manager.truncate(log, offset)
 
     def _when_idle(
-        self,
-        partition: Partition,
-        leader_epoch: int,
-        action: Callable[[Log], None],
-        done: WriteCallback,
-        *,
-        may_retry: bool = True,
-    ) -> None:
-        """Run `action` when no write is pending (rule 3), unless the leader epoch has changed (rule 4)."""
-        log = partition.log
+        self, partition: Partition, truncate: Callable[[Log], None], *, may_retry: bool = True
+    ) -> Completion[bool]:
+        """Truncate when no write is pending (rule 3), unless the leader epoch has changed (rule 4)."""
+        leader_epoch = partition.leader_epoch
+        truncated: Completion[bool] = Completion()
 
-        def retry() -> None:
-            self._when_idle(partition, leader_epoch, action, done, may_retry=may_retry)
-
-        if partition.is_offline or log.is_offline:
-            done(False)
-        elif partition.is_leader or partition.leader_epoch != leader_epoch:
-            done(True)
-        elif partition.writes_in_flight or log.files.has_pending_ops:
-            after_pending_io(self._executor, log.directory, retry)
-        else:
-            try:
-                action(log)
-            except StorageError as error:
-                if error.is_full and may_retry:
-                    self._checkpoint_then(partition, retry, done)
-                else:
-                    self._on_storage_error(partition, error, done)
-                return
-            partition.on_truncated_as_follower()
-            done(True)
-
-    def _checkpoint_then(self, partition: Partition, then: Callable[[], None], done: WriteCallback) -> None:
-        """Write the directory's checkpoints, waiting for disk space, then call `then` (rule 6)."""
-        directory = partition.log.directory
-
-        def on_written(written: IoResult) -> None:
-            if written.value is None:
-                then()
+        def attempt() -> None:
+            log = partition.log
+            if partition.is_offline or log.is_offline:
+                truncated.complete(False)
+            elif partition.is_leader or partition.leader_epoch != leader_epoch:
+                truncated.complete(True)
+            elif partition.writes_in_flight or log.files.has_pending_ops:
+                after_pending_io(self._executor, log.directory, attempt)
             else:
-                self._on_storage_error(partition, written.value, done)
+                try:
+                    truncate(log)
+                except StorageError as error:
+                    if error.is_full and may_retry:  # wait for disk space (rule 6)
+                        work = self._log_manager.rewrite_checkpoints(log.directory)
+                        self._executor.write(log.directory, 0, work).then(on_checkpointed)
+                    else:
+                        self._on_storage_error(partition, error, truncated)
+                    return
+                partition.on_truncated_as_follower()
+                truncated.complete(True)
 
-        self._executor.write(directory, 0, self._log_manager.rewrite_checkpoints(directory)).then(on_written)
+        def on_checkpointed(checkpointed: IoResult) -> None:
+            if checkpointed.value is None:
+                attempt()
+            else:
+                self._on_storage_error(partition, checkpointed.value, truncated)
 
-    def _on_storage_error(self, partition: Partition, error: StorageError, done: WriteCallback) -> None:
+        attempt()
+        return truncated
+
+    def _on_storage_error(self, partition: Partition, error: StorageError, result: Completion[bool]) -> None:
         if not partition.log.is_offline:  # otherwise it was deleted
             self._replicas.directory_failed(partition.log.directory, error)
-        done(False)
+        result.complete(False)

@@ -27,6 +27,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import produce_fetch
 from protocol.messages.produce_fetch import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from protocol.schema import Message
+from replication.completion import Completion
 from replication.cooperative_tasks import no_op
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
 from replication.partition.partition import EARLIEST, LATEST, Partition
@@ -161,12 +162,13 @@ class ReplicaFetcher:
 
     def _open(self, state: _PartitionFetchState) -> None:
         state.is_open = False
-        self._follower_log.open(state.partition, partial(self._on_open, state))
+        self._follower_log.open(state.partition).then(partial(self._on_open, state))
 
-    def _on_open(self, state: _PartitionFetchState) -> None:
-        state.is_open = True
-        state.position()
-        self._mark_dirty(state)
+    def _on_open(self, state: _PartitionFetchState, opened: Completion[bool]) -> None:
+        if opened.value:
+            state.is_open = True
+            state.position()
+            self._mark_dirty(state)
 
     def _mark_dirty(self, state: _PartitionFetchState) -> None:
         if self._partitions.get(state.key) is state:
@@ -318,15 +320,15 @@ class ReplicaFetcher:
         code, diverging = data.error_code, data.diverging_epoch
         partition = state.partition
         if code == ErrorCode.NONE and diverging is not None and diverging.epoch >= 0:
-            done = self._start_write(state, mono_ms)
-            self._follower_log.truncate_to_epoch(partition, diverging.epoch, diverging.end_offset, done)
+            truncation = self._follower_log.truncate_to_epoch(partition, diverging.epoch, diverging.end_offset)
+            self._await_write(truncation, state, mono_ms)
         elif code == ErrorCode.NONE:
             leader_offsets = LeaderOffsets(data.high_watermark, data.log_start_offset)
             records = data.records or b""
             if len(records):
                 self._follower_log.quota.record(partition.topic, partition.index, len(records), mono_ms)
-            done = self._start_write(state, mono_ms, leader_offsets.high_watermark)
-            self._follower_log.append(partition, records, leader_offsets, wall_ms, done)
+            append = self._follower_log.append(partition, records, leader_offsets, wall_ms)
+            self._await_write(append, state, mono_ms, leader_offsets.high_watermark)
         elif code == ErrorCode.OFFSET_OUT_OF_RANGE:
             self._query_offset(state, EARLIEST)
         else:
@@ -334,19 +336,20 @@ class ReplicaFetcher:
                 _log.warning("%s cannot be fetched: %s", partition.log.name, ErrorCode(code).name)
             self._back_off(state, code, mono_ms)
 
-    def _start_write(
-        self, state: _PartitionFetchState, mono_ms: int, high_watermark: int = 0
-    ) -> Callable[[bool], None]:
-        """Mark a write as pending; returns its callback.
+    def _await_write(
+        self, write: Completion[bool], state: _PartitionFetchState, mono_ms: int, high_watermark: int = 0
+    ) -> None:
+        """Fetch further after a write.
 
         A replica at the leader's `high_watermark` is in sync, so the quota does not delay it.
         """
         self._pending_writes += 1
         state.is_writing = True
 
-        def done(can_continue: bool) -> None:  # noqa: FBT001
+        def on_written(write: Completion[bool]) -> None:
             self._pending_writes -= 1
             state.is_writing = False
+            can_continue = write.value
             delay_ms = self._throttle_ms(state, high_watermark, mono_ms) if can_continue else 0
             if delay_ms:
                 self._delay(state, mono_ms + delay_ms, is_throttled=True)
@@ -357,7 +360,7 @@ class ReplicaFetcher:
             if not self._pending_writes and not self._is_request_pending:
                 self.on_ready()
 
-        return done
+        write.then(on_written)
 
     def _throttle_ms(self, state: _PartitionFetchState, high_watermark: int, mono_ms: int) -> int:
         """How long the quota leaves a replica out (rule 6)."""
@@ -431,13 +434,12 @@ class ReplicaFetcher:
         local_end = state.position().offset
         if timestamp == EARLIEST:
             if local_end < offset:
-                self._follower_log.truncate_fully_and_start_at(
-                    state.partition, offset, self._start_write(state, mono_ms)
-                )
+                truncation = self._follower_log.truncate_fully_and_start_at(state.partition, offset)
+                self._await_write(truncation, state, mono_ms)
             else:
                 self._query_offset(state, LATEST)
         elif offset < local_end:
-            self._follower_log.truncate_to(state.partition, offset, self._start_write(state, mono_ms))
+            self._await_write(self._follower_log.truncate_to(state.partition, offset), state, mono_ms)
         else:
             self._delay(state, mono_ms + _METADATA_BACKOFF_MS)  # the leader's log end was moving: query again
 

@@ -6,7 +6,7 @@ NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
@@ -17,13 +17,14 @@ import replication.controller.brokers.registration
 import replication.controller.controller
 import replication.controller.partitions.alter_partition
 import replication.controller.partitions.elections
+from replication.completion import Completion, completed
 from replication.controller.partitions.alter_partition import _validate_members
 from replication.controller.partitions.partition_changes import TopicRules
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
-from replication.partition.follower_log import FollowerLog, WriteCallback
+from replication.partition.follower_log import FollowerLog
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 
@@ -100,13 +101,13 @@ def followers_truncate_to_the_high_watermark(patch: MonkeyPatch) -> None:
     """A new follower truncates to its high watermark, as before KIP-101."""
     follow = FollowerLog.open
 
-    def planted(self: FollowerLog, partition: Partition, opened: Callable[[], None]) -> None:
-        def then() -> None:
-            if partition.log.log_end_offset > partition.high_watermark:
+    def planted(self: FollowerLog, partition: Partition) -> Completion[bool]:
+        def truncate(can_fetch: bool) -> bool:
+            if can_fetch and partition.log.log_end_offset > partition.high_watermark:
                 self._log_manager.truncate(partition.log, partition.high_watermark)
-            opened()
+            return can_fetch
 
-        follow(self, partition, then)
+        return follow(self, partition).map(truncate)
 
     patch.setattr(FollowerLog, "open", planted)
 
@@ -114,10 +115,7 @@ def followers_truncate_to_the_high_watermark(patch: MonkeyPatch) -> None:
 def followers_ignore_divergence(patch: MonkeyPatch) -> None:
     """A follower continues at the divergence without truncating."""
 
-    def planted(_self: FollowerLog, _partition: Partition, _epoch: int, _end_offset: int, done: WriteCallback) -> None:
-        done(True)
-
-    patch.setattr(FollowerLog, "truncate_to_epoch", planted)
+    patch.setattr(FollowerLog, "truncate_to_epoch", lambda *_: completed(True))
 
 
 # ---- controllers -----------------------------------------------------------------------------------------

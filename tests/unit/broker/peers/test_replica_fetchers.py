@@ -9,7 +9,7 @@ import pytest
 
 from broker.peers.replica_fetchers import ReplicaFetcherManager
 from protocol.messages.produce_fetch import FetchRequest
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.partition.replica_fetcher import FetchSettings
 from replication.partition.replication_quota import ReplicationQuotaManager
 from replication.timer_queue import TimerQueue
@@ -38,7 +38,7 @@ class Rig:
         self.turns: list[Any] = []
         self.requested: dict[tuple[int, int], list[int]] = {}
         following: Any = SimpleNamespace(
-            open=lambda partition, opened: opened(),
+            open=lambda partition: completed(True),
             throttle=ReplicationQuotaManager("follower", OWN, lambda topic: {}),
         )
         clock: Any = SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.records import BatchBuilder
+from replication.completion import Completion
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
 from replication.partition.partition import Partition
 from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
@@ -44,16 +45,19 @@ class Rig:
         return self.harness.partition()
 
     def open(self) -> None:
-        self.follower_log.open(self.partition, self._opened)
+        self.follower_log.open(self.partition).then(self._on_open)
 
-    def _opened(self) -> None:
-        self.opened += 1
+    def _on_open(self, opened: Completion[bool]) -> None:
+        self.opened += opened.value
 
     def append(self, records: Any, leader_offsets: LeaderOffsets = OFFSETS) -> None:
-        self.follower_log.append(self.partition, records, leader_offsets, NOW_MS, self.results.append)
+        self._await(self.follower_log.append(self.partition, records, leader_offsets, NOW_MS))
 
     def truncate_to_epoch(self, epoch: int, end_offset: int) -> None:
-        self.follower_log.truncate_to_epoch(self.partition, epoch, end_offset, self.results.append)
+        self._await(self.follower_log.truncate_to_epoch(self.partition, epoch, end_offset))
+
+    def _await(self, write: Completion[bool]) -> None:
+        write.then(lambda written: self.results.append(written.value))
 
     def append_and_write(self, records: Any, leader_offsets: LeaderOffsets = OFFSETS) -> None:
         self.append(records, leader_offsets)
@@ -84,9 +88,9 @@ def test_a_response_larger_than_a_segment_is_appended_in_part(tmp_path: Path) ->
     rig.harness.create("small", replicas=(1, 2), leader=2, segment_bytes=1 << 20)
     partition = rig.harness.partition("small")
     partition.log.open()
-    rig.follower_log.append(partition, batches(0, 0, 0, size=400_000), OFFSETS, NOW_MS, rig.results.append)
+    append = rig.follower_log.append(partition, batches(0, 0, 0, size=400_000), OFFSETS, NOW_MS)
     rig.worker.let_write()
-    assert rig.results == [True]
+    assert append.value
     assert partition.log.log_end_offset == 2
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages import produce_fetch
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest, PartitionData
+from replication.completion import Completion, completed
 from replication.partition.follower_log import LeaderOffsets
 from replication.partition.partition import EARLIEST, LATEST
 from replication.partition.replica_fetcher import FetchSettings, ReplicaFetcher
@@ -28,33 +28,33 @@ class FakeFollowerLog:
     def __init__(self) -> None:
         self.done: list[tuple[str, int]] = []
         """The calls, and the resulting log end offsets."""
-        self.waiting: list[Callable[[bool], None]] = []
+        self.waiting: list[Completion[bool]] = []
         self.is_opening = False
         self.quota = ReplicationQuotaManager("follower", 1, lambda topic: THROTTLED)
 
-    def open(self, partition: Any, opened: Callable[[], None]) -> None:
-        if not self.is_opening:
-            opened()
+    def open(self, partition: Any) -> Completion[bool]:
+        return Completion() if self.is_opening else completed(True)
 
-    def append(self, partition: Any, records: Any, leader_offsets: LeaderOffsets, wall_ms: int, done: Any) -> None:
-        self._start("append", partition, partition.log.log_end_offset + len(records), done)
+    def append(self, partition: Any, records: Any, leader_offsets: LeaderOffsets, wall_ms: int) -> Completion[bool]:
+        return self._start("append", partition, partition.log.log_end_offset + len(records))
 
-    def truncate_to_epoch(self, partition: Any, epoch: int, end_offset: int, done: Any) -> None:
-        self._start(f"truncate to epoch {epoch}", partition, end_offset, done)
+    def truncate_to_epoch(self, partition: Any, epoch: int, end_offset: int) -> Completion[bool]:
+        return self._start(f"truncate to epoch {epoch}", partition, end_offset)
 
-    def truncate_to(self, partition: Any, offset: int, done: Any) -> None:
-        self._start("truncate", partition, offset, done)
+    def truncate_to(self, partition: Any, offset: int) -> Completion[bool]:
+        return self._start("truncate", partition, offset)
 
-    def truncate_fully_and_start_at(self, partition: Any, offset: int, done: Any) -> None:
-        self._start("truncate fully", partition, offset, done)
+    def truncate_fully_and_start_at(self, partition: Any, offset: int) -> Completion[bool]:
+        return self._start("truncate fully", partition, offset)
 
-    def _start(self, what: str, partition: Any, end_offset: int, done: Callable[[bool], None]) -> None:
+    def _start(self, what: str, partition: Any, end_offset: int) -> Completion[bool]:
         self.done.append((what, end_offset))
         partition.log.log_end_offset = end_offset
-        self.waiting.append(done)
+        self.waiting.append(Completion())
+        return self.waiting[-1]
 
     def finish(self, *, can_continue: bool = True) -> None:
-        self.waiting.pop(0)(can_continue)
+        self.waiting.pop(0).complete(can_continue)
 
 
 def partition(index: int = 0, epoch: int = 5, end: int = 10) -> Any:

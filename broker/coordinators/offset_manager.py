@@ -33,12 +33,12 @@ from broker.coordinators.classic.group_records import (
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from broker.coordinators.runtime.java_compat import utf16_units
 from protocol.errors import ErrorCode
+from protocol.messages.common import PartitionError
 from protocol.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
     OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponsePartition,
     OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
@@ -116,7 +116,7 @@ class OffsetMetadataManager:
         topic_id: bytes,
         wall_ms: int,
         expire_wall_ms: int,
-    ) -> list[OffsetCommitResponsePartition]:
+    ) -> list[PartitionError]:
         """Add the records of one topic's commits; returns the results of its partitions (rule 1)."""
         results, commits = [], []
         for partition in topic.partitions:
@@ -126,7 +126,7 @@ class OffsetMetadataManager:
                 error = ErrorCode.OFFSET_METADATA_TOO_LARGE
             else:
                 commits.append((index, _to_stored(partition, wall_ms, expire_wall_ms, topic_id)))
-            results.append(OffsetCommitResponsePartition(partition_index=index, error_code=error))
+            results.append(PartitionError(partition_index=index, error_code=error))
         records += commit_records(group_id, topic.name, commits)
         return results
 
@@ -398,6 +398,6 @@ def txn_commit_response(request: TxnOffsetCommitRequest, error: ErrorCode) -> Tx
     )
 
 
-def partition_errors(partitions: Iterable[Any], error: ErrorCode) -> list[OffsetCommitResponsePartition]:
+def partition_errors(partitions: Iterable[Any], error: ErrorCode) -> list[PartitionError]:
     """The same error for all partitions of a request's topic."""
-    return [OffsetCommitResponsePartition(partition_index=one.partition_index, error_code=error) for one in partitions]
+    return [PartitionError(partition_index=one.partition_index, error_code=error) for one in partitions]

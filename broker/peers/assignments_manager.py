@@ -18,9 +18,9 @@ from typing import Final
 from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
+from protocol.messages.common import PartitionIndex
 from protocol.messages.quorum import (
     AssignReplicasToDirsDirectory,
-    AssignReplicasToDirsPartition,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
     AssignReplicasToDirsTopic,
@@ -85,7 +85,7 @@ class AssignmentsManager:
                     topics=[
                         AssignReplicasToDirsTopic(
                             topic_id=topic_id,
-                            partitions=[AssignReplicasToDirsPartition(partition_index=index) for index in indexes],
+                            partitions=[PartitionIndex(partition_index=index) for index in indexes],
                         )
                         for topic_id, indexes in topics.items()
                     ],

@@ -4,24 +4,18 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import ListenerEndpoint, PartitionIndex, PartitionIndexes, TopicPartitions
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, UInt16, Until, Uuid
 
 # ---- elections -------------------------------------------------------------------------------------------
 
 
-class ElectedPartitions(Message):
-    """Partitions of a topic to elect leaders for."""
-
-    topic: str
-    partitions: list[Int32]
-
-
 class ElectLeadersRequest(Message, api_key=43, versions=(0, 2), flexible=2):
     """Elect preferred leaders (type 0), or any replica for partitions without leader (type 1); null means all partitions."""
 
     election_type: Annotated[Int8, Since(1)] = 0
-    topic_partitions: list[ElectedPartitions] | None
+    topic_partitions: list[TopicPartitions] | None
     timeout_ms: Int32 = 60000
 
 
@@ -98,18 +92,11 @@ class AlterPartitionReassignmentsResponse(Message, api_key=45, versions=(0, 1), 
     responses: list[ReassignableTopicResponse]
 
 
-class ListPartitionReassignmentsTopics(Message):
-    """Partitions of a topic to list."""
-
-    name: str
-    partition_indexes: list[Int32]
-
-
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), flexible=0):
     """List reassignments in progress; null means all partitions."""
 
     timeout_ms: Int32 = 60000
-    topics: list[ListPartitionReassignmentsTopics] | None = None
+    topics: list[PartitionIndexes] | None = None
 
 
 class OngoingPartitionReassignment(Message):
@@ -177,17 +164,11 @@ class UpdateFeaturesResponse(Message, api_key=57, versions=(0, 2), flexible=0):
 # ---- the quorum ------------------------------------------------------------------------------------------
 
 
-class QuorumPartition(Message):
-    """A partition to describe."""
-
-    partition_index: Int32
-
-
 class QuorumTopic(Message):
     """A topic to describe; only __cluster_metadata exists."""
 
     topic_name: str
-    partitions: list[QuorumPartition]
+    partitions: list[PartitionIndex]
 
 
 class DescribeQuorumRequest(Message, api_key=55, versions=(0, 2), flexible=0):
@@ -250,14 +231,6 @@ class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
     nodes: Annotated[list[QuorumNode], Since(2)] = EMPTY
 
 
-class VoterListener(Message):
-    """A listener of the new voter."""
-
-    name: str
-    host: str
-    port: UInt16
-
-
 class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
     """Add a voter; by default the response waits until the change is committed."""
 
@@ -265,7 +238,7 @@ class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
     timeout_ms: Int32
     voter_id: Int32
     voter_directory_id: Uuid
-    listeners: list[VoterListener]
+    listeners: list[ListenerEndpoint]
     ack_when_committed: Annotated[bool, Since(1)] = True
 
 

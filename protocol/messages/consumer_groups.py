@@ -4,14 +4,8 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import TopicIdPartitions
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Nullable, Since, Uuid
-
-
-class ConsumerGroupHeartbeatRequestTopicPartitions(Message):
-    """Partitions of a topic that the member owns."""
-
-    topic_id: Uuid
-    partitions: list[Int32]
 
 
 class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexible=0):
@@ -26,20 +20,13 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexib
     subscribed_topic_names: list[str] | None = None
     subscribed_topic_regex: Annotated[str | None, Since(1), Nullable(1)] = None
     server_assignor: str | None = None
-    topic_partitions: list[ConsumerGroupHeartbeatRequestTopicPartitions] | None = None
-
-
-class ConsumerGroupHeartbeatResponseTopicPartitions(Message):
-    """Partitions of a topic assigned to the member."""
-
-    topic_id: Uuid
-    partitions: list[Int32]
+    topic_partitions: list[TopicIdPartitions] | None = None
 
 
 class ConsumerGroupHeartbeatResponseAssignment(Message):
     """The member's assignment."""
 
-    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions]
+    topic_partitions: list[TopicIdPartitions]
 
 
 class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions=(0, 1), flexible=0):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import PartitionError, PartitionIndex, PartitionIndexes, TopicPartitions
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Nullable, Since, Until, Uuid
 
@@ -155,19 +156,12 @@ class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
     topics: list[OffsetCommitRequestTopic]
 
 
-class OffsetCommitResponsePartition(Message):
-    """The result for one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
 class OffsetCommitResponseTopic(Message):
     """The results for one topic."""
 
     name: Annotated[str, Until(9), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
-    partitions: list[OffsetCommitResponsePartition]
+    partitions: list[PartitionError]
 
 
 class OffsetCommitResponse(Message, api_key=8, versions=(2, 10), flexible=8):
@@ -175,13 +169,6 @@ class OffsetCommitResponse(Message, api_key=8, versions=(2, 10), flexible=8):
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     topics: list[OffsetCommitResponseTopic]
-
-
-class OffsetFetchRequestTopic(Message):
-    """Partitions of one topic, until version 7."""
-
-    name: str
-    partition_indexes: list[Int32]
 
 
 class OffsetFetchRequestTopics(Message):
@@ -205,7 +192,7 @@ class OffsetFetchRequest(Message, api_key=9, versions=(1, 10), flexible=6):
     """Fetch committed offsets. The top-level fields name one group, until version 7; null topics means all."""
 
     group_id: Annotated[str, Until(7)] = ""
-    topics: Annotated[list[OffsetFetchRequestTopic] | None, Until(7), Nullable(2)] = EMPTY
+    topics: Annotated[list[PartitionIndexes] | None, Until(7), Nullable(2)] = EMPTY
     groups: Annotated[list[OffsetFetchRequestGroup], Since(8)] = EMPTY
     require_stable: Annotated[bool, Since(7)] = False
 
@@ -344,17 +331,11 @@ class DeleteGroupsResponse(Message, api_key=42, versions=(0, 2), flexible=2):
     results: list[DeletableGroupResult]
 
 
-class OffsetDeleteRequestPartition(Message):
-    """A partition whose committed offset is deleted."""
-
-    partition_index: Int32
-
-
 class OffsetDeleteRequestTopic(Message):
     """Partitions of one topic."""
 
     name: str
-    partitions: list[OffsetDeleteRequestPartition]
+    partitions: list[PartitionIndex]
 
 
 class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
@@ -368,7 +349,7 @@ class TxnOffsetCommitResponseTopic(Message):
     """The results for one topic, of TxnOffsetCommit and OffsetDelete."""
 
     name: str
-    partitions: list[OffsetCommitResponsePartition]
+    partitions: list[PartitionError]
 
 
 class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
@@ -379,19 +360,12 @@ class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
     topics: list[TxnOffsetCommitResponseTopic] = EMPTY
 
 
-class TopicPartition(Message):
-    """Partitions of one topic."""
-
-    topic: str
-    partitions: list[Int32]
-
-
 class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
     """A consumer's subscription: the metadata field of JoinGroup."""
 
     topics: list[str]
     user_data: bytes | None = None
-    owned_partitions: Annotated[list[TopicPartition], Since(1), Ignorable] = EMPTY
+    owned_partitions: Annotated[list[TopicPartitions], Since(1), Ignorable] = EMPTY
     generation_id: Annotated[Int32, Since(2), Ignorable] = -1
     rack_id: Annotated[str | None, Since(3), Ignorable] = None
 
@@ -399,5 +373,5 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
 class ConsumerProtocolAssignment(Message, versions=(0, 3), flexible=None):
     """A consumer's assignment: the assignment field of SyncGroup."""
 
-    assigned_partitions: list[TopicPartition]
+    assigned_partitions: list[TopicPartitions]
     user_data: bytes | None = None

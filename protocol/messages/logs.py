@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import NamedPartitions, PartitionError, TopicPartitions
 from protocol.schema import Ignorable, Int16, Int32, Int64, Message, Since
 
 
@@ -50,17 +51,10 @@ class DeleteRecordsResponse(Message, api_key=21, versions=(0, 2), flexible=2):
     topics: list[DeleteRecordsTopicResult]
 
 
-class DescribableLogDirTopic(Message):
-    """Partitions of a topic to describe."""
-
-    topic: str
-    partitions: list[Int32]
-
-
 class DescribeLogDirsRequest(Message, api_key=35, versions=(1, 5), flexible=2):
     """Describe the log directories; null topics means all partitions."""
 
-    topics: list[DescribableLogDirTopic] | None
+    topics: list[TopicPartitions] | None
 
 
 class DescribeLogDirsPartition(Message):
@@ -98,18 +92,11 @@ class DescribeLogDirsResponse(Message, api_key=35, versions=(1, 5), flexible=2):
     results: list[DescribeLogDirsResult]
 
 
-class AlterReplicaLogDirTopic(Message):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[Int32]
-
-
 class AlterReplicaLogDir(Message):
     """The replicas to move to one log directory."""
 
     path: str
-    topics: list[AlterReplicaLogDirTopic]
+    topics: list[NamedPartitions]
 
 
 class AlterReplicaLogDirsRequest(Message, api_key=34, versions=(1, 2), flexible=2):
@@ -118,18 +105,11 @@ class AlterReplicaLogDirsRequest(Message, api_key=34, versions=(1, 2), flexible=
     dirs: list[AlterReplicaLogDir]
 
 
-class AlterReplicaLogDirPartitionResult(Message):
-    """Whether the move of a partition was accepted."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
 class AlterReplicaLogDirTopicResult(Message):
     """Partitions of one topic."""
 
     topic_name: str
-    partitions: list[AlterReplicaLogDirPartitionResult]
+    partitions: list[PartitionError]
 
 
 class AlterReplicaLogDirsResponse(Message, api_key=34, versions=(1, 2), flexible=2):

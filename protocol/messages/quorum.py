@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import PartitionError, PartitionIndex
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Tag, Until, Uuid
 
@@ -146,17 +147,11 @@ class AllocateProducerIdsResponse(Message, api_key=67, versions=(0, 0), flexible
     producer_id_len: Int32
 
 
-class AssignReplicasToDirsPartition(Message):
-    """A replica of the requesting broker."""
-
-    partition_index: Int32
-
-
 class AssignReplicasToDirsTopic(Message):
     """Replicas of one topic."""
 
     topic_id: Uuid
-    partitions: list[AssignReplicasToDirsPartition]
+    partitions: list[PartitionIndex]
 
 
 class AssignReplicasToDirsDirectory(Message):
@@ -174,18 +169,11 @@ class AssignReplicasToDirsRequest(Message, api_key=73, versions=(0, 0), flexible
     directories: list[AssignReplicasToDirsDirectory]
 
 
-class AssignReplicasToDirsPartitionResponse(Message):
-    """The result for one replica."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
 class AssignReplicasToDirsTopicResponse(Message):
     """The results for one topic."""
 
     topic_id: Uuid
-    partitions: list[AssignReplicasToDirsPartitionResponse]
+    partitions: list[PartitionError]
 
 
 class AssignReplicasToDirsDirectoryResponse(Message):

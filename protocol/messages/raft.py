@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Records, Since, Tag, UInt16, Until, Uuid
 
@@ -12,14 +13,6 @@ class NodeEndpoint(Message):
     """The controller listener of the leader that a response names."""
 
     node_id: Int32
-    host: str
-    port: UInt16
-
-
-class LeaderEndpoint(Message):
-    """A listener of the requesting leader."""
-
-    name: str
     host: str
     port: UInt16
 
@@ -115,7 +108,7 @@ class BeginQuorumEpochRequest(Message, api_key=53, versions=(0, 1), flexible=1):
     cluster_id: str | None = None
     voter_id: Annotated[Int32, Since(1), Ignorable] = -1
     topics: list[BeginQuorumEpochTopic]
-    leader_endpoints: Annotated[list[LeaderEndpoint], Since(1), Ignorable] = EMPTY
+    leader_endpoints: Annotated[list[ListenerEndpoint], Since(1), Ignorable] = EMPTY
 
 
 class BeginQuorumEpochResponse(Message, api_key=53, versions=(0, 1), flexible=1):
@@ -155,7 +148,7 @@ class EndQuorumEpochRequest(Message, api_key=54, versions=(0, 1), flexible=1):
 
     cluster_id: str | None = None
     topics: list[EndQuorumEpochTopic]
-    leader_endpoints: Annotated[list[LeaderEndpoint], Since(1), Ignorable] = EMPTY
+    leader_endpoints: Annotated[list[ListenerEndpoint], Since(1), Ignorable] = EMPTY
 
 
 class EndQuorumEpochResponse(Message, api_key=54, versions=(0, 1), flexible=1):
@@ -234,21 +227,6 @@ class FetchSnapshotResponse(Message, api_key=59, versions=(0, 1), flexible=0):
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
 
 
-class VoterEndpoint(Message):
-    """A listener of a voter."""
-
-    name: str
-    host: str
-    port: UInt16
-
-
-class SupportedKRaftVersions(Message):
-    """The range of kraft.version that a voter supports."""
-
-    min_supported_version: Int16
-    max_supported_version: Int16
-
-
 class UpdateRaftVoterRequest(Message, api_key=82, versions=(0, 0), flexible=0):
     """A voter reports its listeners and supported versions to the leader."""
 
@@ -256,8 +234,8 @@ class UpdateRaftVoterRequest(Message, api_key=82, versions=(0, 0), flexible=0):
     current_leader_epoch: Int32
     voter_id: Int32
     voter_directory_id: Uuid
-    listeners: list[VoterEndpoint]
-    k_raft_version_feature: SupportedKRaftVersions
+    listeners: list[ListenerEndpoint]
+    k_raft_version_feature: KRaftVersionFeature
 
 
 class CurrentLeader(Message):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint, TopicIdPartitions
 from protocol.primitives import ZERO_UUID
 from protocol.schema import (
     EMPTY,
@@ -322,27 +323,12 @@ class KRaftVersionRecord(Message, versions=(0, 0), flexible=0):
     kraft_version: Int16
 
 
-class Endpoint(Message):
-    """A listener of a voter."""
-
-    name: str
-    host: str
-    port: UInt16
-
-
-class KRaftVersionFeature(Message):
-    """The range of kraft.version that a voter supports."""
-
-    min_supported_version: Int16
-    max_supported_version: Int16
-
-
 class VotersVoter(Message):
     """A voter, its log directory id and its listeners."""
 
     voter_id: Int32
     voter_directory_id: Uuid
-    endpoints: list[Endpoint]
+    endpoints: list[ListenerEndpoint]
     kraft_version_feature: KRaftVersionFeature
 
 
@@ -492,17 +478,10 @@ class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0)
     member_id: str
 
 
-class TargetAssignmentTopicPartition(Message):
-    """Partitions of a topic."""
-
-    topic_id: Uuid
-    partitions: list[Int32]
-
-
 class ConsumerGroupTargetAssignmentMemberValue(Message, api_key=7, versions=(0, 0), flexible=0):
     """A member's target assignment."""
 
-    topic_partitions: list[TargetAssignmentTopicPartition]
+    topic_partitions: list[TopicIdPartitions]
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions=(0, 0), flexible=None):

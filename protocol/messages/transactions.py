@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import NamedPartitions, PartitionError, PartitionIndexes, TopicPartitions
 from protocol.messages.groups import TxnOffsetCommitResponseTopic
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Until
 
@@ -30,13 +31,6 @@ class InitProducerIdResponse(Message, api_key=22, versions=(0, 6), flexible=2):
     ongoing_txn_producer_epoch: Annotated[Int16, Since(6)] = -1
 
 
-class AddPartitionsToTxnTopic(Message):
-    """Partitions of a topic to add to a transaction, or to verify."""
-
-    name: str
-    partitions: list[Int32]
-
-
 class AddPartitionsToTxnTransaction(Message):
     """One transaction, from version 4 on; verify_only: only check that the partitions are part of it."""
 
@@ -44,7 +38,7 @@ class AddPartitionsToTxnTransaction(Message):
     producer_id: Int64
     producer_epoch: Int16
     verify_only: bool = False
-    topics: list[AddPartitionsToTxnTopic]
+    topics: list[NamedPartitions]
 
 
 class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3):
@@ -54,7 +48,7 @@ class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3
     v3_and_below_transactional_id: Annotated[str, Until(3)] = ""
     v3_and_below_producer_id: Annotated[Int64, Until(3)] = 0
     v3_and_below_producer_epoch: Annotated[Int16, Until(3)] = 0
-    v3_and_below_topics: Annotated[list[AddPartitionsToTxnTopic], Until(3)] = EMPTY
+    v3_and_below_topics: Annotated[list[NamedPartitions], Until(3)] = EMPTY
 
 
 class AddPartitionsToTxnPartitionResult(Message):
@@ -121,20 +115,13 @@ class EndTxnResponse(Message, api_key=26, versions=(0, 5), flexible=3):
     producer_epoch: Annotated[Int16, Since(5), Ignorable] = -1
 
 
-class WritableTxnMarkerTopic(Message):
-    """Partitions of a topic to write the marker to."""
-
-    name: str
-    partition_indexes: list[Int32]
-
-
 class WritableTxnMarker(Message):
     """The marker of one transaction; transaction_result: True is commit."""
 
     producer_id: Int64
     producer_epoch: Int16
     transaction_result: bool
-    topics: list[WritableTxnMarkerTopic]
+    topics: list[PartitionIndexes]
     coordinator_epoch: Int32
     transaction_version: Annotated[Int8, Since(2), Ignorable] = 0
 
@@ -145,18 +132,11 @@ class WriteTxnMarkersRequest(Message, api_key=27, versions=(1, 2), flexible=1):
     markers: list[WritableTxnMarker]
 
 
-class WritableTxnMarkerPartitionResult(Message):
-    """The result for one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-
-
 class WritableTxnMarkerTopicResult(Message):
     """The results for one topic."""
 
     name: str
-    partitions: list[WritableTxnMarkerPartitionResult]
+    partitions: list[PartitionError]
 
 
 class WritableTxnMarkerResult(Message):
@@ -208,17 +188,10 @@ class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible=3):
     topics: list[TxnOffsetCommitResponseTopic]
 
 
-class DescribeProducersRequestTopic(Message):
-    """Partitions of a topic to describe."""
-
-    name: str
-    partition_indexes: list[Int32]
-
-
 class DescribeProducersRequest(Message, api_key=61, versions=(0, 0), flexible=0):
     """Describe the active producers of partitions."""
 
-    topics: list[DescribeProducersRequestTopic]
+    topics: list[PartitionIndexes]
 
 
 class DescribedProducer(Message):
@@ -261,13 +234,6 @@ class DescribeTransactionsRequest(Message, api_key=65, versions=(0, 0), flexible
     transactional_ids: list[str]
 
 
-class DescribedTransactionTopic(Message):
-    """Partitions of a topic in the transaction whose markers are not written yet."""
-
-    topic: str
-    partitions: list[Int32]
-
-
 class DescribedTransaction(Message):
     """The state of a transaction; with an error only the id is valid."""
 
@@ -278,7 +244,7 @@ class DescribedTransaction(Message):
     transaction_start_time_ms: Int64
     producer_id: Int64
     producer_epoch: Int16
-    topics: list[DescribedTransactionTopic]
+    topics: list[TopicPartitions]
 
 
 class DescribeTransactionsResponse(Message, api_key=65, versions=(0, 0), flexible=0):

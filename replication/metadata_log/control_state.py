@@ -7,13 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from protocol.messages.stored_records import (
-    Endpoint,
-    KRaftVersionFeature,
-    KRaftVersionRecord,
-    VotersRecord,
-    VotersVoter,
-)
+from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
+from protocol.messages.stored_records import KRaftVersionRecord, VotersRecord, VotersVoter
 from protocol.schema import Message
 from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
@@ -67,7 +62,7 @@ def to_record(voters: VoterSet) -> VotersRecord:
             VotersVoter(
                 voter_id=voter.key.node_id,
                 voter_directory_id=voter.key.directory_id,
-                endpoints=[Endpoint(name=name, host=host, port=port) for name, host, port in voter.addresses],
+                endpoints=[ListenerEndpoint(name=name, host=host, port=port) for name, host, port in voter.addresses],
                 kraft_version_feature=KRaftVersionFeature(
                     min_supported_version=voter.kraft_versions[0], max_supported_version=voter.kraft_versions[1]
                 ),

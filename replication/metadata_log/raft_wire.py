@@ -14,6 +14,7 @@ from typing import Any, Final
 from protocol.api import APIS
 from protocol.errors import ErrorCode
 from protocol.messages import cluster, metadata, produce_fetch, raft
+from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
 from protocol.schema import Message, blank
 from replication.raft import rpc_messages as rpc
 from replication.raft.raft_log import EpochEnd
@@ -213,7 +214,7 @@ def encode_request(request: rpc.Request, cluster_id: str) -> Message:
             timeout_ms=request.timeout_ms,
             voter_id=node_id,
             voter_directory_id=directory_id,
-            listeners=_endpoints(cluster.VoterListener, addresses),
+            listeners=_endpoints(addresses),
             ack_when_committed=request.ack_when_committed,
         )
     return raft.UpdateRaftVoterRequest(
@@ -221,8 +222,8 @@ def encode_request(request: rpc.Request, cluster_id: str) -> Message:
         current_leader_epoch=request.epoch,
         voter_id=node_id,
         voter_directory_id=directory_id,
-        listeners=_endpoints(raft.VoterEndpoint, addresses),
-        k_raft_version_feature=raft.SupportedKRaftVersions(min_supported_version=lowest, max_supported_version=highest),
+        listeners=_endpoints(addresses),
+        k_raft_version_feature=KRaftVersionFeature(min_supported_version=lowest, max_supported_version=highest),
     )
 
 
@@ -241,7 +242,7 @@ def _encode_vote(vote: rpc.Vote, cluster_id: str) -> Message:
 
 
 def _encode_epoch_request(request: rpc.BeginEpoch | rpc.EndEpoch, cluster_id: str) -> Message:
-    endpoints = _endpoints(raft.LeaderEndpoint, request.addresses)
+    endpoints = _endpoints(request.addresses)
     if isinstance(request, rpc.BeginEpoch):
         begin = raft.BeginQuorumEpochPartition(
             voter_directory_id=request.recipient.directory_id,
@@ -302,8 +303,8 @@ def _encode_fetch_snapshot(fetch: rpc.FetchSnapshot, cluster_id: str) -> Message
     )
 
 
-def _endpoints(endpoint: Any, addresses: Iterable[ListenerAddress]) -> list[Any]:
-    return [endpoint(name=name, host=host, port=port) for name, host, port in addresses]
+def _endpoints(addresses: Iterable[ListenerAddress]) -> list[ListenerEndpoint]:
+    return [ListenerEndpoint(name=name, host=host, port=port) for name, host, port in addresses]
 
 
 # ---- responses received ----------------------------------------------------------------------------------------

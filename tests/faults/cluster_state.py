@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from protocol.messages.cluster import DescribeQuorumRequest, QuorumPartition, QuorumTopic
+from protocol.messages.cluster import DescribeQuorumRequest, QuorumTopic
+from protocol.messages.common import PartitionIndex
 from protocol.messages.metadata import MetadataRequest
 from tests.support.raw_client import RawClient
 
@@ -59,7 +60,7 @@ def view_of(bootstrap: str) -> View:
 
 
 def quorum_of(bootstrap: str) -> Quorum:
-    request = [QuorumTopic(topic_name=METADATA_LOG, partitions=[QuorumPartition(partition_index=0)])]
+    request = [QuorumTopic(topic_name=METADATA_LOG, partitions=[PartitionIndex(partition_index=0)])]
     with RawClient(bootstrap, ASK_S) as client:
         response = client.ask(DescribeQuorumRequest(topics=request), 1)
     if response.error_code or response.topics[0].partitions[0].error_code:

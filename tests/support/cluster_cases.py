@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from protocol.errors import ErrorCode
 from protocol.messages import cluster, quotas_scram
+from protocol.messages.common import TopicPartitions
 from protocol.messages.stored_records import EntityData
 from tests.support.admin_cases import INVALID_ASSIGNMENT, INVALID_REQUEST, NONE, UNKNOWN_TOPIC, Answer, Case
 
@@ -18,7 +19,7 @@ _NOT_NEEDED = "Leader election not needed for topic partition."
 
 
 def _elect(wanted: dict[str, list[int]] | None, kind: int, answer: Answer) -> Case:
-    topics = None if wanted is None else [cluster.ElectedPartitions(topic=t, partitions=p) for t, p in wanted.items()]
+    topics = None if wanted is None else [TopicPartitions(topic=t, partitions=p) for t, p in wanted.items()]
     return Case(cluster.ElectLeadersRequest(election_type=kind, topic_partitions=topics), answer)
 
 

@@ -39,11 +39,11 @@ from broker.coordinators.consumer.target_assignment_updater import (
 from broker.coordinators.consumer.topic_regexes import MayDescribe
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.common import TopicIdPartitions
 from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
     ConsumerGroupHeartbeatResponseAssignment,
-    ConsumerGroupHeartbeatResponseTopicPartitions,
 )
 
 _log = logging.getLogger("barnabas.groups")
@@ -140,7 +140,7 @@ class ConsumerProtocol:
         if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH or is_full or reconciled.assigned != old.assigned:
             response.assignment = ConsumerGroupHeartbeatResponseAssignment(
                 topic_partitions=[
-                    ConsumerGroupHeartbeatResponseTopicPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                    TopicIdPartitions(topic_id=topic_id, partitions=sorted(partitions))
                     for topic_id, partitions in reconciled.assigned.items()
                 ]
             )

@@ -27,6 +27,7 @@ from broker.coordinators.consumer.consumer_group import (
 )
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
 from protocol.codec import decode
+from protocol.messages.common import TopicIdPartitions
 from protocol.messages.stored_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -43,7 +44,6 @@ from protocol.messages.stored_records import (
     ConsumerGroupTargetAssignmentMetadataKey,
     ConsumerGroupTargetAssignmentMetadataValue,
     CurrentAssignmentTopicPartitions,
-    TargetAssignmentTopicPartition,
 )
 from protocol.schema import Message
 from replication.metadata.image import MetadataImage
@@ -173,10 +173,7 @@ def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
 
 def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRecord:
     """A member's target assignment."""
-    partitions = [
-        TargetAssignmentTopicPartition(topic_id=topic_id, partitions=sorted(found))
-        for topic_id, found in target.items()
-    ]
+    partitions = [TopicIdPartitions(topic_id=topic_id, partitions=sorted(found)) for topic_id, found in target.items()]
     return StoredRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions),

@@ -14,7 +14,8 @@ from struct import Struct, error
 from broker.coordinators.consumer.assignors import Partitions
 from protocol.codec import decode, encode
 from protocol.errors import MalformedRequest
-from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription, TopicPartition
+from protocol.messages.common import TopicPartitions
+from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from replication.metadata.image import MetadataImage
 
 _I16 = Struct(">h")
@@ -54,14 +55,14 @@ def write_assignment(assigned: Mapping[bytes, Collection[int]], metadata: bytes,
     version = version_of(metadata, ConsumerProtocolAssignment.MAX_VERSION)
     topics = image.topics_by_id
     partitions = [
-        TopicPartition(topic=topics[topic_id].name, partitions=sorted(found))
+        TopicPartitions(topic=topics[topic_id].name, partitions=sorted(found))
         for topic_id, found in assigned.items()
         if topic_id in topics
     ]
     return _I16.pack(version) + encode(ConsumerProtocolAssignment(assigned_partitions=partitions), version)
 
 
-def by_topic_id(named: Iterable[TopicPartition], image: MetadataImage) -> Partitions:
+def by_topic_id(named: Iterable[TopicPartitions], image: MetadataImage) -> Partitions:
     """Named partitions by topic id."""
     topics = image.topics_by_name
     return {topics[one.topic].topic_id: frozenset(one.partitions) for one in named if one.topic in topics}

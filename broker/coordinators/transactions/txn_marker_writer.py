@@ -22,9 +22,9 @@ from broker.coordinators.transactions.transaction import TV_2, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker, WrittenMarkers
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.common import PartitionIndexes
 from protocol.messages.transactions import (
     WritableTxnMarker,
-    WritableTxnMarkerTopic,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -108,7 +108,7 @@ class TxnMarkerWriter:
             producer_id=marker.producer_id,
             producer_epoch=marker.epoch,
             transaction_result=marker.is_commit,
-            topics=[WritableTxnMarkerTopic(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
+            topics=[PartitionIndexes(name=name, partition_indexes=indexes) for name, indexes in topics.items()],
             coordinator_epoch=marker.coordinator_epoch,
             transaction_version=marker.version,
         )

@@ -15,8 +15,8 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages.common import PartitionError
 from protocol.messages.logs import (
-    AlterReplicaLogDirPartitionResult,
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
     AlterReplicaLogDirTopicResult,
@@ -76,7 +76,7 @@ class LogDirsHandler(AuthorizingHandlers):
             if is_allowed:
                 code = self._moves.alter(name, index, path)
             topic = results.setdefault(name, AlterReplicaLogDirTopicResult(topic_name=name, partitions=[]))
-            topic.partitions.append(AlterReplicaLogDirPartitionResult(partition_index=index, error_code=code))
+            topic.partitions.append(PartitionError(partition_index=index, error_code=code))
         return AlterReplicaLogDirsResponse(results=list(results.values()))
 
     def describe(

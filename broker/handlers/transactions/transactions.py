@@ -37,6 +37,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.common import NamedPartitions, TopicPartitions
 from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -44,11 +45,9 @@ from protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
     AddPartitionsToTxnResult,
-    AddPartitionsToTxnTopic,
     AddPartitionsToTxnTopicResult,
     AddPartitionsToTxnTransaction,
     DescribedTransaction,
-    DescribedTransactionTopic,
     DescribeTransactionsRequest,
     DescribeTransactionsResponse,
     EndTxnRequest,
@@ -217,7 +216,7 @@ class TransactionHandlers(AuthorizingHandlers):
         return added.map(lambda result: _map_fenced_error(result.error, context, _FIRST_VERSION_WITH_FENCED))
 
     def _partition_errors(
-        self, context: RequestContext, topics: Iterable[AddPartitionsToTxnTopic]
+        self, context: RequestContext, topics: Iterable[NamedPartitions]
     ) -> dict[TopicPartition, ErrorCode]:
         """The unknown and unauthorized partitions (rule 2)."""
         images = self._image().topics_by_name
@@ -295,12 +294,12 @@ class TransactionHandlers(AuthorizingHandlers):
         transaction = coordinator.transactions.get(name)
         if transaction is None:
             return _describe_error(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        topics: dict[str, DescribedTransactionTopic] = {}
+        topics: dict[str, TopicPartitions] = {}
         for topic, index in sorted(coordinator.remaining_partitions(transaction)):
             if topic not in topics:
                 if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic):
                     continue
-                topics[topic] = DescribedTransactionTopic(topic=topic, partitions=[])
+                topics[topic] = TopicPartitions(topic=topic, partitions=[])
             topics[topic].partitions.append(index)
         return DescribedTransaction(
             error_code=_NONE,
@@ -378,7 +377,7 @@ def _end_txn_response(result: ProducerIdResult, context: RequestContext) -> EndT
 
 
 def _topic_results(
-    topics: Iterable[AddPartitionsToTxnTopic], result: Callable[[TopicPartition], ErrorCode]
+    topics: Iterable[NamedPartitions], result: Callable[[TopicPartition], ErrorCode]
 ) -> list[AddPartitionsToTxnTopicResult]:
     return [
         AddPartitionsToTxnTopicResult(
@@ -394,7 +393,7 @@ def _topic_results(
     ]
 
 
-def _same_error(topics: Iterable[AddPartitionsToTxnTopic], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
+def _same_error(topics: Iterable[NamedPartitions], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
     return _topic_results(topics, lambda _: error)
 
 

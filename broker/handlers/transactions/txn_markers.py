@@ -21,6 +21,7 @@ from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import transactions
+from protocol.messages.common import PartitionError
 from replication.completion import Completion, all_done
 from replication.metadata.topic_names import check_topic_name
 from replication.partition.partition import Partition
@@ -54,7 +55,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
             self._is_authorized(context, operation) for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
         )
         response = transactions.WriteTxnMarkersResponse(markers=[])
-        waiting: list[tuple[Marker, TopicPartition, transactions.WritableTxnMarkerPartitionResult]] = []
+        waiting: list[tuple[Marker, TopicPartition, PartitionError]] = []
         for entry in request.markers:
             marker = Marker(
                 entry.producer_id,
@@ -68,8 +69,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
             for topic in entry.topics:
                 refusal = ErrorCode.UNKNOWN_SERVER_ERROR if is_allowed else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
                 partitions = [
-                    transactions.WritableTxnMarkerPartitionResult(partition_index=index, error_code=refusal)
-                    for index in topic.partition_indexes
+                    PartitionError(partition_index=index, error_code=refusal) for index in topic.partition_indexes
                 ]
                 result.topics.append(transactions.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
                 if is_allowed and marker.producer_id >= 0 and marker.epoch >= 0:

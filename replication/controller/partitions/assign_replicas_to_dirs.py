@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from protocol.errors import ErrorCode
 from protocol.messages import quorum
+from protocol.messages.common import PartitionError
 from protocol.messages.stored_records import PartitionChangeRecord
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import can_lead, topic_rules
@@ -63,7 +64,7 @@ def _topic(
             record = _change(context.image, rules, requested.topic_id, index, state, broker_id, directory)
             if record is not None:
                 records.append((record, partition_version(context.image.metadata_version)))
-        results.append(quorum.AssignReplicasToDirsPartitionResponse(partition_index=index, error_code=code))
+        results.append(PartitionError(partition_index=index, error_code=code))
     return quorum.AssignReplicasToDirsTopicResponse(topic_id=requested.topic_id, partitions=results)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from protocol.messages import stored_records
+from protocol.messages.common import KRaftVersionFeature
 from protocol.records import ControlType
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, UnreadableMetadata
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, voter_records
@@ -33,7 +34,7 @@ def elected_by(*voters: int) -> bytearray:
 
 
 def voter(node_id: int) -> stored_records.VotersVoter:
-    feature = stored_records.KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
+    feature = KRaftVersionFeature(min_supported_version=0, max_supported_version=1)
     return stored_records.VotersVoter(
         voter_id=node_id, voter_directory_id=bytes([node_id]) * 16, endpoints=[], kraft_version_feature=feature
     )

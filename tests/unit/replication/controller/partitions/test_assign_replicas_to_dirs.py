@@ -11,6 +11,7 @@ import pytest
 from broker.peers.assignments_manager import AssignmentsManager
 from protocol.errors import ErrorCode
 from protocol.messages import quorum
+from protocol.messages.common import PartitionIndex
 from replication.completion import Completion
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.metadata.feature_levels import WITH_DIRECTORIES
@@ -31,9 +32,7 @@ E = ErrorCode
 def assign(
     image: MetadataImage, topic_id: bytes, index: int, directory: bytes, *, broker: int = 1, epoch: int = 1
 ) -> Any:
-    topic = quorum.AssignReplicasToDirsTopic(
-        topic_id=topic_id, partitions=[quorum.AssignReplicasToDirsPartition(partition_index=index)]
-    )
+    topic = quorum.AssignReplicasToDirsTopic(topic_id=topic_id, partitions=[PartitionIndex(partition_index=index)])
     request = quorum.AssignReplicasToDirsRequest(
         broker_id=broker,
         broker_epoch=epoch,

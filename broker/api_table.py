@@ -84,14 +84,13 @@ def client_apis(
     def create_topics(request: CreateTopicsRequest, wall_ms: int) -> Completion[CreateTopicsResponse]:
         return channel.submit(request, wall_ms=wall_ms)
 
-    groups, transactions, verification, markers, ids, _ = coordinators
+    groups, ids, verification = coordinators.groups, coordinators.producer_ids, coordinators.verification
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(
-        image,
+        channel,
         addresses,
         authorizer,
-        create_topics,
         auto_create=bool(config.value("auto.create.topics.enable")),
         internal_topics=by_name.get,
         partition_limit=config.number("max.request.partition.size.limit"),
@@ -99,7 +98,7 @@ def client_apis(
     )
     finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
-    transacting = TransactionHandlers(transactions, groups, ids, image, authorizer, *limits)
+    transacting = TransactionHandlers(coordinators.transactions, groups, ids, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     validator = BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config))
     return ApiVersionsHandler(node).table_of(
@@ -114,7 +113,7 @@ def client_apis(
             *ConsumerGroupHandlers(groups, image, authorizer).routes(),
             *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
-            *TxnMarkersHandler(replicas, markers, authorizer).routes(),
+            *TxnMarkersHandler(replicas, coordinators.markers, authorizer).routes(),
             *_admin(config, channel, authorizer, purgatory.timers, validator).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),

@@ -16,7 +16,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
-from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.authorization import ForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
@@ -43,6 +43,7 @@ from protocol.messages.metadata import (
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message
 from replication.completion import Completion
+from replication.controller.controller_client import Controller
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_in_slices
 from replication.metadata.image import MetadataImage, PartitionState, TopicImage
 from replication.metadata.topic_names import INTERNAL_TOPICS, check_topic_name
@@ -55,29 +56,23 @@ _CREATION_TIMEOUT_MS = 30_000  # no client waits for auto-creation
 MAX_PARTITIONS_AT_ONCE: Final = 4 * STEPS_PER_SLICE
 """Larger responses are created in slices; this many partitions take one or two milliseconds."""
 
-CreateTopics = Callable[[CreateTopicsRequest, int], Completion[CreateTopicsResponse]]
-"""Creates topics at the controller: (request, wall_ms)."""
 
-
-class MetadataHandlers(AuthorizingHandlers):
+class MetadataHandlers(ForwardingHandlers):
     """The handlers of this module."""
 
     def __init__(
         self,
-        image: Callable[[], MetadataImage],
+        controller: Controller,
         addresses: AdvertisedEndpoints,
         authorizer: Authorizer,
-        create_topics: CreateTopics,
         *,
         auto_create: bool,
         internal_topics: Callable[[str], CreatableTopic | None],
         partition_limit: int,
         soon: CallSoon,
     ) -> None:
-        self._image = image
+        super().__init__(controller, authorizer)
         self._addresses = addresses
-        super().__init__(authorizer)
-        self._create_topics = create_topics
         self._auto_create = auto_create
         self._internal_topics = internal_topics
         self._partition_limit = partition_limit
@@ -96,7 +91,7 @@ class MetadataHandlers(AuthorizingHandlers):
         self, context: RequestContext, request: MetadataRequest
     ) -> MetadataResponse | Completion[MetadataResponse]:
         """Handle Metadata; unknown topics may be auto-created."""
-        image = self._image()
+        image = self._controller.image
         version = context.api_version
         if request.topics is None or (version == 0 and not request.topics):
             topics = [
@@ -117,7 +112,7 @@ class MetadataHandlers(AuthorizingHandlers):
         missing = self._topics_to_create(context, request, image)
         if missing:
             create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
-            self._create_topics(create_request, context.wall_ms).then(_log_failures)
+            self._controller.submit(create_request, wall_ms=context.wall_ms).then(_log_failures)
         return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_create(
@@ -245,7 +240,7 @@ class MetadataHandlers(AuthorizingHandlers):
         """Handle DescribeCluster for brokers; controllers are described on their own listener."""
         if request.endpoint_type != BROKERS:
             return error_response(context.api_key, *endpoint_error(request.endpoint_type, BROKERS))
-        image = self._image()
+        image = self._controller.image
         answer = DescribeClusterResponse(error_code=0, cluster_id=image.cluster_id, brokers=[])
         for broker_id, broker in sorted(image.brokers.items()):
             address = self._addresses.of(broker, context.connection)
@@ -267,7 +262,7 @@ class MetadataHandlers(AuthorizingHandlers):
         self, context: RequestContext, request: DescribeTopicPartitionsRequest
     ) -> DescribeTopicPartitionsResponse:
         """Handle DescribeTopicPartitions, page by page (KIP-966)."""
-        image = self._image()
+        image = self._controller.image
         names, first = self._page(context, request, image)
         remaining = min(self._partition_limit, request.response_partition_limit)
         reachable = self._reachable(context, image)

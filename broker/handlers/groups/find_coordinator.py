@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Final
 
 from broker.coordinators.runtime.java_compat import abs_hash
-from broker.handlers.admin.metadata import CreateTopics
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
@@ -47,6 +46,10 @@ _REPLICATION_FACTOR_SETTING: Final = {
     GROUP: "offsets.topic.replication.factor",
     TRANSACTION: "transaction.state.log.replication.factor",
 }
+
+
+CreateTopics = Callable[[CreateTopicsRequest, int], Completion[CreateTopicsResponse]]
+"""Creates topics at the controller: (request, wall_ms)."""
 
 
 class FindCoordinatorHandler(AuthorizingHandlers):

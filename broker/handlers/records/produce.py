@@ -17,7 +17,6 @@ NOT HERE Validation of batches (`storage/log/log_validator.py`), acks (`replicat
 from __future__ import annotations
 
 from functools import partial
-from struct import Struct
 from typing import Any, Final, NamedTuple
 
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
@@ -43,7 +42,15 @@ from protocol.messages.produce_fetch import (
     TopicProduceResponse,
 )
 from protocol.primitives import ZERO_UUID
-from protocol.records import ATTRIBUTES_POSITION, BATCH_OVERHEAD, MAGIC, MAGIC_POSITION, TRANSACTIONAL_BIT
+from protocol.records import (
+    ATTRIBUTES_POSITION,
+    BATCH_OVERHEAD,
+    HEADER,
+    MAGIC,
+    MAGIC_POSITION,
+    TRANSACTIONAL_BIT,
+    BatchHeader,
+)
 from protocol.single_partition_codec import FIRST_PRODUCE_VERSION, ProduceLayout
 from replication.completion import Completion, failed
 from replication.metadata.topic_names import INTERNAL_TOPICS
@@ -70,8 +77,6 @@ _ERRORS_WITH_LOG_START: Final = frozenset(
 """Errors that return the log start offset: the producer's earlier records may have been deleted."""
 _NO_RECORDS: Final = memoryview(b"")
 _ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
-_PRODUCER: Final = Struct(">43xqh")  # a batch's producer id and epoch
-_SEQUENCE: Final = Struct(">53xi")
 
 
 class ProduceHandler:
@@ -133,7 +138,7 @@ class ProduceHandler:
         if request.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
             return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
         producers = {
-            _producer_of(data.records).producer_id
+            _header_of(data.records).producer_id
             for topic in request.topic_data
             for data in topic.partition_data
             if _is_transactional(data.records)
@@ -162,15 +167,9 @@ def _is_transactional(records: Any) -> bool:
     )
 
 
-def _producer_of(records: Any) -> ProducerIdAndEpoch:
-    """The producer id and epoch of a batch."""
-    return ProducerIdAndEpoch(*_PRODUCER.unpack_from(records))
-
-
-def _first_sequence_of(records: Any) -> int:
-    """The first sequence number of a batch."""
-    (first,) = _SEQUENCE.unpack_from(records)
-    return int(first)
+def _header_of(records: Any) -> BatchHeader:
+    """The header of a transactional batch, which is not validated yet."""
+    return BatchHeader(*HEADER.unpack_from(records))
 
 
 class _TransactionalBatch(NamedTuple):
@@ -234,10 +233,11 @@ class _Produce:
         waiting = self._transactional
         if not waiting:
             return
-        producer = _producer_of(waiting[0].data.records)
+        header = _header_of(waiting[0].data.records)
+        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
         partitions = self._handler.replicas.partitions
         first_sequences = {
-            (topic, data.index): _first_sequence_of(data.records)
+            (topic, data.index): _header_of(data.records).base_sequence
             for topic, data, _ in waiting
             if producer.producer_id >= 0
         }

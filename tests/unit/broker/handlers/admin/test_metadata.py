@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from typing import Any
 
 from broker.handlers.admin.metadata import MAX_PARTITIONS_AT_ONCE, MetadataHandlers
 from broker.peers.endpoints import AdvertisedEndpoints
@@ -18,11 +19,11 @@ from tests.support.replica_harness import SELF, ReplicaHarness
 
 def handlers_of(harness: ReplicaHarness, soon: CallSoon = run_inline) -> MetadataHandlers:
     """The handlers of broker 1."""
+    controller: Any = harness  # no topic is created
     return MetadataHandlers(
-        lambda: harness.image,
+        controller,
         AdvertisedEndpoints(SELF, frozenset()),
         AllowAll(),
-        lambda *_: None,
         auto_create=False,
         internal_topics=lambda _: None,
         partition_limit=100,

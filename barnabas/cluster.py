@@ -140,9 +140,8 @@ def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:
     ports = []
     for _ in range(count):
         with _new_socket(host) as listening, _new_socket(host) as caller:
-            listening.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # as the later owner of the port sets it, too
+            # The later owner of the port sets this option too.
+            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             _bind(listening, host, 0)
             listening.listen(1)
             caller.connect(listening.getsockname())

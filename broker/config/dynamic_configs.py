@@ -84,9 +84,8 @@ class DynamicBrokerConfig:
         error = find_conflict(proposed)
         if error is None:
             return _thread_count_error(current, proposed)
-        return (
-            error if error.startswith("group.") else f"requirement failed: {error}"
-        )  # `group.*` is checked in Java, the rest by Scala's require()
+        # Java checks `group.*`, Scala's require() the rest.
+        return error if error.startswith("group.") else f"requirement failed: {error}"
 
 
 def _thread_count_error(current: BrokerConfig, proposed: BrokerConfig) -> str | None:

@@ -14,11 +14,18 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 from protocol.errors import ErrorCode
 from protocol.primitives import ZERO_UUID
-from replication.metadata.client_metrics import ClientAttributes, Subscription, client_subscription, subscription
+from replication.metadata.client_metrics import (
+    ClientAttributes,
+    ClientSubscription,
+    Subscription,
+    client_subscription,
+    subscription,
+)
 from replication.metadata.image import MetadataImage, ResourceType
 
 _log = logging.getLogger("barnabas.telemetry")
@@ -29,39 +36,30 @@ _RETRIABLE_ERRORS: Final = (ErrorCode.UNKNOWN_SUBSCRIPTION_ID, ErrorCode.UNSUPPO
 _NEVER: Final = -(2**62)
 
 
+@dataclass(slots=True, eq=False)
 class ClientInstance:
     """One client."""
 
-    __slots__ = (
-        "_last_get_ms",
-        "_last_push_ms",
-        "connection_id",
-        "error",
-        "expires_ms",
-        "facts",
-        "instance_id",
-        "is_ending",
-        "subscription_id",
-        "subscriptions",
-        "wanted",
-    )  # fmt: skip
+    instance_id: bytes
+    facts: ClientAttributes
+    subscriptions: list[Subscription]
+    """All subscriptions when this instance was created."""
+    is_ending: bool = False
+    """It has sent its terminating push."""
+    error: ErrorCode = ErrorCode.NONE
+    """The error of its last push."""
+    connection_id: int = 0
+    expires_ms: int = 0
+    """Without a request until then, the client is removed."""
+    wanted: ClientSubscription = field(init=False)
+    """Its effective subscription, and the id of that."""
+    subscription_id: int = field(init=False)
+    _last_get_ms: int = _NEVER
+    _last_push_ms: int = _NEVER
 
-    def __init__(self, instance_id: bytes, facts: ClientAttributes, subscriptions: list[Subscription]) -> None:
-        self.instance_id = instance_id
-        self.facts = facts
-        self.subscriptions = subscriptions
-        """All subscriptions when this instance was created."""
-        self.wanted = client_subscription(facts, subscriptions)
-        self.subscription_id = self.wanted.subscription_id(instance_id)
-        """Of its effective subscription."""
-        self.is_ending = False
-        """It has sent its terminating push."""
-        self.error = ErrorCode.NONE
-        """The error of its last push."""
-        self.connection_id = 0
-        self.expires_ms = 0
-        """Without a request until then, the client is removed."""
-        self._last_get_ms = self._last_push_ms = _NEVER
+    def __post_init__(self) -> None:
+        self.wanted = client_subscription(self.facts, self.subscriptions)
+        self.subscription_id = self.wanted.subscription_id(self.instance_id)
 
     def touch(self, connection_id: int, now_ms: int) -> None:
         """Records a request on a connection."""

@@ -11,6 +11,7 @@ NOT HERE Rate limits (`instances.py`); the page (`page.py`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from threading import Thread
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -48,16 +49,14 @@ class _Point(NamedTuple):
     is_delta: bool
 
 
+@dataclass(slots=True, eq=False)
 class _Client:
     """The reported metrics of one client."""
 
-    __slots__ = ("count", "expires_ms", "facts", "numbers")
-
-    def __init__(self, facts: ClientAttributes) -> None:
-        self.facts = facts
-        self.numbers: dict[str, dict[Labels, tuple[float, bool]]] = {}
-        self.count = 0
-        self.expires_ms = 0
+    facts: ClientAttributes
+    numbers: dict[str, dict[Labels, tuple[float, bool]]] = field(default_factory=dict)
+    count: int = 0
+    expires_ms: int = 0
 
     def update(self, point: _Point) -> None:
         known = self.numbers.setdefault(point.name, {})

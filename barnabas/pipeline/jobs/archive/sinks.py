@@ -81,9 +81,7 @@ class TableSink:
     def write(self, records: DataFrame, number: int, spans: Mapping[TopicPartition, Span]) -> WrittenRound:
         """Appends the round and reads it back."""
         if not spans:
-            self._lake.create(
-                records
-            )  # creates the table for readers; the round's number stays unused, since other records may come with it
+            self._lake.create(records)  # for readers; the round's number stays unused: other records may come with it
             return WrittenRound({}, 0, records)
         write_plan(self._folder, number, {tp: span.end for tp, span in spans.items()})
         self._lake.append(ordered(records), number)

@@ -187,8 +187,6 @@ def main(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.exceptions.Exit as exit_:
-        return exit_.exit_code
     except click.Abort:
         return 1
     except SystemExit as exit_:

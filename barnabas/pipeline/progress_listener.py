@@ -77,9 +77,6 @@ class ProgressListener(StreamingQueryListener):
     def onQueryStarted(self, event: Any) -> None:  # noqa: N802
         """Does nothing."""
 
-    def onQueryIdle(self, event: Any) -> None:  # noqa: N802
-        """Does nothing."""
-
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
         """Forgets the query: the next metrics file is written without it."""
         self._last_reports.pop(str(event.id), None)

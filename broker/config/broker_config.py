@@ -11,6 +11,7 @@ NOT HERE Settings changed at run time (the metadata log), the effect of a settin
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -99,6 +100,12 @@ class BrokerConfig:
         assert isinstance(value, float)
         return value
 
+    def texts(self, name: str) -> list[str]:
+        """The value of a list setting; empty if it is unset."""
+        value = self.value(name)
+        assert value is None or isinstance(value, list)
+        return value or []
+
     @cached_property
     def node_id(self) -> int:
         """The id of this node."""
@@ -107,9 +114,7 @@ class BrokerConfig:
     @cached_property
     def log_dirs(self) -> list[str]:
         """The log directories."""
-        value = self.value("log.dirs") or self.value("log.dir")
-        assert isinstance(value, list)
-        return value
+        return self.texts("log.dirs") or self.texts("log.dir")
 
     @cached_property
     def metadata_log_dir(self) -> str:
@@ -120,8 +125,7 @@ class BrokerConfig:
     @cached_property
     def roles(self) -> frozenset[str]:
         """The roles of this node: broker, controller or both."""
-        value = self.value("process.roles")
-        return frozenset(value) if isinstance(value, list) and value else frozenset({"broker", "controller"})
+        return frozenset(self.texts("process.roles") or ("broker", "controller"))
 
     @cached_property
     def listeners(self) -> list[Endpoint]:
@@ -136,14 +140,12 @@ class BrokerConfig:
     @cached_property
     def advertised_listeners(self) -> dict[str, Endpoint]:
         """advertised.listeners by listener name."""
-        value = self.value("advertised.listeners")
-        return {} if value is None else {e.name: e for e in _endpoints("advertised.listeners", value)}
+        return {endpoint.name: endpoint for endpoint in self._endpoints("advertised.listeners")}
 
     @cached_property
     def controller_listener_names(self) -> list[str]:
         """Names of the controller's listeners."""
-        value = self.value("controller.listener.names")
-        return value if isinstance(value, list) else []
+        return self.texts("controller.listener.names")
 
     @cached_property
     def metrics_listener(self) -> Endpoint | None:
@@ -153,7 +155,10 @@ class BrokerConfig:
 
     @cached_property
     def _all_listeners(self) -> list[Endpoint]:
-        return _endpoints("listeners", self.value("listeners"))
+        return self._endpoints("listeners")
+
+    def _endpoints(self, name: str) -> list[Endpoint]:
+        return [_endpoint(name, text) for text in self.texts(name)]
 
     def listener_config(self) -> ListenerConfig:
         """All settings of listeners, for their validation."""
@@ -181,8 +186,7 @@ class BrokerConfig:
 
     def cordoned_log_dirs(self) -> list[str]:
         """The cordoned log directories, which take no new replicas, as in `log_dirs`."""
-        value = self.value("cordoned.log.dirs")
-        assert isinstance(value, list)
+        value = self.texts("cordoned.log.dirs")
         return self.log_dirs if value == [_ALL] else value
 
     @cached_property
@@ -369,11 +373,6 @@ def _check_consumer_groups(config: BrokerConfig) -> str | None:
     return None
 
 
-def _endpoints(name: str, value: Value) -> list[Endpoint]:
-    assert isinstance(value, list)
-    return [_endpoint(name, text) for text in value]
-
-
 def _endpoint(setting: str, text: str) -> Endpoint:
     name, separator, address = text.partition("://")
     host, colon, port = address.rpartition(":")
@@ -408,7 +407,8 @@ def _read_properties(path: str) -> list[tuple[str, str, int]]:
 
 
 def _split_property(line: str, path: str, number: int) -> tuple[str, str]:
-    for position, character in enumerate(line):
-        if character in "=:":
-            return line[:position].strip(), line[position + 1 :].strip()
-    raise ConfigError(f"{path}, line {number}: {line!r} is not of the form name=value")
+    parts = re.split("[=:]", line, maxsplit=1)
+    if len(parts) < 2:
+        raise ConfigError(f"{path}, line {number}: {line!r} is not of the form name=value")
+    name, value = parts
+    return name.strip(), value.strip()

@@ -74,12 +74,12 @@ def _decoded(record: Record, known: _Classes) -> Decoded:
     if key is None or len(key) < 2:
         return Decoded(f"Error at offset {record.offset}, skipping. The record has no key.", None)
     kind = int.from_bytes(key[:2], "big", signed=True)
-    classes = known.get(kind)
-    if classes is None:
+    if kind not in known:
         return Decoded(f"Unknown record type {kind} at offset {record.offset}, skipping.", None)
-    message, _ = decoder(classes[0], 0)(key, 2)
+    key_class, value_class = known[kind]
+    message, _ = decoder(key_class, 0)(key, 2)
     shown = {"type": str(kind), "data": message_json(message, 0)}
-    return Decoded(shown, DELETED if value is None else _value(classes[1], value))
+    return Decoded(shown, DELETED if value is None else _value(value_class, value))
 
 
 def _value(cls: type[Message], value: bytes) -> Any:

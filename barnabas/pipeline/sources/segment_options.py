@@ -147,7 +147,10 @@ def _bound(values: Mapping[str, str], which: str, default: int) -> Bound:
         raise BadOption(f"{' and '.join(given)} exclude each other.")
     name, text = given[0], values[given[0].lower()]
     if name == names[0]:
-        return Bound(_number(name, text), None, is_time=True)
+        try:
+            return Bound(int(text), None, is_time=True)
+        except ValueError as error:
+            raise BadOption(f"{name} is a number of milliseconds, not {text!r}.") from error
     is_time = name == names[1]
     if not is_time and text.lower() in {"earliest", "latest"}:
         if text.lower() == "earliest" and which == "ending":
@@ -192,13 +195,6 @@ def _word(values: Mapping[str, str], name: str, choices: tuple[str, ...], defaul
     if text.lower() not in choices:
         raise BadOption(f"{name} is {' or '.join(choices)}, not {text!r}.")
     return text.lower()
-
-
-def _number(name: str, text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise BadOption(f"{name} is a number of milliseconds, not {text!r}.") from error
 
 
 def _json(values: Mapping[str, str], name: str, kind: type) -> Any:

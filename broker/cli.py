@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Final, TypeVar
 
 import click
 
-from broker.config.broker_config import BrokerConfig, ConfigError, load_config
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.config_loader import load_config
 from broker.node.format_options import parse_format_options
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])

@@ -25,8 +25,7 @@ from functools import partial
 from typing import Any
 
 from broker.api_table import client_apis, controller_apis
-from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.config.listener_rules import Endpoint
+from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler

@@ -2,7 +2,7 @@
 
 RULES    1. Settings of Apache Kafka 4.3 without an effect are in `ignored_configs.py`, so a `server.properties` for Kafka
             starts this broker unchanged.
-NOT HERE Reading files and precedence (`broker_config.py`), topic settings (`storage/config/log_config.py`).
+NOT HERE Reading files and precedence (`config_loader.py`), topic settings (`storage/config/log_config.py`).
 """
 
 from __future__ import annotations

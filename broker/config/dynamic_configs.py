@@ -13,8 +13,9 @@ import logging
 from collections.abc import Mapping
 
 from broker.config import ignored_configs
-from broker.config.broker_config import BrokerConfig, find_conflict
+from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.config_rules import find_conflict
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 

@@ -13,8 +13,7 @@ import os
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from broker.config.broker_config import BrokerConfig
-from broker.config.listener_rules import Endpoint
+from broker.config.broker_config import BrokerConfig, Endpoint
 from broker.network.exchange import ConnectionInfo
 from broker.network.listener import Listener
 from broker.network.peer import HostAndPort

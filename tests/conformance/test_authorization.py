@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.config.broker_config import load_config
+from broker.config.config_loader import load_config
 from broker.server import Server
 from protocol.errors import ErrorCode
 from protocol.messages import admin, cluster, groups, logs, metadata, produce_fetch, quorum, quotas_scram, transactions

@@ -10,7 +10,8 @@ from __future__ import annotations
 from random import Random
 from typing import TYPE_CHECKING
 
-from broker.config.broker_config import BrokerConfig, load_config
+from broker.config.broker_config import BrokerConfig
+from broker.config.config_loader import load_config
 from tests.simulation.cluster.process import CLIENTS_PORT, CONTROLLERS_PORT, DIRECTORY, HOST, Process
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import SimulatedDisk

@@ -1,4 +1,4 @@
-"""Settings from files and the command line (broker/config/broker_config.py)."""
+"""Settings from files and the command line (broker/config/config_loader.py)."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import ConfigError, load_config
+from broker.config.broker_config import ConfigError, Endpoint
 from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.config_loader import load_config
 from broker.config.ignored_configs import IGNORED
-from broker.config.listener_rules import Endpoint
 from storage.config.config_def import parse
 from storage.config.log_config import SYNONYMS
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.config.broker_config import BrokerConfig, load_config
+from broker.config.broker_config import BrokerConfig
+from broker.config.config_loader import load_config
 from broker.config.env_config import CLUSTER_ID, DATA, EnvConfig, read_env_config
 
 

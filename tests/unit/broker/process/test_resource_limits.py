@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import load_config
+from broker.config.config_loader import load_config
 from broker.process.resource_limits import (
     MAX_OPEN_FILES,
     RESERVED_DESCRIPTORS,

@@ -1,10 +1,11 @@
-"""The listeners of each role (broker/config/listener_rules.py)."""
+"""The listeners of each role (broker/config/config_rules.py)."""
 
 from __future__ import annotations
 
 import pytest
 
-from broker.config.broker_config import ConfigError, load_config
+from broker.config.broker_config import ConfigError
+from broker.config.config_loader import load_config
 
 QUORUM = "controller.quorum.bootstrap.servers=a:9093"
 NAMES = "controller.listener.names=CONTROLLER"

@@ -1,0 +1,102 @@
+"""Reads the broker's settings from a file and the command line.
+
+RULES    1. The command line overrides the file, the file overrides the defaults.
+         2. An invalid value stops the startup with a sentence that names file, line and the valid values. An unknown name is
+            only a warning: a shared file may contain settings of client libraries.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.config_rules import find_conflict, find_listener_error
+from broker.config.ignored_configs import IGNORED
+from storage.config.config_def import BadSetting, parse
+
+_log = logging.getLogger("barnabas.config")
+
+QUICK_START = {
+    "process.roles": "broker,controller",
+    "node.id": "1",
+    "controller.listener.names": "CONTROLLER",
+    "offsets.topic.replication.factor": "1",
+    "transaction.state.log.replication.factor": "1",
+    "transaction.state.log.min.isr": "1",
+    "share.coordinator.state.topic.replication.factor": "1",
+    "share.coordinator.state.topic.min.isr": "1",
+}
+"""The settings without a file: one node, like Kafka's example `server.properties`."""
+
+
+def load_config(
+    path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, use_kafka_defaults: bool = False
+) -> BrokerConfig:
+    """Reads a settings file (None: the quick start's settings) and applies the command line's values.
+
+    `listen` replaces the client listeners only. With `use_kafka_defaults`, no file means Kafka's defaults.
+
+    Raises:
+        ConfigError: the file is unreadable, a line is malformed, or a value is invalid.
+    """
+    texts = dict(QUICK_START) if path is None and not use_kafka_defaults else {}
+    origin = dict.fromkeys(texts, "the built-in settings")
+    if path is not None:
+        for name, text, line in _read_properties(path):
+            texts[name], origin[name] = text, f"{path}, line {line}"
+    for name, text in overrides.items():
+        texts[name], origin[name] = text, "the command line"
+    for name, text in texts.items():
+        setting = BROKER_SETTINGS.get(name)
+        if setting is not None:
+            try:
+                parse(setting, text)
+            except BadSetting as invalid:
+                raise ConfigError(f"{origin[name]}: {invalid}") from None
+        elif name not in IGNORED:
+            _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
+    config = BrokerConfig(texts)
+    if listen is not None:
+        controller_listeners = [
+            f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
+        ]
+        config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *controller_listeners])})
+    error = find_listener_error(config) or find_conflict(config)
+    if error is not None:
+        raise ConfigError(error)
+    return config
+
+
+def _read_properties(path: str) -> list[tuple[str, str, int]]:
+    """The (name, text, line) of a Java properties file, as far as settings use the format."""
+    try:
+        lines = Path(path).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"cannot read the settings file {path}: {reason}") from None
+    properties = []
+    joined, first = "", 0
+    for number, line in enumerate(lines, 1):
+        stripped = line.strip()
+        if not joined and (not stripped or stripped[0] in "#!"):
+            continue
+        first = first if joined else number
+        joined += stripped
+        if joined.endswith("\\"):
+            joined = joined[:-1]
+            continue
+        properties.append((*_split_property(joined, path, first), first))
+        joined = ""
+    return properties
+
+
+def _split_property(line: str, path: str, number: int) -> tuple[str, str]:
+    parts = re.split("[=:]", line, maxsplit=1)
+    if len(parts) < 2:
+        raise ConfigError(f"{path}, line {number}: {line!r} is not of the form name=value")
+    name, value = parts
+    return name.strip(), value.strip()

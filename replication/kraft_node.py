@@ -5,7 +5,6 @@ NOT HERE What each of them does; sockets, threads and clocks, which are passed i
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -25,13 +24,13 @@ from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartb
 from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext, KraftVersion
 from replication.controller.periodic_tasks import DEFAULT_INTERVALS, PeriodicTasks, TaskIntervals
-from replication.io_executor import IoExecutor, IoResult
+from replication.io_executor import IoResult
 from replication.metadata.feature_levels import KRAFT_VERSION, SUPPORTED_FEATURES
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata_log.describe_quorum import describe_quorum
 from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
-from replication.metadata_log.kraft_replica import KRaftReplica, SendTo
+from replication.metadata_log.kraft_replica import Dependencies, KRaftReplica
 from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
@@ -41,19 +40,6 @@ from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
-from replication.timer_queue import Clock, TimerQueue
-from storage.io.disk import Disk
-
-
-class Dependencies(NamedTuple):
-    """What the node needs from its environment."""
-
-    disk: Disk
-    executor: IoExecutor
-    timers: TimerQueue
-    clock: Clock
-    random_below: Callable[[int], int]
-    send: SendTo
 
 
 class KraftOptions(NamedTuple):
@@ -96,8 +82,6 @@ class KRaftNode:
         self.heartbeat_tracker = BrokerHeartbeatTracker(dependencies.timers, options.session_timeout_ms)
         periodic_tasks = PeriodicTasks(dependencies.timers, dependencies.clock.mono_ms, options.intervals)
         self.controller = Controller(
-            log,
-            self.publisher,
             loader,
             context,
             self.heartbeat_tracker,
@@ -112,9 +96,7 @@ class KRaftNode:
             log,
             self.controller,
             self._write_election_state,
-            dependencies.send,
-            dependencies.timers,
-            dependencies.clock,
+            dependencies,
         )
         # Which part notifies which:
         log.on_written = self.quorum.on_written

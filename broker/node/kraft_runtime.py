@@ -24,9 +24,10 @@ from replication.completion import Completion
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.io_executor import IoExecutor
-from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
+from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataImage
 from replication.metadata_log.formatting import NodeIdentity, new_uuid
+from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue

@@ -50,10 +50,8 @@ from replication.controller.partitions.topics import create_partitions, create_t
 from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage
-from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import UnreadableMetadata, Versioned
 from replication.metadata_log.metadata_loader import MetadataLoader
-from replication.metadata_log.metadata_log import MetadataLog
 from replication.raft.events import BecomeLeader
 from replication.state_machine import Decision
 from replication.timer_queue import Clock
@@ -109,8 +107,6 @@ class Controller:
 
     def __init__(
         self,
-        log: MetadataLog,
-        publisher: MetadataPublisher,
         metadata_loader: MetadataLoader,
         context: DecisionContext,
         heartbeat_tracker: BrokerHeartbeatTracker,
@@ -120,8 +116,8 @@ class Controller:
         periodic_tasks: PeriodicTasks,
     ) -> None:
         """Start inactive; `on_become_leader` activates it. `bootstrap` are the first records of a new cluster."""
-        self._log = log
-        self._publisher = publisher
+        self._log = metadata_loader.log
+        self._publisher = metadata_loader.publisher
         self._metadata_loader = metadata_loader
         self._context = context
         self._heartbeat_tracker = heartbeat_tracker

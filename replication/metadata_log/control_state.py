@@ -57,16 +57,14 @@ def from_record(record: VotersRecord) -> VoterSet:
 
 def to_record(voters: VoterSet) -> VotersRecord:
     """The VotersRecord of a voter set."""
-    return VotersRecord(
-        voters=[
-            VotersVoter(
-                voter_id=voter.key.node_id,
-                voter_directory_id=voter.key.directory_id,
-                endpoints=[ListenerEndpoint(name=name, host=host, port=port) for name, host, port in voter.addresses],
-                kraft_version_feature=KRaftVersionFeature(
-                    min_supported_version=voter.kraft_versions[0], max_supported_version=voter.kraft_versions[1]
-                ),
-            )
-            for voter in voters
-        ]
+    return VotersRecord(voters=[_record_of(voter) for voter in voters])
+
+
+def _record_of(voter: Voter) -> VotersVoter:
+    lowest, highest = voter.kraft_versions
+    return VotersVoter(
+        voter_id=voter.key.node_id,
+        voter_directory_id=voter.key.directory_id,
+        endpoints=[ListenerEndpoint(name=name, host=host, port=port) for name, host, port in voter.addresses],
+        kraft_version_feature=KRaftVersionFeature(min_supported_version=lowest, max_supported_version=highest),
     )

@@ -19,6 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
+from replication.io_executor import IoExecutor
 from replication.metadata_log import raft_wire
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.raft import events
@@ -27,12 +28,16 @@ from replication.raft.raft_log import ElectionState
 from replication.raft.roles import Leader
 from replication.raft.voters import ListenerAddress
 from replication.timer_queue import Clock, Timer, TimerQueue
+from storage.io.disk import Disk
 
 _NO_LEADER: Final = -1
 _log = logging.getLogger("barnabas.quorum")
 
 SendTo = Callable[[int, ListenerAddress | None, Message], Completion[Message | None]]
-"""Sends a request to a replica by id, at an address if known, or to a bootstrap server (-2 is the first)."""
+"""Sends a request to a replica by id, at an address if known, or to a bootstrap server (-2 is the first).
+
+The response is None if none arrives in time.
+"""
 
 
 class RaftListener(Protocol):
@@ -65,6 +70,17 @@ class _Rejection(NamedTuple):
     message: Message
 
 
+class Dependencies(NamedTuple):
+    """What a node of the quorum needs from its environment."""
+
+    disk: Disk
+    executor: IoExecutor
+    timers: TimerQueue
+    clock: Clock
+    random_below: Callable[[int], int]
+    send: SendTo
+
+
 class KRaftReplica:
     """One replica: its Raft instance, log and listener."""
 
@@ -75,23 +91,20 @@ class KRaftReplica:
         log: MetadataLog,
         listener: RaftListener,
         persist: Callable[[ElectionState], Completion[None]],
-        send: SendTo,
-        timers: TimerQueue,
-        clock: Clock,
+        dependencies: Dependencies,
     ) -> None:
         """Wire it; nothing runs before `start`.
 
-        `cluster_id` is that of all accepted requests. `persist` makes an election state durable. `send` returns None as the
-        response if none arrives in time.
+        `cluster_id` is that of all accepted requests. `persist` makes an election state durable.
         """
         self.raft = raft
         self._cluster_id = cluster_id
         self._log = log
         self._listener = listener
         self._persist = persist
-        self._send = send
-        self._timers = timers
-        self._clock = clock
+        self._send = dependencies.send
+        self._timers = dependencies.timers
+        self._clock = dependencies.clock
         self._queue: deque[events.Effect | _Rejection] = deque()
         self._is_busy = False
         self._is_processing = self._must_process = False

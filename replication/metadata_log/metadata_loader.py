@@ -25,8 +25,8 @@ class MetadataLoader:
 
     def __init__(self, log: MetadataLog, publisher: MetadataPublisher, *, is_in_transaction: bool) -> None:
         """Continue from the publisher's image; `is_in_transaction`: its offset is inside a transaction, which is void."""
-        self._log = log
-        self._publisher = publisher
+        self.log = log
+        self.publisher = publisher
         self._transactions = TransactionFilter(is_open=is_in_transaction)
         self._next_offset = publisher.newest.offset + 1
         self.is_following = True
@@ -45,34 +45,34 @@ class MetadataLoader:
             UnreadableMetadata: another leader wrote a record that this node does not know.
         """
         if self.is_following:
-            for image, changes in self._images(self._publisher.newest, high_watermark):
-                self._publisher.publish(image, changes, Completion())
+            for image, changes in self._images(self.publisher.newest, high_watermark):
+                self.publisher.publish(image, changes, Completion())
 
     def load_uncommitted(self) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
         """The images up to the log's end, committed or not, for a new leader."""
         self.is_following = False
-        yield from self._images(self._publisher.newest, self._log.next_offset)
+        yield from self._images(self.publisher.newest, self.log.next_offset)
 
     def resume(self) -> None:
         """Continue after this node has lost leadership."""
         self.is_following = True
         self._transactions = TransactionFilter()
-        self._next_offset = self._publisher.newest.offset + 1
+        self._next_offset = self.publisher.newest.offset + 1
 
     def on_snapshot_loaded(self, name: SnapshotName, snapshot: Snapshot) -> None:
         """Replace the image by a snapshot's (rule 3)."""
-        before = self._publisher.newest
+        before = self.publisher.newest
         offset, epoch = name.end_offset - 1, name.leader_epoch
         image, _ = MetadataImage(before.cluster_id).apply(snapshot.data, offset=offset, epoch=epoch)
         image = image.with_leader(self.leader(), offset=offset, epoch=epoch)
         self._transactions = TransactionFilter()
         self._next_offset = name.end_offset
-        self._publisher.publish(image, MetadataDelta.between(before, image), Completion())
+        self.publisher.publish(image, MetadataDelta.between(before, image), Completion())
 
     def _images(self, image: MetadataImage, end_offset: int) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
         if self._next_offset >= end_offset:
             return
-        for batch in self._log.batches(self._next_offset, end_offset):
+        for batch in self.log.batches(self._next_offset, end_offset):
             self._next_offset = batch.last_offset + 1
             image, changes = self._apply(image, batch)
             yield image, changes

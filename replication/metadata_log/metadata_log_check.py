@@ -60,7 +60,8 @@ def _partitions_of_unknown_topics(disk: Disk, identity: NodeIdentity, found: Rep
             key = parse_partition_dir_name(name)
             if key is not None and name != METADATA_DIRECTORY:
                 topic_id = _topic_id(disk, f"{directory}/{name}/{PARTITION_METADATA}")
-                is_known = key[0] in names if topic_id is None else topic_id in topics or topic_id in found.removed
+                topic, _ = key
+                is_known = topic in names if topic_id is None else topic_id in topics or topic_id in found.removed
                 if not is_known:
                     yield f"{directory}/{name}"
 

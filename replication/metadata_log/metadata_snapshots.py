@@ -108,7 +108,10 @@ class MetadataSnapshots:
         while len(snapshots.files) > 1 and (reason := self._removal_reason(wall_ms)) is not None:
             oldest_kept = snapshots.files[1].name
             _log.info(
-                "deleting the snapshot %s and the log before %d: %s", snapshots.files[0].name, oldest_kept[0], reason
+                "deleting the snapshot %s and the log before %d: %s",
+                snapshots.files[0].name,
+                oldest_kept.end_offset,
+                reason,
             )
             log.trim(oldest_kept.end_offset, wall_ms)
             deletable += snapshots.remove_before(oldest_kept)

@@ -85,7 +85,7 @@ class SnapshotFiles:
         while self.files and found is None:
             found = self._read_newest()
         name, snapshot = found or (ZERO_SNAPSHOT, _EMPTY_SNAPSHOT)
-        damage = self._damaged[0][1] if self._damaged else None
+        damage = next((error for _, error in self._damaged), None)
         if name.end_offset < log_start or (damage is not None and found is None and not log_bytes):
             gap = f"The log in {self.directory} starts at {log_start}, and no snapshot reaches that offset"
             raise CorruptMetadata(f"{gap}: {damage or 'there is none'}. Restore the newest *.checkpoint from a backup.")

@@ -48,7 +48,8 @@ class Voter(NamedTuple):
 
     def supports(self, kraft_version: int) -> bool:
         """Whether the voter supports a kraft.version."""
-        return self.kraft_versions[0] <= kraft_version <= self.kraft_versions[1]
+        lowest, highest = self.kraft_versions
+        return lowest <= kraft_version <= highest
 
 
 class VoterSet:

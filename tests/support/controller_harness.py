@@ -27,7 +27,7 @@ from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.io_executor import Begin, IoResult, Run
-from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
+from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.feature_levels import SUPPORTED_FEATURES, features_for
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage, PartitionState
 from replication.metadata.image_records import stored_endpoints, stored_features
@@ -41,6 +41,7 @@ from replication.metadata_log.formatting import (
     new_uuid,
     read_node_identity,
 )
+from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog, open_metadata_log
 from replication.raft.quorum_state import QuorumTimes

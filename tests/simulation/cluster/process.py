@@ -37,10 +37,11 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
-from replication.kraft_node import Dependencies, KRaftNode, KraftOptions
+from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata_log.formatting import FormatOptions, format_directories, new_uuid, read_node_identity
+from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata

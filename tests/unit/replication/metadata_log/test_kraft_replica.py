@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from replication.completion import completed
-from replication.metadata_log.kraft_replica import KRaftReplica
+from replication.metadata_log.kraft_replica import Dependencies, KRaftReplica
 from replication.raft.events import BecomeLeader
 from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
@@ -26,7 +26,8 @@ class Rig:
         state = QuorumState(ONE, self.log, ElectionState(), times=QuorumTimes(), jitter=lambda _below: 0, mono_ms=0)
         self.raft = Raft(state)
         unused: Any = self
-        self.quorum = KRaftReplica(self.raft, "c", unused, self, lambda _: completed(None), unused, TimerQueue(), self)
+        dependencies = Dependencies(unused, unused, TimerQueue(), self, lambda _below: 0, unused)
+        self.quorum = KRaftReplica(self.raft, "c", unused, self, lambda _: completed(None), dependencies)
         self.quorum.on_leader_changed = lambda leader_id: self.events.append(f"node {leader_id} leads")
 
     def mono_ms(self) -> int:

@@ -83,6 +83,13 @@ class _Backoff(NamedTuple):
         return self.since_ms <= wall_ms < self.since_ms + factor * self.length_ms
 
 
+class _DueLog(NamedTuple):
+    """A measured log whose compaction is due."""
+
+    partition: Partition
+    to_clean: LogToClean
+
+
 class Compactor:
     """Keeps the compacted partitions of one broker clean."""
 
@@ -103,7 +110,7 @@ class Compactor:
         self._measuring = 0
         self._is_starting = False
         self._paths: set[str] = set()  # logs being cleaned, including those of deleted topics
-        self._due: list[tuple[float, Partition, LogToClean]] = []
+        self._due: list[_DueLog] = []
         self._backoffs: dict[str, _Backoff] = {}
 
     def set_cleaners(self, cleaners: Sequence[Cleaner], resources: CleanerResources) -> None:
@@ -178,7 +185,7 @@ class Compactor:
             if isinstance(to_clean, DiskLookup):
                 return to_clean
             if to_clean.is_due(log.config):
-                self._due.append((to_clean.ratio, partition, to_clean))
+                self._due.append(_DueLog(partition, to_clean))
         elif not was_open and nothing_to_clean(engine, bounds):
             log.nothing_to_clean = log.release()
         return None
@@ -188,7 +195,7 @@ class Compactor:
         self._measuring -= 1
         if self._measuring:
             return
-        due, self._due = sorted(self._due, key=lambda entry: entry[0]), []
+        due, self._due = sorted(self._due, key=lambda due: due.to_clean.ratio), []
         if not due:
             for cleaner in self._idle:
                 cleaner.on_idle()
@@ -196,7 +203,7 @@ class Compactor:
         self._is_starting = True
         started: list[_CleanerRun] = []
         while due and self._idle and not self.is_stopped:
-            _, partition, to_clean = due.pop()
+            partition, to_clean = due.pop()
             self._paths.add(partition.log.path)
             started.append(_CleanerRun(self, self._replicas, partition, to_clean, self._idle.pop()))
             started[-1].start()

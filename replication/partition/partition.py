@@ -472,8 +472,8 @@ class Partition:
         )
         if isinstance(found, DiskLookup):
             return found
-        if found is not None and found[1] < end:
-            return TimestampAndOffset(*found)
+        if found is not None and (record := TimestampAndOffset(*found)).offset < end:
+            return record
         if is_lagging:
             raise KafkaError(ErrorCode.OFFSET_NOT_AVAILABLE)
         return NOTHING_FOUND

@@ -51,17 +51,21 @@ def filter_batch(
     """
     data, all_slices = decompress_batch(buffer, position, header)
     base_offset = header.base_offset
-    kept = [piece for piece in all_slices if keep(base_offset + piece[3], piece[4], piece[5])]
+    kept = [
+        (start, stop, timestamp_delta, has_value)
+        for start, stop, timestamp_delta, offset_delta, key, has_value in all_slices
+        if keep(base_offset + offset_delta, key, has_value)
+    ]
     if not kept:
         return empty_batch(header) if keep_empty else None
-    has_tombstone = always or not all(piece[5] for piece in kept)
+    has_tombstone = always or not all(has_value for _, _, _, has_value in kept)
     is_new_horizon = has_tombstone and header.delete_horizon_ms is None
     if len(kept) == len(all_slices) and not is_new_horizon:
         return memoryview(buffer)[position : position + header.size]
     base_timestamp = header.base_timestamp
     max_timestamp = header.max_timestamp
     if not header.is_log_append_time:
-        max_timestamp = base_timestamp + max(piece[2] for piece in kept)
+        max_timestamp = base_timestamp + max(timestamp_delta for _, _, timestamp_delta, _ in kept)
     if is_new_horizon:
         shift = base_timestamp - horizon_ms
         base_timestamp = horizon_ms

@@ -134,7 +134,7 @@ def make_job(
 def last_records(producers: ProducerState) -> dict[int, LastRecord]:
     """The last record of each known producer."""
     return {
-        producer_id: LastRecord(producer.batches[-1][2] if producer.batches else NO_OFFSET, producer.epoch)
+        producer_id: LastRecord(producer.batches[-1].last_offset if producer.batches else NO_OFFSET, producer.epoch)
         for producer_id, producer in producers.producers.items()
     }
 

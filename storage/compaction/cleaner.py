@@ -161,7 +161,14 @@ class _Cleaner:
                 kept = parse_header(batch)
                 self._records_written += kept.record_count
                 infos.append(
-                    BatchInfo(len(output), len(batch), kept[0], kept.last_offset, kept.max_timestamp, kept.leader_epoch)
+                    BatchInfo(
+                        len(output),
+                        len(batch),
+                        kept.base_offset,
+                        kept.last_offset,
+                        kept.max_timestamp,
+                        kept.leader_epoch,
+                    )
                 )
                 output += batch
         if infos:
@@ -238,7 +245,8 @@ class _Cleaner:
             if not batches:
                 data = self._read_large(file, position, data, segment)
                 batches = headers(data)
-            size = batches[-1][0] + batches[-1][1].size
+            start, last = batches[-1]
+            size = start + last.size
             for at, header in batches:
                 if not crc_is_valid(data, at, header):
                     raise _corrupt(file, position + at)

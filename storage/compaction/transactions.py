@@ -38,11 +38,11 @@ class TransactionTracker:
         if not header.is_transactional:
             return False
         producer_id = header.producer_id
-        known = self._aborted.get(producer_id)
-        if known is None:
+        if producer_id not in self._aborted:
             self._committed.add(producer_id)
             return False
-        self._aborted[producer_id] = known[0], True
+        transaction, _ = self._aborted[producer_id]
+        self._aborted[producer_id] = transaction, True
         return True
 
     def on_control_batch_read(self, buffer: Buffer, position: int, header: BatchHeader) -> bool:

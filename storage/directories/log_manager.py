@@ -23,6 +23,7 @@ NOT HERE One log (log.py), meta.properties (replication/metadata_log/formatting.
 from __future__ import annotations
 
 import logging
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -549,18 +550,23 @@ class LogManager:
 
         A file that is not renamed yet is included in a later call.
         """
-        found: dict[str, tuple[list[str], list[str]]] = {}
+        files: dict[str, list[str]] = defaultdict(list)
+        directories: dict[str, list[str]] = defaultdict(list)
         for log in self.logs.values():
             if log.files.deleted_files:
-                found.setdefault(log.directory, ([], []))[0].extend(log.files.take_deletable(wall_ms))
+                files[log.directory] += log.files.take_deletable(wall_ms)
         dying, self._deleted_dirs = self._deleted_dirs, []
         for since_ms, has_delay, directory, paths in dying:
             begun_ms = wall_ms if since_ms is None else since_ms
             if begun_ms + has_delay * self.deletion_delay_ms <= wall_ms and paths:
-                found.setdefault(directory, ([], []))[1].extend(paths)
+                directories[directory] += paths
             elif directory in self.directories:
                 self._deleted_dirs.append(_DeletedDirectory(begun_ms, has_delay, directory, paths))
-        return [(directory, partial(delete_paths, self._disk, *what)) for directory, what in found.items() if any(what)]
+        return [
+            (directory, partial(delete_paths, self._disk, files[directory], directories[directory]))
+            for directory in {**files, **directories}
+            if files[directory] or directories[directory]
+        ]
 
     def disk_usage(self, directory: str, logs: Iterable[str]) -> DiskUsage:
         """A measurement, to be run by a thread, of a log directory and some of its logs."""

@@ -153,7 +153,8 @@ class AppendPipeline:
             raise self._too_large(prepared.size)
         offset = self.next_offset
         markers = _markers(valid, batches)
-        if batches[0][1][9] >= 0 or len(batches) > 1:
+        _, first = batches[0]
+        if first.producer_id >= 0 or len(batches) > 1:
             duplicate = self._check_producers(batches, markers, offset, origin)
             if duplicate is not None:
                 base_offset, last_offset, timestamp_ms = duplicate
@@ -165,9 +166,12 @@ class AppendPipeline:
         infos = []
         for position, header in batches:
             patch(valid, position, offset, leader_epoch)  # type: ignore[arg-type]  # rule 2: writable
-            last = offset + header[6]
+            last = offset + header.last_offset_delta
             infos.append(
-                _new_tuple(BatchInfo, (position, header[1] + LOG_OVERHEAD, offset, last, header[8], leader_epoch))
+                _new_tuple(
+                    BatchInfo,
+                    (position, header.batch_length + LOG_OVERHEAD, offset, last, header.max_timestamp, leader_epoch),
+                )
             )
             offset = last + 1
         self._reserve(prepared, batches, markers, infos, wall_ms)
@@ -181,10 +185,11 @@ class AppendPipeline:
         prepared = PreparedAppend(self, memoryview(records)[: position + last.size], last.leader_epoch, NO_TIMESTAMP)
         if prepared.size > self._segment_bytes:
             raise self._too_large(prepared.size)
-        if batches[0][1].base_offset < self.next_offset:
+        _, first = batches[0]
+        if first.base_offset < self.next_offset:
             raise KafkaError(
                 ErrorCode.UNKNOWN_SERVER_ERROR,
-                f"Unexpected offset in append to {self._name}: {batches[0][1].base_offset} is less than the next "
+                f"Unexpected offset in append to {self._name}: {first.base_offset} is less than the next "
                 f"offset {self.next_offset}",
             )
         infos = [
@@ -201,24 +206,25 @@ class AppendPipeline:
         reservation = prepared.reservation
         if prepared.is_aborted or reservation is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"An append to {self._name} did not succeed")
-        first = self._pending.popleft()
-        assert first is prepared, "appends are committed in the order in which they were prepared"
+        oldest = self._pending.popleft()
+        assert oldest is prepared, "appends are committed in the order in which they were prepared"
         infos = reservation.batches
+        first, last = infos[0], infos[-1]
         if prepared.snapshot is not None:
-            self._snapshots.write(infos[0][2], prepared.snapshot)
+            self._snapshots.write(first.base_offset, prepared.snapshot)
             self.has_rolled = True
         self.engine.publish(reservation)
         epochs = self._epochs
         for info in infos:
-            if info[5] > epochs.latest:
-                epochs.assign(info[5], info[2])
+            if info.leader_epoch > epochs.latest:
+                epochs.assign(info.leader_epoch, info.base_offset)
         if prepared.headers:
             self._update_producers(prepared)
         if self.unflushed_since_ms < 0:
             self.unflushed_since_ms = wall_ms
         time_ms, log_start_offset = prepared.log_append_time_ms, self._offsets.log_start_offset
         return _new_tuple(
-            AppendInfo, (infos[0][2], infos[-1][3], time_ms, log_start_offset, False, prepared.leader_epoch)
+            AppendInfo, (first.base_offset, last.last_offset, time_ms, log_start_offset, False, prepared.leader_epoch)
         )
 
     def abort(self, prepared: PreparedAppend) -> None:
@@ -252,14 +258,14 @@ class AppendPipeline:
         if reservation.rolled:
             prepared.snapshot = producers.snapshot()
         for (_, header), marker, info in zip(batches, markers, infos, strict=True):
-            if header[9] >= 0:
-                placed = _new_tuple(BatchHeader, (info[2], *header[1:]))
+            if header.producer_id >= 0:
+                placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
                 producers.reserve(placed, marker)
                 prepared.headers.append(placed)
                 prepared.markers.append(marker)
         prepared.reservation = reservation
         self._pending.append(prepared)
-        self.next_offset = infos[-1][3] + 1
+        self.next_offset = infos[-1].last_offset + 1
 
     def _check_producers(
         self,
@@ -270,10 +276,10 @@ class AppendPipeline:
     ) -> Duplicate | None:
         producers = self._producers
         for (_, header), marker in zip(batches, markers, strict=True):
-            if header[9] >= 0:
+            if header.producer_id >= 0:
                 if marker is not None:
                     producers.check_marker(header, marker, offset)
-                elif not header[5] & CONTROL_BIT:
+                elif not header.attributes & CONTROL_BIT:
                     duplicate = producers.check(
                         header,
                         offset,
@@ -282,7 +288,7 @@ class AppendPipeline:
                     )
                     if duplicate is not None:
                         return duplicate
-            offset += header[6] + 1
+            offset += header.last_offset_delta + 1
         return None
 
     def _update_producers(self, prepared: PreparedAppend) -> None:
@@ -302,6 +308,6 @@ class AppendPipeline:
 def _markers(records: Buffer, batches: list[PositionedBatch]) -> list[EndTransactionMarker | None]:
     """For each batch: its transaction marker, or None."""
     return [
-        read_end_transaction_marker(records, position, header) if header[5] & CONTROL_BIT else None
+        read_end_transaction_marker(records, position, header) if header.attributes & CONTROL_BIT else None
         for position, header in batches
     ]

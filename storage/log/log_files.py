@@ -107,7 +107,7 @@ class LogFiles:
         """The files to delete now, each once. A file that is not renamed yet is included in a later call."""
         due = [paths for due_ms, paths in self.deleted_files if due_ms <= wall_ms]
         if not self.has_pending_ops:
-            self.deleted_files = [entry for entry in self.deleted_files if entry[0] > wall_ms]
+            self.deleted_files = [(due_ms, paths) for due_ms, paths in self.deleted_files if due_ms > wall_ms]
         return [path for paths in due for path in _drain(paths)]
 
     # ---- durability --------------------------------------------------------------------------------------

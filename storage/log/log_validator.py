@@ -143,21 +143,21 @@ def validate(
     if records is None or len(records) < BATCH_OVERHEAD:
         _refuse_short(records)
     header = parse_header_of_client(records)
-    size = header[1] + LOG_OVERHEAD
+    size = header.batch_length + LOG_OVERHEAD
     if size != len(records):
         records = _first_batch(records, size)
-    if header[0]:
+    if header.base_offset:
         _refuse_base_offset(header, rules)
     if size > rules.max_message_bytes:
         _refuse_size(size, rules)
-    if crc32c(memoryview(records)[ATTRIBUTES_POSITION:]) != header[4]:
+    if crc32c(memoryview(records)[ATTRIBUTES_POSITION:]) != header.crc:
         _refuse_crc(header, rules)
-    attributes, count = header[5], header[12]
+    attributes, count = header.attributes, header.record_count
     if (
         count <= 0
-        or header[6] != count - 1
+        or header.last_offset_delta != count - 1
         or attributes & CONTROL_BIT
-        or (header[11] < 0 and header[9] >= 0)
+        or (header.base_sequence < 0 and header.producer_id >= 0)
         or attributes & COMPRESSION_MASK > Compression.ZSTD
     ):
         _refuse_header(header, rules)
@@ -298,8 +298,8 @@ def recompress(header: BatchHeader, body: Buffer, codec: int, level: int | None)
 
 def _is_out_of_range(header: BatchHeader, rules: BatchRules, wall_ms: int) -> bool:
     """Whether the header has a timestamp outside the topic's limits."""
-    return header[8] - wall_ms > rules.after_max_ms or (
-        wall_ms - header[7] > rules.before_max_ms and header[7] != NO_TIMESTAMP
+    return header.max_timestamp - wall_ms > rules.after_max_ms or (
+        wall_ms - header.base_timestamp > rules.before_max_ms and header.base_timestamp != NO_TIMESTAMP
     )
 
 
@@ -370,7 +370,6 @@ def _validate_internal(
     assert records is not None, "the broker appends bytes"
     batches = headers(records)
     assert batches, "the broker appends whole batches"
-    last = batches[-1]
     if origin == AppendOrigin.COORDINATOR:
         for index, (position, header) in enumerate(batches):
             if header.size > rules.max_message_bytes:
@@ -378,7 +377,8 @@ def _validate_internal(
             if rules.uses_log_append_time:
                 stamped = set_max_timestamp(records, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
                 batches[index] = (position, stamped)
-    assert last[0] + last[1].size == len(records), "the broker appends whole batches"
+    position, last = batches[-1]
+    assert position + last.size == len(records), "the broker appends whole batches"
     return Validated(
         records, batches, wall_ms if rules.uses_log_append_time and origin == AppendOrigin.COORDINATOR else -1
     )

@@ -74,10 +74,11 @@ class OpenLog:
         batches = validate_replicated(records, leader_epoch=leader_epoch)
         if not batches:
             return None
-        next_offset, first_offset = self.appends.next_offset, batches[0][1].base_offset
+        next_offset = self.appends.next_offset
+        (_, first), (_, last) = batches[0], batches[-1]
         is_empty = self._offsets.log_start_offset == self.engine.end_offset == next_offset
-        if is_empty and first_offset < next_offset <= batches[-1][1].last_offset:
-            self._reset_to(first_offset)  # the log start offset is inside the leader's batch
+        if is_empty and first.base_offset < next_offset <= last.last_offset:
+            self._reset_to(first.base_offset)  # the log start offset is inside the leader's batch
         return self.appends.prepare_as_follower(records, batches, wall_ms)
 
     # ---- truncation and deletion -------------------------------------------------------------------------

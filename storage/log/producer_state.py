@@ -68,6 +68,9 @@ _COUNT = Struct(">i")
 _ENTRY = Struct(">qhiqiqiq")
 
 
+_new_tuple = tuple.__new__
+
+
 class CorruptSnapshot(Exception):
     """A snapshot file is corrupt; an earlier snapshot and the log are still usable."""
 
@@ -98,12 +101,27 @@ class CompletedTransaction(NamedTuple):
     last_stable_offset: int  # of the log at the marker, ignoring the high watermark
 
 
+class BatchMetadata(NamedTuple):
+    """A batch of a producer."""
+
+    first_sequence: int
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def base_offset(self) -> int:
+        """The offset of its first record."""
+        return self.last_offset - self.offset_delta
+
+
 @dataclass(slots=True, eq=False)
 class ProducerEntry:
-    """The state of one producer; a batch is (first sequence, last sequence, last offset, offset delta, timestamp)."""
+    """The state of one producer."""
 
     epoch: int = NO_PRODUCER_EPOCH
-    batches: tuple[tuple[int, int, int, int, int], ...] = ()
+    batches: tuple[BatchMetadata, ...] = ()
     last_timestamp: int = NO_TIMESTAMP
     coordinator_epoch: int = -1
     txn_first_offset: int = NO_OFFSET
@@ -111,7 +129,7 @@ class ProducerEntry:
     @property
     def last_sequence(self) -> int:
         """The last sequence of this epoch; -1 if there is none."""
-        return self.batches[-1][1] if self.batches else NO_SEQUENCE
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def copy(self) -> ProducerEntry:
         """A copy that can be updated independently."""
@@ -121,27 +139,28 @@ class ProducerEntry:
 
     def add(self, header: BatchHeader) -> None:
         """Add a batch of records."""
-        first, delta, timestamp = header[11], header[6], header[8]
+        first, delta, timestamp = header.base_sequence, header.last_offset_delta, header.max_timestamp
         last = (first + delta) & MAX_SEQUENCE if first != NO_SEQUENCE else NO_SEQUENCE
-        batch = (first, last, header[0] + delta, delta, timestamp)
-        if header[10] != self.epoch:
-            self.epoch = header[10]
+        batch = _new_tuple(BatchMetadata, (first, last, header.base_offset + delta, delta, timestamp))
+        if header.producer_epoch != self.epoch:
+            self.epoch = header.producer_epoch
             self.batches = (batch,)
         else:
             self.batches = (*self.batches[-REMEMBERED_BATCHES + 1 :], batch)
         self.last_timestamp = timestamp
-        if self.txn_first_offset < 0 and header[5] & TRANSACTIONAL_BIT:
-            self.txn_first_offset = header[0]
+        if self.txn_first_offset < 0 and header.attributes & TRANSACTIONAL_BIT:
+            self.txn_first_offset = header.base_offset
 
     def prepend(self, header: BatchHeader) -> bool:
         """Add the batch directly before the known ones; False if it is not, or five are known."""
-        if len(self.batches) in {0, REMEMBERED_BATCHES} or header[10] != self.epoch:
+        if len(self.batches) in {0, REMEMBERED_BATCHES} or header.producer_epoch != self.epoch:
             return False
-        first, delta = header[11], header[6]
+        first, delta = header.base_sequence, header.last_offset_delta
         last = (first + delta) & MAX_SEQUENCE
-        if first == NO_SEQUENCE or (last + 1) & MAX_SEQUENCE != self.batches[0][0]:
+        if first == NO_SEQUENCE or (last + 1) & MAX_SEQUENCE != self.batches[0].first_sequence:
             return False
-        self.batches = ((first, last, header[0] + delta, delta, header[8]), *self.batches)
+        batch = BatchMetadata(first, last, header.base_offset + delta, delta, header.max_timestamp)
+        self.batches = (batch, *self.batches)
         return True
 
     def end(self, epoch: int, marker: EndTransactionMarker) -> None:
@@ -177,35 +196,35 @@ class ProducerState:
         self, header: BatchHeader, offset: int, *, is_client: bool = True, begins_at_0: bool = False
     ) -> Duplicate | None:
         """Check a producer's data batch at `offset`; returns the original of a duplicate, raises KafkaError as Kafka does."""
-        producer_id = header[9]
+        producer_id = header.producer_id
         known = self.producers.get(producer_id)
         if self._reserved:
             known = self._with_reserved(producer_id, known)
         if known is None:
-            if header[10] < NO_PRODUCER_EPOCH:
+            if header.producer_epoch < NO_PRODUCER_EPOCH:
                 raise self._older_epoch(header, offset, NO_PRODUCER_EPOCH)
-            if begins_at_0 and header[11] != 0:
+            if begins_at_0 and header.base_sequence != 0:
                 raise self._not_from_0(header, offset)
             return None
         batches = known.batches
-        if is_client and header[10] == known.epoch:
-            first = header[11]
-            following = batches[-1][1] + 1 & MAX_SEQUENCE if batches else 0
+        if is_client and header.producer_epoch == known.epoch:
+            first = header.base_sequence
+            following = batches[-1].last_sequence + 1 & MAX_SEQUENCE if batches else 0
             if first != following:
                 if duplicate := self._duplicate(header, batches):
                     return duplicate
                 if known.epoch != NO_PRODUCER_EPOCH:
                     raise self._out_of_order(header, offset, known)
-        elif header[10] < known.epoch:
+        elif header.producer_epoch < known.epoch:
             raise self._older_epoch(header, offset, known.epoch)
-        elif is_client and header[11] != 0 and known.epoch != NO_PRODUCER_EPOCH and header[10] != known.epoch:
+        elif is_client and header.base_sequence != 0 and known.epoch != NO_PRODUCER_EPOCH:
             raise KafkaError(
                 ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
                 f"Invalid sequence number for new epoch of producer {producer_id} at offset {offset} in partition "
-                f"{self.partition}: {header[10]} (request epoch), {header[11]} (seq. number), "
+                f"{self.partition}: {header.producer_epoch} (request epoch), {header.base_sequence} (seq. number), "
                 f"{known.epoch} (current producer epoch)",
             )
-        if known.txn_first_offset >= 0 and not header[5] & TRANSACTIONAL_BIT:
+        if known.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
                 f"Expected transactional write from producer {producer_id} at offset {offset} in partition "
@@ -236,22 +255,24 @@ class ProducerState:
     ) -> CompletedTransaction | None:
         """Apply a batch that is in the log; returns the transaction that its marker has ended."""
         if self._reserved:
-            reserved = self._reserved.popleft()[0]
-            assert reserved[0] == header[0], "batches reach the log in the order in which they were reserved"
+            reserved, _ = self._reserved.popleft()
+            assert reserved.base_offset == header.base_offset, (
+                "batches reach the log in the order in which they were reserved"
+            )
             if not self._reserved:
                 self._clear_reserved_entries()
             elif self._applied_reservations:
                 self._applied_reservations -= 1
             else:
-                self._reserved_entries.pop(header[9], None)
-        producer_id = header[9]
+                self._reserved_entries.pop(header.producer_id, None)
+        producer_id = header.producer_id
         producer = self.producers.get(producer_id)
         if producer is None:
             self.producers[producer_id] = producer = ProducerEntry()
         if marker is not None:
             self._forget_completed(high_watermark)
             return self._complete(producer, header, marker)
-        if header[5] & CONTROL_BIT:
+        if header.attributes & CONTROL_BIT:
             return None  # a marker whose record was removed by compaction
         was_open = producer.txn_first_offset
         producer.add(header)
@@ -281,10 +302,10 @@ class ProducerState:
         """The producer after all reserved batches."""
         ahead = self._reserved_entries
         for header, marker in islice(self._reserved, self._applied_reservations, None):
-            producer = ahead.get(header[9])
+            producer = ahead.get(header.producer_id)
             if producer is None:
-                committed = self.producers.get(header[9])
-                ahead[header[9]] = producer = ProducerEntry() if committed is None else committed.copy()
+                committed = self.producers.get(header.producer_id)
+                ahead[header.producer_id] = producer = ProducerEntry() if committed is None else committed.copy()
             if marker is None:
                 producer.add(header)
             else:
@@ -296,13 +317,13 @@ class ProducerState:
         self._reserved_entries.clear()
         self._applied_reservations = 0
 
-    def _duplicate(self, header: BatchHeader, batches: tuple[tuple[int, int, int, int, int], ...]) -> Duplicate | None:
+    def _duplicate(self, header: BatchHeader, batches: tuple[BatchMetadata, ...]) -> Duplicate | None:
         first, last = header.base_sequence, header.last_sequence
         for batch in batches:
-            if batch[0] == first and batch[1] == last:
-                if self._reserved and batch[2] >= self._reserved[0][0].base_offset:
+            if batch.first_sequence == first and batch.last_sequence == last:
+                if self._reserved and batch.last_offset >= self._reserved[0][0].base_offset:
                     raise KafkaError(ErrorCode.REQUEST_TIMED_OUT, "The same batch is still being written")
-                return Duplicate(batch[2] - batch[3], batch[2], batch[4])
+                return Duplicate(batch.base_offset, batch.last_offset, batch.timestamp_ms)
         return None
 
     def _older_epoch(self, header: BatchHeader, offset: int, last_seen: int) -> KafkaError:
@@ -433,7 +454,7 @@ def _read_snapshot(snapshot: Buffer) -> list[tuple[int, ProducerEntry]]:
         producer_id, epoch, last, offset, delta, timestamp, coordinator_epoch, first = _ENTRY.unpack_from(
             snapshot, position
         )
-        batches = (((last - delta) & MAX_SEQUENCE, last, offset, delta, timestamp),) if offset >= 0 else ()
+        batches = (BatchMetadata((last - delta) & MAX_SEQUENCE, last, offset, delta, timestamp),) if offset >= 0 else ()
         found.append((producer_id, ProducerEntry(epoch, batches, timestamp, coordinator_epoch, first)))
     return found
 

@@ -138,7 +138,7 @@ def _batches(engine: Engine, offset: int, end_offset: int, max_bytes: int) -> It
             if header.base_offset >= end_offset:
                 return
             yield buffer, position, header
-        offset = batches[-1][1].next_offset
+        offset = header.next_offset
 
 
 def restore_producers(

@@ -8,6 +8,7 @@ NOT HERE One segment (segment_check.py); the effects of a start.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
 
@@ -45,7 +46,6 @@ class PartitionCheck:
         """Unreadable files that a recovery rebuilds."""
         self._epochs: list[tuple[int, int]] = []
         self._epoch = UNDEFINED
-        self._slot = -1
         self._producers = ProducerState(name)
         self._aborted: Iterator[tuple[int, AbortedTransaction]] = iter(())
         self._aborted_path = ""
@@ -133,7 +133,8 @@ class PartitionCheck:
         if check.has_bad_index or check.first_damage is not None:
             self._recover_from(base_offset)
         if check.first_damage is None and (entry := next(self._aborted, None)) is not None:
-            self._report_aborted(f"No transaction ends at {entry[1].last_offset}.")
+            _, transaction = entry
+            self._report_aborted(f"No transaction ends at {transaction.last_offset}.")
         self.end_offset = check.end_offset
 
     def _visit(self, found: StoredBatch) -> None:
@@ -189,9 +190,8 @@ class PartitionCheck:
                 self._add(Severity.NOTE, f"{self._base_offset:020d}{LOG}", text)
             return
         self._epoch = epoch
-        while self._slot + 1 < len(self._epochs) and self._epochs[self._slot + 1][1] <= offset:
-            self._slot += 1
-        expected = self._epochs[self._slot][0] if self._slot >= 0 else NO_LEADER_EPOCH
+        slot = bisect_right(self._epochs, offset, key=_epoch_start) - 1
+        expected, _ = self._epochs[slot] if slot >= 0 else (NO_LEADER_EPOCH, 0)
         if epoch != expected and not self.broken_files:
             self._report_epochs(f"It says epoch {expected} for offset {offset}, whose batch says {epoch}.")
 
@@ -218,6 +218,11 @@ class PartitionCheck:
             self._add(Severity.HARMLESS, "", f"Its high watermark {watermark} is above its end {end}.")
         if end < max(start, point, watermark):
             self._recover_from(self.start_offset)
+
+
+def _epoch_start(entry: tuple[int, int]) -> int:
+    _, start_offset = entry
+    return start_offset
 
 
 def _is_segments(name: str, suffix: str) -> bool:

@@ -10,8 +10,7 @@ RULES    1. Bytes before `size` are published and never change; bytes between `s
             then the state in memory is used.
          5. Another thread uses an `ActiveView`: the published size and a copy of the indexes at one moment, which later
             appends do not change. Only `write` may run in another thread.
-         6. Inconsistent indexes are rebuilt by `load`. An entry that turns out to be wrong later is bypassed: the log is
-            searched from its start.
+         6. Inconsistent indexes are rebuilt by `load`; an entry that turns out to be wrong later is bypassed.
 NOT HERE Selecting a segment, rolling, flushing (segment_engine.py).
 """
 
@@ -20,7 +19,7 @@ from __future__ import annotations
 import logging
 from array import array
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 from protocol.errors import KafkaError
@@ -28,19 +27,12 @@ from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_he
 from storage.engine import BatchInfo, Buffer, OnBatch
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
-from storage.io.disk_lookup import NotResident, read_resident
+from storage.io.disk_lookup import NotResident, read_resident, read_waiting
 from storage.io.file_handle_cache import USED
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
-from storage.segments.segment_files import (
-    BatchPosition,
-    SegmentFiles,
-    find_waiting,
-    header_at,
-    headers_from,
-    search,
-)
+from storage.segments.segment_files import BatchPosition, SegmentFiles, header_at, headers_from
 
 _RECOVERY_READ_BYTES = 1 << 20
 _LARGEST_BATCH_BYTES: Final = 1 << 27  # larger than any request: a greater length is garbage
@@ -162,7 +154,8 @@ class ActiveSegment(Segment):
 
     def _load(self) -> None:
         _, start = self.offset_index.last
-        end_offset, max_timestamp = self.base_offset, self.time_index.last
+        end_offset = self.base_offset
+        greatest, greatest_offset = self.time_index.last
         ends, positions = array("q"), array("Q")
         self._recent_start = self.base_offset
         position = start
@@ -174,29 +167,27 @@ class ActiveSegment(Segment):
             end_offset, position = header.next_offset, at + header.size
             ends.append(end_offset - 1)
             positions.append(at)
-            if header.max_timestamp > max_timestamp[0]:
-                max_timestamp = header.max_timestamp, end_offset - 1
+            if header.max_timestamp > greatest:
+                greatest, greatest_offset = header.max_timestamp, end_offset - 1
         if position != self.size:
             raise CorruptIndex(f"{self.path(LOG)} does not end with a whole batch")
         self._recent_ends, self._recent_positions = ends, positions
         self._first_timestamp = None
         self.first_timestamp  # noqa: B018  (read now, so that no append has to)
-        self.max_timestamp = max_timestamp
+        self.max_timestamp = greatest, greatest_offset
         self._unindexed = self.size - start
         self.end_offset = end_offset
 
     def rebuild(self, reason: str) -> None:
         """Rebuild the indexes, durably."""
         _log.warning("Rebuilding the indexes of %s: %s", self.path(LOG), reason)
-        for _ in self.recover(None):
-            pass
+        self.recover(None)
         self.sync()
 
-    def recover(self, on_batch: OnBatch | None) -> Iterator[int]:
+    def recover(self, on_batch: OnBatch | None) -> None:
         """Check every batch, rebuild the indexes and truncate the log after the last valid batch.
 
-        Yields the position regularly, so that the work can be sliced; the index files may be wrong until it ends. A repetition
-        gives the same result. The aborted transactions are not changed.
+        The index files may be wrong until it ends; a repetition gives the same result. Aborted transactions are not changed.
         """
         self._start_empty()
         position = 0
@@ -210,7 +201,6 @@ class ActiveSegment(Segment):
             if self.size == position:
                 break
             position = self.size
-            yield position
         if position < end:
             _log.warning("Truncating %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
             file.truncate(position)
@@ -250,8 +240,7 @@ class ActiveSegment(Segment):
 
     def truncate(self, offset: int) -> None:
         """Truncate at the batch that contains `offset`, durably; the end is its base offset then, or `offset`."""
-        view = ActiveView(self)
-        _, found = find_waiting(view, view.open_files(), offset)
+        found = self._files(self.file).find(offset, read_waiting)
         end_offset = offset
         if found is not None:
             position, _ = found
@@ -348,11 +337,7 @@ class ActiveSegment(Segment):
                 raise NotResident
             return None
         if offset < self._recent_start:
-            try:
-                _, position = self.offset_index.lookup(offset, read_resident)
-                return search(file, self.base_offset, self.size, position, offset, read_resident)
-            except CorruptIndex:
-                raise NotResident from None
+            return self._files(file).find(offset, read_resident)
         positions = self._recent_positions
         slot = bisect_left(self._recent_ends, offset)
         if slot == len(positions):
@@ -360,6 +345,9 @@ class ActiveSegment(Segment):
         position = positions[slot]
         slot += 1
         return position, (positions[slot] if slot < len(positions) else self.size) - position
+
+    def _files(self, log: File) -> SegmentFiles:
+        return SegmentFiles(log, self.size, self.offset_index, self.time_index, self.transactions, is_sealed=False)
 
     def offset_at_or_after(self, position: int) -> int | None:
         """The offset of the first index entry at or after a position, or None; raises NotResident."""
@@ -374,11 +362,13 @@ class ActiveSegment(Segment):
 
 
 class ActiveView:
-    """The published batches of an active segment at one moment, for another thread."""
+    """The published batches of an active segment at one moment, for another thread; it has the reads of a SealedSegment."""
 
     __slots__ = (
         "_log", "_offset_index", "_segment", "_time_index", "_transactions", "base_offset", "max_timestamp", "size",
     )  # fmt: skip
+
+    files = None
 
     def __init__(self, segment: ActiveSegment) -> None:
         self._segment = segment
@@ -394,23 +384,11 @@ class ActiveView:
         """Whether the segment is not in use any more."""
         return self._segment.is_retired
 
-    @property
-    def files(self) -> SegmentFiles | None:
-        """None: `open_files` opens what is missing."""
-        return None
-
     def open_files(self) -> SegmentFiles:
         """The files, opened if necessary."""
         log = self._log or self._segment.open_log()
         self._offset_index.open_file()
-        return SegmentFiles(log, self.size, self._offset_index, self._time_index, self._transactions)
-
-    def repair(self, reason: str) -> SegmentFiles:
-        """The files without the offset index, which is wrong: entries may be appended to it now."""
-        files = self.open_files()
-        _log.warning("Searching %s from its start: %s", files.log.path, reason)
-        index = OffsetIndex(self._segment.disk, files.offset_index.path, self.base_offset, is_new=True)
-        return files._replace(offset_index=index)
+        return SegmentFiles(log, self.size, self._offset_index, self._time_index, self._transactions, is_sealed=False)
 
     def adopt(self, files: SegmentFiles) -> None:
         """The segment takes over the opened files."""

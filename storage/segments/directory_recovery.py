@@ -88,7 +88,7 @@ def _finish_interrupted(disk: Disk, directory: str, names: Sequence[str]) -> Non
         for name in swaps
         if name.endswith(LOG + SWAP)
         and name.removesuffix(SWAP) in names
-        and not _measure(disk, f"{directory}/{name}")[1]
+        and not _measure(disk, f"{directory}/{name}").is_whole
     }
     for name in [swap for swap in swaps if _base(swap) in damaged]:
         _log.warning("Removing incomplete compacted segment %s/%s; its source segments stay", directory, name)
@@ -97,7 +97,7 @@ def _finish_interrupted(disk: Disk, directory: str, names: Sequence[str]) -> Non
     replacements = [name for name in swaps if name.endswith(LOG + SWAP)]
     if replacements:
         start = min(_base(name) for name in replacements)
-        end = max(start + 1, *(_measure(disk, f"{directory}/{name}")[0] for name in replacements))
+        end = max(start + 1, *(_measure(disk, f"{directory}/{name}").end_offset for name in replacements))
         for name in names:
             if name[_DIGITS:] in (LOG, *INDEXES) and _is_numbered(name) and start <= _base(name) < end:
                 remove(name)
@@ -113,8 +113,15 @@ def _base(name: str) -> int:
     return int(name[:_DIGITS])
 
 
-def _measure(disk: Disk, path: str) -> tuple[int, bool]:
-    """The offset after the last whole batch of a log, and whether the log consists of whole batches, by their headers."""
+class _MeasuredLog(NamedTuple):
+    end_offset: int
+    """After the last whole batch."""
+    is_whole: bool
+    """Whether the log consists of whole batches."""
+
+
+def _measure(disk: Disk, path: str) -> _MeasuredLog:
+    """Measure a log by the headers of its batches."""
     file = disk.open(path, write=False)
     size = file.size()
     position, end_offset = 0, _base(path.rpartition("/")[2])
@@ -126,4 +133,4 @@ def _measure(disk: Disk, path: str) -> tuple[int, bool]:
         position += header.size
         if position <= size:
             end_offset = header.next_offset
-    return end_offset, position == size
+    return _MeasuredLog(end_offset, position == size)

@@ -15,7 +15,7 @@ NOT HERE Running a sync; when to run one (log.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 
@@ -33,43 +33,39 @@ class _PendingFlush:
 
     end_offset: int
     valid_end: int  # lowered by a truncation
-    finished: list[LogSegment]
+    finished: list[int]
 
 
 class Durability:
     """The flushed end of one partition, and the segments to sync."""
 
-    __slots__ = ("_disk", "_finished", "_names_changed", "_pending", "_trimmed_files", "flushed_end")
+    __slots__ = ("_disk", "_find", "_finished", "_names_changed", "_pending", "_trimmed_files", "flushed_end")
 
-    def __init__(self, disk: Disk) -> None:
+    def __init__(self, disk: Disk, find: Callable[[int], LogSegment]) -> None:
+        """`find`: the segment with a base offset."""
         self._disk = disk
+        self._find = find
         self.flushed_end = UNKNOWN
-        self._finished: dict[int, LogSegment] = {}  # by base offset, since the last sync; there may be thousands
+        self._finished: dict[int, None] = {}  # base offsets, since the last sync; there may be thousands
         self._pending: list[_PendingFlush] = []
         self._names_changed = False
         self._trimmed_files: list[File] = []  # rule 5
 
-    def add_finished(self, segment: LogSegment) -> None:
+    def add_finished(self, base_offset: int) -> None:
         """Record a segment whose indexes are complete and written."""
-        self._finished[segment.base_offset] = segment
+        self._finished[base_offset] = None
 
-    def is_unsynced(self, segment: LogSegment) -> bool:
+    def is_unsynced(self, base_offset: int) -> bool:
         """Whether the segment's indexes are still to be synced."""
-        return self._finished.get(segment.base_offset) is segment
+        return base_offset in self._finished
 
-    def replace_finished(self, old: LogSegment, new: LogSegment) -> None:
-        """Record that another object stands for a segment."""
-        if self.is_unsynced(old):
-            self._finished[new.base_offset] = new
-
-    def remove_finished(self, segment: LogSegment) -> None:
+    def remove_finished(self, base_offset: int) -> None:
         """Record that a segment is deleted, or appended to again."""
-        if self.is_unsynced(segment):
-            del self._finished[segment.base_offset]
+        self._finished.pop(base_offset, None)
 
     def before_trim(self, segment: LogSegment, end_offset: int, *, keep_open: bool) -> list[FileOp]:
         """The operations before the trim of a segment that ends at `end_offset`; `keep_open`: a later sync may use its file."""
-        self.remove_finished(segment)
+        self.remove_finished(segment.base_offset)
         if not segment.size or not 0 <= self.flushed_end < end_offset:
             return []
         if not keep_open:
@@ -89,7 +85,7 @@ class Durability:
 
     def recovery_point(self) -> int:
         """The start of a recovery after a crash."""
-        syncing = (segment.base_offset for flush in self._pending for segment in flush.finished)
+        syncing = (base_offset for flush in self._pending for base_offset in flush.finished)
         return min([self.flushed_end, *self._finished, *syncing])
 
     def collect(
@@ -102,7 +98,8 @@ class Durability:
         finished = list(islice(self._written(), limit))
         for segment in finished:
             del self._finished[segment.base_offset]
-        self._pending.append(_PendingFlush(end_offset, end_offset, finished))
+        bases = [segment.base_offset for segment in finished]
+        self._pending.append(_PendingFlush(end_offset, end_offset, bases))
         files, self._trimmed_files = self._trimmed_files, []
         for segment in finished:
             files += segment.index_files()
@@ -115,7 +112,7 @@ class Durability:
 
     def _written(self) -> Iterator[LogSegment]:
         """The finished segments without pending writes (rule 7)."""
-        return (segment for segment in self._finished.values() if segment.is_written)
+        return (segment for segment in map(self._find, self._finished) if segment.is_written)
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded, and with it those that started before."""

@@ -12,9 +12,8 @@ RULES    1. An entry points to a whole batch.
          3. The last 8192 bytes (the warm section, as in Kafka) are in memory and searched first: most readers are
             near the end, and a binary search of the whole file would load cold pages. Only a target before the warm
             section is searched in the mapped file.
-         4. `append` changes memory only; `write_out` writes all new entries with one pwrite, at the latest when
-            the segment is rolled or closed. `take_write` returns this write as work for a thread; unwritten entries stay
-            in memory.
+         4. `append` changes memory only; `take_write` returns the write of all new entries with one pwrite as work for a
+            thread, at the latest when the segment is rolled or closed. Unwritten entries stay in memory.
          5. The file is open only for lookups before the warm section that must not wait. Such a lookup requires that section in
             the page cache, and maps it. A thread reads all of it, and is then followed by lookups that find it there. A
             thread uses no mapping: the file may be truncated meanwhile, and access beyond its end raises SIGBUS. A truncation
@@ -104,15 +103,8 @@ class SparseIndex:
         """Whether the file has all entries."""
         return self._written == self.entries
 
-    def write_out(self) -> None:
-        """Write the new entries to the file."""
-        op = self.take_write()
-        if op is not None:
-            op()
-            self._shrink_warm_section()
-
     def take_write(self) -> FileOp | None:
-        """The same as self-contained work; None if there are no new entries."""
+        """The write of the new entries, as self-contained work; None if there are none."""
         begin, end = self._collected, self.entries
         data = self._pack_new_entries()
         if not data:

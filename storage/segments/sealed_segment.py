@@ -15,7 +15,7 @@ from __future__ import annotations
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import NotResident, read_resident
 from storage.io.file_handle_cache import USED
-from storage.segments.active_segment import ActiveSegment
+from storage.segments.active_segment import ActiveSegment, ActiveView
 from storage.segments.directory_recovery import LOG, TIME_INDEX
 from storage.segments.indexes import CorruptIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import Segment
@@ -71,11 +71,11 @@ class SealedSegment(Segment):
         try:
             offset_index, time_index = self.open_indexes(self.size)
         except CorruptIndex as error:
-            return self.repair(str(error))
+            return self.rebuild(str(error))
         offset_index.open_file()
         return SegmentFiles(self.open_log(), self.size, offset_index, time_index, self.open_transactions())
 
-    def repair(self, reason: str) -> SegmentFiles:
+    def rebuild(self, reason: str) -> SegmentFiles:
         """Rebuild the indexes; any thread."""
         if self.is_retired:  # and possibly appended to
             raise StorageError("rebuild the indexes of", self.path(LOG))
@@ -133,3 +133,5 @@ class SealedSegment(Segment):
 
 
 LogSegment = ActiveSegment | SealedSegment
+SegmentView = ActiveView | SealedSegment
+"""The published batches of one segment at one moment, which any thread may read."""

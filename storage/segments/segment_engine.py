@@ -30,7 +30,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TypeVar
@@ -80,9 +80,7 @@ class SegmentReservation(Reservation):
     def __init__(
         self, size: int, batches: Sequence[BatchInfo], segment: ActiveSegment, position: int, *, rolled: bool
     ) -> None:
-        self.size = size
-        self.batches = batches
-        self.rolled = rolled
+        super().__init__(size, batches, rolled=rolled)
         self.segment = segment
         self.position = position
         self.is_abandoned = False
@@ -107,7 +105,9 @@ class SegmentEngine:
         self._with_aborted: set[int] = set()
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = UNKNOWN  # until the active segment is loaded
-        self._durability = Durability(disk)  # unknown after a clean close: all of the log
+        self._durability = Durability(
+            disk, lambda base: self._segments[self._slot(base)]
+        )  # unknown after a clean close: all of the log
         self._handles = HandleRegistration(open_files)
         self._lookups = PendingLookups()
         self._durable_end = 0  # no loss is possible below it
@@ -151,20 +151,14 @@ class SegmentEngine:
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
         """Check all from the segment that contains `start_offset`; truncate at the first invalid batch."""
-        for _ in self.recovery(start_offset, on_batch):
-            pass
-
-    def recovery(self, start_offset: int, on_batch: OnBatch) -> Iterator[int]:
-        """The same in slices of about 1 MiB; yields the offset reached."""
         has_gaps = False
         durable_end = self._durable_end or -1
 
         def publish(buffer: Buffer, position: int, header: BatchHeader) -> None:
             nonlocal has_gaps
-            if (header[0] > self._end_offset > durable_end) or (
-                header[0] > durable_end and header.record_count <= header.last_offset_delta
-            ):
-                has_gaps = True
+            if header.base_offset > durable_end:
+                has_gaps |= header.base_offset > self._end_offset > durable_end
+                has_gaps |= header.record_count <= header.last_offset_delta
             self._end_offset = header.next_offset
             on_batch(buffer, position, header)
 
@@ -181,8 +175,7 @@ class SegmentEngine:
                 segment.delete_transactions()
             self._end_offset = base_offset
             has_gaps = False
-            for _ in segment.recover(publish):
-                yield self._end_offset
+            segment.recover(publish)
             while remaining and remaining[0].base_offset < self._end_offset and not remaining[0].size:
                 remaining.pop(0).unlink()
             if segment.size < size or (remaining and self._is_hole(remaining[0], has_gaps=has_gaps)):
@@ -194,7 +187,7 @@ class SegmentEngine:
                     remaining.pop().unlink()
                 self._disk.sync_dir(self._directory)
             elif remaining:
-                self._durability.add_finished(segment)
+                self._durability.add_finished(segment.base_offset)
                 self._seal(len(self._segments) - 1, segment.size)
         if self._end_offset <= self._durable_end and self._active.size:
             self._active.sync()  # the next recovery may start at a recovery point that is already checkpointed
@@ -351,11 +344,15 @@ class SegmentEngine:
         if slot + 1 < len(segments) and segments[slot + 1].base_offset <= max_offset:
             region_end = segments[slot + 1].base_offset
         elif max_offset < end_offset:
-            next_batch = self._find_in_segment(segment, max_offset)
-            if isinstance(next_batch, DiskLookup):
-                return next_batch
-            if next_batch is not None:
-                limit, _ = next_batch
+            following: BatchPosition | DiskLookup
+            try:
+                following = segment.find(max_offset)
+            except NotResident:
+                following = self._find_on_disk(segment, max_offset)
+            if isinstance(following, DiskLookup):
+                return following
+            if following is not None:
+                limit, _ = following
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
@@ -428,7 +425,7 @@ class SegmentEngine:
         self._disk.sync_dir(self._directory)
         active = self._active
         active.truncate(offset)
-        self._durability.remove_finished(active)
+        self._durability.remove_finished(active.base_offset)
         self._set_end(active.end_offset)
 
     def reset(self, offset: int) -> None:
@@ -452,7 +449,7 @@ class SegmentEngine:
         assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
         assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
         deleted_paths: list[str] = []
-        has_unsynced = any(self._durability.is_unsynced(segment) for segment in old)
+        has_unsynced = any(self._durability.is_unsynced(segment.base_offset) for segment in old)
         new, op = swap_segments(self._disk, old, size, self._config.index_interval_bytes, deleted_paths)
         for segment in old:
             self._discard(segment)
@@ -464,7 +461,7 @@ class SegmentEngine:
         self.submit(op)
         self.submit(self._durability.mark_names_changed)
         if has_unsynced:  # a loss of power may bring the old ones back before the names are synced
-            self._durability.add_finished(new)
+            self._durability.add_finished(new.base_offset)
         return deleted_paths
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
@@ -521,20 +518,22 @@ class SegmentEngine:
         if offset < segments[slot].base_offset:
             slot = self._slot(offset)
         for number in range(slot, len(segments)):
-            found = self._find_in_segment(segments[number], offset)
+            segment = segments[number]
+            found: BatchPosition | DiskLookup
+            try:
+                found = segment.find(offset)
+            except NotResident:
+                found = self._find_on_disk(segment, offset)
             if found is not None:
                 return number, found
         return None
 
-    def _find_in_segment(self, segment: LogSegment, offset: int) -> BatchPosition | DiskLookup:
-        try:
-            return segment.find(offset)
-        except NotResident:
-            base_offset = segment.base_offset
-            key = "batch", base_offset, offset
-            if not segment.is_open:
-                self._lookups.discard(key)  # a lookup opens the files
-            return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
+    def _find_on_disk(self, segment: LogSegment, offset: int) -> BatchPosition | DiskLookup:
+        base_offset = segment.base_offset
+        key = "batch", base_offset, offset
+        if not segment.is_open:
+            self._lookups.discard(key)  # a lookup opens the files
+        return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
 
     def _adopt_files(self, view: SegmentsView) -> None:
         """Use the files that a thread has opened for a view."""
@@ -593,7 +592,6 @@ class SegmentEngine:
         new.handles = self._handles
         if new.is_open:
             self._handles.files_opened(new)
-        self._durability.replace_finished(old, new)
         old.retire()
 
     def _add(self, segment: LogSegment) -> None:
@@ -621,7 +619,7 @@ class SegmentEngine:
         segment.finish(self.submit)
         if self._config.preallocate:
             self.submit(partial(_release_preallocated, self._disk, segment.path(LOG), segment.size))
-        self._durability.add_finished(segment)
+        self._durability.add_finished(segment.base_offset)
 
     def _drop_last(self) -> Segment:
         segment = self._segments.pop()
@@ -630,7 +628,7 @@ class SegmentEngine:
 
     def _discard(self, segment: LogSegment) -> None:
         self._with_aborted.discard(segment.base_offset)
-        self._durability.remove_finished(segment)
+        self._durability.remove_finished(segment.base_offset)
         segment.retire()
 
     def _set_end(self, end_offset: int) -> None:

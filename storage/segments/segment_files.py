@@ -4,15 +4,17 @@ FORMAT   `<20-digit base offset>.log` is a sequence of batches (protocol/records
 RULES    1. Immutable: threads and the event loop share it, and the files stay open while it is referenced.
          2. A search reads batch headers: one index interval first, then header by header.
          3. The batch at an index entry's position starts at or below the wanted offset; otherwise the index is wrong, and
-            the wanted batch may be before that position.
+            the wanted batch may be before that position. The index of a segment with appends is then bypassed: the log is
+            searched from its start.
 NOT HERE Opening the files and rebuilding wrong indexes (segment.py).
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from struct import Struct
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, LENGTH_POSITION, LOG_OVERHEAD, MAGIC, BatchHeader, parse_header
@@ -28,6 +30,8 @@ _SMALLEST_LENGTH: Final = BATCH_OVERHEAD - LOG_OVERHEAD
 FIRST_READ_BYTES: Final = 4096  # the default index interval
 LONG_READ_BYTES: Final = 65536  # for longer scans
 
+_log = logging.getLogger("barnabas.storage")
+
 BatchPosition = tuple[int, int] | None
 """Position and size of a batch, or None."""
 
@@ -41,11 +45,19 @@ class SegmentFiles(NamedTuple):
     offset_index: OffsetIndex
     time_index: TimeIndex
     transactions: TransactionIndex
+    is_sealed: bool = True
+    """Whether no appends add index entries, so that a wrong index can be rebuilt."""
 
     def find(self, offset: int, read: Read) -> BatchPosition:
         """Position and size of the first batch whose last offset is at or above `offset`; raises as `search`."""
         _, position = self.offset_index.lookup(offset, read)
-        return search(self.log, self.offset_index.base_offset, self.size, position, offset, read)
+        try:
+            return search(self.log, self.offset_index.base_offset, self.size, position, offset, read)
+        except CorruptIndex as error:
+            if self.is_sealed:
+                raise
+            _log.warning("Searching %s from its start: %s", self.log.path, error)
+            return search(self.log, self.offset_index.base_offset, self.size, 0, offset, read)
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
         """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`."""
@@ -55,46 +67,6 @@ class SegmentFiles(NamedTuple):
             if header.max_timestamp >= target_ms and header.last_offset >= offset:
                 return header.base_offset
         return None
-
-
-class SegmentReader(Protocol):
-    """The published batches of one segment, which any thread may read."""
-
-    base_offset: int
-    size: int
-
-    @property
-    def is_retired(self) -> bool:
-        """Whether the segment is not in use any more."""
-
-    @property
-    def files(self) -> SegmentFiles | None:
-        """The opened files, if all are open."""
-
-    @property
-    def max_timestamp(self) -> tuple[int, int]:
-        """The greatest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
-
-    def open_files(self) -> SegmentFiles:
-        """Open the files."""
-
-    def repair(self, reason: str) -> SegmentFiles:
-        """The files without wrong index entries."""
-
-    def adopt(self, files: SegmentFiles) -> None:
-        """Keep the files that a thread has opened; on the event loop."""
-
-    def modified_ms(self) -> int:
-        """The time of the log file's last modification."""
-
-
-def find_waiting(segment: SegmentReader, files: SegmentFiles, offset: int) -> tuple[SegmentFiles, BatchPosition]:
-    """The result of `find`, and the files, which are others if an index was wrong; any thread."""
-    try:
-        return files, files.find(offset, read_waiting)
-    except CorruptIndex as error:
-        files = segment.repair(str(error))
-        return files, files.find(offset, read_waiting)
 
 
 def search(log: File, base_offset: int, size: int, position: int, offset: int, read: Read) -> BatchPosition:

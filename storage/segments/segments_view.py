@@ -13,10 +13,11 @@ from operator import attrgetter, itemgetter
 from typing import cast
 
 from storage.engine import AbortedTransaction, Buffer, SegmentInfo
+from storage.io.disk_lookup import read_waiting
 from storage.segments.active_segment import ActiveSegment, ActiveView
-from storage.segments.indexes import NO_TIMESTAMP, TransactionIndex
-from storage.segments.sealed_segment import LogSegment, SealedSegment
-from storage.segments.segment_files import BatchPosition, SegmentFiles, SegmentReader, find_waiting, whole_batches
+from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, TransactionIndex
+from storage.segments.sealed_segment import LogSegment, SealedSegment, SegmentView
+from storage.segments.segment_files import BatchPosition, SegmentFiles, whole_batches
 
 _base_offset = attrgetter("base_offset")
 
@@ -30,10 +31,10 @@ class SegmentsView:
         """`with_aborted`: the base offsets of segments with aborted transactions."""
         first = first_active(segments)
         views: list[ActiveView] = [ActiveView(s) for s in segments[first:] if isinstance(s, ActiveSegment)]
-        self._segments: tuple[SegmentReader, ...] = (*cast("Sequence[SealedSegment]", segments[:first]), *views)
+        self._segments: tuple[SegmentView, ...] = (*cast("Sequence[SealedSegment]", segments[:first]), *views)
         self._with_aborted = frozenset(with_aborted)
         self.end_offset = end_offset
-        self.opened: dict[SegmentReader, SegmentFiles] = {}
+        self.opened: dict[SegmentView, SegmentFiles] = {}
 
     @property
     def start_offset(self) -> int:
@@ -95,20 +96,21 @@ class SegmentsView:
             end_offset,
         )
 
-    def _open(self, segment: SegmentReader) -> SegmentFiles:
+    def _open(self, segment: SegmentView) -> SegmentFiles:
         files = self.opened.get(segment) or segment.files
         if files is None:
             files = self.opened[segment] = segment.open_files()
         return files
 
-    def _find(self, segment: SegmentReader, offset: int) -> BatchPosition:
+    def _find(self, segment: SegmentView, offset: int) -> BatchPosition:
         if not segment.size:
             return None
-        files = self._open(segment)
-        used, found = find_waiting(segment, files, offset)
-        if used is not files:
-            self.opened[segment] = used
-        return found
+        try:
+            return self._open(segment).find(offset, read_waiting)
+        except CorruptIndex as error:
+            assert isinstance(segment, SealedSegment)
+            files = self.opened[segment] = segment.rebuild(str(error))
+            return files.find(offset, read_waiting)
 
 
 def first_active(segments: Sequence[LogSegment]) -> int:
@@ -119,13 +121,13 @@ def first_active(segments: Sequence[LogSegment]) -> int:
     return slot
 
 
-def slot_of(segments: Sequence[SegmentReader] | Sequence[LogSegment], offset: int) -> int:
+def slot_of(segments: Sequence[SegmentView] | Sequence[LogSegment], offset: int) -> int:
     """The slot of the segment that contains an offset, or of the first one."""
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
 
 def segment_infos(
-    segments: Sequence[SegmentReader] | Sequence[LogSegment], end_offset: int, limit: int | None
+    segments: Sequence[SegmentView] | Sequence[LogSegment], end_offset: int, limit: int | None
 ) -> list[SegmentInfo]:
     """The segments from the oldest to the active one, at most `limit`."""
     some = segments[:limit]

@@ -16,7 +16,7 @@ from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
 from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.segment_engine import SegmentEngine
-from tests.support.segments import NOW_MS, append, batch, close_idle_files, read
+from tests.support.segments import NOW_MS, append, batch, close_idle_files, read, write_out
 
 GAPS = st.integers(1, 50)
 
@@ -41,13 +41,13 @@ def test_a_lookup_is_what_a_scan_finds(
             index.append(offset, position)
             entries.append((offset, position))
             if index.is_behind:
-                index.write_out()
+                write_out(index)
         if data.draw(st.booleans(), label="truncated"):
             limit = base + int((offset + 2 - base) * cut)
             index.truncate(limit)
             entries = [entry for entry in entries if entry[0] < limit]
         if data.draw(st.booleans(), label="opened again"):
-            index.write_out()
+            write_out(index)
             index = OffsetIndex(Disk(), index.path, base)
         assert index.entries == len(entries)
         assert index.last == (entries[-1] if entries else (base, 0))
@@ -74,7 +74,7 @@ def test_a_time_lookup_is_what_a_scan_finds(times: list[int], repeat: int, targe
             time = times[number % len(times)] + (number // len(times) << 35)
             index.append(time, 100 + number)
             if index.is_behind:
-                index.write_out()
+                write_out(index)
             if time > greatest:
                 greatest = time
                 entries.append((time, 100 + number))

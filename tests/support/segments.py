@@ -13,6 +13,7 @@ from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Engine, Reservation
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import wait_for_disk
+from storage.segments.indexes import SparseIndex
 from storage.segments.segment_engine import SegmentEngine
 
 NOW_MS = 1_700_000_000_000
@@ -51,6 +52,13 @@ def append(engine: Engine, data: bytes, *, wall_ms: int = NOW_MS) -> Reservation
     engine.write(reservation, data)
     engine.publish(reservation)
     return reservation
+
+
+def write_out(index: SparseIndex) -> None:
+    """Write the new entries of an index."""
+    op = index.take_write()
+    if op is not None:
+        op()
 
 
 def close_idle_files(engine: Engine) -> None:

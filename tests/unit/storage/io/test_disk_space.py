@@ -17,6 +17,7 @@ from storage.segments.sealed_segment import SealedSegment
 from storage.segments.segment_swap import swap_segments
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW_MS, ProducerInfo, append, flush, values_of
+from tests.support.segments import write_out
 from tests.unit.storage.directories.test_log_manager import created, started
 
 
@@ -64,7 +65,7 @@ def test_an_index_write_is_retried_from_the_end_of_its_file(tmp_path: Path) -> N
     disk.space_left = None
     change()
     extend(400)
-    index.write_out()
+    write_out(index)
     expected = b"".join(OffsetIndex.ENTRY.pack(number, 10 * number) for number in range(1, entries + 1))
     assert (tmp_path / "0.index").read_bytes() == expected
 

@@ -23,6 +23,7 @@ from storage.segments.indexes import (
     TransactionIndex,
 )
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import write_out
 
 BASE = 5_000_000_000
 PAGE = mmap.PAGESIZE
@@ -38,14 +39,14 @@ def extended(index: OffsetIndex, entries: int) -> OffsetIndex:
     for i in range(index.entries, entries):
         index.append(BASE + 10 * i + 9, 4096 * (i + 1))
         if index.is_behind:
-            index.write_out()
+            write_out(index)
     return index
 
 
 def test_offset_entries_are_last_offset_and_position(tmp_path: Path) -> None:
     index = offset_index(tmp_path, 2)
     assert (tmp_path / "i.index").read_bytes() == b""
-    index.write_out()
+    write_out(index)
     assert (tmp_path / "i.index").read_bytes() == struct.pack(">IIII", 9, 4096, 19, 8192)
 
 
@@ -53,7 +54,7 @@ def test_time_entries_are_timestamp_and_offset(tmp_path: Path) -> None:
     index = TimeIndex(Disk(), f"{tmp_path}/t", BASE)
     for timestamp, offset in ((-1, BASE), (1000, BASE + 3), (1000, BASE + 4), (999, BASE + 5), (1001, BASE + 6)):
         index.append(timestamp, offset)
-    index.write_out()
+    write_out(index)
     assert (tmp_path / "t").read_bytes() == struct.pack(">qIqI", 1000, 3, 1001, 6)
     assert index.last == (1001, BASE + 6)
 
@@ -75,7 +76,7 @@ def test_truncation_removes_entries_at_or_above_the_offset(tmp_path: Path, keep:
     index.lookup(BASE + 9, read_resident)  # makes the mapping
     assert disk.open_files == 2  # the mapping has a descriptor of its own
     if written:
-        index.write_out()
+        write_out(index)
     index.truncate(BASE + 10 * keep + 9)
     assert index.entries == keep
     is_cut = keep < (3000 if written else 2944)  # the rest was in memory only
@@ -84,7 +85,7 @@ def test_truncation_removes_entries_at_or_above_the_offset(tmp_path: Path, keep:
     assert index.last == (BASE + 10**6, 10**8)
     assert index.lookup(BASE + 10 * keep + 9) == ((BASE + 10 * keep - 1, 4096 * keep) if keep else (BASE, 0))
     assert index.lookup(BASE + 9) == ((BASE + 9, 4096) if keep else (BASE, 0))
-    index.write_out()
+    write_out(index)
     assert Path(index.path).stat().st_size == 8 * (keep + 1)
     assert OffsetIndex(Disk(), index.path, BASE).last == index.last
 
@@ -125,10 +126,10 @@ def test_a_failed_write_out_is_retried_by_the_next(tmp_path: Path) -> None:
     index = offset_index(tmp_path, 5, disk=disk)
     disk.space_left = 12
     with pytest.raises(StorageError):
-        index.write_out()
+        write_out(index)
     assert index.lookup(BASE + 39) == (BASE + 39, 4 * 4096)
     disk.space_left = None
-    index.write_out()
+    write_out(index)
     assert OffsetIndex(Disk(), index.path, BASE).entries == 5
 
 

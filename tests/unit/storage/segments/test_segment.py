@@ -15,7 +15,8 @@ from storage.io.disk_lookup import NotResident, read_waiting
 from storage.segments.active_segment import ActiveSegment, ActiveView
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX
 from storage.segments.sealed_segment import LogSegment, SealedSegment
-from storage.segments.segment_files import BatchPosition, find_waiting
+from storage.segments.segment_files import BatchPosition
+from storage.segments.segments_view import SegmentsView
 from tests.support.batches import with_fields
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, contents, infos
@@ -54,9 +55,10 @@ def loaded(segment: LogSegment, *, disk: Disk | None = None) -> ActiveSegment:
 
 def found(segment: LogSegment, offset: int) -> BatchPosition:
     """The result of a thread; the segment adopts the opened files."""
-    reader = ActiveView(segment) if isinstance(segment, ActiveSegment) else segment
-    files, position = find_waiting(reader, reader.files or reader.open_files(), offset)
-    reader.adopt(files)
+    view = SegmentsView([segment], BASE + 2**31, ())
+    position = view.find_in_segment(BASE, offset)
+    for reader, files in view.opened.items():
+        reader.adopt(files)
     return position
 
 
@@ -98,7 +100,7 @@ def recover(segment: ActiveSegment) -> list[tuple[BatchHeader, bytes]]:
     def visit(buffer: Buffer, position: int, header: BatchHeader) -> None:
         seen.append((header, bytes(buffer[position : position + header.size])))
 
-    list(segment.recover(visit))
+    segment.recover(visit)
     return seen
 
 
@@ -342,7 +344,9 @@ def test_recovery_reads_a_batch_larger_than_its_buffer(tmp_path: Path) -> None:
     data = batches(2, size=400_000) + batch(BASE + 2, size=3_000_000) + batch(BASE + 3, size=700_000)
     segment = new_segment(tmp_path)
     segment.file.pwrite(data, 0)
-    assert list(torn(segment).recover(None)) == [800_000, 3_800_000, 4_500_000]
+    again = torn(segment)
+    again.recover(None)
+    assert again.size == 4_500_000
 
 
 def test_a_repeated_recovery_gives_the_same_result(tmp_path: Path) -> None:
@@ -350,7 +354,13 @@ def test_a_repeated_recovery_gives_the_same_result(tmp_path: Path) -> None:
     segment = new_segment(tmp_path, data)
     segment.finish()
     before = contents(tmp_path)
-    next(torn(segment).recover(None))
+
+    def stop(_: Buffer, __: int, header: BatchHeader) -> None:
+        if header.base_offset > BASE + 15:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        torn(segment).recover(stop)
     recover(torn(segment))
     assert contents(tmp_path) == before
 

@@ -10,11 +10,13 @@ import pytest
 
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, OffsetPosition, SegmentInfo
+from storage.io.deferred_file_ops import FileOp, run_now
 from storage.io.disk import Disk, StorageError
-from storage.io.disk_lookup import wait_for_disk
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
+from storage.segments.sealed_segment import SealedSegment
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.segments import NOW_MS, append, bases, batch, contents, filled, infos, opened, read
+from tests.support.segments import NOW_MS, append, bases, batch, close_idle_files, contents, filled, infos, opened, read
 
 SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=2000)
 
@@ -176,6 +178,76 @@ def test_a_reserve_that_fails_to_roll_reserves_nothing(tmp_path: Path) -> None:
     append(engine, part)
     assert bases(engine) == [0, 10]
     assert read(engine, 10) == part
+
+
+# ---- sealing -------------------------------------------------------------------------------------------------
+
+
+def sealed_bases(engine: SegmentEngine) -> list[int]:
+    return [segment.base_offset for segment in engine._segments if isinstance(segment, SealedSegment)]
+
+
+def test_a_rolled_segment_is_sealed_by_a_later_roll_when_its_files_are_written(tmp_path: Path) -> None:
+    engine = filled(tmp_path, 25, config=SMALL)
+    assert (bases(engine), sealed_bases(engine)) == ([0, 10, 20], [0])
+    held: list[FileOp] = []
+
+    def hold_index_writes(op: FileOp) -> None:
+        (held.append if "take_write" in op.__qualname__ else run_now)(op)  # type: ignore[operator]
+
+    for number in range(25, 45):
+        append(engine, batch(number, size=1000))
+        engine.submit = hold_index_writes if number >= 32 else run_now
+    assert (bases(engine), sealed_bases(engine)) == ([0, 10, 20, 30, 40], [0, 10, 20])
+    close_idle_files(engine)
+    assert sealed_bases(engine) == [0, 10, 20]
+    for op in held:
+        op()
+    close_idle_files(engine)
+    assert sealed_bases(engine) == [0, 10, 20, 30]
+    assert [read(engine, number, 1000) for number in (3, 12, 29, 33, 44)] == [
+        batch(number, timestamp_ms=NOW_MS + number if number < 25 else NOW_MS, size=1000)
+        for number in (3, 12, 29, 33, 44)
+    ]
+
+
+def test_a_sealed_segment_gets_appends_again_after_an_abandoned_roll(tmp_path: Path) -> None:
+    engine = filled(tmp_path, 9, config=SMALL)
+    part = batch(9, size=2000)
+    reservation = engine.reserve(len(part), infos(part), NOW_MS)
+    close_idle_files(engine)
+    assert (bases(engine), sealed_bases(engine)) == ([0, 9], [0])
+    engine.abandon(reservation)
+    assert sealed_bases(engine) == []
+    append(engine, batch(9, size=1000))
+    assert bases(engine) == [0]
+    assert read(engine, 9) == batch(9, size=1000)
+
+
+def test_a_rebuild_that_finds_an_invalid_batch_shortens_the_segment(tmp_path: Path) -> None:
+    filled(tmp_path, 25, config=SMALL).close()
+    (tmp_path / f"{10:020d}.index").write_bytes(b"torn")
+    with (tmp_path / f"{10:020d}.log").open("r+b") as log:
+        log.seek(7500)
+        log.write(b"x")
+    engine = opened(tmp_path, SMALL)
+    assert read(engine, 12, 1000) == batch(12, timestamp_ms=NOW_MS + 12, size=1000)
+    assert [segment.size for segment in engine.segments()] == [10_000, 7000, 5000]
+    assert wait_for_disk(engine.locate, 18, 1000, 25, min_one_batch=True).position == OffsetPosition(20, 0)
+
+
+def test_a_lookup_from_before_a_change_of_the_segments_has_no_result(tmp_path: Path) -> None:
+    engine = filled(tmp_path, 35, config=SMALL)
+    lookups = [engine.lookup(name, lambda view: view.read_batches(0, 1000)) for name in ("read", "vanished")]
+    assert all(isinstance(lookup, DiskLookup) for lookup in lookups)
+    lookups[0].run()
+    for path in engine.trim(20):
+        Path(path).unlink()
+    lookups[1].run()  # its file does not exist: that is no error now
+    for lookup in lookups:
+        lookup.finish()
+    assert isinstance(engine.lookup("read", lambda view: view.read_batches(20, 1000)), DiskLookup)
+    assert all(segment.files is None for segment in engine._segments if isinstance(segment, SealedSegment))
 
 
 # ---- locate ----------------------------------------------------------------------------------------------

@@ -182,14 +182,6 @@ def test_a_segment_without_index_is_recovered_also_after_a_clean_stop(tmp_path: 
     assert contents(tmp_path) == before
 
 
-def test_recovery_runs_in_slices(tmp_path: Path) -> None:
-    filled(tmp_path, 45, config=SMALL).close()
-    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
-    start = engine.open(0)
-    assert start == 0
-    assert list(engine.recovery(start, lambda *_: None)) == [10, 20, 30, 40, 45]
-
-
 # ---- aborted transactions --------------------------------------------------------------------------------
 
 

@@ -10,10 +10,10 @@ import pytest
 
 from storage.io.disk import Disk
 from storage.io.disk_lookup import NotResident
-from storage.segments.active_segment import ActiveSegment, ActiveView
+from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import OFFSET_INDEX
 from storage.segments.sealed_segment import LogSegment, SealedSegment
-from storage.segments.segment_files import find_waiting
+from storage.segments.segments_view import SegmentsView
 from tests.support.seeds import seed_of
 from tests.support.segments import batch, infos
 
@@ -47,9 +47,10 @@ def entry(segment: LogSegment, slot: int) -> tuple[int, int]:
 
 def find(segment: LogSegment, offset: int) -> tuple[int, int] | None:
     """The result of a thread; the segment adopts the opened files."""
-    reader = ActiveView(segment) if isinstance(segment, ActiveSegment) else segment
-    files, found = find_waiting(reader, reader.files or reader.open_files(), offset)
-    reader.adopt(files)
+    view = SegmentsView([segment], COUNT * RECORDS, ())
+    found = view.find_in_segment(0, offset)
+    for reader, files in view.opened.items():
+        reader.adopt(files)
     return found
 
 

@@ -49,8 +49,7 @@ from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
-from protocol.messages.admin import CreatableTopic, CreatableTopicConfig, CreateTopicsRequest, CreateTopicsResponse
-from replication.completion import Completion
+from protocol.messages.admin import CreatableTopic, CreatableTopicConfig
 from replication.controller.controller_client import Controller
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
@@ -81,9 +80,6 @@ def client_apis(
     def image() -> MetadataImage:
         return channel.image
 
-    def create_topics(request: CreateTopicsRequest, wall_ms: int) -> Completion[CreateTopicsResponse]:
-        return channel.submit(request, wall_ms=wall_ms)
-
     groups, ids, verification = coordinators.groups, coordinators.producer_ids, coordinators.verification
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
@@ -96,7 +92,7 @@ def client_apis(
         partition_limit=config.number("max.request.partition.size.limit"),
         soon=node.publisher.call_soon,
     )
-    finding = FindCoordinatorHandler(image, addresses, authorizer, create_topics, internal_topics)
+    finding = FindCoordinatorHandler(channel, addresses, authorizer, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
     transacting = TransactionHandlers(coordinators.transactions, groups, ids, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))

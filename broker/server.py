@@ -301,9 +301,7 @@ class Server:
             config.number("initial.broker.registration.timeout.ms"),
         )
         channel, lifecycle = self._channel, self._lifecycle
-        self._assignments_manager = AssignmentsManager(
-            channel, lifecycle, self._log_manager, config.node_id, self._clock
-        )
+        self._assignments_manager = AssignmentsManager(channel, lifecycle, self._log_manager, config.node_id)
         self._log_dir_moves = LogDirMoves(
             self._replicas,
             self._log_manager,

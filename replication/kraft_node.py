@@ -112,16 +112,17 @@ class KRaftNode:
         self.log.flush_initial_records()
         self.quorum.start()
 
-    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+    def submit(self, request: Message) -> Completion[Any]:
         """Pass a request to this node's controller or quorum; the response exists when the decision is committed."""
         if isinstance(request, DescribeQuorumRequest):
-            return completed(self._response(self._dependencies.clock.mono_ms(), wall_ms))
+            return completed(self._describe_quorum())
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
             return self.quorum.handle_request(request)
-        return self.controller.submit(request, wall_ms=wall_ms)
+        return self.controller.submit(request)
 
-    def _response(self, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
-        quorum = describe_quorum(self.raft, self.log.next_offset, mono_ms=mono_ms, wall_ms=wall_ms)
+    def _describe_quorum(self) -> DescribeQuorumResponse:
+        clock = self._dependencies.clock
+        quorum = describe_quorum(self.raft, self.log.next_offset, mono_ms=clock.mono_ms(), wall_ms=clock.wall_ms())
         voters = [replica.replica_id for replica in quorum.current_voters]
         nodes = [
             QuorumNode(

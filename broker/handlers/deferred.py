@@ -31,7 +31,7 @@ def submit(
     timeout: ControllerTimeout | None = None,
 ) -> Completion[Any]:
     """The controller's response to a request. After a timeout the request still takes effect."""
-    response = controller.submit(request, wall_ms=context.wall_ms)
+    response = controller.submit(request)
     if timeout is not None and timeout.timeout_ms > 0:
         at_mono_ms = context.mono_ms + timeout.timeout_ms
         response.expire_at(timeout.timers, at_mono_ms, lambda: response.complete(timeout.response()))

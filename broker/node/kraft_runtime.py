@@ -90,7 +90,7 @@ class KraftRuntime:
             config.node_id, node, node.publisher, channel_peers.send_request, timers, clock
         )
         """To the active controller."""
-        self.registration = ControllerRegistration(config.node_id, controller_info, self.channel, clock)
+        self.registration = ControllerRegistration(config.node_id, controller_info, self.channel)
         """Of this node's controller."""
 
     def resign_if_leader(self) -> None:

@@ -83,7 +83,7 @@ class AlterPartitionManager:
             broker_epoch=self._lifecycle.epoch,
             topics=[AlterPartitionRequestTopic(topic_id=topic_id, partitions=p) for topic_id, p in topics.items()],
         )
-        response = self._channel.submit(request, wall_ms=self._clock.wall_ms())
+        response = self._channel.submit(request)
         response.then(partial(self._on_response, requested))
 
     def _request_partition(self, partition: Partition, isr: Isr) -> AlterPartitionRequestPartition:

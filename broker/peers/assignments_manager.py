@@ -29,7 +29,6 @@ from replication.completion import Completion
 from replication.metadata.feature_levels import WITH_DIRECTORIES
 from replication.metadata.image import MetadataImage
 from replication.partition.partition import Partition
-from replication.timer_queue import Clock
 from storage.directories.log_manager import LogManager
 
 MAX_PARTITIONS_PER_REQUEST: Final = 256
@@ -48,7 +47,6 @@ class AssignmentsManager:
     _lifecycle: BrokerLifecycle
     _log_manager: LogManager
     _broker_id: int
-    _clock: Clock
 
     def reconcile(self, partitions: Iterable[Partition], image: MetadataImage) -> Iterator[None]:
         """Sends the directories that differ from the metadata; yields after each partition."""
@@ -93,7 +91,7 @@ class AssignmentsManager:
                 for directory_id, topics in assignments.items()
             ],
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(_on_response)
+        self._channel.submit(request).then(_on_response)
 
 
 def _on_response(done: Completion[AssignReplicasToDirsResponse]) -> None:

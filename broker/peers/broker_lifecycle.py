@@ -120,7 +120,7 @@ class BrokerLifecycle:
         request = copy.copy(self._registration)
         request.features = stored_features(features_for(image.features))
         request.log_dirs = [directory for directory in request.log_dirs if directory not in self._offline_dirs]
-        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(self._on_registration_response)
+        self._channel.submit(request).then(self._on_registration_response)
 
     def _on_registration_response(self, done: Completion[BrokerRegistrationResponse]) -> None:
         response = done.result()
@@ -184,7 +184,7 @@ class BrokerLifecycle:
             offline_log_dirs=list(self._offline_dirs),
             cordoned_log_dirs=list(self.cordoned()),
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(self._on_heartbeat_response)
+        self._channel.submit(request).then(self._on_heartbeat_response)
 
     def _on_heartbeat_response(self, done: Completion[BrokerHeartbeatResponse]) -> None:
         response = done.result()

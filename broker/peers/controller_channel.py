@@ -60,9 +60,8 @@ class ControllerChannel:
         self._leader_since_ms = self._clock.mono_ms()
         self._send_queued()
 
-    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+    def submit(self, request: Message) -> Completion[Any]:
         """Sends a request to the active controller."""
-        del wall_ms  # the controller uses its own clock
         response: Completion[Any] = Completion()
         self._queue.append((request, response))
         if len(self._queue) == 1:
@@ -79,7 +78,7 @@ class ControllerChannel:
             sent = self._send_request(self._leader_id, request)
         else:
             assert self._local is not None, "the leader has a controller"
-            sent = self._local.submit(request, wall_ms=self._clock.wall_ms())
+            sent = self._local.submit(request)
         sent.then(partial(self._on_response, request, response))
 
     def _on_response(self, request: Message, response: Completion[Any], sent: Completion[Message | None]) -> None:

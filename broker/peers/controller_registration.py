@@ -18,7 +18,6 @@ from replication.controller.brokers.registration import controller_registration_
 from replication.controller.controller import LocalController
 from replication.metadata.feature_levels import WITH_CONTROLLERS
 from replication.metadata.image import MetadataImage
-from replication.timer_queue import Clock
 
 _log = logging.getLogger("barnabas.controller")
 _NEVER: Final = -1
@@ -31,7 +30,6 @@ class ControllerRegistration:
     _node_id: int
     _local: LocalController
     _channel: ControllerChannel
-    _clock: Clock
     _registered_level: int = field(default=_NEVER, init=False)
 
     def image_published(self, image: MetadataImage) -> None:
@@ -46,7 +44,7 @@ class ControllerRegistration:
         request = controller_registration_request(
             self._node_id, self._local.incarnation_id, self._local.endpoints, image.features
         )
-        self._channel.submit(request, wall_ms=self._clock.wall_ms()).then(_on_response)
+        self._channel.submit(request).then(_on_response)
 
 
 def _on_response(done: Completion[ControllerRegistrationResponse]) -> None:

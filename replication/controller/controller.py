@@ -139,20 +139,20 @@ class Controller:
         self.is_active = True
         uncommitted = list(self._metadata_loader.load_uncommitted())
         newest = uncommitted[-1][0] if uncommitted else self._publisher.newest
-        node_id, wall_ms = self._context.node_id, self._clock.wall_ms()
+        node_id = self._context.node_id
         newest = newest.with_leader(node_id, offset=self._log.next_offset, epoch=effect.epoch)
         self._context = self._context._replace(image=newest)
         for image, changes in uncommitted:
             self._pending.append(_PendingDecision(image, changes, Completion()))
         self._pending.append(_PendingDecision(newest, MetadataDelta(), Completion()))
         on_committed = partial(self._committed, len(uncommitted) + 1)
-        self._log.begin_epoch(effect, node_id, wall_ms, on_committed)
+        self._log.begin_epoch(effect, node_id, self._clock.wall_ms(), on_committed)
         if self._metadata_loader.is_in_transaction:
             abort = stored_records.AbortTransactionRecord(reason="The controller that began it ended.")
-            self._write([(abort, 0)], wall_ms)
+            self._write([(abort, 0)])
         if not self._context.image.features:
-            self._write(self._bootstrap_batch(self._bootstrap_records), wall_ms)
-        self._register_local(wall_ms)
+            self._write(self._bootstrap_batch(self._bootstrap_records))
+        self._register_local()
         for broker_id, broker in self._context.image.brokers.items():
             if broker_id != node_id and not broker.is_fenced:
                 self._heartbeat_tracker.touch(broker_id, broker.epoch, self._clock.mono_ms())
@@ -175,7 +175,7 @@ class Controller:
         except UnreadableMetadata as error:
             self.on_failed(str(error))
 
-    def _register_local(self, wall_ms: int) -> None:
+    def _register_local(self) -> None:
         """Append this controller's registration if it is new; it sends no request to itself."""
         known = self._context.image.controllers.get(self._context.node_id)
         if known is None or known.incarnation_id != self._local.incarnation_id:
@@ -183,7 +183,7 @@ class Controller:
             request = controller_registration_request(
                 node_id, self._local.incarnation_id, self._local.endpoints, levels
             )
-            self._write(register_controller(self._context, request).records, wall_ms)
+            self._write(register_controller(self._context, request).records)
 
     def _bootstrap_batch(self, records: Sequence[Versioned]) -> list[Versioned]:
         """The first records of a new cluster, in one metadata transaction if supported; with ELR also min.insync.replicas."""
@@ -204,20 +204,20 @@ class Controller:
         ]
 
     # ------------------------------------------------------------ requests
-    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+    def submit(self, request: Message) -> Completion[Any]:
         """Decide on a request; the response exists after the commit."""
         if not self.is_active:
             return completed(not_controller_response(request))
         if isinstance(request, quorum.BrokerRegistrationRequest):
-            return self._register_broker(request, wall_ms)
+            return self._register_broker(request)
         if isinstance(request, quorum.BrokerHeartbeatRequest):
-            return self._heartbeat(request, wall_ms)
+            return self._heartbeat(request)
         decision = _DECISIONS[type(request)](self._context, request)
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:
                 self.raise_kraft_version(kraft_version)
-        response = self._commit(request, decision, wall_ms)
+        response = self._commit(request, decision)
         if any(
             isinstance(record, stored_records.ConfigRecord) and record.name == UNCLEAN_ELECTION
             for record, _ in decision.records
@@ -230,16 +230,16 @@ class Controller:
         if not self.is_active:  # leadership was lost during the append that caused this task
             return 0
         records = task(self._context)
-        self._write(records, self._clock.wall_ms(), is_atomic=False)
+        self._write(records, is_atomic=False)
         return len(records)
 
-    def _commit(self, request: Message, decision: Decision[Any], wall_ms: int) -> Completion[Any]:
+    def _commit(self, request: Message, decision: Decision[Any]) -> Completion[Any]:
         """Append the records; the response after the image is published, or NOT_CONTROLLER if leadership is lost."""
-        published = self._write(decision.records, wall_ms, is_atomic=decision.is_atomic)
+        published = self._write(decision.records, is_atomic=decision.is_atomic)
         return published.handle(lambda done: decision.reply if done.error is None else not_controller_response(request))
 
     # ------------------------------------------------------------ brokers
-    def _register_broker(self, request: quorum.BrokerRegistrationRequest, wall_ms: int) -> Completion[Any]:
+    def _register_broker(self, request: quorum.BrokerRegistrationRequest) -> Completion[Any]:
         broker_id, image, next_offset = request.broker_id, self._context.image, self._log.next_offset
         before = image.brokers.get(broker_id)
         is_alive = before is not None and self._is_alive(before)
@@ -250,24 +250,24 @@ class Controller:
         else:
             registration_offset = next_offset + len(decision.records) - 1
             self._heartbeat_tracker.register(broker_id, decision.reply.broker_epoch, registration_offset)
-        return self._commit(request, decision, wall_ms)
+        return self._commit(request, decision)
 
     def _is_alive(self, broker: BrokerImage) -> bool:
         is_own = broker.incarnation_id == self._local.incarnation_id  # rule 5
         return is_own or self._heartbeat_tracker.has_valid_session(broker.broker_id, broker.epoch)
 
-    def _heartbeat(self, request: quorum.BrokerHeartbeatRequest, wall_ms: int) -> Completion[Any]:
+    def _heartbeat(self, request: quorum.BrokerHeartbeatRequest) -> Completion[Any]:
         broker_id = request.broker_id
         broker = self._context.image.brokers.get(broker_id)
         if broker is None or broker.epoch != request.broker_epoch:
             stale = quorum.BrokerHeartbeatResponse(error_code=ErrorCode.STALE_BROKER_EPOCH)
-            return self._commit(request, Decision([], stale), wall_ms)
+            return self._commit(request, Decision([], stale))
         is_own = broker_id == self._context.node_id  # rule 5
         mono_ms = None if is_own else self._clock.mono_ms()
         heartbeat_state = self._heartbeat_tracker.touch(broker_id, broker.epoch, mono_ms)
         state, decision = heartbeat(self._context, self._heartbeat_tracker, heartbeat_state, request)
         heartbeat_state.metadata_offset = request.current_metadata_offset
-        response = self._commit(request, decision, wall_ms)
+        response = self._commit(request, decision)
         if state is BrokerControlState.CONTROLLED_SHUTDOWN:
             heartbeat_state.begin_shutdown(self._context.image.offset)
         elif state is not BrokerControlState.UNFENCED:
@@ -281,10 +281,10 @@ class Controller:
             return
         _log.warning("fencing broker %d: no heartbeat within broker.session.timeout.ms", broker_id)
         self._heartbeat_tracker.state_of(broker_id, broker.epoch).cancel_shutdown()
-        self._write(fence(self._context, broker), self._clock.wall_ms(), is_atomic=False)
+        self._write(fence(self._context, broker), is_atomic=False)
 
     # ------------------------------------------------------------ writing
-    def _write(self, records: Sequence[Versioned], wall_ms: int, *, is_atomic: bool = True) -> Completion[None]:
+    def _write(self, records: Sequence[Versioned], *, is_atomic: bool = True) -> Completion[None]:
         """Append records; completes after their image is published, and fails if leadership is lost."""
         published: Completion[None] = Completion()
         if self._log.is_failed:
@@ -302,7 +302,8 @@ class Controller:
         image, changes = newest.apply(image_records, offset=last_offset, epoch=newest.epoch)
         self._context = self._context._replace(image=image)
         self._pending.append(_PendingDecision(image, changes, published))
-        self._log.append(records, wall_ms=wall_ms, on_committed=partial(self._committed, 1), is_atomic=is_atomic)
+        wall_ms, on_committed = self._clock.wall_ms(), partial(self._committed, 1)
+        self._log.append(records, wall_ms=wall_ms, on_committed=on_committed, is_atomic=is_atomic)
         return published
 
     def _committed(self, count: int) -> None:

@@ -12,7 +12,7 @@ from replication.metadata.image import MetadataImage
 class ControllerClient(Protocol):
     """Submits requests to the controller."""
 
-    def submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+    def submit(self, request: Message) -> Completion[Any]:
         """Submit a request; the response exists after its records are committed."""
 
 

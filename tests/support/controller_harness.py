@@ -286,7 +286,7 @@ class ControllerHarness:
         )
 
     def submit(self, request: Message) -> Completion[Any]:
-        return self.controller.submit(request, wall_ms=WALL_MS)
+        return self.controller.submit(request)
 
     def ask(self, request: Message) -> Any:
         """Submit a request that is answered at once."""

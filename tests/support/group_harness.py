@@ -237,7 +237,7 @@ class LocalGroupHarness:
         self.transaction_logs = [FakeLog() for _ in range(TRANSACTIONS_PARTITIONS)]
         self.logs = [FakeLog() for _ in range(offsets_partitions)]
         self.holder = ImageHolder()
-        self.group_config_manager = GroupConfigManager(self.settings.consumer, lambda: self.holder.image)
+        self.group_config_manager = GroupConfigManager(self.settings.consumer, lambda: self.image)
         self._uuids = 0
         self._epoch = 0
         self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
@@ -249,7 +249,7 @@ class LocalGroupHarness:
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             lambda host: GroupCoordinator(
-                host, self.settings, self.group_config_manager, self._uuid, lambda: self.holder.image
+                host, self.settings, self.group_config_manager, self._uuid, lambda: self.image
             ),
             lambda partition: self.logs[partition],
             self.clock.timers,
@@ -272,7 +272,7 @@ class LocalGroupHarness:
 
     def _route(self, authorizer: Authorizer) -> None:
         def image() -> MetadataImage:
-            return self.holder.image
+            return self.image
 
         remote = RemoteVerification(NODE, image, no_other_broker)
         verification = TransactionVerification(self.data, self.transactions, self.clock.timers, self.clock, remote)  # type: ignore[arg-type]
@@ -290,7 +290,7 @@ class LocalGroupHarness:
         )
         self.router = Router(
             [
-                *FindCoordinatorHandler(image, addresses, authorizer, self._create_topics, topics).routes(),
+                *FindCoordinatorHandler(self, addresses, authorizer, topics).routes(),
                 *self.handlers.routes(),
                 *self.offset_handlers.routes(),
                 *ConsumerGroupHandlers(self.runtime, image, authorizer).routes(),
@@ -298,10 +298,19 @@ class LocalGroupHarness:
             ]
         )
 
-    def submit(self, _request: Message, *, wall_ms: int) -> Completion[Any]:
-        """The controller's API: returns a block of producer ids."""
+    @property
+    def image(self) -> MetadataImage:
+        """The metadata image."""
+        return self.holder.image
+
+    def submit(self, request: Message) -> Completion[Any]:
+        """The controller's API: creates topics, or returns a block of producer ids."""
+        if isinstance(request, CreateTopicsRequest):
+            for topic in request.topics:
+                self.create_topic(topic.name, topic.num_partitions)
+            results = [CreatableTopicResult(name=one.name, error_code=0, error_message=None) for one in request.topics]
+            return completed(CreateTopicsResponse(topics=results))
         self._next_block += 1000
-        assert wall_ms
         block = AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000)
         return completed(block)
 
@@ -312,12 +321,6 @@ class LocalGroupHarness:
     def _uuid(self) -> str:
         self._uuids += 1
         return f"00000000-0000-0000-0000-{self._uuids:012}"
-
-    def _create_topics(self, request: CreateTopicsRequest, _: int) -> Completion[CreateTopicsResponse]:
-        for topic in request.topics:
-            self.create_topic(topic.name, topic.num_partitions)
-        results = [CreatableTopicResult(name=topic.name, error_code=0, error_message=None) for topic in request.topics]
-        return completed(CreateTopicsResponse(topics=results))
 
     # ---- actions of scenarios
 

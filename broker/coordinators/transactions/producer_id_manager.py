@@ -30,14 +30,14 @@ class ProducerIdManager:
         self._in_flight = False
         self._waiting: list[Completion[int]] = []
 
-    def generate_producer_id(self, wall_ms: int) -> Completion[int]:
+    def generate_producer_id(self) -> Completion[int]:
         """A new id, or a KafkaError after an error of the controller."""
         generated: Completion[int] = Completion()
         self._waiting.append(generated)
-        self._serve(wall_ms)
+        self._serve()
         return generated
 
-    def _serve(self, wall_ms: int) -> None:
+    def _serve(self) -> None:
         while self._waiting and self._next < self._end:
             producer_id = self._next
             self._next += 1
@@ -45,10 +45,10 @@ class ProducerIdManager:
         if self._waiting and not self._in_flight:
             self._in_flight = True
             request = AllocateProducerIdsRequest(broker_id=self._broker_id, broker_epoch=self._broker_epoch())
-            response = self._controller.submit(request, wall_ms=wall_ms)
-            response.then(lambda done: self._on_block(done.result(), wall_ms))
+            self._controller.submit(request).then(self._on_block)
 
-    def _on_block(self, response: AllocateProducerIdsResponse, wall_ms: int) -> None:
+    def _on_block(self, done: Completion[AllocateProducerIdsResponse]) -> None:
+        response = done.result()
         self._in_flight = False
         if response.error_code:
             waiting, self._waiting = self._waiting, []
@@ -57,4 +57,4 @@ class ProducerIdManager:
             return
         self._next = response.producer_id_start
         self._end = response.producer_id_start + response.producer_id_len
-        self._serve(wall_ms)
+        self._serve()

@@ -107,7 +107,7 @@ class ProducerIdResult(NamedTuple):
 
 
 TransactionDecision = CoordinatorDecision[ProducerIdResult]
-GenerateProducerId = Callable[[int], Completion[int]]
+GenerateProducerId = Callable[[], Completion[int]]
 """A new producer id at a wall time in milliseconds, or a KafkaError if there is none now."""
 
 
@@ -153,7 +153,7 @@ class TransactionCoordinator:
 
     def _with_producer_id(self, decide: Callable[[int], TransactionDecision]) -> TransactionDecision:
         """Generate a new producer id, possibly later, and decide with it."""
-        generated = self._generate_producer_id(self._context.wall_ms())
+        generated = self._generate_producer_id()
         return CoordinatorDecision((), self._context.run_after(generated, lambda done: decide(done.result())))
 
     def _initialize(
@@ -365,7 +365,7 @@ class TransactionCoordinator:
                 _log.info("aborting the transaction of %s: its timeout has passed", transaction.transactional_id)
                 new_producer_id: Completion[int] = completed(NO_PRODUCER_ID)
                 if self._aborts_with_new_id(transaction):
-                    new_producer_id = self._generate_producer_id(wall_ms)
+                    new_producer_id = self._generate_producer_id()
                 self._context.run_after(new_producer_id, partial(self._abort_with, transaction))
         self._schedule_checks()
 

@@ -112,7 +112,7 @@ class MetadataHandlers(ForwardingHandlers):
         missing = self._topics_to_create(context, request, image)
         if missing:
             create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
-            self._controller.submit(create_request, wall_ms=context.wall_ms).then(_log_failures)
+            self._controller.submit(create_request).then(_log_failures)
         return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_create(

@@ -10,11 +10,11 @@ NOT HERE The coordinators (`coordinators/`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 from broker.coordinators.runtime.java_compat import abs_hash
-from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.authorization import ForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
@@ -23,7 +23,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
 from protocol.messages.metadata import Coordinator, FindCoordinatorRequest, FindCoordinatorResponse
 from replication.completion import Completion
-from replication.metadata.image import MetadataImage
+from replication.controller.controller_client import Controller
 
 _log = logging.getLogger("barnabas.coordinators")
 
@@ -48,26 +48,19 @@ _REPLICATION_FACTOR_SETTING: Final = {
 }
 
 
-CreateTopics = Callable[[CreateTopicsRequest, int], Completion[CreateTopicsResponse]]
-"""Creates topics at the controller: (request, wall_ms)."""
-
-
-class FindCoordinatorHandler(AuthorizingHandlers):
+class FindCoordinatorHandler(ForwardingHandlers):
     """Handles FindCoordinator."""
 
     def __init__(
         self,
-        image: Callable[[], MetadataImage],
+        controller: Controller,
         addresses: AdvertisedEndpoints,
         authorizer: Authorizer,
-        create_topics: CreateTopics,
         topics: Mapping[int, CreatableTopic],
     ) -> None:
         """`topics`: the internal topic of each key type."""
-        self._image = image
+        super().__init__(controller, authorizer)
         self._addresses = addresses
-        super().__init__(authorizer)
-        self._create_topics = create_topics
         self._topics = topics
         self._creations: dict[int, Completion[str | None]] = {}
 
@@ -81,16 +74,16 @@ class FindCoordinatorHandler(AuthorizingHandlers):
         """Handle FindCoordinator."""
         kind = request.key_type
         topic = self._topics.get(kind)
-        if topic is None or topic.name in self._image().topics_by_name:
+        if topic is None or topic.name in self._controller.image.topics_by_name:
             return self._coordinators(context, request, None)
         created = self._creations.get(kind)
         if created is None or created.is_done:
-            created = self._creations[kind] = self._create_topic(kind, topic, context.wall_ms)
+            created = self._creations[kind] = self._create_topic(kind, topic)
         response: Completion[FindCoordinatorResponse] = Completion()
         created.then(lambda done: response.complete(self._coordinators(context, request, done.result())))
         return response
 
-    def _create_topic(self, kind: int, topic: CreatableTopic, wall_ms: int) -> Completion[str | None]:
+    def _create_topic(self, kind: int, topic: CreatableTopic) -> Completion[str | None]:
         """Create a topic; returns None or the error message."""
 
         def failure(response: CreateTopicsResponse) -> str | None:
@@ -103,7 +96,7 @@ class FindCoordinatorHandler(AuthorizingHandlers):
             return None
 
         request = CreateTopicsRequest(topics=[topic], timeout_ms=_CREATE_TIMEOUT_MS)
-        return self._create_topics(request, wall_ms).map(failure)
+        return self._controller.submit(request).map(failure)
 
     def _coordinators(
         self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None
@@ -127,7 +120,7 @@ class FindCoordinatorHandler(AuthorizingHandlers):
         resource, denied, message = _AUTHORIZATION[kind]
         if not self._is_authorized(context, Operation.DESCRIBE, resource, key):
             return _error_coordinator(key, denied, message)
-        image = self._image()
+        image = self._controller.image
         topic = image.topics_by_name.get(internal_topic.name)
         if topic is not None and topic.partitions:
             leader = topic.partitions[abs_hash(key) % len(topic.partitions)].leader

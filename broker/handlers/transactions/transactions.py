@@ -121,7 +121,7 @@ class TransactionHandlers(AuthorizingHandlers):
         if refusal:
             return completed(_init_producer_id_response(ProducerIdResult(refusal), context))
         if name is None:  # no transactions
-            return self._producer_ids.generate_producer_id(context.wall_ms).handle(_new_producer_response)
+            return self._producer_ids.generate_producer_id().handle(_new_producer_response)
         expected = None
         if request.producer_id != NO_PRODUCER_ID:
             expected = ProducerIdAndEpoch(request.producer_id, request.producer_epoch)

@@ -53,7 +53,7 @@ class Clients:
                 name=TOPIC, num_partitions=self.partitions, replication_factor=replicas, assignments=[], configs=[]
             )
             request = CreateTopicsRequest(topics=[topic], timeout_ms=ATTEMPT_MS, validate_only=False)
-            process.do(lambda: process.channel.submit(request, wall_ms=process.wall_ms()).then(self._created))
+            process.do(lambda: process.channel.submit(request).then(self._created))
         simulation.after(ATTEMPT_MS, self.create)
 
     def _created(self, created: Completion[CreateTopicsResponse]) -> None:

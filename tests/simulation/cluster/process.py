@@ -197,7 +197,7 @@ class Process:
         self.publisher = node.publisher
         self.channel = ControllerChannel(self.node_id, node, node.publisher, self._ask_controller, self.timers, self)
         node.quorum.on_leader_changed = self._on_leader_changed
-        self._registration = ControllerRegistration(self.node_id, node_specific, self.channel, self)
+        self._registration = ControllerRegistration(self.node_id, node_specific, self.channel)
 
     def _decision_context(self, image: MetadataImage) -> DecisionContext:
         config, random = self.config, self._simulation.random
@@ -240,7 +240,7 @@ class Process:
         self.lifecycle = lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, *periods_ms)
         lifecycle.on_failed = _fail
         lifecycle.on_active = self._on_active
-        self._directories = AssignmentsManager(self.channel, lifecycle, self.log_manager, self.node_id, clock)
+        self._directories = AssignmentsManager(self.channel, lifecycle, self.log_manager, self.node_id)
         self.replicas.on_isr_proposed = AlterPartitionManager(
             self.channel, lifecycle, self.node_id, self.timers, clock
         ).submit
@@ -356,7 +356,7 @@ class Process:
         if isinstance(request, FetchRequest) or type(request).__module__.endswith(".raft"):
             response = self.node.quorum.handle_request(request)
         else:
-            response = self.node.submit(request, wall_ms=self.wall_ms())
+            response = self.node.submit(request)
         response.then(lambda done: reply(done.result()))
 
     def ask_broker(self, request: Message, reply: Reply) -> None:

@@ -101,7 +101,7 @@ class Node:
             ]
         )
 
-    def submit(self, _request: Message, *, wall_ms: int) -> Completion[Any]:
+    def submit(self, _request: Message) -> Completion[Any]:
         self._next_block += 1000
         block = AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000)
         return completed(block)

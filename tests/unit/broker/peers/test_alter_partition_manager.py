@@ -22,7 +22,7 @@ class SlowChannel:
     def __init__(self) -> None:
         self.requested: list[tuple[quorum.AlterPartitionRequest, Completion[quorum.AlterPartitionResponse]]] = []
 
-    def submit(self, request: Any, *, wall_ms: int) -> Completion[quorum.AlterPartitionResponse]:
+    def submit(self, request: Any) -> Completion[quorum.AlterPartitionResponse]:
         self.requested.append((request, Completion()))
         return self.requested[-1][1]
 

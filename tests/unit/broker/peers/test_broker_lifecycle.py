@@ -43,7 +43,7 @@ class Rig:
         self.failures: list[str] = []
         self.lifecycle.on_failed = self.failures.append
 
-    def _submit(self, request: Message, *, wall_ms: int) -> Completion[Any]:
+    def _submit(self, request: Message) -> Completion[Any]:
         return self._send_request(OWN, request)
 
     def _send_request(self, node: int, request: Message) -> Completion[Any]:
@@ -258,7 +258,7 @@ def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
 def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
     request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
-    answer = rig.channel.submit(request, wall_ms=0)
+    answer = rig.channel.submit(request)
     rig.next()[2].complete(not_controller_response(request))
     assert not answer.is_done
     rig.wait(1000)

@@ -115,7 +115,7 @@ def test_a_config_change_that_ends_the_leadership_elects_no_leader(tmp_path: Pat
     topic_id = leaderless_partition(harness)
     lose_leadership_at_next_append(harness)
     offset = harness.log.next_offset
-    harness.controller.submit(ALLOW_UNCLEAN, wall_ms=0)
+    harness.controller.submit(ALLOW_UNCLEAN)
     assert [type(record) for record in harness.records(offset)] == [stored_records.ConfigRecord]
     assert harness.partition(topic_id).leader == NO_LEADER
 

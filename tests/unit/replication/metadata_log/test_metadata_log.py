@@ -271,7 +271,7 @@ def test_a_failed_write_stops_the_controller(tmp_path: Path) -> None:
     failures: list[StorageError] = []
     harness.log.on_failed = failures.append
     disk.fail_writes = errno.ENOSPC
-    responses = [harness.controller.submit(CreateTopicsRequest(topics=[topic(name)]), wall_ms=WALL_MS) for name in "ab"]
+    responses = [harness.controller.submit(CreateTopicsRequest(topics=[topic(name)])) for name in "ab"]
     assert [failure.errno for failure in failures] == [errno.ENOSPC]
     assert not any(response.is_done for response in responses)
     assert not harness.image.topics_by_name

@@ -71,7 +71,7 @@ class Node:
     def submit(self, name: str) -> None:
         """Create a topic, possibly without committing it."""
         request = CreateTopicsRequest(topics=[topic(name)])
-        self.harness.controller.submit(request, wall_ms=WALL_MS)
+        self.harness.controller.submit(request)
 
     def delete(self, name: str) -> None:
         self.harness.ask(DeleteTopicsRequest(topics=[DeleteTopicState(name=name)], timeout_ms=0))

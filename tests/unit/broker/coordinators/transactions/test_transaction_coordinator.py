@@ -309,7 +309,7 @@ def test_a_timeout_at_the_last_epoch_waits_for_a_new_producer_id(made: LocalGrou
     old = at_last_epoch(made)
     given: list[Completion[int]] = []
 
-    def generate(_wall_ms: int) -> Completion[int]:
+    def generate() -> Completion[int]:
         given.append(Completion())
         return given[-1]
 

@@ -36,7 +36,7 @@ class Stage:
         self.replies: list[Completion[Any]] = []
         self.answers: list[Any] = []
 
-    def submit(self, request: Any, *, wall_ms: int) -> Completion[Any]:
+    def submit(self, request: Any) -> Completion[Any]:
         """Of the controller."""
         self.replies.append(Completion())
         return self.replies[-1]

@@ -63,13 +63,12 @@ def test_unknown_coordinator_types_are_invalid(key_type: int) -> None:
 
 def asking(
     made: LocalGroupHarness,
-    create: Callable[[CreateTopicsRequest, int, Callable[[CreateTopicsResponse], None]], None],
+    create: Callable[[CreateTopicsRequest], Completion[CreateTopicsResponse]],
     kind: int = GROUP,
 ) -> tuple[FindCoordinatorHandler, RequestContext]:
     topic = CreatableTopic(name=TOPICS[kind], num_partitions=5, replication_factor=3)
-    handler = FindCoordinatorHandler(
-        lambda: made.holder.image, AdvertisedEndpoints(NODE, frozenset()), AllowAll(), create, {kind: topic}
-    )
+    made.submit = create
+    handler = FindCoordinatorHandler(made, AdvertisedEndpoints(NODE, frozenset()), AllowAll(), {kind: topic})
     return handler, RequestContext(10, 4, 1, "x", made.connection, 0, 0)
 
 
@@ -79,7 +78,7 @@ def test_the_first_find_coordinator_creates_the_topic_and_waits(kind: int) -> No
     created: Completion[CreateTopicsResponse] = Completion()
     requests: list[CreateTopicsRequest] = []
 
-    def create(request: CreateTopicsRequest, _: int) -> Completion[CreateTopicsResponse]:
+    def create(request: CreateTopicsRequest) -> Completion[CreateTopicsResponse]:
         requests.append(request)
         return created
 
@@ -101,7 +100,7 @@ def test_a_topic_creation_error_is_returned() -> None:
     sentence = "Unable to replicate the partition 3 time(s): only 1 broker(s) are registered."
     tries = []
 
-    def create(_request: CreateTopicsRequest, _ms: int) -> Completion[CreateTopicsResponse]:
+    def create(_request: CreateTopicsRequest) -> Completion[CreateTopicsResponse]:
         tries.append(1)
         error = ErrorCode.INVALID_REPLICATION_FACTOR
         result = CreatableTopicResult(name=OFFSETS_TOPIC, error_code=error, error_message=sentence)

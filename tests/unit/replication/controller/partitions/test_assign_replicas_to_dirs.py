@@ -115,7 +115,7 @@ def reported_directories(
     topic = SimpleNamespace(partitions={0: state._replace(directories=(metadata_directory,))})
     requested: list[Any] = []
 
-    def submit(request: Any, *, wall_ms: int) -> Completion[Any]:
+    def submit(request: Any) -> Completion[Any]:
         requested.append(request)
         return Completion()
 
@@ -124,9 +124,8 @@ def reported_directories(
         epoch=11,
         submit=submit,
     )
-    clock: Any = SimpleNamespace(wall_ms=lambda: 0)
     image: Any = controller.image
-    list(AssignmentsManager(controller, controller, harness.log_manager, 1, clock).reconcile([partition], image))
+    list(AssignmentsManager(controller, controller, harness.log_manager, 1).reconcile([partition], image))
     return [directory.id for request in requested for directory in request.directories]
 
 

@@ -26,7 +26,6 @@ FILE_LINES = 600
 FOLDER_MODULES = 20
 
 LONG_FILES: dict[str, str] = {
-    "broker/server.py": "one class that creates, starts and stops everything in one visible order",
     "replication/partition/replica_manager.py": "one class: appends, reads and their waits share the state of the partitions",
     "storage/segments/segment_engine.py": "one class that implements the storage engine contract over a list of segments",
 }

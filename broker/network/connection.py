@@ -5,13 +5,11 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
             (`Dispatcher.can_pipeline`).
          2. The socket is watched for writing only while bytes are unsent, and for reading only while the queue is short.
          3. A request with an immediate response is answered in the same callback, without a task or a future.
-         4. A muted connection (throttled: `ConnectionInfo.muted_until_mono_ms`) gets its response; its next request starts
-            when the mute ends.
-         5. A peer that violates the protocol costs one log line and its connection.
-         6. If the records of a response are not in the page cache, the connection waits for a reader thread and watches
+         4. A peer that violates the protocol costs one log line and its connection.
+         5. If the records of a response are not in the page cache, the connection waits for a reader thread and watches
             nothing; the event loop does not block (page_cache_prefetch.py).
-         7. Small responses that are complete at the same time are sent in one system call.
-         8. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
+         6. Small responses that are complete at the same time are sent in one system call.
+         7. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
             together with data only once, as readable. Without the second receive the descriptor would leak.
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
@@ -60,7 +58,6 @@ class Connection:
         "_has_unsent",
         "_in_flight",
         "_in_flight_bytes",
-        "_is_muted",
         "_is_prefetching",
         "_is_reading",
         "_is_receive_scheduled",
@@ -100,7 +97,6 @@ class Connection:
         self._in_flight: deque[_InFlightRequest] = deque()
         self._in_flight_bytes = 0
         self._has_unsent = False
-        self._is_muted = False
         self._is_send_scheduled = False
         self._is_reading = False
         self._is_writing = False
@@ -158,7 +154,7 @@ class Connection:
         self._serve_queued()
 
     def _receive_soon(self) -> None:
-        """Schedules one more receive (rule 8)."""
+        """Schedules one more receive (rule 7)."""
         if not self._is_receive_scheduled:
             self._is_receive_scheduled = True
             self._loop.call_soon(self._receive_scheduled)
@@ -180,7 +176,7 @@ class Connection:
             self._watch_reading(wanted=len(frames) < _MAX_QUEUED_FRAMES and waiting_bytes < _MAX_QUEUED_BYTES)
 
     def _may_start(self, frame: bytearray) -> bool:
-        if self._has_unsent or self._is_muted:
+        if self._has_unsent:
             return False
         in_flight = self._in_flight
         if not in_flight:
@@ -220,7 +216,7 @@ class Connection:
             return
         if len(in_flight) == 1:
             self._send_complete()
-        elif not self._is_send_scheduled:  # others may complete in this iteration of the loop (rule 7)
+        elif not self._is_send_scheduled:  # others may complete in this iteration of the loop (rule 6)
             self._is_send_scheduled = True
             self._loop.call_soon(self._send_complete)
 
@@ -251,57 +247,24 @@ class Connection:
             self._send([])
 
     def _send(self, parts: list[Part]) -> None:
-        if self.info.muted_until_mono_ms:
-            self._sender.is_holding = False
         try:
             done = self._sender.send(parts)
         except (OSError, RegionEnded) as error:
-            self._on_send_error(error)
+            if isinstance(error, RegionEnded):
+                _log.warning("closing %s: %s", self._peer(), error)
+            self.close()
             return
         self._has_unsent = not done
         if not done:
             self._wait_until_sendable()
-            return
-        if self._is_writing:
+        elif self._is_writing:
             self._watch_writing(wanted=False)
-        if self.info.muted_until_mono_ms:
-            self._mute()
-
-    def _mute(self) -> None:
-        """Starts no request until the mute ends."""
-        if self._is_muted:  # `_unmute` reads the new value
-            return
-        left_ms = self.info.muted_until_mono_ms - time.monotonic_ns() // 1_000_000
-        self.info.muted_until_mono_ms = 0
-        if left_ms > 0:
-            self._is_muted = True
-            self._loop.call_later(left_ms / 1000, self._unmute)
-
-    def _unmute(self) -> None:
-        self._is_muted = False
-        self._resume()
-
-    def _resume(self) -> None:
-        """Everything is sent: starts the next request, unless the connection is muted."""
-        if self.is_closed:
-            return
-        if self.info.muted_until_mono_ms:
-            self._mute()
-        self._serve_queued()
 
     def _on_writable(self) -> None:
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
-        try:
-            done = self._sender.resume()
-        except (OSError, RegionEnded) as error:
-            self._on_send_error(error)
-            return
-        if not done:
-            self._wait_until_sendable()
-        else:
-            self._has_unsent = False
-            self._watch_writing(wanted=False)
-            self._resume()
+        self._send([])
+        if not self._has_unsent:
+            self._serve_queued()
 
     def _wait_until_sendable(self) -> None:
         """Continues when the socket has room, or when the uncached region is read."""
@@ -323,11 +286,6 @@ class Connection:
             return
         self._sender.resume_after_prefetch(prefetched.value)
         self._on_writable()
-
-    def _on_send_error(self, error: Exception) -> None:
-        if isinstance(error, RegionEnded):
-            _log.warning("closing %s: %s", self._peer(), error)
-        self.close()
 
     # ------------------------------------------------------------ watching
     def _watch_reading(self, *, wanted: bool) -> None:

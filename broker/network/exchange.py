@@ -32,7 +32,6 @@ class ConnectionInfo:
         "listener_name",
         "local_host",
         "local_port",
-        "muted_until_mono_ms",
         "on_close",
         "peer_host",
         "peer_port",
@@ -54,7 +53,6 @@ class ConnectionInfo:
         self.local_host, self.local_port = local
         self.peer_host, self.peer_port = peer
         self.principal = principal
-        self.muted_until_mono_ms = 0
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """From the client's ApiVersions request (KIP-511)."""
         self.on_close: Callable[[], None] | None = None

@@ -18,7 +18,7 @@ class FakeLoop:
     """Records what is watched; the test calls."""
 
     def __init__(self) -> None:
-        self.readers, self.writers, self.soon, self.later = {}, {}, [], []
+        self.readers, self.writers, self.soon = {}, {}, []
 
     def add_reader(self, fd, callback):
         self.readers[fd] = callback
@@ -34,9 +34,6 @@ class FakeLoop:
 
     def call_soon(self, callback, *arguments):
         self.soon.append((callback, arguments))
-
-    def call_later(self, delay_s, callback):
-        self.later.append((delay_s, callback))
 
     def run_soon(self) -> None:
         while self.soon:
@@ -112,8 +109,6 @@ class ConnectionHarness:
             raise MalformedRequest("broken on purpose")
         if body.endswith(b"close"):
             raise CloseConnection("closed on purpose")
-        if body.startswith(b"mute"):
-            info.muted_until_mono_ms = mono_ms + 5000
         return [body + b";"]
 
     def can_pipeline(self, frame):
@@ -219,15 +214,6 @@ def test_a_full_queue_stops_reading_until_the_request_is_answered(
     assert harness.transport.sent == b"later;" + b"".join(body + b";" for body in waiting)
 
 
-def test_a_muted_connection_gets_its_response_and_starts_the_next_request_later(harness: ConnectionHarness) -> None:
-    harness.receive(b"mute", b"next")
-    assert harness.transport.sent == b"mute;"
-    ((delay_s, go_on),) = harness.loop.later
-    assert 4 < delay_s <= 5
-    go_on()
-    assert harness.transport.sent == b"mute;next;"
-
-
 @pytest.mark.parametrize("bodies", [[b"later"], [b"overlapping1", b"overlapping2"]], ids=["one", "several"])
 def test_a_closed_connection_cancels_its_requests(harness: ConnectionHarness, bodies: list[bytes]) -> None:
     harness.receive(*bodies)
@@ -325,16 +311,3 @@ def test_requests_in_flight_are_limited_by_number_and_bytes(harness: ConnectionH
         for name in list(harness.pending):
             harness.pending.pop(name).complete([b";"])
         harness.loop.run_soon()
-
-
-def test_a_mute_during_several_responses_delays_the_next_request(harness: ConnectionHarness) -> None:
-    harness.receive(b"overlapping1", b"overlapping2")
-    harness.info.muted_until_mono_ms = module.time.monotonic_ns() // 1_000_000 + 5000
-    for pending in harness.pending.values():
-        pending.complete([b"x;"])
-    harness.loop.run_soon()
-    harness.receive(b"next")
-    assert harness.transport.sent == b"x;x;"
-    ((_, go_on),) = harness.loop.later
-    go_on()
-    assert harness.transport.sent == b"x;x;next;"

@@ -49,7 +49,7 @@ from broker.security.authorizer import Authorizer
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
-from protocol.messages.admin import CreatableTopic, CreatableTopicConfig
+from protocol.messages.admin import ConfigEntry, CreatableTopic
 from replication.controller.controller_client import Controller
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
@@ -193,5 +193,5 @@ def _internal_topic(config: BrokerConfig, name: str, prefix: str, configs: Mappi
         name=name,
         num_partitions=config.number(f"{prefix}num.partitions"),
         replication_factor=config.number(f"{prefix}replication.factor"),
-        configs=[CreatableTopicConfig(name=key, value=text) for key, text in sorted(texts.items())],
+        configs=[ConfigEntry(name=key, value=text) for key, text in sorted(texts.items())],
     )

@@ -238,28 +238,21 @@ class _DecoderBuilder(SourceBuilder):
 
     def _string(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
         text = "str(b[p:e], 'utf-8', 'replace')" if self.has_records else "b[p:e].decode('utf-8', 'replace')"
-        if self.flexible and wire.kind == "string":
-            self._length("B")
-            self.line(f"if n > 127: n, p = long_string(b, p, {_name(target)!r})")
-            self._slice("if not n:", "e = p + n - 1", target, text, nullable)
-        else:
-            self._length("h")
-            self._slice("if n < 0:", "e = p + n", target, text, nullable)
+        is_compact = self.flexible and wire.kind == "string"
+        long_form = f"long_string(b, p, {_name(target)!r})" if is_compact else None
+        self._slice(target, text, nullable, "h", long_form)
 
     def _bytes(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
         value = "b[p:e]" if wire.kind == "records" or not self.has_records else "bytes(b[p:e])"
-        if self.flexible:
-            self._length("B")
-            self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
-            self._slice("if not n:", "e = p + n - 1", target, value, nullable)
-        else:
-            self._length("i")
-            self._slice("if n < 0:", "e = p + n", target, value, nullable)
+        self._slice(target, value, nullable, "i", "read_uvarint(b, p - 1)" if self.flexible else None)
 
-    def _slice(self, null: str, end: str, target: str, value: str, nullable: bool) -> None:  # noqa: FBT001
-        """Read the next bytes unless they are null."""
-        with self._unless_null(null, target, nullable):
-            self.line(end)
+    def _slice(self, target: str, value: str, nullable: bool, code: str, long_form: str | None) -> None:  # noqa: FBT001
+        """Read a length, compact if it has a long form, and the next bytes unless they are null."""
+        self._length("B" if long_form else code)
+        if long_form:
+            self.line(f"if n > 127: n, p = {long_form}")
+        with self._unless_null("if not n:" if long_form else "if n < 0:", target, nullable):
+            self.line("e = p + n - 1" if long_form else "e = p + n")
             self.line(f"{target} = {value}")
             self.line("p = e")
 

@@ -15,8 +15,8 @@ class CreatableReplicaAssignment(Message):
     broker_ids: list[Int32]
 
 
-class CreatableTopicConfig(Message):
-    """One config of a new topic."""
+class ConfigEntry(Message):
+    """A config and its value."""
 
     name: str
     value: str | None
@@ -29,7 +29,7 @@ class CreatableTopic(Message):
     num_partitions: Int32
     replication_factor: Int16
     assignments: list[CreatableReplicaAssignment] = EMPTY
-    configs: list[CreatableTopicConfig] = EMPTY
+    configs: list[ConfigEntry] = EMPTY
 
 
 class CreateTopicsRequest(Message, api_key=19, versions=(2, 7), flexible=5):
@@ -231,19 +231,12 @@ class IncrementalAlterConfigsResponse(Message, api_key=44, versions=(0, 1), flex
     responses: list[AlterConfigsResourceResponse]
 
 
-class ReplacedConfig(Message):
-    """A config and its new value."""
-
-    name: str
-    value: str | None
-
-
 class ReplacedConfigsResource(Message):
     """The complete new configs of a resource."""
 
     resource_type: Int8
     resource_name: str
-    configs: list[ReplacedConfig]
+    configs: list[ConfigEntry]
 
 
 class AlterConfigsRequest(Message, api_key=33, versions=(0, 2), flexible=2):

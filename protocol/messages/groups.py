@@ -5,15 +5,9 @@ from __future__ import annotations
 from typing import Annotated
 
 from protocol.messages.common import PartitionError, PartitionIndex, PartitionIndexes, TopicPartitions
+from protocol.messages.stored_records import ClassicProtocol
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Nullable, Since, Until, Uuid
-
-
-class JoinGroupRequestProtocol(Message):
-    """An assignor that the member supports, with its subscription."""
-
-    name: str
-    metadata: bytes
 
 
 class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible=6):
@@ -25,7 +19,7 @@ class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible=6):
     member_id: str
     group_instance_id: Annotated[str | None, Since(5)] = None
     protocol_type: str
-    protocols: list[JoinGroupRequestProtocol]
+    protocols: list[ClassicProtocol]
     reason: Annotated[str | None, Since(8), Ignorable] = None
 
 

@@ -431,7 +431,7 @@ class ConsumerGroupMemberMetadataKey(Message, api_key=5, versions=(0, 0), flexib
 
 
 class ClassicProtocol(Message):
-    """An assignor that a member with the classic protocol supports."""
+    """An assignor that a member with the classic protocol supports, with its subscription."""
 
     name: str
     metadata: bytes

@@ -282,7 +282,7 @@ ALTER = [
 
 
 def replaced(kind: int, name: str, *configs: tuple[str, str | None]) -> admin.ReplacedConfigsResource:
-    wanted = [admin.ReplacedConfig(name=key, value=value) for key, value in configs]
+    wanted = [admin.ConfigEntry(name=key, value=value) for key, value in configs]
     return admin.ReplacedConfigsResource(resource_type=kind, resource_name=name, configs=wanted)
 
 

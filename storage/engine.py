@@ -251,6 +251,9 @@ class Engine(Protocol):
         larger, it is returned with `min_one_batch`, else nothing. `start_offset` <= `offset` <= `max_offset` <= `end_offset`.
         """
 
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        """The same as of a view."""
+
     def view(self) -> EngineView:
         """The published batches at this moment."""
 

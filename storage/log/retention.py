@@ -62,7 +62,7 @@ def expired_end_offset(
             break
         if next_offset <= log_start_offset or surplus >= size:
             surplus -= size
-        elif retention_ms < 0 or wall_ms - engine.view().segment_max_timestamp(base_offset) <= retention_ms:
+        elif retention_ms < 0 or wall_ms - engine.segment_max_timestamp(base_offset) <= retention_ms:
             break
         end_offset = next_offset
     return end_offset
@@ -73,4 +73,4 @@ def next_expiry_ms(engine: Engine, config: LogConfig) -> int:
     (oldest,) = engine.segments(1)
     if config.retention_ms < 0 or not oldest.size:
         return MAX_LONG
-    return engine.view().segment_max_timestamp(oldest.base_offset) + config.retention_ms
+    return engine.segment_max_timestamp(oldest.base_offset) + config.retention_ms

@@ -8,8 +8,7 @@ RULES    1. Bytes before `size` are published and never change; bytes between `s
          3. The last published batches are in memory, so a lookup among them reads nothing.
          4. Files are created and renamed and indexes written through a `Submit` (storage/io/deferred_file_ops.py); until
             then the state in memory is used.
-         5. Another thread uses an `ActiveView`: the published size and a copy of the indexes at one moment, which later
-            appends do not change. Only `write` may run in another thread.
+         5. Only `write` may run in another thread. Readers there use an `ActiveView` (sealed_segment.py).
          6. Inconsistent indexes are rebuilt by `load`; an entry that turns out to be wrong later is bypassed.
 NOT HERE Selecting a segment, rolling, flushing (segment_engine.py).
 """
@@ -355,45 +354,9 @@ class ActiveSegment(Segment):
 
     def adopt(self, files: SegmentFiles) -> None:
         """Take over the files that a thread has opened for an `ActiveView`."""
+        if self.is_retired:
+            return
         if self._file is None:
             self._set_file(files.log)
         if self.offset_index.file is None:
             self.offset_index.file = files.offset_index.file
-
-
-class ActiveView:
-    """The published batches of an active segment at one moment, for another thread; it has the reads of a SealedSegment."""
-
-    __slots__ = (
-        "_log", "_offset_index", "_segment", "_time_index", "_transactions", "base_offset", "max_timestamp", "size",
-    )  # fmt: skip
-
-    files = None
-
-    def __init__(self, segment: ActiveSegment) -> None:
-        self._segment = segment
-        self._log = segment.file if segment.is_open else None
-        self._offset_index, self._time_index = segment.offset_index.copy(), segment.time_index.copy()
-        self._transactions = segment.transactions
-        self.base_offset = segment.base_offset
-        self.size = segment.size
-        self.max_timestamp = segment.max_timestamp
-
-    @property
-    def is_retired(self) -> bool:
-        """Whether the segment is not in use any more."""
-        return self._segment.is_retired
-
-    def open_files(self) -> SegmentFiles:
-        """The files, opened if necessary."""
-        log = self._log or self._segment.open_log()
-        self._offset_index.open_file()
-        return SegmentFiles(log, self.size, self._offset_index, self._time_index, self._transactions, is_sealed=False)
-
-    def adopt(self, files: SegmentFiles) -> None:
-        """The segment takes over the opened files."""
-        self._segment.adopt(files)
-
-    def modified_ms(self) -> int:
-        """The time of the log file's last modification."""
-        return self._segment.modified_ms()

@@ -15,7 +15,7 @@ NOT HERE Running a sync; when to run one (log.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -23,6 +23,7 @@ from storage.engine import SyncWork
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File
 from storage.segments.sealed_segment import LogSegment
+from storage.segments.segments_view import slot_of
 
 UNKNOWN = -1
 
@@ -39,12 +40,10 @@ class _PendingFlush:
 class Durability:
     """The flushed end of one partition, and the segments to sync."""
 
-    __slots__ = ("_disk", "_find", "_finished", "_names_changed", "_pending", "_trimmed_files", "flushed_end")
+    __slots__ = ("_disk", "_finished", "_names_changed", "_pending", "_trimmed_files", "flushed_end")
 
-    def __init__(self, disk: Disk, find: Callable[[int], LogSegment]) -> None:
-        """`find`: the segment with a base offset."""
+    def __init__(self, disk: Disk) -> None:
         self._disk = disk
-        self._find = find
         self.flushed_end = UNKNOWN
         self._finished: dict[int, None] = {}  # base offsets, since the last sync; there may be thousands
         self._pending: list[_PendingFlush] = []
@@ -89,13 +88,18 @@ class Durability:
         return min([self.flushed_end, *self._finished, *syncing])
 
     def collect(
-        self, directory: str, end_offset: int, unflushed: Iterable[LogSegment], limit: int | None = None
+        self,
+        directory: str,
+        end_offset: int,
+        segments: Sequence[LogSegment],
+        unflushed: Iterable[LogSegment],
+        limit: int | None = None,
     ) -> SyncWork:
         """The files to sync so that all before `end_offset` is durable: the finished segments and those in `unflushed`.
 
-        `limit`: only this number of finished segments.
+        `segments`: all; `limit`: only this number of finished segments.
         """
-        finished = list(islice(self._written(), limit))
+        finished = list(islice(self._written(segments), limit))
         for segment in finished:
             del self._finished[segment.base_offset]
         bases = [segment.base_offset for segment in finished]
@@ -108,11 +112,12 @@ class Durability:
         if self._names_changed:
             self._names_changed = False
             files.append(self._disk.open_directory(directory))
-        return SyncWork(end_offset, files, next(self._written(), None) is None)
+        return SyncWork(end_offset, files, next(self._written(segments), None) is None)
 
-    def _written(self) -> Iterator[LogSegment]:
+    def _written(self, segments: Sequence[LogSegment]) -> Iterator[LogSegment]:
         """The finished segments without pending writes (rule 7)."""
-        return (segment for segment in map(self._find, self._finished) if segment.is_written)
+        finished = (segments[slot_of(segments, base_offset)] for base_offset in self._finished)
+        return (segment for segment in finished if segment.is_written)
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded, and with it those that started before."""

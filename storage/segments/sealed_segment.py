@@ -1,4 +1,4 @@
-"""A segment without appends: it never changes, so threads read it without a copy.
+"""A segment without appends: it never changes, so threads read it without a copy. And an active segment at one moment.
 
 RULES    1. Base offset, size and the contents of the files are constant. Truncation and replacement put another object into the
             engine's list.
@@ -15,7 +15,7 @@ from __future__ import annotations
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import NotResident, read_resident
 from storage.io.file_handle_cache import USED
-from storage.segments.active_segment import ActiveSegment, ActiveView
+from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import LOG, TIME_INDEX
 from storage.segments.indexes import CorruptIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import Segment
@@ -57,7 +57,7 @@ class SealedSegment(Segment):
 
     def adopt(self, files: SegmentFiles) -> None:
         """Use the files that a thread has opened, if none are open."""
-        if self.files is None:
+        if self.files is None and not self.is_retired:
             self.files = files
             self.handles.files_opened(self)
 
@@ -132,6 +132,28 @@ class SealedSegment(Segment):
         return self.files.transactions
 
 
+class ActiveView(SealedSegment):
+    """An active segment at one moment, for another thread: later appends do not change it."""
+
+    __slots__ = ("_indexes", "_log", "_segment")
+
+    def __init__(self, segment: ActiveSegment) -> None:
+        super().__init__(segment.disk, segment.directory, segment.base_offset, segment.size, segment.interval)
+        self._segment = segment
+        self._log = segment.file if segment.is_open else None
+        self._indexes = segment.offset_index.copy(), segment.time_index.copy(), segment.transactions
+        self._last_time = segment.max_timestamp
+
+    def open_files(self) -> SegmentFiles:
+        """The files; those that the segment has not open are opened."""
+        offset_index, time_index, transactions = self._indexes
+        offset_index.open_file()
+        log = self._log or self.open_log()
+        return SegmentFiles(log, self.size, offset_index, time_index, transactions, is_sealed=False)
+
+    def adopt(self, files: SegmentFiles) -> None:
+        """The segment takes over the opened files."""
+        self._segment.adopt(files)
+
+
 LogSegment = ActiveSegment | SealedSegment
-SegmentView = ActiveView | SealedSegment
-"""The published batches of one segment at one moment, which any thread may read."""

@@ -60,7 +60,14 @@ from storage.segments.sealed_segment import LogSegment, SealedSegment
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.segments.segment_files import BatchPosition
 from storage.segments.segment_swap import swap_segments
-from storage.segments.segments_view import SegmentsView, find_aborted, first_active, segment_infos, slot_of
+from storage.segments.segments_view import (
+    SegmentsView,
+    find_aborted,
+    first_active,
+    max_timestamp_of,
+    segment_infos,
+    slot_of,
+)
 
 T = TypeVar("T")
 
@@ -105,9 +112,7 @@ class SegmentEngine:
         self._with_aborted: set[int] = set()
         self._outstanding: deque[SegmentReservation] = deque()
         self._end_offset = UNKNOWN  # until the active segment is loaded
-        self._durability = Durability(
-            disk, lambda base: self._segments[self._slot(base)]
-        )  # unknown after a clean close: all of the log
+        self._durability = Durability(disk)  # unknown after a clean close: all of the log
         self._handles = HandleRegistration(open_files)
         self._lookups = PendingLookups()
         self._durable_end = 0  # no loss is possible below it
@@ -370,6 +375,10 @@ class SegmentEngine:
         """The segments from the oldest to the active one, at most `limit`."""
         return segment_infos(self._segments, self.end_offset, limit)
 
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        """The greatest timestamp in a segment; without timestamps, its modification time."""
+        return max_timestamp_of(self._segments[self._slot(base_offset)])
+
     def view(self) -> SegmentsView:
         """The published batches at this moment."""
         return SegmentsView(self._segments, self.end_offset, self._with_aborted)
@@ -494,7 +503,7 @@ class SegmentEngine:
         unflushed = segments[first:end_slot] if flushed_end < end_offset else []
         next_offset = segments[end_slot].base_offset if unflushed and end_slot < len(segments) else end_offset
         is_complete = next_offset >= end_offset  # the next segment may be of a pending append
-        work = self._durability.collect(self._directory, min(next_offset, end_offset), unflushed, limit)
+        work = self._durability.collect(self._directory, min(next_offset, end_offset), segments, unflushed, limit)
         return work if is_complete else work._replace(is_complete=False)
 
     def mark_flushed(self, end_offset: int) -> None:
@@ -538,11 +547,9 @@ class SegmentEngine:
     def _adopt_files(self, view: SegmentsView) -> None:
         """Use the files that a thread has opened for a view."""
         for reader, files in view.opened.items():
-            if reader.is_retired:
-                continue
             if files.size == reader.size:
                 reader.adopt(files)
-            else:  # the rebuild found an invalid batch
+            elif not reader.is_retired:  # the rebuild found an invalid batch
                 self._seal(self._slot(reader.base_offset), files.size).adopt(files)
 
     def _is_hole(self, following: Segment, *, has_gaps: bool) -> bool:

@@ -14,9 +14,9 @@ from typing import cast
 
 from storage.engine import AbortedTransaction, Buffer, SegmentInfo
 from storage.io.disk_lookup import read_waiting
-from storage.segments.active_segment import ActiveSegment, ActiveView
+from storage.segments.active_segment import ActiveSegment
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, TransactionIndex
-from storage.segments.sealed_segment import LogSegment, SealedSegment, SegmentView
+from storage.segments.sealed_segment import ActiveView, LogSegment, SealedSegment
 from storage.segments.segment_files import BatchPosition, SegmentFiles, whole_batches
 
 _base_offset = attrgetter("base_offset")
@@ -31,10 +31,10 @@ class SegmentsView:
         """`with_aborted`: the base offsets of segments with aborted transactions."""
         first = first_active(segments)
         views: list[ActiveView] = [ActiveView(s) for s in segments[first:] if isinstance(s, ActiveSegment)]
-        self._segments: tuple[SegmentView, ...] = (*cast("Sequence[SealedSegment]", segments[:first]), *views)
+        self._segments: tuple[SealedSegment, ...] = (*cast("Sequence[SealedSegment]", segments[:first]), *views)
         self._with_aborted = frozenset(with_aborted)
         self.end_offset = end_offset
-        self.opened: dict[SegmentView, SegmentFiles] = {}
+        self.opened: dict[SealedSegment, SegmentFiles] = {}
 
     @property
     def start_offset(self) -> int:
@@ -83,9 +83,7 @@ class SegmentsView:
 
     def segment_max_timestamp(self, base_offset: int) -> int:
         """The greatest timestamp in a segment; without timestamps, its modification time."""
-        segment = self._segments[slot_of(self._segments, base_offset)]
-        greatest, _ = segment.max_timestamp
-        return greatest if greatest != NO_TIMESTAMP else segment.modified_ms()
+        return max_timestamp_of(self._segments[slot_of(self._segments, base_offset)])
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in the range, in the order of their markers."""
@@ -96,19 +94,18 @@ class SegmentsView:
             end_offset,
         )
 
-    def _open(self, segment: SegmentView) -> SegmentFiles:
+    def _open(self, segment: SealedSegment) -> SegmentFiles:
         files = self.opened.get(segment) or segment.files
         if files is None:
             files = self.opened[segment] = segment.open_files()
         return files
 
-    def _find(self, segment: SegmentView, offset: int) -> BatchPosition:
+    def _find(self, segment: SealedSegment, offset: int) -> BatchPosition:
         if not segment.size:
             return None
         try:
             return self._open(segment).find(offset, read_waiting)
         except CorruptIndex as error:
-            assert isinstance(segment, SealedSegment)
             files = self.opened[segment] = segment.rebuild(str(error))
             return files.find(offset, read_waiting)
 
@@ -121,14 +118,18 @@ def first_active(segments: Sequence[LogSegment]) -> int:
     return slot
 
 
-def slot_of(segments: Sequence[SegmentView] | Sequence[LogSegment], offset: int) -> int:
+def max_timestamp_of(segment: LogSegment) -> int:
+    """The greatest timestamp in a segment; without timestamps, its modification time."""
+    greatest, _ = segment.max_timestamp
+    return greatest if greatest != NO_TIMESTAMP else segment.modified_ms()
+
+
+def slot_of(segments: Sequence[LogSegment], offset: int) -> int:
     """The slot of the segment that contains an offset, or of the first one."""
     return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
 
 
-def segment_infos(
-    segments: Sequence[SegmentView] | Sequence[LogSegment], end_offset: int, limit: int | None
-) -> list[SegmentInfo]:
+def segment_infos(segments: Sequence[LogSegment], end_offset: int, limit: int | None) -> list[SegmentInfo]:
     """The segments from the oldest to the active one, at most `limit`."""
     some = segments[:limit]
     ends = [*[segment.base_offset for segment in segments[1 : len(some) + 1]], end_offset]

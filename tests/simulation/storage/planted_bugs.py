@@ -37,8 +37,8 @@ def the_log_counts_as_flushed_when_the_sync_starts(patch: MonkeyPatch) -> None:
     """The flushed offset moves before the sync returns."""
     collect = Durability.collect
 
-    def planted(self: Durability, directory: str, end_offset: int, unflushed: Any) -> Any:
-        work = collect(self, directory, end_offset, unflushed)
+    def planted(self: Durability, directory: str, end_offset: int, *rest: Any) -> Any:
+        work = collect(self, directory, end_offset, *rest)
         self.flushed_end = max(self.flushed_end, end_offset)
         return work
 
@@ -48,7 +48,7 @@ def the_log_counts_as_flushed_when_the_sync_starts(patch: MonkeyPatch) -> None:
 def a_sync_skips_the_segments(patch: MonkeyPatch) -> None:
     """Only indexes and names are synced."""
     collect = Durability.collect
-    patch.setattr(Durability, "collect", lambda self, path, end, _: collect(self, path, end, []))
+    patch.setattr(Durability, "collect", lambda self, path, end, segments, *_: collect(self, path, end, segments, []))
 
 
 def indexes_are_trusted_after_a_crash(patch: MonkeyPatch) -> None:

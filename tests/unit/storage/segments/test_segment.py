@@ -12,9 +12,9 @@ from storage.engine import Buffer
 from storage.io.deferred_file_ops import run_now
 from storage.io.disk import Disk
 from storage.io.disk_lookup import NotResident, read_waiting
-from storage.segments.active_segment import ActiveSegment, ActiveView
+from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX
-from storage.segments.sealed_segment import LogSegment, SealedSegment
+from storage.segments.sealed_segment import ActiveView, LogSegment, SealedSegment
 from storage.segments.segment_files import BatchPosition
 from storage.segments.segments_view import SegmentsView
 from tests.support.batches import with_fields

@@ -326,7 +326,7 @@ class SegmentEngine:
         flushed_end = self.flushed_end_offset
         point = self._durability.recovery_point() if flushed_end else 0
         # Not the active segment's end: if the next segment starts there, this one's indexes would not be checked.
-        return point - 1 if point == self._end_offset and self._active.size else point
+        return point - 1 if point == self._end_offset and self._segments[-1].size else point
 
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool

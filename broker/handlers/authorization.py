@@ -1,21 +1,20 @@
 """Bases of handlers: authorization of requests, and forwarding of authorized ones to the controller.
 
-NOT HERE Authorizers (`broker/security/authorizer.py`), responses of the controller (`deferred.py`).
+NOT HERE Authorizers (`broker/security/authorizer.py`), timeouts (`deferred.py`).
 """
 
 from __future__ import annotations
 
 from typing import Final
 
-from broker.handlers.deferred import submit
 from broker.handlers.router import RequestContext
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Resource
 from broker.security.operations import authorized_operations
-from protocol.api import error_response
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller_client import Controller
+from replication.controller.error_responses import error_response
 
 _DENIALS: Final = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -42,6 +41,11 @@ class AuthorizingHandlers:
         is_allowed = self._authorizer.authorize(context.connection.principal, operation, resource_type, name)
         return ErrorCode.NONE if is_allowed else _DENIALS[resource_type]
 
+    def _require(self, context: RequestContext, operation: str, resource_type: str, name: str) -> None:
+        """Raises the authorization error of the resource type, as KafkaError, if the client is not authorized."""
+        if not self._is_authorized(context, operation, resource_type, name):
+            raise KafkaError(_DENIALS[resource_type])
+
     def _authorized_operations(
         self, context: RequestContext, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME
     ) -> int:
@@ -61,10 +65,10 @@ class ForwardingHandlers(AuthorizingHandlers):
     ) -> Message | Completion[Message]:
         """The controller's response if the client is authorized on the cluster, else an error with the text `denial`."""
         if not self._is_authorized(context, operation):
-            return authorization_error(context, denial)
-        return submit(self._controller, context, request)
+            return authorization_error(request, denial)
+        return self._controller.submit(request)
 
 
-def authorization_error(context: RequestContext, denial: str | None = NOT_AUTHORIZED) -> Message:
+def authorization_error(request: Message, message: str | None = NOT_AUTHORIZED) -> Message:
     """The response to a client that is not authorized on the cluster."""
-    return error_response(context.api_key, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, denial)
+    return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED, message)

@@ -1,4 +1,4 @@
-"""Responses that wait for the controller.
+"""Responses that wait for the controller no longer than the client.
 
 NOT HERE The decisions (`replication/controller/`).
 """
@@ -6,7 +6,7 @@ NOT HERE The decisions (`replication/controller/`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 from broker.handlers.router import RequestContext
 from protocol.schema import Message
@@ -15,24 +15,19 @@ from replication.controller.controller_client import ControllerClient
 from replication.timer_queue import TimerQueue
 
 
-class ControllerTimeout(NamedTuple):
-    """A client's timeout for the controller's response; 0 or less: none."""
-
-    timers: TimerQueue
-    timeout_ms: int
-    response: Callable[[], Message]
-    """Creates the response after the timeout."""
-
-
-def submit(
+def submit_with_timeout(
     controller: ControllerClient,
+    timers: TimerQueue,
     context: RequestContext,
-    request: Message,
-    timeout: ControllerTimeout | None = None,
+    request: Any,
+    timeout_response: Callable[[], Message],
 ) -> Completion[Any]:
-    """The controller's response to a request. After a timeout the request still takes effect."""
+    """The controller's response, or `timeout_response` after the request's `timeout_ms`: 0 or less is none.
+
+    After a timeout the request still takes effect.
+    """
     response = controller.submit(request)
-    if timeout is not None and timeout.timeout_ms > 0:
-        at_mono_ms = context.mono_ms + timeout.timeout_ms
-        response.expire_at(timeout.timers, at_mono_ms, lambda: response.complete(timeout.response()))
+    if request.timeout_ms > 0:
+        at_mono_ms = context.mono_ms + request.timeout_ms
+        response.expire_at(timers, at_mono_ms, lambda: response.complete(timeout_response()))
     return response

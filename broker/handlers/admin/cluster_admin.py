@@ -9,19 +9,17 @@ NOT HERE The decisions (`replication/controller`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
 
 from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
-from broker.handlers.deferred import ControllerTimeout, submit
+from broker.handlers.deferred import submit_with_timeout
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import cluster
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Message, blank, carries
+from protocol.schema import Message, blank
 from replication.completion import Completion
 from replication.controller.configs.features import UpgradeType
 from replication.controller.controller_client import Controller
@@ -36,8 +34,6 @@ _TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
 _TIMED_OUT_TEXT = "The request timed out."
 _WITH_DIRECTORIES = 2
 _NOT_HERE = "This server does not host this topic-partition."
-
-M = TypeVar("M", bound=Message)
 
 
 class ClusterHandlers(ForwardingHandlers):
@@ -67,9 +63,9 @@ class ClusterHandlers(ForwardingHandlers):
         """Handle ElectLeaders."""
         if not self._is_authorized(context, Operation.ALTER):
             return _for_version(context.api_version, error_response(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED))
-        return self._submit(
-            context, request, request.timeout_ms, lambda: error_response(request, _TIMED_OUT, _TIMED_OUT_TEXT)
-        )
+        timed_out = partial(error_response, request, _TIMED_OUT, _TIMED_OUT_TEXT)
+        response = submit_with_timeout(self._controller, self._timers, context, request, timed_out)
+        return response.map(partial(_for_version, context.api_version))
 
     def alter_reassignments(
         self, context: RequestContext, request: cluster.AlterPartitionReassignmentsRequest
@@ -78,14 +74,14 @@ class ClusterHandlers(ForwardingHandlers):
         if not self._is_authorized(context, Operation.ALTER):
             return _reassignment_error(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED)
         timed_out = partial(_reassignment_error, request, _TIMED_OUT, _TIMED_OUT_TEXT)
-        return self._submit(context, request, request.timeout_ms, timed_out)
+        return submit_with_timeout(self._controller, self._timers, context, request, timed_out)
 
     def list_reassignments(
         self, context: RequestContext, request: cluster.ListPartitionReassignmentsRequest
     ) -> Message:
         """Handle ListPartitionReassignments."""
         if not self._is_authorized(context, Operation.DESCRIBE):
-            return authorization_error(context)
+            return authorization_error(request)
         return list_reassignments(self._controller.image, request)
 
     # ------------------------------------------------------------ features and nodes
@@ -107,26 +103,19 @@ class ClusterHandlers(ForwardingHandlers):
     ) -> Message | Completion[Message]:
         """Handle DescribeQuorum."""
         if not self._is_authorized(context, Operation.DESCRIBE):
-            return authorization_error(context)
+            return authorization_error(request)
         requested = [(topic.topic_name, [p.partition_index for p in topic.partitions]) for topic in request.topics]
         if requested != [(METADATA_TOPIC, [0])]:
             topics = [_unknown_topic(topic) for topic in request.topics]
             return cluster.DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
-        response = submit(self._controller, context, request)
+        response = self._controller.submit(request)
         return response.map(_clear_directories) if context.api_version < _WITH_DIRECTORIES else response
 
-    def _submit(
-        self, context: RequestContext, request: Message, timeout_ms: int, timed_out: Callable[[], Message]
-    ) -> Completion[Any]:
-        timeout = ControllerTimeout(self._timers, timeout_ms, timed_out)
-        response = submit(self._controller, context, request, timeout)
-        return response.map(partial(_for_version, context.api_version))
 
-
-def _for_version(version: int, answer: M) -> M:
-    """Clear the error code where the version has none: ElectLeaders version 0 has only partition errors."""
-    if not carries(type(answer), "error_code", version):
-        answer.error_code = ErrorCode.NONE  # type: ignore[attr-defined]  # it has one in other versions
+def _for_version(version: int, answer: cluster.ElectLeadersResponse) -> cluster.ElectLeadersResponse:
+    """Version 0 has only partition errors."""
+    if version == 0:
+        answer.error_code = ErrorCode.NONE
     return answer
 
 

@@ -149,12 +149,12 @@ class ConfigHandlers(AuthorizingHandlers):
     ) -> Iterable[DescribeConfigsResourceResult]:
         kind, name = resource.resource_type, resource.resource_name
         if kind == ResourceType.TOPIC:
-            self._require(context, Resource.TOPIC, name)
+            self._require(context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name)
             return self._topic(name)
         if kind == ResourceType.GROUP:
-            self._require(context, Resource.GROUP, name)
+            self._require(context, Operation.DESCRIBE_CONFIGS, Resource.GROUP, name)
             return self._group(name)
-        self._require(context, Resource.CLUSTER, CLUSTER_NAME)
+        self._require(context, Operation.DESCRIBE_CONFIGS, Resource.CLUSTER, CLUSTER_NAME)
         if kind == ResourceType.BROKER:
             return self._broker(name)
         if kind == ResourceType.CLIENT_METRICS:
@@ -163,11 +163,6 @@ class ConfigHandlers(AuthorizingHandlers):
             self._check_logging_broker(name)
             return _loggers()
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
-
-    def _require(self, context: RequestContext, resource_type: str, name: str) -> None:
-        code = self._denial(context, Operation.DESCRIBE_CONFIGS, resource_type, name)
-        if code:
-            raise KafkaError(code)
 
     # ------------------------------------------------------------ topics
     def _topic(self, name: str) -> list[DescribeConfigsResourceResult]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 from typing import Any, Final
 
 from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
-from broker.handlers.deferred import submit
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation
 from protocol.api import ApiKey
@@ -43,17 +42,12 @@ class QuotaAndScramHandlers(ForwardingHandlers):
     def describe_quotas(self, context: RequestContext, request: quotas_scram.DescribeClientQuotasRequest) -> Message:
         """Handle DescribeClientQuotas."""
         if not self._is_authorized(context, Operation.DESCRIBE_CONFIGS):
-            return authorization_error(context)
+            return authorization_error(request)
         return describe_quotas(self._controller.image, request)
 
-    def alter_quotas(
-        self, context: RequestContext, request: quotas_scram.AlterClientQuotasRequest
-    ) -> quotas_scram.AlterClientQuotasResponse | Completion[quotas_scram.AlterClientQuotasResponse]:
+    def alter_quotas(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Handle AlterClientQuotas."""
-        if self._is_authorized(context, Operation.ALTER_CONFIGS):
-            return submit(self._controller, context, request)
-        entries = [quotas_scram.AlteredQuotasResult(entity=entry.entity, **_DENIED) for entry in request.entries]
-        return quotas_scram.AlterClientQuotasResponse(entries=entries)
+        return self._forward(context, request, Operation.ALTER_CONFIGS)
 
     # ------------------------------------------------------------ credentials
     def describe_credentials(
@@ -68,13 +62,6 @@ class QuotaAndScramHandlers(ForwardingHandlers):
             return quotas_scram.DescribeUserScramCredentialsResponse(results=results, **_DENIED)
         return describe_credentials(self._controller.image, request)
 
-    def alter_credentials(
-        self, context: RequestContext, request: quotas_scram.AlterUserScramCredentialsRequest
-    ) -> quotas_scram.AlterUserScramCredentialsResponse | Completion[quotas_scram.AlterUserScramCredentialsResponse]:
+    def alter_credentials(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Handle AlterUserScramCredentials."""
-        if self._is_authorized(context, Operation.ALTER):
-            return submit(self._controller, context, request)
-        changes: list[Any] = [*request.deletions, *request.upsertions]
-        users = dict.fromkeys(change.name for change in changes)
-        results = [quotas_scram.AlteredScramUser(user=user, **_DENIED) for user in users]
-        return quotas_scram.AlterUserScramCredentialsResponse(results=results)
+        return self._forward(context, request, Operation.ALTER)

@@ -13,7 +13,6 @@ import logging
 
 from broker.handlers.admin.metadata import CONTROLLERS, endpoint_error
 from broker.handlers.authorization import ForwardingHandlers, authorization_error
-from broker.handlers.deferred import submit
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation
 from broker.security.operations import NOT_REQUESTED
@@ -55,7 +54,7 @@ class ControllerHandlers(ForwardingHandlers):
     def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Message | Completion[Message]:
         """Handle BrokerRegistration."""
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
-            return authorization_error(context, None)
+            return authorization_error(request, None)
 
         def log(response: BrokerRegistrationResponse) -> BrokerRegistrationResponse:
             if response.error_code:
@@ -66,7 +65,7 @@ class ControllerHandlers(ForwardingHandlers):
                 _log.info("registered broker %d with epoch %d", request.broker_id, response.broker_epoch)
             return response
 
-        return submit(self._controller, context, request).map(log)
+        return self._controller.submit(request).map(log)
 
     def alter_partition(self, context: RequestContext, request: AlterPartitionRequest) -> Message | Completion[Message]:
         """Handle AlterPartition."""
@@ -80,7 +79,7 @@ class ControllerHandlers(ForwardingHandlers):
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> Message:
         """Handle DescribeCluster for controllers."""
         if not self._is_authorized(context, Operation.ALTER):
-            return authorization_error(context, None)
+            return authorization_error(request, None)
         if request.endpoint_type != CONTROLLERS:
             code, sentence = endpoint_error(request.endpoint_type, CONTROLLERS)
             return error_response(

@@ -42,13 +42,13 @@ from broker.coordinators.consumer import consumer_group_records
 from broker.coordinators.consumer.assignors import TopicPartition
 from broker.coordinators.consumer.classic_protocol_adapter import ClassicProtocolAdapter
 from broker.coordinators.consumer.consumer_group import ConsumerGroup, GroupState
-from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, HeartbeatClientInfo
+from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol
 from broker.coordinators.consumer.consumer_requests import check_fetch, validate_offset_commit
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.describe import describe, describe_error
 from broker.coordinators.consumer.group_upgrade import GroupUpgrade
 from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater
-from broker.coordinators.consumer.topic_regexes import TopicRegexes
+from broker.coordinators.consumer.topic_regexes import MayDescribe, TopicRegexes
 from broker.coordinators.group_config import GroupConfigManager, GroupSettings
 from broker.coordinators.offset_manager import (
     ITEMS_PER_STEP,
@@ -169,10 +169,10 @@ class GroupCoordinator:
         return self._classic_protocol.leave(request)
 
     def consumer_heartbeat(
-        self, client: HeartbeatClientInfo, request: ConsumerGroupHeartbeatRequest
+        self, client: ClientInfo, request: ConsumerGroupHeartbeatRequest, may_describe: MayDescribe
     ) -> CoordinatorDecision[ConsumerGroupHeartbeatResponse]:
         """Handle ConsumerGroupHeartbeat with a non-empty group id."""
-        return self._consumer_protocol.heartbeat(client, request)
+        return self._consumer_protocol.heartbeat(client, request, may_describe)
 
     # ---- offsets
 

@@ -21,18 +21,20 @@ from broker.coordinators.classic.classic_group import (
     join_error,
 )
 from broker.coordinators.classic.classic_protocol import ClientInfo, Decision, JoinDecision, SyncDecision, differs
-from broker.coordinators.consumer.consumer_group import ClassicMemberInfo, ConsumerGroup, ConsumerMember, MemberState
+from broker.coordinators.consumer.consumer_group import (
+    ClassicMemberInfo,
+    ConsumerGroup,
+    ConsumerMember,
+    MemberState,
+    MemberUpdate,
+)
 from broker.coordinators.consumer.consumer_group_heartbeat import ConsumerProtocol, find_member
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.embedded_protocol import by_topic_id, read_subscription, write_assignment
 from broker.coordinators.consumer.group_upgrade import GroupUpgrade
-from broker.coordinators.consumer.target_assignment_updater import (
-    JoiningMember,
-    TargetAssignmentUpdater,
-    invalidate_metadata_check,
-)
+from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater, invalidate_metadata_check
 from broker.coordinators.group_config import MigrationPolicy
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.messages.groups import (
     ConsumerProtocolSubscription,
@@ -89,32 +91,27 @@ class ClassicProtocolAdapter:
         is_unknown = request.member_id == NO_MEMBER_ID
         if is_unknown and request.group_instance_id is None and client.api_version >= FIRST_VERSION_THAT_ASKS_TWICE:
             return CoordinatorDecision((), join_error(member_id, ErrorCode.MEMBER_ID_REQUIRED))
-        joining = _find(group, member_id, request.group_instance_id, is_unknown=is_unknown)
+        if is_unknown or request.group_instance_id is None:
+            old, replaced = group.joining_member(member_id, request.group_instance_id)
+        else:
+            old, replaced = find_member(group, member_id, request.group_instance_id), None
         subscription = _subscription(protocols)
-        new = _updated_member(joining.member, client, request, protocols, subscription)
-        return self._advance(group, joining, new, group.static_member(request.group_instance_id), subscription)
-
-    def _advance(
-        self,
-        group: ConsumerGroup,
-        joining: JoiningMember,
-        new: ConsumerMember,
-        before: ConsumerMember | None,
-        subscription: ConsumerProtocolSubscription,
-    ) -> JoinDecision:
-        """Update and reconcile the member; `before` is the previous member with the instance id."""
-        records: list[StoredRecord] = []
-        update = self._target_updater.update_member(group, joining, new, None, records)
+        new = old.with_request(
+            client,
+            instance_id=request.group_instance_id,
+            rack_id=subscription.rack_id or None,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            topics=subscription.topics,
+            regex="",
+            classic=ClassicMemberInfo(request.session_timeout_ms, protocols),
+        )
         owned = by_topic_id(subscription.owned_partitions, self._deps.image())
+        update = MemberUpdate(group, old, replaced, new, owned, [])
+        self._target_updater.update_member(update, None)
+        before = group.static_member(request.group_instance_id)
         if before is not None and self._group_upgrade.may_downgrade(group, {before.member_id}, is_replaced=True):
-            is_stale = update.epoch > group.assignment_epoch
-            if not is_stale:
-                target = group.targets.get(before.member_id, {})
-                new = self._target_updater.reconcile_to(
-                    group, joining, new, group.assignment_epoch, target, update, owned, records
-                )
-            return self._downgrade(group, before, new, records, is_stale=is_stale)
-        reconciled = self._target_updater.reconcile(group, joining, new, update, owned, records)
+            return self._downgrade(update, before)
+        reconciled = self._target_updater.reconcile(update)
         self._consumer_protocol.update_revocation_timeout(group, reconciled)
 
         def on_commit(error: ErrorCode) -> None:
@@ -122,7 +119,7 @@ class ClassicProtocolAdapter:
             if error is _NONE:
                 self._on_joined(group.group_id, reconciled)
 
-        return CoordinatorDecision(records, _joined_response(reconciled), on_commit=on_commit)
+        return CoordinatorDecision(update.records, _joined_response(reconciled), on_commit=on_commit)
 
     def _on_joined(self, group_id: str, member: ConsumerMember) -> None:
         """The join is committed: restart the session and wait for SyncGroup."""
@@ -132,16 +129,13 @@ class ClassicProtocolAdapter:
         self._consumer_protocol.session_timeouts.start(group_id, member_id, member.classic.session_timeout_ms)
         self._consumer_protocol.sync_timeouts.start(group_id, member_id, member.rebalance_timeout_ms)
 
-    def _downgrade(
-        self,
-        group: ConsumerGroup,
-        replaced: ConsumerMember,
-        new: ConsumerMember,
-        records: list[StoredRecord],
-        *,
-        is_stale: bool,
-    ) -> JoinDecision:
+    def _downgrade(self, update: MemberUpdate, replaced: ConsumerMember) -> JoinDecision:
         """A classic member replaces the last member of the consumer protocol: downgrade the group."""
+        group, new = update.group, update.new
+        is_stale = update.epoch > group.assignment_epoch
+        if not is_stale:
+            target = group.targets.get(replaced.member_id, {})
+            new = self._target_updater.reconcile_to(update, group.assignment_epoch, target)
         classic, more = self._group_upgrade.downgrade(group, {replaced.member_id}, new)
         if is_stale:
             self._group_upgrade.rebalance(
@@ -152,7 +146,7 @@ class ClassicProtocolAdapter:
             invalidate_metadata_check(group, error)
             return self._group_upgrade.on_downgrade_committed(classic, error)
 
-        return CoordinatorDecision([*records, *more], _joined_response(new), on_commit=on_commit)
+        return CoordinatorDecision([*update.records, *more], _joined_response(new), on_commit=on_commit)
 
     # ---- sync
 
@@ -252,18 +246,6 @@ def _in_generation(group: ConsumerGroup, member_id: str, instance_id: str | None
     return member
 
 
-def _find(group: ConsumerGroup, member_id: str, instance_id: str | None, *, is_unknown: bool) -> JoiningMember:
-    """The joining member, and the static member that it replaces."""
-    if instance_id is None:
-        return JoiningMember(group.members.get(member_id) or ConsumerMember(member_id))
-    if not is_unknown:
-        return JoiningMember(find_member(group, member_id, instance_id))
-    existing = group.static_member(instance_id)
-    if existing is None:
-        return JoiningMember(ConsumerMember(member_id))
-    return JoiningMember(existing._replace(member_id=member_id, epoch=0, previous_epoch=0), existing)
-
-
 def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
     """The subscription, read from the first protocol."""
     try:
@@ -271,27 +253,6 @@ def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
     except MalformedRequest as error:
         _log.warning("join rejected, malformed subscription: %s", error)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
-
-
-def _updated_member(
-    member: ConsumerMember,
-    client: ClientInfo,
-    request: JoinGroupRequest,
-    protocols: Protocols,
-    subscription: ConsumerProtocolSubscription,
-) -> ConsumerMember:
-    """The member with the request's values."""
-    timeout_ms = request.rebalance_timeout_ms
-    return member._replace(
-        client_id=client.client_id,
-        client_host=client.client_host,
-        instance_id=member.instance_id if request.group_instance_id is None else request.group_instance_id,
-        rack_id=subscription.rack_id or member.rack_id,
-        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
-        topics=frozenset(subscription.topics),
-        regex="",
-        classic=ClassicMemberInfo(request.session_timeout_ms, protocols),
-    )
 
 
 def _joined_response(member: ConsumerMember) -> JoinGroupResponse:

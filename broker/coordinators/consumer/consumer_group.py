@@ -10,14 +10,16 @@ NOT HERE The protocol (`consumer_group_heartbeat.py`), records (`consumer_group_
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from broker.coordinators.classic.classic_group import Protocols
+from broker.coordinators.classic.classic_protocol import ClientInfo
 from broker.coordinators.consumer.assignors import Partitions, TopicPartition
+from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from replication.metadata.image import MetadataImage
 
 JOIN_GROUP_MEMBER_EPOCH: Final = 0
@@ -26,6 +28,8 @@ LEAVE_GROUP_STATIC_MEMBER_EPOCH: Final = -2
 
 AssignedPartitions = Mapping[bytes, Mapping[int, int]]
 """Partitions by topic id; each has the epoch in which it was assigned."""
+Owned = Mapping[bytes, Collection[int]]
+"""The partitions that a member's request contains, by topic id."""
 _NO_PARTITIONS: Final[AssignedPartitions] = {}
 
 
@@ -71,6 +75,31 @@ class ConsumerMember(NamedTuple):
     state: MemberState = MemberState.STABLE
     assigned: AssignedPartitions = _NO_PARTITIONS
     revoking: AssignedPartitions = _NO_PARTITIONS
+
+    def with_request(
+        self,
+        client: ClientInfo,
+        *,
+        instance_id: str | None,
+        rack_id: str | None,
+        rebalance_timeout_ms: int,
+        assignor: str | None = None,
+        topics: Iterable[str] | None,
+        regex: str | None,
+        classic: ClassicMemberInfo | None = None,
+    ) -> ConsumerMember:
+        """The member with the values of a request; None, or -1 as timeout, keeps the old value."""
+        return self._replace(
+            client_id=client.client_id,
+            client_host=client.client_host,
+            instance_id=self.instance_id if instance_id is None else instance_id,
+            rack_id=self.rack_id if rack_id is None else rack_id,
+            rebalance_timeout_ms=self.rebalance_timeout_ms if rebalance_timeout_ms == -1 else rebalance_timeout_ms,
+            assignor=self.assignor if assignor is None else assignor,
+            topics=self.topics if topics is None else frozenset(topics),
+            regex=self.regex if regex is None else regex,
+            classic=classic,
+        )
 
     def with_epoch(self, epoch: int) -> ConsumerMember:
         """The member in another epoch."""
@@ -170,6 +199,13 @@ class ConsumerGroup:
         member_id = None if instance_id is None else self.static_members.get(instance_id)
         return None if member_id is None else self.members[member_id]
 
+    def joining_member(self, member_id: str, instance_id: str | None) -> tuple[ConsumerMember, ConsumerMember | None]:
+        """The member that joins, known or new, and the static member that it replaces."""
+        replaced = self.static_member(instance_id)
+        if replaced is None:
+            return self.members.get(member_id) or ConsumerMember(member_id), None
+        return replaced._replace(member_id=member_id, epoch=0, previous_epoch=0), replaced
+
     def topics_of(self, member: ConsumerMember) -> frozenset[str]:
         """The subscribed topic names; an unresolved regular expression matches nothing."""
         resolved = self.regexes.get(member.regex) if member.regex else None
@@ -204,6 +240,32 @@ class ConsumerGroup:
     def last_resolved(self) -> ResolvedRegex | None:
         """The regular expression resolved last."""
         return max(self.regexes.values(), key=lambda one: one.wall_ms, default=None)
+
+
+@dataclass(slots=True, eq=False)
+class MemberUpdate:
+    """A member's request, and what it changes; `target_assignment_updater.py` sets the fields with defaults."""
+
+    group: ConsumerGroup
+    old: ConsumerMember
+    replaced: ConsumerMember | None
+    """The static member that the member replaces: `old` is its copy with the new member id."""
+    new: ConsumerMember
+    """The member with the values of the request."""
+    owned: Owned | None
+    """None if the request has no partitions field."""
+    records: list[StoredRecord]
+    """In write order."""
+    members: Mapping[str, ConsumerMember] = field(default_factory=dict)
+    """The members of the group after the update."""
+    epoch: int = 0
+    """The group epoch after the update."""
+    has_new_subscription: bool = False
+
+    @property
+    def previous_id(self) -> str:
+        """The member id before the update."""
+        return (self.replaced or self.new).member_id
 
 
 def preferred_assignor(members: Iterable[ConsumerMember], known: tuple[str, ...]) -> str:

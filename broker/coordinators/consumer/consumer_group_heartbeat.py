@@ -14,9 +14,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Collection
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Final, TypeVar
 
 from broker.coordinators.classic.classic_group import State
+from broker.coordinators.classic.classic_protocol import ClientInfo
 from broker.coordinators.classic.group_records import group_tombstone
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.consumer_group import (
@@ -26,16 +27,13 @@ from broker.coordinators.consumer.consumer_group import (
     ConsumerGroup,
     ConsumerMember,
     MemberState,
+    MemberUpdate,
 )
 from broker.coordinators.consumer.consumer_requests import check_epoch, check_heartbeat, owned_by
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.group_upgrade import GroupUpgrade
 from broker.coordinators.consumer.member_timeouts import MemberTimeouts
-from broker.coordinators.consumer.target_assignment_updater import (
-    JoiningMember,
-    TargetAssignmentUpdater,
-    invalidate_metadata_check,
-)
+from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater, invalidate_metadata_check
 from broker.coordinators.consumer.topic_regexes import MayDescribe
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
@@ -53,15 +51,6 @@ RETRY_MS: Final = 500
 
 Decision = CoordinatorDecision[ConsumerGroupHeartbeatResponse]
 Reply = TypeVar("Reply")
-
-
-class HeartbeatClientInfo(NamedTuple):
-    """The client of a heartbeat, and which topics it may describe."""
-
-    client_id: str
-    client_host: str
-    api_version: int
-    may_describe: MayDescribe
 
 
 class ConsumerProtocol:
@@ -84,26 +73,38 @@ class ConsumerProtocol:
 
     # ---- heartbeat
 
-    def heartbeat(self, client: HeartbeatClientInfo, request: ConsumerGroupHeartbeatRequest) -> Decision:
+    def heartbeat(
+        self, client: ClientInfo, request: ConsumerGroupHeartbeatRequest, may_describe: MayDescribe
+    ) -> Decision:
         """Handle ConsumerGroupHeartbeat."""
         try:
             check_heartbeat(request, client.api_version, self._deps.settings.consumer.assignors)
             if request.member_epoch in {LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH}:
                 return self._leave(request)
-            return self._handle_heartbeat(client, request)
+            return self._handle_heartbeat(client, request, may_describe)
         except KafkaError as error:
             return CoordinatorDecision(
                 (), ConsumerGroupHeartbeatResponse(error_code=error.code, error_message=error.message)
             )
 
-    def _handle_heartbeat(self, client: HeartbeatClientInfo, request: ConsumerGroupHeartbeatRequest) -> Decision:
+    def _handle_heartbeat(
+        self, client: ClientInfo, request: ConsumerGroupHeartbeatRequest, may_describe: MayDescribe
+    ) -> Decision:
         group, records = self._find_group(request)
         self.check_max_size(group, request.member_id)
-        joining = self._find_member(group, request)
-        old = joining.member
-        new = _updated_member(old, client, request)
-        update = self._target_updater.update_member(group, joining, new, client.may_describe, records)
-        reconciled = self._target_updater.reconcile(group, joining, new, update, owned_by(request), records)
+        old, replaced = self._find_member(group, request)
+        new = old.with_request(
+            client,
+            instance_id=request.instance_id,
+            rack_id=request.rack_id,
+            rebalance_timeout_ms=request.rebalance_timeout_ms,
+            assignor=request.server_assignor,
+            topics=request.subscribed_topic_names,
+            regex=request.subscribed_topic_regex,
+        )
+        update = MemberUpdate(group, old, replaced, new, owned_by(request), records)
+        self._target_updater.update_member(update, may_describe)
+        reconciled = self._target_updater.reconcile(update)
         replies = self._close_classic_group(group.group_id)
         if reconciled != new:
             self.update_revocation_timeout(group, reconciled)
@@ -173,27 +174,23 @@ class ConsumerProtocol:
                 f"The consumer group has reached its maximum capacity of {limit} members.",
             )
 
-    def _find_member(self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest) -> JoiningMember:
-        member_id = request.member_id or self._deps.new_uuid()
-        if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH:
-            if request.instance_id is not None:
-                return self._join_as_static(group, member_id, request.instance_id)
-            return JoiningMember(group.members.get(member_id) or ConsumerMember(member_id))
-        known = find_member(group, member_id, request.instance_id)
-        check_epoch(known, request)
-        return JoiningMember(known)
-
-    def _join_as_static(self, group: ConsumerGroup, member_id: str, instance_id: str) -> JoiningMember:
-        known = group.static_member(instance_id)
-        if known is None:
-            return JoiningMember(group.members.get(member_id) or ConsumerMember(member_id))
-        if known.classic is None and known.epoch != LEAVE_GROUP_STATIC_MEMBER_EPOCH:
+    def _find_member(
+        self, group: ConsumerGroup, request: ConsumerGroupHeartbeatRequest
+    ) -> tuple[ConsumerMember, ConsumerMember | None]:
+        """The member of a request, and the static member that it replaces."""
+        member_id, instance_id = request.member_id or self._deps.new_uuid(), request.instance_id
+        if request.member_epoch != JOIN_GROUP_MEMBER_EPOCH:
+            known = find_member(group, member_id, instance_id)
+            check_epoch(known, request)
+            return known, None
+        joining, replaced = group.joining_member(member_id, instance_id)
+        if replaced and replaced.classic is None and replaced.epoch != LEAVE_GROUP_STATIC_MEMBER_EPOCH:
             raise KafkaError(
                 ErrorCode.UNRELEASED_INSTANCE_ID,
                 f"Static member {member_id} with instance id {instance_id} cannot join the group because the instance "
-                f"id is owned by {known.member_id} member.",
+                f"id is owned by {replaced.member_id} member.",
             )
-        return JoiningMember(known._replace(member_id=member_id, epoch=0, previous_epoch=0), known)
+        return joining, replaced
 
     # ---- leave
 
@@ -280,25 +277,6 @@ class ConsumerProtocol:
         """Another broker is the coordinator now."""
         for timers in (self.session_timeouts, self._revocation_timeouts, self.join_timeouts, self.sync_timeouts):
             timers.close()
-
-
-def _updated_member(
-    member: ConsumerMember, client: HeartbeatClientInfo, request: ConsumerGroupHeartbeatRequest
-) -> ConsumerMember:
-    """The member with the request's values; null keeps the old value."""
-    names, regex = request.subscribed_topic_names, request.subscribed_topic_regex
-    timeout_ms = request.rebalance_timeout_ms
-    return member._replace(
-        client_id=client.client_id,
-        client_host=client.client_host,
-        instance_id=member.instance_id if request.instance_id is None else request.instance_id,
-        rack_id=member.rack_id if request.rack_id is None else request.rack_id,
-        rebalance_timeout_ms=member.rebalance_timeout_ms if timeout_ms == -1 else timeout_ms,
-        assignor=member.assignor if request.server_assignor is None else request.server_assignor,
-        topics=member.topics if names is None else frozenset(names),
-        regex=member.regex if regex is None else regex,
-        classic=None,
-    )
 
 
 def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -> ConsumerMember:

@@ -12,8 +12,8 @@ from broker.coordinators.consumer.consumer_group import (
     AssignedPartitions,
     ConsumerGroup,
     ConsumerMember,
+    Owned,
 )
-from broker.coordinators.consumer.reconciliation import Owned
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 

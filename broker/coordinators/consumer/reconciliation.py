@@ -10,13 +10,11 @@ NOT HERE When a member is reconciled (`consumer_group_heartbeat.py`), targets (`
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 
 from broker.coordinators.consumer.assignors import Partitions
-from broker.coordinators.consumer.consumer_group import AssignedPartitions, ConsumerMember, MemberState
+from broker.coordinators.consumer.consumer_group import AssignedPartitions, ConsumerMember, MemberState, Owned
 
-Owned = Mapping[bytes, Collection[int]]
-"""The partitions that the member's request contains."""
 IsFree = Callable[[bytes, int], bool]
 """Whether no other member owns a partition."""
 

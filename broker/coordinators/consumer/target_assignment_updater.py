@@ -13,33 +13,23 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.assignors import ASSIGNORS, Partitions, Subscriber
-from broker.coordinators.consumer.consumer_group import ConsumerGroup, ConsumerMember, metadata_hash, preferred_assignor
+from broker.coordinators.consumer.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberUpdate,
+    metadata_hash,
+    preferred_assignor,
+)
 from broker.coordinators.consumer.dependencies import GroupDependencies
-from broker.coordinators.consumer.reconciliation import Owned, build_current_assignment
+from broker.coordinators.consumer.reconciliation import build_current_assignment
 from broker.coordinators.consumer.topic_regexes import MayDescribe, RegexUpdate, TopicRegexes
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from protocol.errors import ErrorCode
 
 _log = logging.getLogger("barnabas.groups")
-
-
-class JoiningMember(NamedTuple):
-    """The member before the request, and the static member that it replaces."""
-
-    member: ConsumerMember
-    replaced: ConsumerMember | None = None
-
-
-class GroupUpdate(NamedTuple):
-    """Members and group epoch after the update of a member."""
-
-    members: Mapping[str, ConsumerMember]
-    epoch: int
-    has_new_subscription: bool
 
 
 class TargetAssignmentUpdater:
@@ -51,118 +41,76 @@ class TargetAssignmentUpdater:
 
     # ---- subscription and group epoch
 
-    def update_member(
-        self,
-        group: ConsumerGroup,
-        joining: JoiningMember,
-        new: ConsumerMember,
-        may_describe: MayDescribe | None,
-        records: list[StoredRecord],
-    ) -> GroupUpdate:
+    def update_member(self, update: MemberUpdate, may_describe: MayDescribe | None) -> None:
         """Write the member's subscription, and bump the epoch if needed; raises KafkaError: INVALID_REGULAR_EXPRESSION."""
-        old, replaced = joining
-        if replaced is not None:
-            records += _replacement(group, replaced, old)
+        group, old, new, records = update.group, update.old, update.new, update.records
+        if update.replaced is not None:
+            records += _replacement(group, update.replaced, old)
         if new != old:
             records.append(stored.member_record(group.group_id, new))
-        regex_update = self._regexes.update_regexes(group, old, new, may_describe, records)
-        members = {**group.members, new.member_id: new}
-        if replaced is not None and replaced.member_id != new.member_id:
-            del members[replaced.member_id]
+        regex_update = self._regexes.update_regexes(update, may_describe)
+        members = update.members = {**group.members, new.member_id: new}
+        if update.previous_id != new.member_id:
+            del members[update.previous_id]
         has_new_topics = new.topics != old.topics
-        epoch = self._next_group_epoch(
-            group, members, records, must_bump=has_new_topics or regex_update is RegexUpdate.RESOLVED
-        )
-        return GroupUpdate(members, epoch, has_new_topics or regex_update is not RegexUpdate.NONE)
+        update.has_new_subscription = has_new_topics or regex_update is not RegexUpdate.NONE
+        self._update_epoch(update, must_bump=has_new_topics or regex_update is RegexUpdate.RESOLVED)
 
-    def _next_group_epoch(
-        self,
-        group: ConsumerGroup,
-        members: Mapping[str, ConsumerMember],
-        records: list[StoredRecord],
-        *,
-        must_bump: bool,
-    ) -> int:
-        image = self._deps.image()
+    def _update_epoch(self, update: MemberUpdate, *, must_bump: bool) -> None:
+        group, image = update.group, self._deps.image()
+        update.epoch = group.epoch
         if not must_bump and group.checked_topics is image.topics_by_name:
-            return group.epoch
+            return
         group.checked_topics = image.topics_by_name
-        found = metadata_hash(group, members, image)
-        if not must_bump and found == group.metadata_hash:
-            return group.epoch
-        records.append(stored.epoch_record(group.group_id, group.epoch + 1, found))
-        return group.epoch + 1
+        found = metadata_hash(group, update.members, image)
+        if must_bump or found != group.metadata_hash:
+            update.epoch += 1
+            update.records.append(stored.epoch_record(group.group_id, update.epoch, found))
 
     # ---- target and reconciliation
 
-    def reconcile(
-        self,
-        group: ConsumerGroup,
-        joining: JoiningMember,
-        new: ConsumerMember,
-        update: GroupUpdate,
-        owned: Owned | None,
-        records: list[StoredRecord],
-    ) -> ConsumerMember:
+    def reconcile(self, update: MemberUpdate) -> ConsumerMember:
         """Compute a new target assignment if needed, and reconcile the member to it."""
-        target_epoch, target = self._target_for(group, new, joining.replaced, update, records)
-        return self.reconcile_to(group, joining, new, target_epoch, target, update, owned, records)
+        return self.reconcile_to(update, *self._target_for(update))
 
-    def reconcile_to(
-        self,
-        group: ConsumerGroup,
-        joining: JoiningMember,
-        new: ConsumerMember,
-        target_epoch: int,
-        target: Partitions,
-        update: GroupUpdate,
-        owned: Owned | None,
-        records: list[StoredRecord],
-    ) -> ConsumerMember:
+    def reconcile_to(self, update: MemberUpdate, target_epoch: int, target: Partitions) -> ConsumerMember:
         """Reconcile the member to a target."""
+        group, new = update.group, update.new
         if new.is_reconciled_to(target_epoch) and not update.has_new_subscription:
             return new
-        replaced = joining.replaced
-        member_ids = {None, new.member_id, None if replaced is None else replaced.member_id}
+        own_ids = {None, new.member_id, update.previous_id}
         topics = self._deps.image().topics_by_name
         reconciled = build_current_assignment(
             new,
             target_epoch,
             target,
             {topics[name].topic_id for name in group.topics_of(new) if name in topics},
-            lambda topic_id, partition: group.owners.get((topic_id, partition)) in member_ids,
-            owned,
+            lambda topic_id, partition: group.owners.get((topic_id, partition)) in own_ids,
+            update.owned,
             has_new_subscription=update.has_new_subscription,
         )
         if reconciled != new:
-            records.append(stored.current_record(group.group_id, reconciled))
+            update.records.append(stored.current_record(group.group_id, reconciled))
         return reconciled
 
-    def _target_for(
-        self,
-        group: ConsumerGroup,
-        member: ConsumerMember,
-        replaced: ConsumerMember | None,
-        update: GroupUpdate,
-        records: list[StoredRecord],
-    ) -> tuple[int, Partitions]:
-        """The member's target, and the assignment epoch."""
+    def _target_for(self, update: MemberUpdate) -> tuple[int, Partitions]:
+        """The assignment epoch, and the member's target."""
+        group, member_id = update.group, update.new.member_id
         wall_ms = self._deps.context.wall_ms()
         interval_ms = self._deps.configs.assignment_interval_ms(group.group_id)
         interval_passed = (
             not group.assignment_wall_ms or not interval_ms or wall_ms >= group.assignment_wall_ms + interval_ms
         )
-        previous_id = member.member_id if replaced is None else replaced.member_id
+        previous_target = group.targets.get(update.previous_id, {})
         if update.epoch <= group.assignment_epoch or not interval_passed:
-            return group.assignment_epoch, group.targets.get(previous_id, {})
-        owned = {**group.targets, member.member_id: group.targets.get(previous_id, {})}
-        targets = self._assign(group, update.members, owned)
-        for member_id, target in targets.items():
-            current = group.targets.get(member_id)
+            return group.assignment_epoch, previous_target
+        targets = self._assign(group, update.members, {**group.targets, member_id: previous_target})
+        for assigned_id, target in targets.items():
+            current = group.targets.get(assigned_id)
             if target is not current and target != current:
-                records.append(stored.target_record(group.group_id, member_id, target))
-        records.append(stored.assignment_epoch_record(group.group_id, update.epoch, wall_ms))
-        return update.epoch, targets[member.member_id]
+                update.records.append(stored.target_record(group.group_id, assigned_id, target))
+        update.records.append(stored.assignment_epoch_record(group.group_id, update.epoch, wall_ms))
+        return update.epoch, targets[member_id]
 
     def _assign(
         self, group: ConsumerGroup, members: Mapping[str, ConsumerMember], owned: Mapping[str, Partitions]

@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
-from broker.coordinators.consumer.consumer_group import ConsumerGroup, ConsumerMember, ResolvedRegex
+from broker.coordinators.consumer.consumer_group import ConsumerGroup, MemberUpdate, ResolvedRegex
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
@@ -56,14 +56,7 @@ class TopicRegexes:
     def __init__(self, deps: GroupDependencies) -> None:
         self._deps = deps
 
-    def update_regexes(
-        self,
-        group: ConsumerGroup,
-        old: ConsumerMember,
-        new: ConsumerMember,
-        may_describe: MayDescribe | None,
-        records: list[StoredRecord],
-    ) -> RegexUpdate:
+    def update_regexes(self, update: MemberUpdate, may_describe: MayDescribe | None) -> RegexUpdate:
         """Update a member's expression, and schedule a resolution if needed.
 
         `may_describe` is None for classic members: nothing is resolved.
@@ -71,6 +64,7 @@ class TopicRegexes:
         Raises:
             KafkaError: INVALID_REGULAR_EXPRESSION.
         """
+        group, old, new = update.group, update.old, update.new
         if not (old.regex or new.regex or group.regexes):
             return RegexUpdate.NONE
         counts = group.regex_counts()
@@ -78,7 +72,7 @@ class TopicRegexes:
         if old.regex != new.regex:
             regex_update = RegexUpdate.CHANGED
             if old.regex and counts.get(old.regex) == 1:
-                records.append(stored.regex_tombstone(group.group_id, old.regex))
+                update.records.append(stored.regex_tombstone(group.group_id, old.regex))
             if new.regex and new.regex not in counts:
                 compile_subscription(new.regex)
                 is_new = True

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from broker.coordinators.consumer.consumer_group_heartbeat import HeartbeatClientInfo
+from broker.coordinators.classic.classic_protocol import ClientInfo
 from broker.coordinators.consumer.describe import describe_error, topics_in
 from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
@@ -75,11 +75,11 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
             return completed(_error_response(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         if not request.group_id.strip():
             return completed(_error_response(ErrorCode.INVALID_REQUEST, "GroupId can't be empty."))
-        client = HeartbeatClientInfo(
-            context.client_id or "", f"/{context.connection.peer_host}", context.api_version, may_describe
-        )
+        client = ClientInfo(context.client_id or "", f"/{context.connection.peer_host}", context.api_version)
         return self._runtime.write(
-            request.group_id, lambda coordinator: coordinator.consumer_heartbeat(client, request), _error_response
+            request.group_id,
+            lambda coordinator: coordinator.consumer_heartbeat(client, request, may_describe),
+            _error_response,
         )
 
     # ---- describe

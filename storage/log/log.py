@@ -69,7 +69,7 @@ class Log:
         self.partition = partition
         self.name = f"{topic}-{partition}"
         self.config = config
-        is_entry_durable = not is_new and (is_clean or checkpoint.recovery_point > 0)
+        is_entry_durable = not is_new and checkpoint.recovery_point > 0
         self.files = LogFiles(disk, directory, f"{directory}/{self.name}", topic_id, is_entry_durable=is_entry_durable)
         self._is_clean = is_clean
         self._is_new = is_new

@@ -2,7 +2,8 @@
 
 RULES    1. Submitted file operations are counted until they have run (deferred_file_ops.py).
          2. Threads that address the files by path register with the path guard; offline or deleted logs are skipped.
-         3. The entry of a new directory, and the partition's metadata, become durable with the first flush.
+         3. The entry of a new directory, and the partition's metadata, become durable with the first flush of records, so they
+            are not durable if there are none: a clean shutdown does not flush an unused log.
 NOT HERE The files of the segments (the engine); what a flush contains (log_flush.py).
 """
 

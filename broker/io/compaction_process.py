@@ -21,7 +21,7 @@ from queue import SimpleQueue
 from threading import Thread
 
 from replication.completion import Completion
-from replication.partition.compactor import CleanerOutcome, Replace
+from replication.partition.compactor import Outcome, Replace
 from storage.compaction.cleaner_job import CleanerJob, CleaningFailed, CleaningResult, Replacement
 
 _ROOT = str(Path(__file__).resolve().parents[2])
@@ -42,12 +42,12 @@ class CleanerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._is_stopped = False
 
-    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
-        """Runs a job; `replace` is called on the loop."""
-        ended: Completion[CleanerOutcome] = Completion()
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[Outcome]:
+        """Runs a job; `replace` and the callbacks of the result are called on the loop."""
         if self._thread is None:
             self._thread = Thread(target=self._work, name="compaction", daemon=True)
             self._thread.start()
+        ended: Completion[Outcome] = Completion()
         self._queue.put(lambda: self._run_job(job, replace, ended))
         return ended
 
@@ -72,7 +72,7 @@ class CleanerProcess:
         while self._queue.get()():
             pass
 
-    def _run_job(self, job: CleanerJob, replace: Replace, ended: Completion[CleanerOutcome]) -> bool:
+    def _run_job(self, job: CleanerJob, replace: Replace, ended: Completion[Outcome]) -> bool:
         try:
             outcome = self._exchange(job, replace)
         except (OSError, EOFError, pickle.PickleError) as error:
@@ -91,18 +91,21 @@ class CleanerProcess:
             )
         return CleaningFailed(is_damage=True, text=f"the compaction process failed ({error!r})")
 
-    def _exchange(self, job: CleanerJob, replace: Replace) -> CleanerOutcome:
+    def _exchange(self, job: CleanerJob, replace: Replace) -> Outcome:
         process = self._ensure_process()
         assert process.stdin is not None
         assert process.stdout is not None
         pickle.dump(job, process.stdin, pickle.HIGHEST_PROTOCOL)
         process.stdin.flush()
         while isinstance(message := pickle.load(process.stdout), Replacement):  # noqa: S301  # our own process
-            self._loop.call_soon_threadsafe(replace, message, self._replies.put)
+            self._loop.call_soon_threadsafe(self._replace, replace, message)
             pickle.dump(self._replies.get(), process.stdin)
             process.stdin.flush()
         assert message is None or isinstance(message, CleaningResult | CleaningFailed)
         return message
+
+    def _replace(self, replace: Replace, new: Replacement) -> None:
+        replace(new).then(lambda replaced: self._replies.put(replaced.value))
 
     def _ensure_process(self) -> subprocess.Popen[bytes]:
         process = self._process

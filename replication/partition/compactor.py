@@ -23,7 +23,7 @@ from functools import partial
 from typing import Final, NamedTuple, Protocol
 
 from protocol.errors import KafkaError
-from replication.completion import Completion
+from replication.completion import Completion, all_done
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.compaction.cleanable import (
@@ -47,7 +47,6 @@ from storage.compaction.cleaner_job import (
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
-from storage.log.open_log import OpenLog
 
 _log = logging.getLogger("barnabas.compaction")
 
@@ -56,16 +55,16 @@ MAX_BACKOFF_MS: Final = 600_000
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 
-Replace = Callable[[Replacement, Callable[[bool], None]], None]
-"""Receives a finished segment; answers, perhaps later, whether it was swapped in and the cleaner may continue."""
-CleanerOutcome = CleaningResult | CleaningFailed | None
+Replace = Callable[[Replacement], Completion[bool]]
+"""Receives a finished segment; the result is whether it was swapped in and the cleaner may continue."""
+Outcome = CleaningResult | CleaningFailed | None
 """The result of a job; None if `Replace` rejected a segment."""
 
 
 class Cleaner(Protocol):
     """Cleans one log at a time."""
 
-    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[Outcome]:
         """Start a job; `replace` runs on the caller's thread."""
 
     def on_idle(self) -> None:
@@ -107,7 +106,7 @@ class Compactor:
         self._resources = resources
         self.wall_ms = wall_ms
         self.is_stopped = False
-        self._measuring = 0
+        self._is_measuring = False
         self._is_starting = False
         self._paths: set[str] = set()  # logs being cleaned, including those of deleted topics
         self._due: list[_DueLog] = []
@@ -125,7 +124,7 @@ class Compactor:
 
     def check(self) -> None:
         """Measure the candidates and start cleaning, unless measuring is under way or every cleaner is busy."""
-        if self._measuring or not self._idle or self.is_stopped:
+        if self._is_measuring or not self._idle or self.is_stopped:
             return
         wall_ms = self.wall_ms()
         self._backoffs = {
@@ -135,10 +134,8 @@ class Compactor:
         candidates = [
             p for p in self._replicas.partitions.values() if p.log.path not in backing_off and self._is_candidate(p)
         ]
-        self._measuring = 1 + len(candidates)
-        for partition in candidates:
-            self._measure(partition, wall_ms, was_open=partition.log.is_open)
-        self._on_measured()
+        self._is_measuring = True
+        all_done([self._measure(partition, wall_ms) for partition in candidates]).then(lambda _: self._start_due())
 
     # ------------------------------------------------------------ choosing
     def _is_candidate(self, partition: Partition) -> bool:
@@ -151,31 +148,21 @@ class Compactor:
             and (log.is_open or _is_worth_opening(log))
         )
 
-    def _measure(self, partition: Partition, wall_ms: int, *, was_open: bool) -> None:
-        log = partition.log
-        try:
-            opened = log.opened or log.open_lookup()
-            lookup = (
-                opened
-                if isinstance(opened, DiskLookup)
-                else (self._measure_open(partition, opened, wall_ms, was_open=was_open))
-            )
-        except StorageError as error:
-            self._replicas.directory_failed(log.directory, error)
-        except KafkaError as error:
-            _mark_uncleanable(log, str(error))
-        else:
-            if lookup is not None:
-                self._replicas.await_disk(
-                    partition, lookup, lambda: self._measure(partition, wall_ms, was_open=was_open)
-                )
-                return
-        self._on_measured()
+    def _measure(self, partition: Partition, wall_ms: int) -> Completion[None]:
+        """Add a log to the due ones if it is."""
+        log, was_open = partition.log, partition.log.is_open
 
-    def _measure_open(
-        self, partition: Partition, opened: OpenLog, wall_ms: int, *, was_open: bool
-    ) -> DiskLookup | None:
-        """Add an open log to the due ones if it is; returns the lookup that measures it before."""
+        def on_measured(measured: Completion[None]) -> None:
+            if measured.error is not None and not log.is_offline:
+                _mark_uncleanable(log, str(measured.error))
+
+        measured = self._replicas.lookup(*partition.key, partial(self._measure_log, wall_ms=wall_ms, was_open=was_open))
+        return measured.handle(on_measured)
+
+    def _measure_log(self, partition: Partition, *, wall_ms: int, was_open: bool) -> DiskLookup | None:
+        opened = partition.log.opened or partition.log.open_lookup()
+        if isinstance(opened, DiskLookup):
+            return opened
         log, engine = partition.log, opened.engine
         if needs_flush(opened):
             self._replicas.sync(partition)  # for the next check
@@ -190,11 +177,9 @@ class Compactor:
             log.nothing_to_clean = log.release()
         return None
 
-    def _on_measured(self) -> None:
-        """Count a measured log; after the last one, start with the highest dirty ratio."""
-        self._measuring -= 1
-        if self._measuring:
-            return
+    def _start_due(self) -> None:
+        """All candidates are measured: start with the highest dirty ratio."""
+        self._is_measuring = False
         due, self._due = sorted(self._due, key=lambda due: due.to_clean.ratio), []
         if not due:
             for cleaner in self._idle:
@@ -221,7 +206,9 @@ class Compactor:
 
     def job(self, log: Log, to_clean: LogToClean) -> CleanerJob | DiskLookup:
         """The cleaner's job, after the lookup that reads the aborted transactions."""
-        opened = log.open()
+        opened = log.opened or log.open_lookup()
+        if isinstance(opened, DiskLookup):
+            return opened
         records, wall_ms, resources = last_records(opened.producers), self.wall_ms(), self._resources
         recovery_point = self._replicas.log_manager.written_recovery_point(log)
         return opened.engine.lookup(
@@ -265,40 +252,29 @@ class _CleanerRun:
 
     def start(self) -> None:
         self._log.is_being_cleaned = True
-        self._create_job()
+        job = self._replicas.lookup(*self._partition.key, lambda _: self._compactor.job(self._log, self._to_clean))
+        job.then(self._on_job)
 
-    def _create_job(self) -> None:
-        try:
-            job = self._compactor.job(self._log, self._to_clean)
-        except (StorageError, KafkaError) as error:
-            self._end(failure_of(error))
-            return
-        if isinstance(job, DiskLookup):
-            self._replicas.await_disk(self._partition, job, self._create_job)
+    def _on_job(self, job: Completion[CleanerJob]) -> None:
+        if isinstance(job.error, KafkaError):
+            self._end(failure_of(job.error))
         else:
-            self._job = job
-            self._cleaner.start(job, self._replace).then(lambda ended: self._end(ended.value))
+            self._job = job.value
+            self._cleaner.start(job.value, self._replace).then(lambda ended: self._end(ended.value))
 
-    def _replace(self, new: Replacement, respond: Callable[[bool], None]) -> None:
-        log = self._log
-        if not self._is_current:
-            respond(False)
-            return
-        try:
-            opened = log.opened or log.open_lookup()
+    def _replace(self, new: Replacement) -> Completion[bool]:
+        def replace(partition: Partition) -> bool | DiskLookup:
+            if not self._is_current:
+                return False
+            opened = partition.log.opened or partition.log.open_lookup()
             if isinstance(opened, DiskLookup):
-                self._replicas.await_disk(self._partition, opened, lambda: self._replace(new, respond))
-                return
-            is_in_place = opened.replace(new.replaced, new.size, self._compactor.wall_ms(), has_aborted=new.has_aborted)
-        except KafkaError:
-            respond(False)  # its directory went offline
-        except StorageError as error:
-            self._replicas.directory_failed(log.directory, error)
-            respond(False)
-        else:
-            respond(is_in_place)
+                return opened
+            return opened.replace(new.replaced, new.size, self._compactor.wall_ms(), has_aborted=new.has_aborted)
 
-    def _end(self, result: CleanerOutcome) -> None:
+        replaced = self._replicas.lookup(*self._partition.key, replace)
+        return replaced.handle(lambda done: done.error is None and done.value)
+
+    def _end(self, result: Outcome) -> None:
         log = self._log
         log.is_being_cleaned = False
         if isinstance(result, CleaningResult):

@@ -22,6 +22,7 @@ from confluent_kafka.admin import ResourceType
 from barnabas import Broker
 from broker.io.compaction_main import NICENESS
 from broker.io.compaction_process import _ROOT, _START, CleanerProcess
+from replication.completion import Completion, completed
 from storage.compaction.cleaner_job import CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.log.log import Log
 from tests.support.compaction import COMPACTED, closed, job_for, kept, put
@@ -70,15 +71,15 @@ class Conversation:
     def start(self) -> None:
         """Starts the job; `outcome` is its result."""
         self.outcome: asyncio.Future[CleaningResult | CleaningFailed | None] = self.loop.create_future()
-        job = job_for(self.log, resources=CleanerResources(buffer_bytes=4096))
-        self.cleaner.start(job, self._replace).then(lambda ended: self.outcome.set_result(ended.value))
+        ended = self.cleaner.start(job_for(self.log, resources=CleanerResources(buffer_bytes=4096)), self._replace)
+        ended.then(lambda done: self.outcome.set_result(done.value))
 
-    def _replace(self, new: Replacement, answer: Any) -> None:
+    def _replace(self, new: Replacement) -> Completion[bool]:
         self.replacements.append(new)
         self.first.set()
         if self.answers:
             assert self.log.open().replace(new.replaced, new.size, NOW_MS, has_aborted=new.has_aborted)
-        answer(self.answers)
+        return completed(self.answers)
 
     async def running_helpers(self) -> list[psutil.Process]:
         """Waits for a child process."""

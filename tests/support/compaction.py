@@ -12,11 +12,10 @@ from protocol.compression import Compression
 from protocol.errors import KafkaError
 from protocol.records import BatchHeader, ControlType, Record, control_type, headers, records
 from replication.completion import Completion, completed
-from replication.partition.compactor import CleanerOutcome, Replace
+from replication.partition.compactor import Outcome, Replace
 from storage.compaction.cleanable import bounds_of, last_records, make_job, measure
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import (
-    BytesProcessed,
     CleanerJob,
     CleanerResources,
     CleaningResult,
@@ -99,8 +98,8 @@ def job_for(
     """The job that cleans a log as far as possible; its recovery point counts as written unless another is given."""
     recovery_point = log.recovery_point if written_recovery_point is None else written_recovery_point
     engine = log.open().engine
-    dirt = measure(engine.view(), bounds_of(log, wall_ms))
-    return make_job(engine.view(), log, dirt, last_records(log.open().producers), recovery_point, wall_ms, resources)
+    dirt = measure(engine, bounds_of(log, wall_ms))
+    return make_job(engine, log, dirt, last_records(log.open().producers), recovery_point, wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:
@@ -149,19 +148,16 @@ class InlineCleaner:
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
 
-    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
-        verdicts: list[bool] = []
-        outcome: CleanerOutcome = None
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[Outcome]:
         try:
             for step in clean(self._disk, job):
                 if isinstance(step, Replacement):
-                    replace(step, verdicts.append)
-                    if not verdicts.pop():
-                        break
-                elif not isinstance(step, BytesProcessed):
-                    outcome = step
+                    if not replace(step).result():
+                        return completed(None)
+                elif isinstance(step, CleaningResult):
+                    return completed(step)
         except (KafkaError, StorageError) as error:
-            outcome = failure_of(error)
-        return completed(outcome)
+            return completed(failure_of(error))
+        raise AssertionError("a cleaning ends with its result")
 
     def on_idle(self) -> None: ...

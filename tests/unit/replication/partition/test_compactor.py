@@ -12,7 +12,7 @@ import pytest
 
 from protocol.records import BatchBuilder, headers
 from replication.completion import Completion
-from replication.partition.compactor import CleanerOutcome, Compactor, Replace
+from replication.partition.compactor import Compactor, Outcome, Replace
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.io.disk import Disk, StorageError
@@ -34,12 +34,13 @@ class HeldCleaner:
     """Runs a job when the test says so."""
 
     def __init__(self) -> None:
-        self.jobs: list[tuple[CleanerJob, Replace, Completion[CleanerOutcome]]] = []
+        self.jobs: list[tuple[CleanerJob, Replace, Completion[Outcome]]] = []
         self.idle_calls = 0
 
-    def start(self, job: CleanerJob, replace: Replace) -> Completion[CleanerOutcome]:
-        self.jobs.append((job, replace, Completion()))
-        return self.jobs[-1][2]
+    def start(self, job: CleanerJob, replace: Replace) -> Completion[Outcome]:
+        ended: Completion[Outcome] = Completion()
+        self.jobs.append((job, replace, ended))
+        return ended
 
     def on_idle(self) -> None:
         self.idle_calls += 1
@@ -55,7 +56,7 @@ class HeldCleaner:
         for step in clean(Disk(), job):
             if isinstance(step, Replacement):
                 before_each()
-                replace(step, answers.append)
+                replace(step).then(lambda replaced: answers.append(replaced.value))
                 if not answers[-1]:
                     ended.complete(None)
                     return answers

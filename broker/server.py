@@ -304,7 +304,6 @@ class Server:
         self._assignments_manager = AssignmentsManager(channel, lifecycle, self._log_manager, config.node_id)
         self._log_dir_moves = LogDirMoves(
             self._replicas,
-            self._log_manager,
             self._io,
             self._clock.wall_ms,
             self._timers,
@@ -372,7 +371,7 @@ class Server:
             config.node_id,
             lambda: self._lifecycle.epoch,
             [connections.send_request for connections in self._leader_connections],
-            FollowerLog(self._replicas, self._log_manager, self._io),
+            FollowerLog(self._replicas, self._io),
             config.fetch_settings(),
             self._timers,
             self._clock,

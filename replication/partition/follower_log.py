@@ -26,7 +26,6 @@ from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
-from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log, PreparedAppend
@@ -56,9 +55,9 @@ class FollowerAppend(Completion[bool]):
 class FollowerLog:
     """Writes to the logs of the partitions that this broker follows."""
 
-    def __init__(self, replicas: ReplicaManager, log_manager: LogManager, executor: IoExecutor) -> None:
+    def __init__(self, replicas: ReplicaManager, executor: IoExecutor) -> None:
         self._replicas = replicas
-        self._log_manager = log_manager
+        self._log_manager = replicas.log_manager
         self._executor = executor
         self.quota = replicas.follower_quota
 

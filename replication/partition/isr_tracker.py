@@ -13,15 +13,15 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
-from protocol.errors import KafkaError
+from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 from replication.partition.partition import Partition
-from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 
 _log = logging.getLogger("barnabas.replicas")
 
-AwaitDisk = Callable[[Partition, DiskLookup, Callable[[], None]], None]
+Isr = tuple[int, ...]
+Lookup = Callable[[str, int, Callable[[Partition], Isr | DiskLookup | None]], Completion[Isr | None]]
 
 
 class IsrTracker:
@@ -30,14 +30,12 @@ class IsrTracker:
     def __init__(
         self,
         image: Callable[[], MetadataImage],
-        await_disk: AwaitDisk,
-        on_storage_error: Callable[[Partition, StorageError], KafkaError],
-        propose: Callable[[Partition, tuple[int, ...]], None],
+        lookup: Lookup,
+        propose: Callable[[Partition, Isr], None],
     ) -> None:
-        """Wire it; `propose` receives a partition and the ISR that it should have."""
+        """`lookup`: of the replica manager; `propose` receives a partition and the ISR that it should have."""
         self._image = image
-        self._await_disk = await_disk
-        self._on_storage_error = on_storage_error
+        self._lookup = lookup
         self._propose_change = propose
 
     def may_join(self, replica_id: int, broker_epoch: int) -> bool:
@@ -58,18 +56,15 @@ class IsrTracker:
 
     def shrink_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
         """Propose removing followers that fell behind."""
-        try:
-            isr = partition.shrunk_isr(mono_ms, max_lag_ms)
-        except StorageError as error:
-            self._on_storage_error(partition, error)
-        except KafkaError:
-            _log.exception("the ISR check of %s failed", partition)
-        else:
-            if isinstance(isr, DiskLookup):
-                self._await_disk(partition, isr, lambda: self.shrink_isr(partition, mono_ms, max_lag_ms))
-            else:
-                self._propose(partition, isr)
 
-    def _propose(self, partition: Partition, isr: tuple[int, ...] | None) -> None:
+        def on_checked(isr: Completion[Isr | None]) -> None:
+            if isr.error is None:
+                self._propose(partition, isr.value)
+            elif not partition.is_offline:
+                _log.error("the ISR check of %s failed", partition, exc_info=isr.error)
+
+        self._lookup(*partition.key, lambda checked: checked.shrunk_isr(mono_ms, max_lag_ms)).then(on_checked)
+
+    def _propose(self, partition: Partition, isr: Isr | None) -> None:
         if isr is not None:
             self._propose_change(partition, isr)

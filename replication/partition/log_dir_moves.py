@@ -29,7 +29,6 @@ from replication.partition.partition import Partition
 from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import TimerQueue
-from storage.directories.log_manager import LogManager
 from storage.engine import EngineView
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
@@ -68,14 +67,13 @@ class LogDirMoves:
     def __init__(
         self,
         replicas: ReplicaManager,
-        log_manager: LogManager,
         executor: IoExecutor,
         wall_ms: Callable[[], int],
         timers: TimerQueue,
         mono_ms: Callable[[], int],
     ) -> None:
         self._replicas = replicas
-        self._log_manager = log_manager
+        self._log_manager = replicas.log_manager
         self._executor = executor
         self._wall_ms = wall_ms
         self._timers = timers

@@ -95,7 +95,7 @@ class ReplicaManager:
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         self.leader_quota = ReplicationQuotaManager(LEADER, broker_id, self._topic_config)
         self.follower_quota = ReplicationQuotaManager(FOLLOWER, broker_id, self._topic_config)
-        self.isrs = IsrTracker(lambda: self.image, self.await_disk, self.on_storage_error, self._propose_isr)
+        self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)
         log_manager.submit = self._submit_file_op
         log_manager.submit_directory_op = self._submit_directory_op
         log_manager.submit_reclaim_op = self._submit_reclaim_op

@@ -274,7 +274,8 @@ def _rebuilt(
     if body is None:
         body = open_body(records, header, rules, rules.max_opened_bytes)
         check_first(body, header.record_count, CHECKED_RECORDS)
-    rebuilt = recompress(header, body, rules.codec, rules.level)
+    attributes = header.attributes & ~COMPRESSION_MASK | rules.codec
+    rebuilt = assemble(header._replace(attributes=attributes), compress(rules.codec, body, rules.level))
     if len(rebuilt) > rules.max_message_bytes:
         _refuse_size(len(rebuilt), rules)
     return rebuilt, parse_header(rebuilt)
@@ -288,12 +289,6 @@ def open_body(records: Buffer, header: BatchHeader, rules: BatchRules, max_bytes
         if error.code == ErrorCode.CORRUPT_MESSAGE:
             raise _unreadable_batch(f"{error.message} in topic partition {rules.partition}") from None
         raise
-
-
-def recompress(header: BatchHeader, body: Buffer, codec: int, level: int | None) -> bytearray:
-    """The batch with its records in another codec."""
-    attributes = header.attributes & ~COMPRESSION_MASK | codec
-    return assemble(header._replace(attributes=attributes), compress(codec, body, level))
 
 
 def _is_out_of_range(header: BatchHeader, rules: BatchRules, wall_ms: int) -> bool:

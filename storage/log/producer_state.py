@@ -204,7 +204,11 @@ class ProducerState:
             if header.producer_epoch < NO_PRODUCER_EPOCH:
                 raise self._older_epoch(header, offset, NO_PRODUCER_EPOCH)
             if begins_at_0 and header.base_sequence != 0:
-                raise self._not_from_0(header, offset)
+                why = (
+                    f"{header.base_sequence} (incoming seq. number). Expected sequence 0 for transactions v2 idempotent "
+                    "producer with no existing state."
+                )
+                raise self._out_of_order("Invalid sequence number for", header, offset, why)
             return None
         batches = known.batches
         if is_client and header.producer_epoch == known.epoch:
@@ -214,16 +218,16 @@ class ProducerState:
                 if duplicate := self._duplicate(header, batches):
                     return duplicate
                 if known.epoch != NO_PRODUCER_EPOCH:
-                    raise self._out_of_order(header, offset, known)
+                    why = f"{first} (incoming seq. number), {known.last_sequence} (current end sequence number)"
+                    raise self._out_of_order("Out of order sequence number for", header, offset, why)
         elif header.producer_epoch < known.epoch:
             raise self._older_epoch(header, offset, known.epoch)
         elif is_client and header.base_sequence != 0 and known.epoch != NO_PRODUCER_EPOCH:
-            raise KafkaError(
-                ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-                f"Invalid sequence number for new epoch of producer {producer_id} at offset {offset} in partition "
-                f"{self.partition}: {header.producer_epoch} (request epoch), {header.base_sequence} (seq. number), "
-                f"{known.epoch} (current producer epoch)",
+            why = (
+                f"{header.producer_epoch} (request epoch), {header.base_sequence} (seq. number), "
+                f"{known.epoch} (current producer epoch)"
             )
+            raise self._out_of_order("Invalid sequence number for new epoch of", header, offset, why)
         if known.txn_first_offset >= 0 and not header.attributes & TRANSACTIONAL_BIT:
             raise KafkaError(
                 ErrorCode.INVALID_TXN_STATE,
@@ -333,20 +337,10 @@ class ProducerState:
             f"{header.producer_epoch}, which is smaller than the last seen epoch {last_seen}",
         )
 
-    def _not_from_0(self, header: BatchHeader, offset: int) -> KafkaError:
+    def _out_of_order(self, what: str, header: BatchHeader, offset: int, why: str) -> KafkaError:
         return KafkaError(
             ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"Invalid sequence number for producer {header.producer_id} at offset {offset} in partition "
-            f"{self.partition}: {header.base_sequence} (incoming seq. number). Expected sequence 0 for transactions v2 "
-            "idempotent producer with no existing state.",
-        )
-
-    def _out_of_order(self, header: BatchHeader, offset: int, known: ProducerEntry) -> KafkaError:
-        return KafkaError(
-            ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-            f"Out of order sequence number for producer {header.producer_id} at offset {offset} in partition "
-            f"{self.partition}: {header.base_sequence} (incoming seq. number), {known.last_sequence} (current "
-            "end sequence number)",
+            f"{what} producer {header.producer_id} at offset {offset} in partition {self.partition}: {why}",
         )
 
     # ---- transactions ---------------------------------------------------------------------------------------

@@ -225,7 +225,6 @@ class ReplicaHarness:
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
         self.moves = LogDirMoves(
             self.replicas,
-            self.log_manager,
             self.worker,
             lambda: self.wall_ms,
             self.timers,

@@ -249,7 +249,7 @@ class Process:
             self.node_id,
             lambda: lifecycle.epoch,
             [self._ask_leader],
-            FollowerLog(self.replicas, self.log_manager, self._worker),
+            FollowerLog(self.replicas, self._worker),
             config.fetch_settings(),
             self.timers,
             clock,

@@ -36,7 +36,7 @@ class Rig:
         self.worker = HeldIoExecutor()
         self.harness = ReplicaHarness(path, worker=self.worker, disk=disk)
         self.harness.create(replicas=(1, 2), leader=1 if is_led_here else 2)
-        self.follower_log = FollowerLog(self.harness.replicas, self.harness.log_manager, self.worker)
+        self.follower_log = FollowerLog(self.harness.replicas, self.worker)
         self.results: list[bool] = []
         self.opened = 0
 

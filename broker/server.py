@@ -530,7 +530,7 @@ class Server:
         _log.info("shutting down")
         self._io.stop_waiting_for_space()
         if "broker" in self._config.roles:
-            self._lifecycle.begin_controlled_shutdown(self._shut_down)
+            self._lifecycle.begin_controlled_shutdown().then(lambda _: self._shut_down())
             self._timers.schedule(self._clock.mono_ms() + _CONTROLLED_SHUTDOWN_TIMEOUT_MS, self._shut_down)
             self._check_controller()
         else:

@@ -8,14 +8,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any, NamedTuple
 
-from protocol.errors import ErrorCode
 from protocol.messages.cluster import (
     AddRaftVoterRequest,
-    DescribedQuorumTopic,
     DescribeQuorumRequest,
-    DescribeQuorumResponse,
-    QuorumListener,
-    QuorumNode,
     RemoveRaftVoterRequest,
 )
 from protocol.schema import Message
@@ -35,7 +30,6 @@ from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.metadata_log.quorum_state_store import write_quorum_state
-from replication.metadata_log.raft_wire import METADATA_TOPIC
 from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
@@ -115,25 +109,12 @@ class KRaftNode:
     def submit(self, request: Message) -> Completion[Any]:
         """Pass a request to this node's controller or quorum; the response exists when the decision is committed."""
         if isinstance(request, DescribeQuorumRequest):
-            return completed(self._describe_quorum())
+            clock = self._dependencies.clock
+            quorum = describe_quorum(self.raft.state, self.image, mono_ms=clock.mono_ms(), wall_ms=clock.wall_ms())
+            return completed(quorum)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
             return self.quorum.handle_request(request)
         return self.controller.submit(request)
-
-    def _describe_quorum(self) -> DescribeQuorumResponse:
-        clock = self._dependencies.clock
-        quorum = describe_quorum(self.raft, self.log.next_offset, mono_ms=clock.mono_ms(), wall_ms=clock.wall_ms())
-        voters = [replica.replica_id for replica in quorum.current_voters]
-        nodes = [
-            QuorumNode(
-                node_id=node_id,
-                listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
-            )
-            for node_id, controller in self.image.controllers.items()
-            if node_id in voters
-        ]
-        topic = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[quorum])
-        return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[topic], nodes=nodes)
 
     @property
     def image(self) -> MetadataImage:

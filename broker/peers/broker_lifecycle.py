@@ -82,7 +82,7 @@ class BrokerLifecycle:
         self._offline_dirs: tuple[bytes, ...] = ()
         self._is_active = False
         self._is_fenced = False
-        self._on_shutdown_allowed: Callable[[], None] | None = None
+        self._shutdown: Completion[None] | None = None  # completed when the controller allows it
         self.cordoned: Callable[[], Sequence[bytes]] = tuple
         """The ids of the cordoned log directories."""
         self.has_space: Callable[[], bool] = lambda: True
@@ -102,7 +102,7 @@ class BrokerLifecycle:
         self.register()
 
     def _on_registration_timeout(self) -> None:
-        if self._is_registered or self._on_shutdown_allowed is not None:
+        if self._is_registered or self._shutdown is not None:
             return
         if self._refusal == ErrorCode.DUPLICATE_BROKER_REGISTRATION:
             why = f"another process is node {self._registration.broker_id}: end it, or set another node.id here"
@@ -162,13 +162,14 @@ class BrokerLifecycle:
         self._offline_dirs = (*self._offline_dirs, directory)
         self.heartbeat_now()
 
-    def begin_controlled_shutdown(self, on_shutdown_allowed: Callable[[], None]) -> None:
-        """Starts the controlled shutdown; calls `on_shutdown_allowed` when the controller allows it."""
-        self._on_shutdown_allowed = on_shutdown_allowed
+    def begin_controlled_shutdown(self) -> Completion[None]:
+        """Starts the controlled shutdown; completes when the controller allows it."""
+        self._shutdown = Completion()
         if self.epoch == _UNREGISTERED:
-            on_shutdown_allowed()
+            self._shutdown.complete(None)
         else:
             self.heartbeat_now()
+        return self._shutdown
 
     # ------------------------------------------------------------ heartbeats
     def _send_heartbeat(self) -> None:
@@ -180,7 +181,7 @@ class BrokerLifecycle:
             broker_epoch=self.epoch,
             current_metadata_offset=self._channel.image.offset,
             want_fence=not self.has_space(),
-            want_shut_down=self._on_shutdown_allowed is not None,
+            want_shut_down=self._shutdown is not None,
             offline_log_dirs=list(self._offline_dirs),
             cordoned_log_dirs=list(self.cordoned()),
         )
@@ -194,8 +195,8 @@ class BrokerLifecycle:
             self.epoch = _UNREGISTERED
             self.register()
             return
-        if self._on_shutdown_allowed is not None and response.should_shut_down:
-            self._on_shutdown_allowed()
+        if self._shutdown is not None and response.should_shut_down:
+            self._shutdown.complete(None)
             return
         if response.is_fenced is not self._is_fenced and (self._is_fenced or not self.has_space()):
             self._is_fenced = response.is_fenced
@@ -208,6 +209,6 @@ class BrokerLifecycle:
         delay_ms = self._interval_ms
         if self._is_heartbeat_due:
             delay_ms = 0
-        elif self._on_shutdown_allowed is not None or (response.is_fenced and self.has_space()):
+        elif self._shutdown is not None or (response.is_fenced and self.has_space()):
             delay_ms = _SHUTDOWN_POLL_MS
         self._next_heartbeat = self._timers.schedule(self._clock.mono_ms() + delay_ms, self._send_heartbeat)

@@ -6,22 +6,27 @@ NOT HERE Authorization (`broker/handlers/admin/cluster_admin.py`).
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages.cluster import DescribedQuorum, QuorumReplica
-from replication.raft.raft import Raft
+from protocol.messages.cluster import (
+    DescribedQuorum,
+    DescribedQuorumTopic,
+    DescribeQuorumResponse,
+    QuorumListener,
+    QuorumNode,
+    QuorumReplica,
+)
+from replication.metadata.image import MetadataImage
+from replication.metadata_log.raft_wire import METADATA_TOPIC
+from replication.raft.quorum_state import QuorumState
 from replication.raft.roles import Leader
 from replication.raft.voters import ReplicaKey
 
 _UNKNOWN = -1
 
 
-def describe_quorum(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) -> DescribedQuorum:
+def describe_quorum(state: QuorumState, image: MetadataImage, *, mono_ms: int, wall_ms: int) -> DescribeQuorumResponse:
     """Describe the quorum; the error is NOT_LEADER_OR_FOLLOWER if this replica does not lead it.
 
-    Args:
-        raft: the local replica.
-        end_offset: its log end offset.
-        mono_ms: the current monotonic time.
-        wall_ms: the current time in ms since 1970.
+    `state` is the local replica's, `image` has the endpoints of the voters, and both times are the current one.
     """
 
     def described(
@@ -40,19 +45,29 @@ def describe_quorum(raft: Raft, end_offset: int, *, mono_ms: int, wall_ms: int) 
         partition_index=0,
         error_code=ErrorCode.NOT_LEADER_OR_FOLLOWER,
         error_message="This replica does not lead the metadata quorum.",
-        leader_id=raft.state.leader_id,
-        leader_epoch=raft.state.epoch,
-        high_watermark=raft.state.high_watermark,
+        leader_id=state.leader_id,
+        leader_epoch=state.epoch,
+        high_watermark=state.high_watermark,
         current_voters=[],
         observers=[],
     )
-    if isinstance(raft.state.role, Leader):
+    if isinstance(state.role, Leader):
         known = {
             one.key.node_id: described(one.key, one.end_offset, one.last_fetch_ms, one.caught_up_ms)
-            for one in raft.state.role.progress.replicas.values()
+            for one in state.role.progress.replicas.values()
         }
-        known[raft.state.local.key.node_id] = described(raft.state.local.key, end_offset, mono_ms, mono_ms)
+        known[state.local.key.node_id] = described(state.local.key, state.log.end.offset, mono_ms, mono_ms)
         quorum.error_code, quorum.error_message = ErrorCode.NONE, ""
-        quorum.current_voters = [known.pop(voter.key.node_id, described(voter.key)) for voter in raft.state.voters]
+        quorum.current_voters = [known.pop(voter.key.node_id, described(voter.key)) for voter in state.voters]
         quorum.observers = list(known.values())
-    return quorum
+    voters = [replica.replica_id for replica in quorum.current_voters]
+    nodes = [
+        QuorumNode(
+            node_id=node_id,
+            listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
+        )
+        for node_id, controller in image.controllers.items()
+        if node_id in voters
+    ]
+    topic = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[quorum])
+    return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[topic], nodes=nodes)

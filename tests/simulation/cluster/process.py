@@ -290,7 +290,7 @@ class Process:
 
     def stop(self) -> None:
         """Stop after a controlled shutdown."""
-        self.lifecycle.begin_controlled_shutdown(lambda: self._soon(self._shut_down))
+        self.lifecycle.begin_controlled_shutdown().then(lambda _: self._soon(self._shut_down))
 
     def _shut_down(self) -> None:
         self._scheduled_tasks.stop()

@@ -247,7 +247,7 @@ def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
     on_shutdown_allowed: list[str] = []
     rig.registered()
     rig.beat()
-    rig.lifecycle.begin_controlled_shutdown(lambda: on_shutdown_allowed.append("ended"))
+    rig.lifecycle.begin_controlled_shutdown().then(lambda _: on_shutdown_allowed.append("ended"))
     assert rig.beat().want_shut_down
     assert on_shutdown_allowed == []
     rig.wait(50)

@@ -92,42 +92,37 @@ class MetadataHandlers(ForwardingHandlers):
     ) -> MetadataResponse | Completion[MetadataResponse]:
         """Handle Metadata; unknown topics may be auto-created."""
         image = self._controller.image
-        version = context.api_version
-        if request.topics is None or (version == 0 and not request.topics):
+        version, requested = context.api_version, request.topics
+        if requested is None or (version == 0 and not requested):
             topics = [
                 self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
-                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
+                if self._may_describe(context, name)
             ]
-            return self._metadata_answer(context, request, image, topics)
-        if version < 12 and any(
-            requested.name is None or requested.topic_id != ZERO_UUID for requested in request.topics
-        ):
-            topics = [
-                MetadataResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=requested.name or "")
-                for requested in request.topics
-            ]
-            return self._metadata_answer(context, request, image, topics)
-        topics = self._requested_topics(context, request, image)
-        missing = self._topics_to_create(context, request, image)
-        if missing:
-            create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
-            self._controller.submit(create_request).then(_log_failures)
+        elif version < 12 and any(one.name is None or one.topic_id != ZERO_UUID for one in requested):
+            code = ErrorCode.INVALID_REQUEST
+            topics = [MetadataResponseTopic(error_code=code, name=one.name or "") for one in requested]
+        else:
+            topics = self._requested_topics(context, request, requested)
+            missing = self._topics_to_create(context, request, requested)
+            if missing:
+                create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
+                self._controller.submit(create_request).then(_log_failures)
         return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_create(
-        self, context: RequestContext, request: MetadataRequest, image: MetadataImage
+        self, context: RequestContext, request: MetadataRequest, requested: list[MetadataRequestTopic]
     ) -> list[CreatableTopic]:
         if not (self._auto_create and request.allow_auto_topic_creation):
             return []
-        assert request.topics is not None
+        existing = self._controller.image.topics_by_name
         names = {
             name
-            for name in (requested.name for requested in request.topics)
+            for name in (one.name for one in requested)
             if name is not None
-            and name not in image.topics_by_name
+            and name not in existing
             and _unknown_topic_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
+            and self._may_describe(context, name)
             and self._is_create_authorized(context, name)
         }
         return [
@@ -136,42 +131,38 @@ class MetadataHandlers(ForwardingHandlers):
         ]
 
     def _requested_topics(
-        self, context: RequestContext, request: MetadataRequest, image: MetadataImage
+        self, context: RequestContext, request: MetadataRequest, requested: list[MetadataRequestTopic]
     ) -> list[MetadataResponseTopic]:
-        assert request.topics is not None
-        by_id = [requested for requested in request.topics if requested.topic_id != ZERO_UUID]
-        topics, seen = [], set()
-        for requested in by_id or request.topics:  # Kafka: ids and names do not mix, ids win
-            key = requested.topic_id if by_id else requested.name
-            if key not in seen:
-                seen.add(key)
-                topics.append(self._requested_topic(context, request, image, requested))
-        return topics
+        by_id = {one.topic_id: None for one in requested if one.topic_id != ZERO_UUID}
+        if by_id:  # Kafka: ids and names do not mix, ids win
+            return [self._topic_by_id(context, request, topic_id) for topic_id in by_id]
+        names = dict.fromkeys(one.name for one in requested)
+        return [
+            self._topic_by_id(context, request, ZERO_UUID)
+            if name is None
+            else self._topic_by_name(context, request, name)
+            for name in names
+        ]
 
-    def _requested_topic(
-        self, context: RequestContext, request: MetadataRequest, image: MetadataImage, requested: MetadataRequestTopic
-    ) -> MetadataResponseTopic:
-        if requested.topic_id != ZERO_UUID or requested.name is None:
-            topic = image.topics_by_id.get(requested.topic_id)
-            code = ErrorCode.UNKNOWN_TOPIC_ID
-            if topic is not None and not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name):
-                topic, code = None, ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            if topic is None:
-                return MetadataResponseTopic(error_code=code, name=None, topic_id=requested.topic_id)
-            return self._topic(context, request, topic)
-        name = requested.name
-        is_internal = name in INTERNAL_TOPICS
-        if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name):
-            return MetadataResponseTopic(
-                error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=name, is_internal=is_internal
-            )
-        topic = image.topics_by_name.get(name)
-        if topic is not None:
-            return self._topic(context, request, topic)
-        error = _unknown_topic_error(name)
-        if self._auto_create and request.allow_auto_topic_creation and not self._is_create_authorized(context, name):
+    def _topic_by_id(self, context: RequestContext, request: MetadataRequest, topic_id: bytes) -> MetadataResponseTopic:
+        topic = self._controller.image.topics_by_id.get(topic_id)
+        if topic is None:
+            return MetadataResponseTopic(error_code=ErrorCode.UNKNOWN_TOPIC_ID, name=None, topic_id=topic_id)
+        if not self._may_describe(context, topic.name):
+            return MetadataResponseTopic(error_code=ErrorCode.TOPIC_AUTHORIZATION_FAILED, name=None, topic_id=topic_id)
+        return self._topic(context, request, topic)
+
+    def _topic_by_name(self, context: RequestContext, request: MetadataRequest, name: str) -> MetadataResponseTopic:
+        topic = self._controller.image.topics_by_name.get(name)
+        if not self._may_describe(context, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-        return MetadataResponseTopic(error_code=error, name=name, is_internal=is_internal)
+        elif topic is not None:
+            return self._topic(context, request, topic)
+        elif self._auto_create and request.allow_auto_topic_creation and not self._is_create_authorized(context, name):
+            error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+        else:
+            error = _unknown_topic_error(name)
+        return MetadataResponseTopic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS)
 
     def _topic(self, context: RequestContext, request: MetadataRequest, topic: TopicImage) -> MetadataResponseTopic:
         """A topic without its partitions, which are added later."""
@@ -196,7 +187,7 @@ class MetadataHandlers(ForwardingHandlers):
     ) -> MetadataResponse | Completion[MetadataResponse]:
         brokers = self._addresses.all(image, context.connection)
         answer = MetadataResponse(
-            brokers=[MetadataResponseBroker(node_id=a.node_id, host=a.host, port=a.port, rack=a.rack) for a in brokers],
+            brokers=[MetadataResponseBroker(**node._asdict()) for node in brokers],
             cluster_id=image.cluster_id,
             controller_id=brokers[0].node_id if brokers else -1,
             topics=topics,
@@ -290,14 +281,9 @@ class MetadataHandlers(ForwardingHandlers):
         self, context: RequestContext, request: DescribeTopicPartitionsRequest, image: MetadataImage
     ) -> tuple[list[str], int]:
         """The topic names from the cursor on, and the first partition of the first topic."""
-        requested_names = {topic.name for topic in request.topics}
-        if not requested_names:
-            requested_names = {
-                name
-                for name in image.topics_by_name
-                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
-            }
-        names = sorted(requested_names)
+        names = sorted({topic.name for topic in request.topics})
+        if not names:
+            names = sorted(name for name in image.topics_by_name if self._may_describe(context, name))
         cursor = request.cursor
         if cursor is None:
             return names, 0
@@ -309,7 +295,7 @@ class MetadataHandlers(ForwardingHandlers):
         self, context: RequestContext, name: str, topic: TopicImage | None
     ) -> DescribeTopicPartitionsResponseTopic:
         described = DescribeTopicPartitionsResponseTopic(error_code=0, name=name, is_internal=name in INTERNAL_TOPICS)
-        if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name):
+        if not self._may_describe(context, name):
             described.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return described
         if topic is None:
@@ -323,6 +309,9 @@ class MetadataHandlers(ForwardingHandlers):
     def _reachable(self, context: RequestContext, image: MetadataImage) -> frozenset[int]:
         """The brokers with an endpoint for clients of this listener."""
         return frozenset(address.node_id for address in self._addresses.all(image, context.connection))
+
+    def _may_describe(self, context: RequestContext, topic: str) -> bool:
+        return self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic)
 
     def _is_create_authorized(self, context: RequestContext, topic: str) -> bool:
         return self._is_authorized(context, Operation.CREATE) or self._is_authorized(

@@ -13,7 +13,6 @@ NOT HERE Changing configs (`topics.py`), the definitions (`storage/config/log_co
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
@@ -55,14 +54,6 @@ class ConfigSource:
     LOGGER = 6
     CLIENT_METRICS = 7
     GROUP = 8
-
-
-class _ConfigValue(NamedTuple):
-    """A value of a config or of its synonym."""
-
-    name: str
-    text: str | None
-    source: int
 
 
 _Layers = list[tuple[int, Mapping[str, str]]]
@@ -128,19 +119,14 @@ class ConfigHandlers(AuthorizingHandlers):
             configs=[],
         )
         try:
-            requested_keys = resource.configuration_keys
-            result.configs = [
-                entry
-                for entry in self._entries(context, resource)
-                if requested_keys is None or entry.name in requested_keys
-            ]
+            keys, entries = resource.configuration_keys, self._entries(context, resource)
+            result.configs = [entry for entry in entries if keys is None or entry.name in keys]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
-        if not request.include_synonyms:
-            for entry in result.configs:
+        for entry in result.configs:
+            if not request.include_synonyms:
                 entry.synonyms = []
-        if not request.include_documentation:
-            for entry in result.configs:
+            if not request.include_documentation:
                 entry.documentation = None
         return result
 
@@ -160,7 +146,9 @@ class ConfigHandlers(AuthorizingHandlers):
         if kind == ResourceType.CLIENT_METRICS:
             return self._subscription(name)
         if kind == ResourceType.BROKER_LOGGER:
-            self._check_logging_broker(name)
+            if not name:
+                raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
+            self._check_broker_id(name, str(self._config.node_id))
             return _loggers()
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -199,11 +187,11 @@ class ConfigHandlers(AuthorizingHandlers):
         if not name:
             defaults = image.configs.get((ResourceType.BROKER, ""), {})
             return [
-                _entry(_broker_setting(key), text, [_ConfigValue(key, text, ConfigSource.ALL_BROKERS)], read_only=False)
+                _entry(_broker_setting(key), text, [_synonym(key, text, ConfigSource.ALL_BROKERS)])
                 for key, text in sorted(defaults.items())
                 if key in DYNAMIC
             ]
-        self._check_broker_id(name)
+        self._check_broker_id(name, f"{self._config.node_id} or empty string,")
         layers = self._broker_layers(image)
         dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
         definitions = {**BROKER_SETTINGS, **IGNORED}
@@ -218,27 +206,15 @@ class ConfigHandlers(AuthorizingHandlers):
             (ConfigSource.FILE, self._config.given),
         ]
 
-    def _check_broker_id(self, name: str) -> None:
-        if _broker_id(name) != self._config.node_id:
-            raise KafkaError(
-                ErrorCode.INVALID_REQUEST,
-                f"Unexpected broker id, expected {self._config.node_id} or empty string, but received {name}",
-            )
-
-    def _check_logging_broker(self, name: str) -> None:
-        node_id = self._config.node_id
-        if not name:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-        if _broker_id(name) != node_id:
-            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected broker id, expected {node_id} but received {name}")
-
-
-def _broker_id(name: str) -> int:
-    try:
-        return int(name)
-    except ValueError:
-        sentence = f"Broker id must be an integer, but it is: {name}"
-        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
+    def _check_broker_id(self, name: str, expected: str) -> None:
+        try:
+            node_id = int(name)
+        except ValueError:
+            sentence = f"Broker id must be an integer, but it is: {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
+        if node_id != self._config.node_id:
+            sentence = f"Unexpected broker id, expected {expected} but received {name}"
+            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 def _names(image: MetadataImage, kind: int) -> Iterable[str]:
@@ -251,42 +227,36 @@ def _names(image: MetadataImage, kind: int) -> Iterable[str]:
 
 
 def _broker_setting(name: str) -> Setting:
-    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED.get(name) or _unknown_setting(name)
-
-
-def _unknown_setting(name: str) -> Setting:
-    """An unknown config may be a secret: its value is not shown."""
-    return Setting(name, Kind.UNKNOWN, None, None, "")
+    """The definition of a broker config. An unknown one may be a secret: its value is not shown."""
+    unknown = Setting(name, Kind.UNKNOWN, None, None, "")
+    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED.get(name) or unknown
 
 
 def _topic_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
-    synonyms = SYNONYMS.get(setting.name)
-    config_values = _broker_values(_broker_setting(synonyms[0][0]), layers) if synonyms else []
+    broker_names = SYNONYMS.get(setting.name)
+    synonyms = _broker_values(_broker_setting(broker_names[0][0]), layers) if broker_names else []
     text = overrides.get(setting.name)
-    if text is not None:
-        config_values = [_ConfigValue(setting.name, _normalize(setting, text), ConfigSource.TOPIC), *config_values]
-    else:
+    if text is None:
         text, _ = topic_default(setting.name, _merged(layers))
-    return _entry(setting, _normalize(setting, text), config_values, read_only=False)
+        return _entry(setting, _normalize(setting, text), synonyms)
+    own = _synonym(setting.name, _normalize(setting, text), ConfigSource.TOPIC)
+    return _entry(setting, own.value, [own, *synonyms])
 
 
 def _group_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
     row = BROKER_SETTINGS.get(f"group.{setting.name}") or IGNORED.get(f"group.{setting.name}")
-    config_values = (
-        _broker_values(row, layers) if row else [_ConfigValue(setting.name, setting.default, ConfigSource.DEFAULT)]
-    )
+    default = _synonym(setting.name, setting.default, ConfigSource.DEFAULT)
+    synonyms = _broker_values(row, layers) if row else [default]
     if setting.name in overrides:
-        config_values = [
-            _ConfigValue(setting.name, _normalize(setting, overrides[setting.name]), ConfigSource.GROUP),
-            *config_values,
-        ]
-    return _entry(setting, config_values[0].text, config_values, read_only=False)
+        text = _normalize(setting, overrides[setting.name])
+        synonyms = [_synonym(setting.name, text, ConfigSource.GROUP), *synonyms]
+    return _entry(setting, synonyms[0].value, synonyms)
 
 
-def _subscription_entry(setting: Setting, overrides: str | None) -> DescribeConfigsResourceResult:
-    text = _normalize(setting, setting.default if overrides is None else overrides)
-    config_values = [] if overrides is None else [_ConfigValue(setting.name, text, ConfigSource.CLIENT_METRICS)]
-    return _entry(setting, text, config_values, read_only=False)
+def _subscription_entry(setting: Setting, text: str | None) -> DescribeConfigsResourceResult:
+    value = _normalize(setting, setting.default if text is None else text)
+    synonyms = [] if text is None else [_synonym(setting.name, value, ConfigSource.CLIENT_METRICS)]
+    return _entry(setting, value, synonyms)
 
 
 def _broker_entry(setting: Setting, layers: _Layers) -> DescribeConfigsResourceResult:
@@ -294,17 +264,21 @@ def _broker_entry(setting: Setting, layers: _Layers) -> DescribeConfigsResourceR
     return _entry(setting, value, _broker_values(setting, layers), read_only=setting.name not in DYNAMIC)
 
 
-def _broker_values(setting: Setting, layers: _Layers) -> list[_ConfigValue]:
+def _broker_values(setting: Setting, layers: _Layers) -> list[DescribeConfigsSynonym]:
     """The values of a broker config and its synonyms, in order of precedence; empty if unset."""
     if setting.default is None and not any(setting.name in texts for _, texts in layers):
         return []
-    config_values = []
+    synonyms = []
     for name in broker_synonyms(setting.name):
-        config_values += [_ConfigValue(name, texts[name], source) for source, texts in layers if name in texts]
+        synonyms += [_synonym(name, texts[name], source) for source, texts in layers if name in texts]
         default = _broker_setting(name).default
         if default is not None:
-            config_values.append(_ConfigValue(name, default, ConfigSource.DEFAULT))
-    return config_values
+            synonyms.append(_synonym(name, default, ConfigSource.DEFAULT))
+    return synonyms
+
+
+def _synonym(name: str, value: str | None, source: int) -> DescribeConfigsSynonym:
+    return DescribeConfigsSynonym(name=name, value=value, source=source)
 
 
 def _merged(layers: _Layers) -> dict[str, str]:
@@ -312,21 +286,21 @@ def _merged(layers: _Layers) -> dict[str, str]:
 
 
 def _entry(
-    setting: Setting, value: str | None, config_values: list[_ConfigValue], *, read_only: bool
+    setting: Setting, value: str | None, synonyms: list[DescribeConfigsSynonym], *, read_only: bool = False
 ) -> DescribeConfigsResourceResult:
+    """A config with its value; `synonyms` are all its values, in order of precedence."""
     is_sensitive = setting.kind in (Kind.PASSWORD, Kind.UNKNOWN)
+    if is_sensitive:
+        value = None
+        for synonym in synonyms:
+            synonym.value = None
     return DescribeConfigsResourceResult(
         name=setting.name,
-        value=None if is_sensitive else value,
+        value=value,
         read_only=read_only,
-        config_source=config_values[0].source if config_values else ConfigSource.DEFAULT,
+        config_source=synonyms[0].source if synonyms else ConfigSource.DEFAULT,
         is_sensitive=is_sensitive,
-        synonyms=[
-            DescribeConfigsSynonym(
-                name=config_value.name, value=None if is_sensitive else config_value.text, source=config_value.source
-            )
-            for config_value in config_values
-        ],
+        synonyms=synonyms,
         config_type=setting.kind,
         documentation=setting.documentation,
     )

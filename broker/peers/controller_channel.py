@@ -63,10 +63,12 @@ class ControllerChannel:
     def submit(self, request: Message) -> Completion[Any]:
         """Sends a request to the active controller."""
         response: Completion[Any] = Completion()
-        self._queue.append((request, response))
-        if len(self._queue) == 1:
-            self._send_queued()
+        self._enqueue(request, response)
         return response
+
+    def _enqueue(self, request: Message, response: Completion[Any]) -> None:
+        self._queue.append((request, response))
+        self._send_queued()
 
     def _send_queued(self) -> None:
         waiting = self._queue
@@ -88,13 +90,7 @@ class ControllerChannel:
         elif self._silent_since_ms is None:
             self._silent_since_ms = self._clock.mono_ms()
         if answer is None or is_not_controller_response(answer):
-            again = partial(self._send_again, request, response)
+            again = partial(self._enqueue, request, response)
             self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, again)
         else:
             response.complete(answer)
-
-    def _send_again(self, request: Message, response: Completion[Any]) -> None:
-        """Sends the request again after a backoff (rule 1)."""
-        self._queue.append((request, response))
-        if self._leader_id >= 0:
-            self._send_queued()

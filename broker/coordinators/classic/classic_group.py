@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from struct import Struct, error
 from typing import Final
 
-from broker.coordinators.runtime.coordinator_runtime import Replies
+from broker.coordinators.runtime.coordinator_runtime import Replies, version_of
 from broker.coordinators.runtime.java_compat import hash_map_order
 from protocol.codec import decode
 from protocol.errors import ErrorCode, MalformedRequest
@@ -32,10 +31,9 @@ from replication.timer_queue import Timer
 CONSUMER_PROTOCOL: Final = "consumer"
 NO_MEMBER_ID: Final = ""
 MAX_GENERATION: Final = 0x7FFFFFFF
+MAX_VERSION: Final = 0x7FFF
 
 Protocols = tuple[tuple[str, bytes], ...]
-
-_I16 = Struct(">h")
 
 
 class State(Enum):
@@ -206,20 +204,13 @@ class ClassicGroup:
         self.static_members[member.instance_id] = member_id
         return new
 
-    def update(
-        self,
-        member: Member,
-        protocols: Protocols,
-        rebalance_timeout_ms: int,
-        session_timeout_ms: int,
-        waiting_join: Completion[JoinGroupResponse] | None,
-    ) -> None:
-        """A member rejoined."""
+    def update(self, member: Member, new: Member, waiting_join: Completion[JoinGroupResponse] | None) -> None:
+        """A member rejoined, with the protocols and timeouts of `new`."""
         self._count(member.protocols, -1)
-        member.protocols = protocols
-        self._count(protocols, 1)
-        member.rebalance_timeout_ms = rebalance_timeout_ms
-        member.session_timeout_ms = session_timeout_ms
+        member.protocols = new.protocols
+        self._count(member.protocols, 1)
+        member.rebalance_timeout_ms = new.rebalance_timeout_ms
+        member.session_timeout_ms = new.session_timeout_ms
         self.awaiting_join += (waiting_join is not None) - (member.waiting_join is not None)
         member.waiting_join = waiting_join
 
@@ -362,10 +353,9 @@ class ClassicGroup:
 def parse_subscription(metadata: bytes) -> list[str] | None:
     """The topics of a consumer subscription, read as version 0 as in Kafka; None if it is malformed."""
     try:
-        if _I16.unpack_from(metadata)[0] < 0:
-            return None
-        return decode(ConsumerProtocolSubscription, 0, metadata, _I16.size).topics
-    except (error, MalformedRequest):
+        version_of(metadata, MAX_VERSION)
+        return decode(ConsumerProtocolSubscription, 0, metadata, 2).topics
+    except MalformedRequest:
         return None
 
 

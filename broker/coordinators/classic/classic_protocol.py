@@ -23,7 +23,6 @@ from broker.coordinators.classic.classic_group import (
     NO_MEMBER_ID,
     ClassicGroup,
     Member,
-    Protocols,
     State,
     join_error,
     join_response,
@@ -123,22 +122,22 @@ class ClassicProtocol:
 
     def _join_group(self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest) -> JoinDecision:
         member_id = request.member_id
-        protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+        new = _requested_member(client, request)
         if not self._accepts_joining_member(group, member_id):
             group.remove(member_id)
             return _reject(NO_MEMBER_ID, ErrorCode.GROUP_MAX_SIZE_REACHED)
-        if not group.supports(request.protocol_type, protocols):
+        if not group.supports(new.protocol_type, new.protocols):
             return _reject(member_id, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if member_id == NO_MEMBER_ID:
-            return self._join_new_member(group, client, request, protocols)
+            return self._join_new_member(group, new, client.api_version, request.reason)
         if member_id in group.pending_joins:
             if request.group_instance_id is not None:  # Kafka fails with an IllegalStateException here
                 return _reject(NO_MEMBER_ID, ErrorCode.UNKNOWN_SERVER_ERROR)
-            return self._add_and_rebalance(group, client, request, protocols, member_id)
+            return self._add_and_rebalance(group, new, request.reason)
         error = group.validate_member(member_id, request.group_instance_id)
         if error is not _NONE:
             return _reject(member_id, error)
-        return self._join_existing_member(group, group.members[member_id], request, protocols)
+        return self._join_existing_member(group, group.members[member_id], new, request.reason)
 
     def _accepts_joining_member(self, group: ClassicGroup, member_id: str) -> bool:
         member = group.members.get(member_id)
@@ -150,95 +149,69 @@ class ClassicProtocol:
             return (member is not None and member.waiting_join is not None) or group.awaiting_join < limit
         return member is not None or len(group.members) < limit
 
-    def _join_new_member(
-        self, group: ClassicGroup, client: ClientInfo, request: JoinGroupRequest, protocols: Protocols
-    ) -> JoinDecision:
-        instance_id = request.group_instance_id
-        member_id = f"{client.client_id if instance_id is None else instance_id}-{self._new_uuid()}"
+    def _join_new_member(self, group: ClassicGroup, new: Member, api_version: int, reason: str | None) -> JoinDecision:
+        """A member without a member id joins; it gets one."""
+        instance_id = new.instance_id
+        member_id = new.member_id = f"{new.client_id if instance_id is None else instance_id}-{self._new_uuid()}"
         if instance_id is not None:
             replaced_id = group.static_members.get(instance_id)
             if replaced_id is not None:
-                old = group.members[replaced_id]
-                return self._replace_static_member(group, old, member_id, client, request, protocols)
-        elif client.api_version >= 4:
+                return self._replace_static_member(group, group.members[replaced_id], new, api_version, reason)
+        elif api_version >= 4:
             if len(group.pending_joins) >= MAX_PENDING_JOINS:
                 group.remove_pending_member(next(iter(group.pending_joins)))
             group.pending_joins[member_id] = self._context.schedule(
-                request.session_timeout_ms, lambda: self._expire_pending_member(group, member_id)
+                new.session_timeout_ms, lambda: self._expire_pending_member(group, member_id)
             )
             return _reject(member_id, ErrorCode.MEMBER_ID_REQUIRED)
-        return self._add_and_rebalance(group, client, request, protocols, member_id)
+        return self._add_and_rebalance(group, new, reason)
 
-    def _add_and_rebalance(
-        self,
-        group: ClassicGroup,
-        client: ClientInfo,
-        request: JoinGroupRequest,
-        protocols: Protocols,
-        member_id: str,
-    ) -> JoinDecision:
-        member = Member(
-            member_id,
-            request.group_instance_id,
-            client.client_id,
-            client.client_host,
-            request.rebalance_timeout_ms,
-            request.session_timeout_ms,
-            request.protocol_type,
-            protocols,
-        )
+    def _add_and_rebalance(self, group: ClassicGroup, member: Member, reason: str | None) -> JoinDecision:
         member.is_new = True
         if group.state is State.PREPARING_REBALANCE and group.previous_state is State.EMPTY:
             group.new_member_added = True
         waiting: Completion[JoinGroupResponse] = Completion()
         group.add(member, waiting)
         self.restart_session(group, member, NEW_MEMBER_JOIN_TIMEOUT_MS)
-        return self._rebalance_or_complete_join(group, f"member {member_id} joins", request.reason).extended(waiting)
+        return self._rebalance_or_complete_join(group, f"member {member.member_id} joins", reason).extended(waiting)
 
     def _join_existing_member(
-        self, group: ClassicGroup, member: Member, request: JoinGroupRequest, protocols: Protocols
+        self, group: ClassicGroup, member: Member, new: Member, reason: str | None
     ) -> JoinDecision:
         state = group.state
         if state is State.EMPTY:
             return _reject(member.member_id, ErrorCode.UNKNOWN_MEMBER_ID)
         is_leader = group.leader_id == member.member_id
-        has_news = state is State.PREPARING_REBALANCE or protocols != member.protocols
+        has_news = state is State.PREPARING_REBALANCE or new.protocols != member.protocols
         # A leader that rejoins a stable group requests a rebalance, for example because of new partitions.
         if not has_news and not (state is State.STABLE and is_leader):
             # The member missed the response of this generation.
             return CoordinatorDecision((), join_response(group, member.member_id, with_members=is_leader))
         waiting: Completion[JoinGroupResponse] = Completion()
-        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, waiting)
-        what = f"member {member.member_id} rejoins"
-        return self._rebalance_or_complete_join(group, what, request.reason).extended(waiting)
+        group.update(member, new, waiting)
+        return self._rebalance_or_complete_join(group, f"member {member.member_id} rejoins", reason).extended(waiting)
 
     def _replace_static_member(
-        self,
-        group: ClassicGroup,
-        old: Member,
-        member_id: str,
-        client: ClientInfo,
-        request: JoinGroupRequest,
-        protocols: Protocols,
+        self, group: ClassicGroup, old: Member, new: Member, api_version: int, reason: str | None
     ) -> JoinDecision:
         """A static member joins with a new member id."""
-        leader_before = group.leader_id
+        leader_before, member_id = group.leader_id, new.member_id
         replies = group.reply_error(old, old.member_id, ErrorCode.FENCED_INSTANCE_ID)
         member = group.replace_static(old, member_id)
         self.restart_session(group, member, member.session_timeout_ms)
         waiting: Completion[JoinGroupResponse] = Completion()
-        group.update(member, protocols, request.rebalance_timeout_ms, request.session_timeout_ms, waiting)
+        group.update(member, new, waiting)
         if group.state is State.STABLE and group.select_protocol() == group.protocol_name:
             assignments = {member.member_id: member.assignment for member in group.members.values()}
-            on_commit = partial(self._on_static_member_replaced, group, old, member, leader_before, client.api_version)
+            on_commit = partial(self._on_static_member_replaced, group, old, member, leader_before, api_version)
             return CoordinatorDecision((group_record(group, assignments),), waiting, replies, on_commit=on_commit)
         if group.state is State.STABLE:
             what = f"static member {member_id} changes the selected protocol"
-            decision = self._rebalance_or_complete_join(group, what, request.reason)
+            decision = self._rebalance_or_complete_join(group, what, reason)
         elif group.state is State.COMPLETING_REBALANCE:
             # The leader may already assign partitions to the old member id.
             what = f"static member {member_id} replaces {old.member_id}"
-            decision = self.prepare_rebalance(group, what, request.reason)
+            decision = self.prepare_rebalance(group, what, reason)
         else:
             decision = self._maybe_complete_join_phase(group)
         return decision.extended(waiting, replies=replies)
@@ -257,7 +230,7 @@ class ClassicProtocol:
             if group.members.get(member.member_id) is not member:
                 return EMPTY_DECISION
             replies = group.reply_to_join(member, join_error(NO_MEMBER_ID, coordinator_error(error)))
-            group.update(member, old.protocols, old.rebalance_timeout_ms, old.session_timeout_ms, None)
+            group.update(member, old, None)
             self.restart_session(group, group.replace_static(member, old.member_id), old.session_timeout_ms)
             return Decision((), None, replies)
         response = join_response(group, member.member_id, with_members=False)
@@ -511,11 +484,8 @@ class ClassicProtocol:
         response = LeaveGroupResponse(error_code=_NONE, members=answers)
         removed_ids = [answer.member_id for answer in answers if answer.error_code == _NONE]
         decision = EMPTY_DECISION
-        if group is not None and removed_ids:
-            if group.state in {State.STABLE, State.COMPLETING_REBALANCE}:
-                decision = self._rebalance_or_complete_join(group, f"{', '.join(removed_ids)} left", None)
-            else:
-                decision = self._maybe_complete_join_phase(group)
+        if group is not None and removed_ids and group.state is not State.EMPTY:
+            decision = self._rebalance_or_complete_join(group, f"{', '.join(removed_ids)} left", None)
         return decision.extended(response, replies=replies)
 
     def _leave_member(self, group: ClassicGroup | None, identity: MemberIdentity, replies: list[Any]) -> MemberResponse:
@@ -550,6 +520,20 @@ class ClassicProtocol:
         group.pending_joins.clear()
         group.transition_to(State.DEAD, self._context.wall_ms())
         return replies
+
+
+def _requested_member(client: ClientInfo, request: JoinGroupRequest) -> Member:
+    """The member as the request describes it."""
+    return Member(
+        request.member_id,
+        request.group_instance_id,
+        client.client_id,
+        client.client_host,
+        request.rebalance_timeout_ms,
+        request.session_timeout_ms,
+        request.protocol_type,
+        tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+    )
 
 
 def _reject(member_id: str, error: ErrorCode) -> JoinDecision:

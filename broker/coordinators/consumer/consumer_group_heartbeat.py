@@ -28,6 +28,7 @@ from broker.coordinators.consumer.consumer_group import (
     ConsumerMember,
     MemberState,
     MemberUpdate,
+    metadata_hash,
 )
 from broker.coordinators.consumer.consumer_requests import check_epoch, check_heartbeat, owned_by
 from broker.coordinators.consumer.dependencies import GroupDependencies
@@ -155,15 +156,19 @@ class ConsumerProtocol:
         group = self._deps.consumer_groups.get(group_id)
         if group is not None:
             return group, []
-        classic = self._deps.classic_groups.get(group_id)
         if request.member_epoch != JOIN_GROUP_MEMBER_EPOCH:
-            what = f"Consumer group {group_id} not found." if classic is None else _not_consumer(group_id)
-            raise KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, what)
+            raise self._not_found(group_id, f"Consumer group {group_id} not found.")
+        classic = self._deps.classic_groups.get(group_id)
         if classic is None:
             return ConsumerGroup(group_id), []
         if classic.state is State.EMPTY:
             return ConsumerGroup(group_id), [group_tombstone(group_id)]
         return self._group_upgrade.upgrade(classic)
+
+    def _not_found(self, group_id: str, message: str) -> KafkaError:
+        if group_id in self._deps.classic_groups:
+            message = f"Group {group_id} is not a consumer group."
+        return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 
     def check_max_size(self, group: ConsumerGroup, member_id: str) -> None:
         """Check the group's size before a join; raises KafkaError: GROUP_MAX_SIZE_REACHED."""
@@ -198,10 +203,7 @@ class ConsumerProtocol:
         group_id = request.group_id
         group = self._deps.consumer_groups.get(group_id)
         if group is None:
-            is_classic = group_id in self._deps.classic_groups
-            raise KafkaError(
-                ErrorCode.GROUP_ID_NOT_FOUND, _not_consumer(group_id) if is_classic else f"Group {group_id} not found."
-            )
+            raise self._not_found(group_id, f"Group {group_id} not found.")
         member = find_member(group, request.member_id, request.instance_id)
         response = ConsumerGroupHeartbeatResponse(
             error_code=ErrorCode.NONE, member_id=request.member_id, member_epoch=request.member_epoch
@@ -234,7 +236,7 @@ class ConsumerProtocol:
         return [
             *(record for member_id in leaving_ids for record in stored.member_tombstones(group.group_id, member_id)),
             *(stored.regex_tombstone(group.group_id, regex) for regex in group.regexes if regex not in used),
-            stored.next_epoch_record(group, remaining, self._deps.image()),
+            stored.epoch_record(group.group_id, group.epoch + 1, metadata_hash(group, remaining, self._deps.image())),
         ]
 
     # ---- deadlines
@@ -296,7 +298,3 @@ def find_member(group: ConsumerGroup, member_id: str, instance_id: str | None) -
             f"Static member {member_id} with instance id {instance_id} was fenced by member {member.member_id}.",
         )
     return member
-
-
-def _not_consumer(group_id: str) -> str:
-    return f"Group {group_id} is not a consumer group."

@@ -23,7 +23,6 @@ from broker.coordinators.consumer.consumer_group import (
     ConsumerMember,
     MemberState,
     ResolvedRegex,
-    metadata_hash,
 )
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
 from protocol.codec import decode
@@ -46,7 +45,6 @@ from protocol.messages.stored_records import (
     CurrentAssignmentTopicPartitions,
 )
 from protocol.schema import Message
-from replication.metadata.image import MetadataImage
 
 _STATES: Final[Mapping[int, MemberState]] = {state.value: state for state in MemberState}
 
@@ -81,19 +79,6 @@ def epoch_record(group_id: str, epoch: int, hash_of_metadata: int) -> StoredReco
         ConsumerGroupMetadataKey(group_id=group_id),
         ConsumerGroupMetadataValue(epoch=epoch, metadata_hash=hash_of_metadata),
     )
-
-
-def next_epoch_record(
-    group: ConsumerGroup, members: Mapping[str, ConsumerMember], image: MetadataImage
-) -> StoredRecord:
-    """The record that bumps the group epoch with these members."""
-    return epoch_record(group.group_id, group.epoch + 1, metadata_hash(group, members, image))
-
-
-def metadata_hash_of(record: StoredRecord) -> int:
-    """The metadata hash of a group epoch record."""
-    assert isinstance(record.value, ConsumerGroupMetadataValue), "an epoch's record"
-    return record.value.metadata_hash
 
 
 def assignment_epoch_record(group_id: str, epoch: int, wall_ms: int) -> StoredRecord:

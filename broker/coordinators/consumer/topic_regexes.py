@@ -16,7 +16,7 @@ from enum import Enum
 from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
-from broker.coordinators.consumer.consumer_group import ConsumerGroup, MemberUpdate, ResolvedRegex
+from broker.coordinators.consumer.consumer_group import ConsumerGroup, MemberUpdate, ResolvedRegex, metadata_hash
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
 from protocol.errors import ErrorCode, KafkaError
@@ -123,11 +123,11 @@ class TopicRegexes:
             schedule.regexes[regex] = ResolvedRegex(topics, image.offset, wall_ms)
             records.append(stored.regex_record(group.group_id, regex, schedule.regexes[regex]))
         before = {regex: one.topics for regex, one in group.regexes.items()}
-        epoch = stored.next_epoch_record(schedule, group.members, image)
+        found = metadata_hash(schedule, group.members, image)
         has_other_topics = any(one.topics != before.get(regex, frozenset()) for regex, one in schedule.regexes.items())
-        if has_other_topics or stored.metadata_hash_of(epoch) != group.metadata_hash:
+        if has_other_topics or found != group.metadata_hash:
             _log.info("group %s: the topics of its regular expressions have changed", group.group_id)
-            records.append(epoch)
+            records.append(stored.epoch_record(group.group_id, group.epoch + 1, found))
         return CoordinatorDecision(records, None)
 
 

@@ -236,11 +236,6 @@ class ConsumerGroup:
                 counts[member.regex] = counts.get(member.regex, 0) + 1
         return counts
 
-    @property
-    def last_resolved(self) -> ResolvedRegex | None:
-        """The regular expression resolved last."""
-        return max(self.regexes.values(), key=lambda one: one.wall_ms, default=None)
-
 
 @dataclass(slots=True, eq=False)
 class MemberUpdate:

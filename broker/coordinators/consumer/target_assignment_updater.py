@@ -25,7 +25,7 @@ from broker.coordinators.consumer.consumer_group import (
 )
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.reconciliation import build_current_assignment
-from broker.coordinators.consumer.topic_regexes import MayDescribe, RegexUpdate, TopicRegexes
+from broker.coordinators.consumer.topic_regexes import MayDescribe, TopicRegexes
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from protocol.errors import ErrorCode
 
@@ -48,13 +48,13 @@ class TargetAssignmentUpdater:
             records += _replacement(group, update.replaced, old)
         if new != old:
             records.append(stored.member_record(group.group_id, new))
-        regex_update = self._regexes.update_regexes(update, may_describe)
+        has_resolved_regex = self._regexes.update_regexes(update, may_describe)
         members = update.members = {**group.members, new.member_id: new}
         if update.previous_id != new.member_id:
             del members[update.previous_id]
         has_new_topics = new.topics != old.topics
-        update.has_new_subscription = has_new_topics or regex_update is not RegexUpdate.NONE
-        self._update_epoch(update, must_bump=has_new_topics or regex_update is RegexUpdate.RESOLVED)
+        update.has_new_subscription = has_new_topics or new.regex != old.regex
+        self._update_epoch(update, must_bump=has_new_topics or has_resolved_regex)
 
     def _update_epoch(self, update: MemberUpdate, *, must_bump: bool) -> None:
         group, image = update.group, self._deps.image()

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from enum import Enum
 from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
@@ -41,23 +40,14 @@ MayDescribe = Callable[[str], bool]
 """Whether the client may describe a topic."""
 
 
-class RegexUpdate(Enum):
-    """What a heartbeat changed."""
-
-    NONE = 0
-    CHANGED = 1
-    RESOLVED = 2
-    """Changed, and already resolved."""
-
-
 class TopicRegexes:
     """The regular expressions of one shard's groups."""
 
     def __init__(self, deps: GroupDependencies) -> None:
         self._deps = deps
 
-    def update_regexes(self, update: MemberUpdate, may_describe: MayDescribe | None) -> RegexUpdate:
-        """Update a member's expression, and schedule a resolution if needed.
+    def update_regexes(self, update: MemberUpdate, may_describe: MayDescribe | None) -> bool:
+        """Update a member's expression, and schedule a resolution if needed; returns whether a new one is resolved already.
 
         `may_describe` is None for classic members: nothing is resolved.
 
@@ -66,30 +56,28 @@ class TopicRegexes:
         """
         group, old, new = update.group, update.old, update.new
         if not (old.regex or new.regex or group.regexes):
-            return RegexUpdate.NONE
+            return False
         counts = group.regex_counts()
-        regex_update, is_new = RegexUpdate.NONE, False
+        is_resolved = is_new = False
         if old.regex != new.regex:
-            regex_update = RegexUpdate.CHANGED
             if old.regex and counts.get(old.regex) == 1:
                 update.records.append(stored.regex_tombstone(group.group_id, old.regex))
             if new.regex and new.regex not in counts:
                 compile_subscription(new.regex)
                 is_new = True
-            elif not new.regex or new.regex in group.regexes:
-                regex_update = RegexUpdate.RESOLVED
+            else:
+                is_resolved = not new.regex or new.regex in group.regexes
         members = {**group.members, new.member_id: new}
         subscribed_regexes = {member.regex for member in members.values() if member.regex}
         can_resolve = bool(subscribed_regexes) and not group.is_resolving
         if may_describe is not None and can_resolve and self._should_resolve(group, subscribed_regexes, is_new=is_new):
             self._resolve_later(group, may_describe)
-        return regex_update
+        return is_resolved
 
     def _should_resolve(self, group: ConsumerGroup, subscribed_regexes: set[str], *, is_new: bool) -> bool:
-        last = group.last_resolved
-        if last is None:
+        if not group.regexes:
             return True
-        elapsed_ms = self._deps.context.wall_ms() - last.wall_ms
+        elapsed_ms = self._deps.context.wall_ms() - max(one.wall_ms for one in group.regexes.values())
         if elapsed_ms <= MIN_RESOLVE_INTERVAL_MS:
             return False
         has_other_topics = group.resolved_topics is not self._deps.image().topics_by_name

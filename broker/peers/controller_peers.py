@@ -28,7 +28,6 @@ class ControllerPeers(PeerConnections):
         `image` and `voters` are set when they are known.
         """
         super().__init__(caller, self._address_of)
-        self._timeout_ms = caller.timeout_ms
         self._bootstrap = bootstrap
         self._listener = listener
         self._learned_addresses: dict[int, HostAndPort] = {}
@@ -38,7 +37,7 @@ class ControllerPeers(PeerConnections):
     def send_request(self, node_id: int, request: Message) -> Response:
         """Sends a request to a controller."""
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
-        return self.connection(node_id).send_request(request, self._timeout_ms + waits_ms)
+        return self.connection(node_id).send_request(request, self._caller.timeout_ms + waits_ms)
 
     def send_request_to(
         self,

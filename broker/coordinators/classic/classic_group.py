@@ -11,9 +11,10 @@ NOT HERE The protocol (`classic_protocol.py`), committed offsets (`offset_manage
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field, replace
 from enum import Enum
-from typing import Final
+from typing import Final, NamedTuple
 
 from broker.coordinators.runtime.coordinator_runtime import Replies, version_of
 from broker.coordinators.runtime.java_compat import hash_map_order
@@ -21,6 +22,7 @@ from protocol.codec import decode
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages.groups import (
     ConsumerProtocolSubscription,
+    JoinGroupRequest,
     JoinGroupResponse,
     JoinGroupResponseMember,
     SyncGroupResponse,
@@ -33,7 +35,15 @@ NO_MEMBER_ID: Final = ""
 MAX_GENERATION: Final = 0x7FFFFFFF
 MAX_VERSION: Final = 0x7FFF
 
-Protocols = tuple[tuple[str, bytes], ...]
+
+class MemberProtocol(NamedTuple):
+    """A protocol that a member supports, such as an assignor, with the member's data for it."""
+
+    name: str
+    metadata: bytes
+
+
+Protocols = tuple[MemberProtocol, ...]
 
 
 class State(Enum):
@@ -310,10 +320,7 @@ class ClassicGroup:
         """The protocol with most votes among those that all members support; ties are broken as in Kafka."""
         size = len(self.members)
         candidates = {name for name, count in self.protocol_counts.items() if count == size}
-        votes: dict[str, int] = {}
-        for member in self.members.values():
-            name = member.vote(candidates)
-            votes[name] = votes.get(name, 0) + 1
+        votes = Counter(member.vote(candidates) for member in self.members.values())
         return max(hash_map_order(votes), key=votes.__getitem__)
 
     def parse_subscriptions(self) -> frozenset[str] | None:
@@ -357,6 +364,11 @@ def parse_subscription(metadata: bytes) -> list[str] | None:
         return decode(ConsumerProtocolSubscription, 0, metadata, 2).topics
     except MalformedRequest:
         return None
+
+
+def protocols_of(request: JoinGroupRequest) -> Protocols:
+    """The protocols in a request."""
+    return tuple(MemberProtocol(protocol.name, protocol.metadata) for protocol in request.protocols)
 
 
 # ---- answers that show a group

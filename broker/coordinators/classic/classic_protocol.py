@@ -27,6 +27,7 @@ from broker.coordinators.classic.classic_group import (
     join_error,
     join_response,
     join_response_members,
+    protocols_of,
     reply_to_sync,
     sync_response,
 )
@@ -532,7 +533,7 @@ def _requested_member(client: ClientInfo, request: JoinGroupRequest) -> Member:
         request.rebalance_timeout_ms,
         request.session_timeout_ms,
         request.protocol_type,
-        tuple((protocol.name, protocol.metadata) for protocol in request.protocols),
+        protocols_of(request),
     )
 
 

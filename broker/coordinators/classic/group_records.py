@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from struct import Struct, error
 from typing import Final, NamedTuple
 
-from broker.coordinators.classic.classic_group import ClassicGroup, Member, State
+from broker.coordinators.classic.classic_group import ClassicGroup, Member, MemberProtocol, State
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
 from protocol.codec import decode, encode
 from protocol.errors import MalformedRequest
@@ -168,7 +168,7 @@ def read_group(group_id: str, value: bytes) -> ClassicGroup:
     group.protocol_name = stored.protocol
     for member in stored.members:
         timeout_ms = member.rebalance_timeout if member.rebalance_timeout != -1 else member.session_timeout
-        protocols = ((stored.protocol or "", member.subscription),)
+        protocols = (MemberProtocol(stored.protocol or "", member.subscription),)
         group.add(
             Member(
                 member.member_id,

@@ -19,6 +19,7 @@ from broker.coordinators.classic.classic_group import (
     NO_MEMBER_ID,
     Protocols,
     join_error,
+    protocols_of,
 )
 from broker.coordinators.classic.classic_protocol import ClientInfo, Decision, JoinDecision, SyncDecision, differs
 from broker.coordinators.consumer.consumer_group import (
@@ -84,7 +85,7 @@ class ClassicProtocolAdapter:
         if self._deps.settings.consumer.migration_policy is MigrationPolicy.DISABLED:
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         member_id = request.member_id or self._deps.new_uuid()
-        protocols = tuple((protocol.name, protocol.metadata) for protocol in request.protocols)
+        protocols = protocols_of(request)
         self._consumer_protocol.check_max_size(group, member_id)
         if request.protocol_type != CONSUMER_PROTOCOL or not _supports(group, protocols):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
@@ -157,12 +158,12 @@ class ClassicProtocolAdapter:
         except KafkaError as error:
             return CoordinatorDecision((), SyncGroupResponse(error_code=error.code))
         assert member.classic is not None, "a classic member"
-        session_timeout_ms, protocols = member.classic
+        session_timeout_ms, metadata = member.classic.session_timeout_ms, member.classic.protocols[0].metadata
         response = SyncGroupResponse(
             error_code=_NONE,
             protocol_type=request.protocol_type,
             protocol_name=request.protocol_name,
-            assignment=write_assignment(member.assigned, protocols[0][1], self._deps.image()),
+            assignment=write_assignment(member.assigned, metadata, self._deps.image()),
         )
 
         def on_commit(error: ErrorCode) -> None:
@@ -176,7 +177,7 @@ class ClassicProtocolAdapter:
         """The member that may get its assignment; raises KafkaError if it may not."""
         member = _in_generation(group, request.member_id, request.group_instance_id, request.generation_id)
         assert member.classic is not None, "a classic member"
-        name = member.classic.protocols[0][0]
+        name = member.classic.protocols[0].name
         if differs(request.protocol_type, CONSUMER_PROTOCOL) or differs(request.protocol_name, name):
             raise KafkaError(ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
         if group.assignment_epoch > member.epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
@@ -249,7 +250,7 @@ def _in_generation(group: ConsumerGroup, member_id: str, instance_id: str | None
 def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
     """The subscription, read from the first protocol."""
     try:
-        return read_subscription(protocols[0][1])
+        return read_subscription(protocols[0].metadata)
     except MalformedRequest as error:
         _log.warning("join rejected, malformed subscription: %s", error)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
@@ -261,7 +262,7 @@ def _joined_response(member: ConsumerMember) -> JoinGroupResponse:
         error_code=_NONE,
         generation_id=member.epoch,
         protocol_type=CONSUMER_PROTOCOL,
-        protocol_name=member.classic.protocols[0][0],
+        protocol_name=member.classic.protocols[0].name,
         leader="",
         member_id=member.member_id,
         members=[],

@@ -10,6 +10,7 @@ NOT HERE The protocol (`consumer_group_heartbeat.py`), records (`consumer_group_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -230,11 +231,7 @@ class ConsumerGroup:
 
     def regex_counts(self) -> dict[str, int]:
         """The number of members per regular expression."""
-        counts: dict[str, int] = {}
-        for member in self.members.values():
-            if member.regex:
-                counts[member.regex] = counts.get(member.regex, 0) + 1
-        return counts
+        return Counter(member.regex for member in self.members.values() if member.regex)
 
 
 @dataclass(slots=True, eq=False)

@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final
 
+from broker.coordinators.classic.classic_group import MemberProtocol
 from broker.coordinators.consumer.assignors import Partitions
 from broker.coordinators.consumer.consumer_group import (
     AssignedPartitions,
@@ -276,7 +277,8 @@ def _with_metadata(member: ConsumerMember, value: ConsumerGroupMemberMetadataVal
         classic=None
         if classic is None
         else ClassicMemberInfo(
-            classic.session_timeout_ms, tuple((one.name, one.metadata) for one in classic.supported_protocols)
+            classic.session_timeout_ms,
+            tuple(MemberProtocol(one.name, one.metadata) for one in classic.supported_protocols),
         ),
     )
 

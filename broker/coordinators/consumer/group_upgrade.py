@@ -96,13 +96,13 @@ class GroupUpgrade:
         """The classic group of the remaining members, and the records (rule 4); raises KafkaError: GROUP_ID_NOT_FOUND."""
         members = [member for member_id, member in group.members.items() if member_id not in leaving]
         targets = dict(group.targets)
-        tombstones = stored.group_tombstones(group)
+        renamed = {}
         if joining is not None:
             replaced = group.static_member(joining.instance_id)
             assert replaced is not None, "a static member is replaced"
             members.append(joining)
             targets[joining.member_id] = group.targets.get(replaced.member_id, {})
-            tombstones = stored.group_tombstones(group, {replaced.member_id: joining.member_id})
+            renamed = {replaced.member_id: joining.member_id}
         try:
             classic = self._classic_group(group, members, targets)
         except MalformedRequest as error:
@@ -114,7 +114,7 @@ class GroupUpgrade:
         self._deps.classic_groups[group.group_id] = classic
         for member in classic.members.values():
             self._classic_protocol.restart_session(classic, member, member.session_timeout_ms)
-        return classic, [*tombstones, record]
+        return classic, [*stored.group_tombstones(group, renamed), record]
 
     def on_downgrade_committed(self, classic: ClassicGroup, error: ErrorCode) -> Decision:
         """The records are committed, or failed: then the classic group is removed."""

@@ -9,6 +9,7 @@ NOT HERE The action after a timeout (`consumer_group_heartbeat.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, ShardContext
 from replication.timer_queue import Timer
@@ -18,12 +19,10 @@ OnTimeout = Callable[[str, str], TimeoutDecision]
 """Called with group id and member id."""
 
 
+@dataclass(slots=True, eq=False)
 class _Timeout:
-    __slots__ = ("deadline", "expires_at_mono_ms")
-
-    def __init__(self, expires_at_mono_ms: int) -> None:
-        self.expires_at_mono_ms = expires_at_mono_ms
-        self.deadline: Timer | None = None
+    expires_at_mono_ms: int
+    deadline: Timer | None = None
 
 
 class MemberTimeouts:

@@ -319,9 +319,7 @@ class MetadataHandlers(ForwardingHandlers):
         )
 
     def _cluster_operations(self, context: RequestContext, *, requested: bool) -> int:
-        if not requested:
-            return NOT_REQUESTED
-        return self._authorized_operations(context)
+        return self._authorized_operations(context) if requested else NOT_REQUESTED
 
 
 def endpoint_error(requested: int, served: int) -> tuple[ErrorCode, str]:

@@ -7,7 +7,14 @@ from typing import Any
 
 import pytest
 
-from broker.coordinators.classic.classic_group import MAX_GENERATION, ClassicGroup, Member, State, parse_subscription
+from broker.coordinators.classic.classic_group import (
+    MAX_GENERATION,
+    ClassicGroup,
+    Member,
+    MemberProtocol,
+    State,
+    parse_subscription,
+)
 from broker.coordinators.classic.group_records import group_record, read_group
 from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
@@ -22,7 +29,7 @@ NOW = 1_700_000_000_000
 
 
 def member(member_id: str, *names: str, instance: str | None = None, metadata: bytes = b"") -> Member:
-    protocols = tuple((name, metadata) for name in names or ("range",))
+    protocols = tuple(MemberProtocol(name, metadata) for name in names or ("range",))
     return Member(member_id, instance, "client", "/host", 10_000, 10_000, "consumer", protocols)
 
 

@@ -18,8 +18,8 @@ from broker.coordinators.transactions.transaction_verification import (
 )
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from protocol.errors import ErrorCode
+from protocol.messages.common import PartitionError
 from protocol.messages.transactions import (
-    WritableTxnMarkerPartitionResult,
     WritableTxnMarkerResult,
     WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
@@ -269,8 +269,8 @@ def test_markers_of_other_leaders_are_one_request_each(rig: Rig) -> None:
     assert [(topic.name, topic.partition_indexes) for topic in entry.topics] == [("two", [0, 1])]
     assert (entry.producer_id, entry.producer_epoch, entry.coordinator_epoch) == (7, 3, 5)
     results = [
-        WritableTxnMarkerPartitionResult(partition_index=0, error_code=0),
-        WritableTxnMarkerPartitionResult(partition_index=1, error_code=ErrorCode.KAFKA_STORAGE_ERROR),
+        PartitionError(partition_index=0, error_code=0),
+        PartitionError(partition_index=1, error_code=ErrorCode.KAFKA_STORAGE_ERROR),
     ]
     of_topic = WritableTxnMarkerTopicResult(name="two", partitions=results)
     of_producer = WritableTxnMarkerResult(producer_id=7, topics=[of_topic])

@@ -13,6 +13,7 @@ from typing import Any, Final
 from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages import groups
+from protocol.messages.common import TopicPartitions
 from tests.simulation.coordinators.invariants import Offsets
 from tests.support import group_requests
 from tests.support.group_harness import LocalGroupHarness
@@ -151,7 +152,7 @@ class ClassicClient(Client):
 
 def _assignment(number: int) -> bytes:
     """The assignment that the leader computes for a member: one partition, if any is left."""
-    given = [groups.TopicPartition(topic="t", partitions=[number])] if number < TOPICS["t"] else []
+    given = [TopicPartitions(topic="t", partitions=[number])] if number < TOPICS["t"] else []
     return b"\0\1" + encode(groups.ConsumerProtocolAssignment(assigned_partitions=given), 1)
 
 

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal, is_flexible
 from protocol.errors import MalformedRequest
 from protocol.primitives import Buffer, read_uvarint
-from protocol.schema import Field, Message, Wire, fields_of
+from protocol.schema import Field, Message, Wire, wire_of
 
 MAX_ARRAY_LENGTH = 1_000_000
 MAX_TAGGED_FIELDS = 10_000
@@ -29,7 +29,7 @@ MAX_TAGGED_FIELDS = 10_000
 
 def compile_decoder(cls: type[Message], version: int) -> Any:
     """Compiles the function (buffer, position) -> (message, end position) for one version of a message."""
-    return _DecoderBuilder(cls, version).compile_message(cls)
+    return _DecoderBuilder(cls, version).compile_message(wire_of(cls))
 
 
 # Functions that the compiled source calls for unusual input.
@@ -139,15 +139,15 @@ class _DecoderBuilder(SourceBuilder):
         super().__init__(f"decode {cls.__name__} v{version}", _NAMES)
         self.version = version
         self.flexible = is_flexible(cls, version)
-        self.has_records = _holds_records(cls)
+        self.has_records = _holds_records(wire_of(cls))
         self._run: list[tuple[str, str]] = []  # (target, struct code)
 
-    def compile_message(self, cls: type[Message]) -> Any:
+    def compile_message(self, wire: Wire) -> Any:
         with self.block("def decode(b, p):"):
             # Decoding strings from bytes is faster than from a memoryview; copying a small frame is cheap.
             self.line("if type(b) is not memoryview: b = memoryview(b)" if self.has_records else "b = bytes(b)")
             with self.block("try:"):
-                self._struct(cls, "m", 0)
+                self._struct(wire, "m", 0)
                 self._end_run()
             with self.block("except (struct_error, IndexError):"):
                 self.line("raise malformed('the message is cut short') from None")
@@ -155,19 +155,19 @@ class _DecoderBuilder(SourceBuilder):
             self.line("return m, p")
         return self.compile("decode")
 
-    def _struct(self, cls: type[Message], target: str, depth: int) -> None:
+    def _struct(self, wire: Wire, target: str, depth: int) -> None:
         """Read a struct into a new local variable."""
         self._end_run()
-        name = self.constant(cls, "C", lambda: cls)
+        name = self.constant(wire.message, "C", lambda: wire.message)
         self.line(f"{target} = new({name})")
-        fields = fields_of(cls)
+        fields = wire.fields
         self._defaults(target, [f for f in fields if f.tag is not None or not f.is_in(self.version)])
         for field in fields:
             if field.tag is None and field.is_in(self.version):
                 self._value(field.wire, f"{target}.{field.name}", field.is_nullable_in(self.version), depth)
         if self.flexible:
             tagged = [f for f in fields if f.tag is not None]
-            reader = self._tagged_reader(cls, tagged) if tagged else "unknown"
+            reader = self._tagged_reader(wire, tagged) if tagged else "unknown"
             self._length("B")
             self.line(f"if n: p = {reader}({target}, b, p, n)")
 
@@ -183,9 +183,9 @@ class _DecoderBuilder(SourceBuilder):
         for text, names in by_text.items():
             self.line(" = ".join(f"{target}.{name}" for name in names) + f" = {text}")
 
-    def _tagged_reader(self, cls: type[Message], fields: list[Field]) -> str:
+    def _tagged_reader(self, wire: Wire, fields: list[Field]) -> str:
         """Reads the known tagged fields of a struct in a separate function, because they are rare."""
-        name = self.constant((cls, "tags"), "T", lambda: None)
+        name = self.constant(wire.message, "T", lambda: None)
         outer, self._run = self._run, []
         with self.function(f"def {name}(m, b, p, n):"):
             self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
@@ -223,16 +223,15 @@ class _DecoderBuilder(SourceBuilder):
         elif wire.kind == "array":
             self._array(wire, target, nullable, depth)
         else:
-            assert wire.message is not None
-            self._nested(wire.message, target, nullable, depth)
+            self._nested(wire, target, nullable, depth)
 
-    def _nested(self, cls: type[Message], target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
+    def _nested(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
         local = f"m{depth + 1}"
         if nullable:
             self._length("b")
             self.line(f"if n < 0: {target} = None")
         with self.block("else:") if nullable else nullcontext():
-            self._struct(cls, local, depth + 1)
+            self._struct(wire, local, depth + 1)
             self._end_run()
             self.line(f"{target} = {local}")
 
@@ -308,9 +307,8 @@ class _DecoderBuilder(SourceBuilder):
         """The body of an array's loop: reads one element and appends it."""
         item = f"i{depth}"
         if element.kind == "struct":
-            assert element.message is not None
             item = f"m{depth + 1}"
-            self._struct(element.message, item, depth + 1)
+            self._struct(element, item, depth + 1)
         else:
             self._value(element, item, nullable=False, depth=depth + 1)
         self._end_run()
@@ -340,10 +338,9 @@ def _name(target: str) -> str:
     return target.rsplit(".", maxsplit=1)[-1]
 
 
-def _holds_records(cls: type[Message]) -> bool:
-    """Whether the message contains record batches, which must not be copied."""
-    for field in fields_of(cls):
-        wire = field.wire.element or field.wire
-        if wire.kind == "records" or (wire.message is not None and _holds_records(wire.message)):
-            return True
-    return False
+def _holds_records(wire: Wire) -> bool:
+    """Whether the value contains record batches, which must not be copied."""
+    if wire.kind == "array":
+        assert wire.element is not None
+        return _holds_records(wire.element)
+    return wire.kind == "records" or (wire.kind == "struct" and any(_holds_records(f.wire) for f in wire.fields))

@@ -17,12 +17,12 @@ from typing import Any, NoReturn
 
 from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal, is_flexible
 from protocol.primitives import uvarint
-from protocol.schema import Field, Message, Wire, blank, fields_of
+from protocol.schema import Field, Message, Wire, blank, wire_of
 
 
 def compile_encoder(cls: type[Message], version: int) -> Any:
     """Compiles the function (message) -> list of parts for one version of a message."""
-    return _EncoderBuilder(cls, version).compile_message(cls)
+    return _EncoderBuilder(cls, version).compile_message(wire_of(cls))
 
 
 def _refuse(name: str, version: int) -> NoReturn:
@@ -97,18 +97,18 @@ class _EncoderBuilder(SourceBuilder):
         self.flexible = is_flexible(cls, version)
         self._run: list[tuple[str, str]] = []  # (expression, struct code)
 
-    def compile_message(self, cls: type[Message]) -> Any:
+    def compile_message(self, wire: Wire) -> Any:
         with self.block("def encode(m):"):
             self.line("o = bytearray()")
             self.line("parts = []")
-            self._struct(cls, "m", 0)
+            self._struct(wire, "m", 0)
             self._end_run()
             self.line("if o or not parts: parts.append(o)")
             self.line("return parts")
         return self.compile("encode")
 
-    def _struct(self, cls: type[Message], source: str, depth: int) -> None:
-        fields = fields_of(cls)
+    def _struct(self, wire: Wire, source: str, depth: int) -> None:
+        fields = wire.fields
         for field in fields:
             if not field.is_in(self.version):
                 self._absent(field, f"{source}.{field.name}")
@@ -116,20 +116,20 @@ class _EncoderBuilder(SourceBuilder):
             if field.tag is None and field.is_in(self.version):
                 self._value(field.wire, f"{source}.{field.name}", field.is_nullable_in(self.version), depth)
         if self.flexible:
-            self._tagged_section(cls, source, [f for f in fields if f.tag is not None and f.is_in(self.version)])
+            self._tagged_section(wire, source, [f for f in fields if f.tag is not None and f.is_in(self.version)])
 
     def _absent(self, field: Field, source: str) -> None:
         if not field.is_ignorable:
             self.line(f"if {_differs(field, source)}: refuse({field.name!r}, {self.version})")
 
-    def _tagged_section(self, cls: type[Message], source: str, fields: list[Field]) -> None:
+    def _tagged_section(self, wire: Wire, source: str, fields: list[Field]) -> None:
         """Usually a zero byte that joins the current run."""
         conditions = [f"{source}.unknown_tagged_fields is None"]
         conditions += [
             "False" if field.has_null_marker else f"not ({_differs(field, f'{source}.{field.name}')})"
             for field in fields
         ]
-        writer = self._tagged_writer(cls, fields) if fields else "write_unknown"
+        writer = self._tagged_writer(wire, fields) if fields else "write_unknown"
         run = self._run
         with self.block(f"if {' and '.join(conditions)}:"):
             self._run = [*run, ("0", "B")]
@@ -139,9 +139,9 @@ class _EncoderBuilder(SourceBuilder):
             self._end_run()
             self.line(f"{writer}(o, {source})")
 
-    def _tagged_writer(self, cls: type[Message], fields: list[Field]) -> str:
+    def _tagged_writer(self, wire: Wire, fields: list[Field]) -> str:
         """Writes the known tagged fields of a struct in a separate function, because they are rare."""
-        name = self.constant((cls, "tags"), "T", lambda: None)
+        name = self.constant(wire.message, "T", lambda: None)
         outer, self._run = self._run, []
         with self.function(f"def {name}(section, m):"):
             self.line("values = dict(m.unknown_tagged_fields or {})")
@@ -202,8 +202,7 @@ class _EncoderBuilder(SourceBuilder):
         elif wire.kind == "array":
             self._array(wire, value, depth)
         else:
-            assert wire.message is not None
-            self._struct(wire.message, value, depth + 1)
+            self._struct(wire, value, depth + 1)
 
     def _length(self, wire: Wire, value: str, code: str, long_form: str) -> None:
         """Writes the length of `value`, the last element of its run. `n` is the length, plus one if it is compact."""
@@ -249,8 +248,7 @@ class _EncoderBuilder(SourceBuilder):
         self._length(wire, f"a{depth}", "i", "uvarint(n)")
         with self.block(f"for i{depth} in a{depth}:"):
             if element.kind == "struct":
-                assert element.message is not None
-                self._struct(element.message, f"i{depth}", depth + 1)
+                self._struct(element, f"i{depth}", depth + 1)
             else:
                 self._value(element, f"i{depth}", nullable=False, depth=depth + 1)
             self._end_run()

@@ -5,6 +5,7 @@ FORMAT   class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
              max_bytes: Annotated[Int32, Since(3), Ignorable] = 0x7FFFFFFF from version 3 on
              rack: Annotated[str | None, Nullable(2)] = None               nullable from version 2 on
              topics: list[FetchTopic]                                      an array of a nested class
+             responses: list[Topic[PartitionData]]                         of a generic class: its P is PartitionData
              cluster_id: Annotated[str | None, Tag(0)] = None              a tagged field
 RULES    1. A declaration only creates slots at import. Annotations stay text until the first instance, encoding or
             decoding of the class.
@@ -78,7 +79,7 @@ class Wire:
     """The wire type of a value.
 
     `kind` is fixed, string, legacy_string, bytes, records, array or struct. `code` is the struct character of a fixed
-    type, `element` the type of an array's elements, `message` the class of a struct.
+    type, `element` the type of an array's elements or the `P` of a generic struct, `message` the class of a struct.
     """
 
     __slots__ = ("code", "element", "is_nullable", "kind", "message", "zero")
@@ -98,11 +99,17 @@ class Wire:
         wire.element, wire.message, wire.is_nullable = self.element, self.message, True
         return wire
 
+    @property
+    def fields(self) -> tuple[Field, ...]:
+        """The fields of a struct in wire order."""
+        assert self.message is not None
+        return fields_of(self.message, self.element)
+
 
 class _ListOf:
     def __getitem__(self, element: Any) -> Wire:
         wire = Wire("array", EMPTY)
-        wire.element = _wire(element)
+        wire.element = wire_of(element)
         return wire
 
 
@@ -134,7 +141,7 @@ _VOCABULARY: dict[str, Any] = {
 }
 
 
-def _wire(kind: Any) -> Wire:
+def wire_of(kind: Any) -> Wire:
     """The wire type of an evaluated annotation: a type name, a message class, or `class | None`."""
     if isinstance(kind, Wire):
         return kind
@@ -145,7 +152,7 @@ def _wire(kind: Any) -> Wire:
         return wire
     message, none = kind.__args__  # types.UnionType
     assert none is type(None), "a field has one type, optionally `| None`"
-    return _wire(message) | None
+    return wire_of(message) | None
 
 
 class Field:
@@ -154,7 +161,7 @@ class Field:
     def __init__(self, name: str, annotation: Any, defaults: dict[str, Any]) -> None:
         kind, *marks = annotation if isinstance(annotation, tuple) else (annotation,)
         self.name = name
-        self.wire = _wire(kind)
+        self.wire = wire_of(kind)
         self.since = 0
         self.until = 0x7FFF
         self.nullable_since = 0
@@ -218,6 +225,12 @@ class _MessageType(type):
             namespace["FLEXIBLE_SINCE"] = flexible
         return super().__new__(mcs, name, bases, namespace)
 
+    def __getitem__(cls, parameter: Any) -> Wire:
+        """`Topic[X]` in an annotation: the generic struct whose `P` is X."""
+        wire = wire_of(cls)
+        wire.element = wire_of(parameter)
+        return wire
+
 
 @dataclass_transform(kw_only_default=True, eq_default=True)
 class Message(metaclass=_MessageType):
@@ -266,15 +279,21 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-_fields: dict[type[Message], tuple[Field, ...]] = {}
+P = TypeVar("P", bound=Message)
+"""The struct in the arrays of a generic struct."""
+
+_fields: dict[tuple[type[Message], Wire | None], tuple[Field, ...]] = {}
 
 
-def fields_of(cls: type[Message]) -> tuple[Field, ...]:
-    """The fields of a message in wire order. The first call evaluates the annotations."""
-    fields = _fields.get(cls)
+def fields_of(cls: type[Message], parameter: Wire | None = None) -> tuple[Field, ...]:
+    """The fields of a message in wire order. The first call evaluates the annotations.
+
+    `parameter` is the `P` of a generic struct; without it, the class of the struct in its array is not known.
+    """
+    fields = _fields.get((cls, parameter))
     if fields is None:
-        names = {**vars(sys.modules[cls.__module__]), **_VOCABULARY}
-        fields = _fields[cls] = tuple(
+        names = {**vars(sys.modules[cls.__module__]), **_VOCABULARY, "P": parameter or Wire("struct", None)}
+        fields = _fields[cls, parameter] = tuple(
             Field(name, eval(annotation, names), cls._DEFAULTS)  # noqa: S307 - our own class bodies
             for name, annotation in cls.__annotations__.items()
         )

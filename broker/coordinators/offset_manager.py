@@ -33,25 +33,21 @@ from broker.coordinators.classic.group_records import (
 from broker.coordinators.runtime.coordinator_runtime import StoredRecord
 from broker.coordinators.runtime.java_compat import utf16_units
 from protocol.errors import ErrorCode
-from protocol.messages.common import PartitionError
+from protocol.messages.common import PartitionError, Topic
 from protocol.messages.groups import (
     OffsetCommitRequest,
     OffsetCommitRequestPartition,
-    OffsetCommitRequestTopic,
     OffsetCommitResponse,
-    OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequestGroup,
     OffsetFetchResponseGroup,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopics,
-    TxnOffsetCommitResponseTopic,
+    OffsetFetchResponsePartition,
+    OffsetsTopic,
 )
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitRequestPartition,
-    TxnOffsetCommitRequestTopic,
     TxnOffsetCommitResponse,
 )
 from protocol.primitives import ZERO_UUID
@@ -94,7 +90,7 @@ class OffsetMetadataManager:
         topics = []
         for topic in request.topics:
             results = self._commit_topic(records, request.group_id, topic, topic.topic_id, wall_ms, expire_wall_ms)
-            topics.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
+            topics.append(OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return records, OffsetCommitResponse(topics=topics)
 
     def commit_transactional(
@@ -105,14 +101,14 @@ class OffsetMetadataManager:
         topics = []
         for topic in request.topics:
             results = self._commit_topic(records, request.group_id, topic, topic_ids[topic.name], wall_ms, NO_EXPIRY)
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+            topics.append(Topic(name=topic.name, partitions=results))
         return records, TxnOffsetCommitResponse(topics=topics)
 
     def _commit_topic(
         self,
         records: list[StoredRecord],
         group_id: str,
-        topic: OffsetCommitRequestTopic | TxnOffsetCommitRequestTopic,
+        topic: OffsetsTopic[OffsetCommitRequestPartition] | Topic[TxnOffsetCommitRequestPartition],
         topic_id: bytes,
         wall_ms: int,
         expire_wall_ms: int,
@@ -195,7 +191,7 @@ class OffsetMetadataManager:
                     results.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
                     results.append(_fetched_offset(index, topic_id, stored))
-            topics.append(OffsetFetchResponseTopics(name=name, topic_id=topic_id, partitions=results))
+            topics.append(OffsetsTopic(name=name, topic_id=topic_id, partitions=results))
         return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
     def _unstable(self, group_id: str) -> set[tuple[str, int]]:
@@ -220,7 +216,7 @@ class OffsetMetadataManager:
                 indexes = [one.partition_index for one in topic.partitions]
                 records += self._tombstones_of(request.group_id, topic.name, indexes)
             partitions = partition_errors(topic.partitions, error)
-            topics.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=partitions))
+            topics.append(Topic(name=topic.name, partitions=partitions))
         return records, OffsetDeleteResponse(error_code=_NONE, topics=topics)
 
     def _tombstones_of(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[StoredRecord]:
@@ -357,11 +353,11 @@ def _has_expired(committed: OffsetAndMetadata, since_wall_ms: int, wall_ms: int,
 
 def _fetched_offset(
     index: int, topic_id: bytes, stored: OffsetAndMetadata | bytes | None
-) -> OffsetFetchResponsePartitions:
+) -> OffsetFetchResponsePartition:
     committed = None if stored is None else to_offset_and_metadata(stored)
     if committed is None or not _is_same_topic(committed.topic_id, topic_id):
         return _no_offset(index, _NONE)
-    return OffsetFetchResponsePartitions(
+    return OffsetFetchResponsePartition(
         partition_index=index,
         committed_offset=committed.offset,
         committed_leader_epoch=committed.leader_epoch,
@@ -370,8 +366,8 @@ def _fetched_offset(
     )
 
 
-def _no_offset(index: int, error: ErrorCode) -> OffsetFetchResponsePartitions:
-    return OffsetFetchResponsePartitions(
+def _no_offset(index: int, error: ErrorCode) -> OffsetFetchResponsePartition:
+    return OffsetFetchResponsePartition(
         partition_index=index, committed_offset=NO_OFFSET, metadata="", error_code=error
     )
 
@@ -380,9 +376,7 @@ def commit_response(request: OffsetCommitRequest, error: ErrorCode) -> OffsetCom
     """The same error for every partition."""
     return OffsetCommitResponse(
         topics=[
-            OffsetCommitResponseTopic(
-                name=topic.name, topic_id=topic.topic_id, partitions=partition_errors(topic.partitions, error)
-            )
+            OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=partition_errors(topic.partitions, error))
             for topic in request.topics
         ]
     )
@@ -392,8 +386,7 @@ def txn_commit_response(request: TxnOffsetCommitRequest, error: ErrorCode) -> Tx
     """The same error for every partition."""
     return TxnOffsetCommitResponse(
         topics=[
-            TxnOffsetCommitResponseTopic(name=topic.name, partitions=partition_errors(topic.partitions, error))
-            for topic in request.topics
+            Topic(name=topic.name, partitions=partition_errors(topic.partitions, error)) for topic in request.topics
         ]
     )
 

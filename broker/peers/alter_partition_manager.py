@@ -21,10 +21,10 @@ from typing import Final
 from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
+from protocol.messages.common import TopicById
 from protocol.messages.quorum import (
     AlterPartitionRequest,
     AlterPartitionRequestPartition,
-    AlterPartitionRequestTopic,
     AlterPartitionResponse,
     BrokerState,
 )
@@ -81,7 +81,7 @@ class AlterPartitionManager:
         request = AlterPartitionRequest(
             broker_id=self._broker_id,
             broker_epoch=self._lifecycle.epoch,
-            topics=[AlterPartitionRequestTopic(topic_id=topic_id, partitions=p) for topic_id, p in topics.items()],
+            topics=[TopicById(topic_id=topic_id, partitions=p) for topic_id, p in topics.items()],
         )
         response = self._channel.submit(request)
         response.then(partial(self._on_response, requested))

@@ -18,12 +18,11 @@ from typing import Final
 from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
-from protocol.messages.common import PartitionIndex
+from protocol.messages.common import PartitionIndex, TopicById
 from protocol.messages.quorum import (
     AssignReplicasToDirsDirectory,
     AssignReplicasToDirsRequest,
     AssignReplicasToDirsResponse,
-    AssignReplicasToDirsTopic,
 )
 from replication.completion import Completion
 from replication.metadata.feature_levels import WITH_DIRECTORIES
@@ -81,7 +80,7 @@ class AssignmentsManager:
                 AssignReplicasToDirsDirectory(
                     id=directory_id,
                     topics=[
-                        AssignReplicasToDirsTopic(
+                        TopicById(
                             topic_id=topic_id,
                             partitions=[PartitionIndex(partition_index=index) for index in indexes],
                         )

@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import ListenerEndpoint, PartitionIndex, PartitionIndexes, TopicPartitions
+from protocol.messages.common import (
+    ListenerEndpoint,
+    PartitionIndex,
+    PartitionIndexes,
+    QuorumTopic,
+    Topic,
+    TopicPartitions,
+)
 from protocol.primitives import ZERO_UUID
-from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, UInt16, Until, Uuid
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Until, Uuid
 
 # ---- elections -------------------------------------------------------------------------------------------
 
@@ -52,19 +59,12 @@ class ReassignablePartition(Message):
     replicas: list[Int32] | None = None
 
 
-class ReassignableTopic(Message):
-    """Reassignments in one topic."""
-
-    name: str
-    partitions: list[ReassignablePartition]
-
-
 class AlterPartitionReassignmentsRequest(Message, api_key=45, versions=(0, 1), flexible=0):
     """Start or cancel reassignments."""
 
     timeout_ms: Int32 = 60000
     allow_replication_factor_change: Annotated[bool, Since(1)] = True
-    topics: list[ReassignableTopic]
+    topics: list[Topic[ReassignablePartition]]
 
 
 class ReassignablePartitionResponse(Message):
@@ -75,13 +75,6 @@ class ReassignablePartitionResponse(Message):
     error_message: str | None = None
 
 
-class ReassignableTopicResponse(Message):
-    """The results for one topic."""
-
-    name: str
-    partitions: list[ReassignablePartitionResponse]
-
-
 class AlterPartitionReassignmentsResponse(Message, api_key=45, versions=(0, 1), flexible=0):
     """The response to AlterPartitionReassignmentsRequest."""
 
@@ -89,7 +82,7 @@ class AlterPartitionReassignmentsResponse(Message, api_key=45, versions=(0, 1), 
     allow_replication_factor_change: Annotated[bool, Since(1), Ignorable] = True
     error_code: Int16
     error_message: str | None = None
-    responses: list[ReassignableTopicResponse]
+    responses: list[Topic[ReassignablePartitionResponse]]
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), flexible=0):
@@ -108,20 +101,13 @@ class OngoingPartitionReassignment(Message):
     removing_replicas: list[Int32]
 
 
-class OngoingTopicReassignment(Message):
-    """The reassignments of one topic."""
-
-    name: str
-    partitions: list[OngoingPartitionReassignment]
-
-
 class ListPartitionReassignmentsResponse(Message, api_key=46, versions=(0, 0), flexible=0):
     """The response to ListPartitionReassignmentsRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None
-    topics: list[OngoingTopicReassignment]
+    topics: list[Topic[OngoingPartitionReassignment]]
 
 
 # ---- features --------------------------------------------------------------------------------------------
@@ -164,17 +150,10 @@ class UpdateFeaturesResponse(Message, api_key=57, versions=(0, 2), flexible=0):
 # ---- the quorum ------------------------------------------------------------------------------------------
 
 
-class QuorumTopic(Message):
-    """A topic to describe; only __cluster_metadata exists."""
-
-    topic_name: str
-    partitions: list[PartitionIndex]
-
-
 class DescribeQuorumRequest(Message, api_key=55, versions=(0, 2), flexible=0):
     """Describe the leader, voters and observers of the metadata quorum."""
 
-    topics: list[QuorumTopic]
+    topics: list[QuorumTopic[PartitionIndex]]
 
 
 class QuorumReplica(Message):
@@ -200,26 +179,11 @@ class DescribedQuorum(Message):
     observers: list[QuorumReplica]
 
 
-class DescribedQuorumTopic(Message):
-    """The metadata topic."""
-
-    topic_name: str
-    partitions: list[DescribedQuorum]
-
-
-class QuorumListener(Message):
-    """A listener of a controller."""
-
-    name: Annotated[str, Since(2)] = ""
-    host: Annotated[str, Since(2)] = ""
-    port: Annotated[UInt16, Since(2)] = 0
-
-
 class QuorumNode(Message):
     """A voter."""
 
     node_id: Annotated[Int32, Since(2)] = 0
-    listeners: Annotated[list[QuorumListener], Since(2)] = EMPTY
+    listeners: Annotated[list[ListenerEndpoint], Since(2)] = EMPTY
 
 
 class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
@@ -227,7 +191,7 @@ class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
 
     error_code: Int16
     error_message: Annotated[str | None, Since(2), Ignorable] = None
-    topics: list[DescribedQuorumTopic]
+    topics: list[QuorumTopic[DescribedQuorum]]
     nodes: Annotated[list[QuorumNode], Since(2)] = EMPTY
 
 

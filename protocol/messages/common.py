@@ -1,8 +1,34 @@
-"""Structs that several messages share: partitions of a topic, endpoints, versions."""
+"""Structs that several messages share: partitions of a topic, endpoints, versions.
+
+RULES    1. A generic struct has an array of its `P`, which the annotation of a field names: `Topic[ListOffsetsPartition]`.
+"""
 
 from __future__ import annotations
 
-from protocol.schema import Int16, Int32, Message, UInt16, Uuid
+from typing import Generic
+
+from protocol.schema import Int16, Int32, Message, P, UInt16, Uuid
+
+
+class Topic(Message, Generic[P]):
+    """A topic by name, with a struct for each partition."""
+
+    name: str
+    partitions: list[P]
+
+
+class TopicById(Message, Generic[P]):
+    """A topic by id, with a struct for each partition."""
+
+    topic_id: Uuid
+    partitions: list[P]
+
+
+class QuorumTopic(Message, Generic[P]):
+    """The metadata topic, with a struct for its partition."""
+
+    topic_name: str
+    partitions: list[P]
 
 
 class TopicPartitions(Message):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic
 
-from protocol.messages.common import PartitionError, PartitionIndex, PartitionIndexes, TopicPartitions
+from protocol.messages.common import PartitionError, PartitionIndex, PartitionIndexes, Topic, TopicPartitions
 from protocol.messages.stored_records import ClassicProtocol
 from protocol.primitives import ZERO_UUID
-from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Nullable, Since, Until, Uuid
+from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Nullable, P, Since, Until, Uuid
 
 
 class JoinGroupRequest(Message, api_key=11, versions=(0, 9), flexible=6):
@@ -131,12 +131,12 @@ class OffsetCommitRequestPartition(Message):
     committed_metadata: str | None
 
 
-class OffsetCommitRequestTopic(Message):
+class OffsetsTopic(Message, Generic[P]):
     """Offsets of one topic; identified by id from version 10 on."""
 
     name: Annotated[str, Until(9), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
-    partitions: list[OffsetCommitRequestPartition]
+    partitions: list[P]
 
 
 class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
@@ -147,22 +147,14 @@ class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
     member_id: str
     group_instance_id: Annotated[str | None, Since(7)] = None
     retention_time_ms: Annotated[Int64, Until(4), Ignorable] = -1
-    topics: list[OffsetCommitRequestTopic]
-
-
-class OffsetCommitResponseTopic(Message):
-    """The results for one topic."""
-
-    name: Annotated[str, Until(9), Ignorable] = ""
-    topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
-    partitions: list[PartitionError]
+    topics: list[OffsetsTopic[OffsetCommitRequestPartition]]
 
 
 class OffsetCommitResponse(Message, api_key=8, versions=(2, 10), flexible=8):
     """The response to OffsetCommitRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
-    topics: list[OffsetCommitResponseTopic]
+    topics: list[OffsetsTopic[PartitionError]]
 
 
 class OffsetFetchRequestTopics(Message):
@@ -201,36 +193,11 @@ class OffsetFetchResponsePartition(Message):
     error_code: Int16
 
 
-class OffsetFetchResponseTopic(Message):
-    """Offsets in one topic, until version 7."""
-
-    name: str
-    partitions: list[OffsetFetchResponsePartition]
-
-
-class OffsetFetchResponsePartitions(Message):
-    """One committed offset, from version 8 on; -1 if there is none."""
-
-    partition_index: Int32
-    committed_offset: Int64
-    committed_leader_epoch: Int32 = -1
-    metadata: str | None
-    error_code: Int16
-
-
-class OffsetFetchResponseTopics(Message):
-    """Offsets in one topic, from version 8 on."""
-
-    name: Annotated[str, Until(9), Ignorable] = ""
-    topic_id: Annotated[Uuid, Since(10), Ignorable] = ZERO_UUID
-    partitions: list[OffsetFetchResponsePartitions]
-
-
 class OffsetFetchResponseGroup(Message):
     """Offsets of one group."""
 
     group_id: str
-    topics: list[OffsetFetchResponseTopics]
+    topics: list[OffsetsTopic[OffsetFetchResponsePartition]]
     error_code: Int16 = 0
 
 
@@ -238,7 +205,7 @@ class OffsetFetchResponse(Message, api_key=9, versions=(1, 10), flexible=6):
     """The response to OffsetFetchRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
-    topics: Annotated[list[OffsetFetchResponseTopic], Until(7)] = EMPTY
+    topics: Annotated[list[Topic[OffsetFetchResponsePartition]], Until(7)] = EMPTY
     error_code: Annotated[Int16, Since(2), Until(7), Ignorable] = 0
     groups: Annotated[list[OffsetFetchResponseGroup], Since(8)] = EMPTY
 
@@ -325,25 +292,11 @@ class DeleteGroupsResponse(Message, api_key=42, versions=(0, 2), flexible=2):
     results: list[DeletableGroupResult]
 
 
-class OffsetDeleteRequestTopic(Message):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[PartitionIndex]
-
-
 class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
     """Delete committed offsets of topics that the group is not subscribed to."""
 
     group_id: str
-    topics: list[OffsetDeleteRequestTopic]
-
-
-class TxnOffsetCommitResponseTopic(Message):
-    """The results for one topic, of TxnOffsetCommit and OffsetDelete."""
-
-    name: str
-    partitions: list[PartitionError]
+    topics: list[Topic[PartitionIndex]]
 
 
 class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
@@ -351,7 +304,7 @@ class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
 
     error_code: Int16
     throttle_time_ms: Int32 = 0
-    topics: list[TxnOffsetCommitResponseTopic] = EMPTY
+    topics: list[Topic[PartitionError]] = EMPTY
 
 
 class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import NamedPartitions, PartitionError, TopicPartitions
+from protocol.messages.common import NamedPartitions, PartitionError, Topic, TopicPartitions
 from protocol.schema import Ignorable, Int16, Int32, Int64, Message, Since
 
 
@@ -15,17 +15,10 @@ class DeleteRecordsPartition(Message):
     offset: Int64
 
 
-class DeleteRecordsTopic(Message):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[DeleteRecordsPartition]
-
-
 class DeleteRecordsRequest(Message, api_key=21, versions=(0, 2), flexible=2):
     """Delete the oldest records; the response waits until all live replicas have done so."""
 
-    topics: list[DeleteRecordsTopic]
+    topics: list[Topic[DeleteRecordsPartition]]
     timeout_ms: Int32
 
 
@@ -37,18 +30,11 @@ class DeleteRecordsPartitionResult(Message):
     error_code: Int16
 
 
-class DeleteRecordsTopicResult(Message):
-    """Partitions of one topic."""
-
-    name: str
-    partitions: list[DeleteRecordsPartitionResult]
-
-
 class DeleteRecordsResponse(Message, api_key=21, versions=(0, 2), flexible=2):
     """The response to DeleteRecordsRequest."""
 
     throttle_time_ms: Int32 = 0
-    topics: list[DeleteRecordsTopicResult]
+    topics: list[Topic[DeleteRecordsPartitionResult]]
 
 
 class DescribeLogDirsRequest(Message, api_key=35, versions=(1, 5), flexible=2):
@@ -66,19 +52,12 @@ class DescribeLogDirsPartition(Message):
     is_future_key: bool
 
 
-class DescribeLogDirsTopic(Message):
-    """Logs of one topic."""
-
-    name: str
-    partitions: list[DescribeLogDirsPartition]
-
-
 class DescribeLogDirsResult(Message):
     """One log directory; the sizes are of its file system, -1 if unknown."""
 
     error_code: Int16
     log_dir: str
-    topics: list[DescribeLogDirsTopic]
+    topics: list[Topic[DescribeLogDirsPartition]]
     total_bytes: Annotated[Int64, Since(4), Ignorable] = -1
     usable_bytes: Annotated[Int64, Since(4), Ignorable] = -1
     is_cordoned: Annotated[bool, Since(5), Ignorable] = False

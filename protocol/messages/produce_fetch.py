@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import Topic
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Records, Since, Tag, Until, Uuid
 
@@ -200,19 +201,12 @@ class ListOffsetsPartition(Message):
     timestamp: Int64
 
 
-class ListOffsetsTopic(Message):
-    """Partitions of one topic to query."""
-
-    name: str
-    partitions: list[ListOffsetsPartition]
-
-
 class ListOffsetsRequest(Message, api_key=2, versions=(1, 11), flexible=6):
     """Find offsets by timestamp. replica_id is -1 for a client."""
 
     replica_id: Int32 = -1
     isolation_level: Annotated[Int8, Since(2)] = 0
-    topics: list[ListOffsetsTopic]
+    topics: list[Topic[ListOffsetsPartition]]
     timeout_ms: Annotated[Int32, Since(10), Ignorable] = 0
 
 
@@ -226,18 +220,11 @@ class ListOffsetsPartitionResponse(Message):
     leader_epoch: Annotated[Int32, Since(4)] = -1
 
 
-class ListOffsetsTopicResponse(Message):
-    """The results for one topic."""
-
-    name: str
-    partitions: list[ListOffsetsPartitionResponse]
-
-
 class ListOffsetsResponse(Message, api_key=2, versions=(1, 11), flexible=6):
     """The response to ListOffsetsRequest."""
 
     throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
-    topics: list[ListOffsetsTopicResponse]
+    topics: list[Topic[ListOffsetsPartitionResponse]]
 
 
 class OffsetForLeaderPartition(Message):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import PartitionError, PartitionIndex
+from protocol.messages.common import PartitionError, PartitionIndex, TopicById
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Tag, Until, Uuid
 
@@ -89,19 +89,12 @@ class AlterPartitionRequestPartition(Message):
     partition_epoch: Int32
 
 
-class AlterPartitionRequestTopic(Message):
-    """A topic with partitions to alter."""
-
-    topic_id: Annotated[Uuid, Ignorable]
-    partitions: list[AlterPartitionRequestPartition]
-
-
 class AlterPartitionRequest(Message, api_key=56, versions=(2, 3), flexible=0):
     """A leader proposes new ISRs for its partitions."""
 
     broker_id: Int32
     broker_epoch: Int64 = -1
-    topics: list[AlterPartitionRequestTopic]
+    topics: list[TopicById[AlterPartitionRequestPartition]]
 
 
 class AlterPartitionResponsePartition(Message):
@@ -116,19 +109,12 @@ class AlterPartitionResponsePartition(Message):
     partition_epoch: Int32 = 0
 
 
-class AlterPartitionResponseTopic(Message):
-    """The results for one topic."""
-
-    topic_id: Annotated[Uuid, Ignorable]
-    partitions: list[AlterPartitionResponsePartition]
-
-
 class AlterPartitionResponse(Message, api_key=56, versions=(2, 3), flexible=0):
     """The response to AlterPartitionRequest."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
-    topics: list[AlterPartitionResponseTopic] = EMPTY
+    topics: list[TopicById[AlterPartitionResponsePartition]] = EMPTY
 
 
 class AllocateProducerIdsRequest(Message, api_key=67, versions=(0, 0), flexible=0):
@@ -147,18 +133,11 @@ class AllocateProducerIdsResponse(Message, api_key=67, versions=(0, 0), flexible
     producer_id_len: Int32
 
 
-class AssignReplicasToDirsTopic(Message):
-    """Replicas of one topic."""
-
-    topic_id: Uuid
-    partitions: list[PartitionIndex]
-
-
 class AssignReplicasToDirsDirectory(Message):
     """The replicas in one log directory."""
 
     id: Uuid
-    topics: list[AssignReplicasToDirsTopic]
+    topics: list[TopicById[PartitionIndex]]
 
 
 class AssignReplicasToDirsRequest(Message, api_key=73, versions=(0, 0), flexible=0):
@@ -169,18 +148,11 @@ class AssignReplicasToDirsRequest(Message, api_key=73, versions=(0, 0), flexible
     directories: list[AssignReplicasToDirsDirectory]
 
 
-class AssignReplicasToDirsTopicResponse(Message):
-    """The results for one topic."""
-
-    topic_id: Uuid
-    partitions: list[PartitionError]
-
-
 class AssignReplicasToDirsDirectoryResponse(Message):
     """The results for one log directory."""
 
     id: Uuid
-    topics: list[AssignReplicasToDirsTopicResponse]
+    topics: list[TopicById[PartitionError]]
 
 
 class AssignReplicasToDirsResponse(Message, api_key=73, versions=(0, 0), flexible=0):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
+from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint, QuorumTopic, Topic
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Records, Since, Tag, UInt16, Until, Uuid
 
@@ -30,19 +30,12 @@ class VoteRequestPartition(Message):
     pre_vote: Annotated[bool, Since(2)] = False
 
 
-class VoteRequestTopic(Message):
-    """The metadata topic."""
-
-    topic_name: str
-    partitions: list[VoteRequestPartition]
-
-
 class VoteRequest(Message, api_key=52, versions=(0, 2), flexible=0):
     """Request a vote or a pre-vote. `last_offset` is the candidate's log end offset."""
 
     cluster_id: str | None = None
     voter_id: Annotated[Int32, Since(1), Ignorable] = -1
-    topics: list[VoteRequestTopic]
+    topics: list[QuorumTopic[VoteRequestPartition]]
 
 
 class QuorumPartitionResponse(Message):
@@ -52,13 +45,6 @@ class QuorumPartitionResponse(Message):
     error_code: Int16 = 0
     leader_id: Int32
     leader_epoch: Int32
-
-
-class QuorumTopicResponse(Message):
-    """The metadata topic."""
-
-    topic_name: str
-    partitions: list[QuorumPartitionResponse]
 
 
 class VoteResponsePartition(Message):
@@ -71,18 +57,11 @@ class VoteResponsePartition(Message):
     vote_granted: bool
 
 
-class VoteResponseTopic(Message):
-    """The metadata topic."""
-
-    topic_name: str
-    partitions: list[VoteResponsePartition]
-
-
 class VoteResponse(Message, api_key=52, versions=(0, 2), flexible=0):
     """The response to VoteRequest."""
 
     error_code: Int16 = 0
-    topics: list[VoteResponseTopic] = EMPTY
+    topics: list[QuorumTopic[VoteResponsePartition]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
 
 
@@ -95,19 +74,12 @@ class BeginQuorumEpochPartition(Message):
     leader_epoch: Int32
 
 
-class BeginQuorumEpochTopic(Message):
-    """The metadata topic."""
-
-    topic_name: str
-    partitions: list[BeginQuorumEpochPartition]
-
-
 class BeginQuorumEpochRequest(Message, api_key=53, versions=(0, 1), flexible=1):
     """A new leader notifies a voter that does not fetch from it yet."""
 
     cluster_id: str | None = None
     voter_id: Annotated[Int32, Since(1), Ignorable] = -1
-    topics: list[BeginQuorumEpochTopic]
+    topics: list[QuorumTopic[BeginQuorumEpochPartition]]
     leader_endpoints: Annotated[list[ListenerEndpoint], Since(1), Ignorable] = EMPTY
 
 
@@ -115,7 +87,7 @@ class BeginQuorumEpochResponse(Message, api_key=53, versions=(0, 1), flexible=1)
     """The response to BeginQuorumEpochRequest."""
 
     error_code: Int16 = 0
-    topics: list[QuorumTopicResponse] = EMPTY
+    topics: list[QuorumTopic[QuorumPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
 
 
@@ -136,18 +108,11 @@ class EndQuorumEpochPartition(Message):
     preferred_candidates: Annotated[list[PreferredCandidate], Since(1), Ignorable] = EMPTY
 
 
-class EndQuorumEpochTopic(Message):
-    """The metadata topic."""
-
-    topic_name: str
-    partitions: list[EndQuorumEpochPartition]
-
-
 class EndQuorumEpochRequest(Message, api_key=54, versions=(0, 1), flexible=1):
     """A leader resigns, so that voters do not wait for the fetch timeout."""
 
     cluster_id: str | None = None
-    topics: list[EndQuorumEpochTopic]
+    topics: list[QuorumTopic[EndQuorumEpochPartition]]
     leader_endpoints: Annotated[list[ListenerEndpoint], Since(1), Ignorable] = EMPTY
 
 
@@ -155,7 +120,7 @@ class EndQuorumEpochResponse(Message, api_key=54, versions=(0, 1), flexible=1):
     """The response to EndQuorumEpochRequest."""
 
     error_code: Int16 = 0
-    topics: list[QuorumTopicResponse] = EMPTY
+    topics: list[QuorumTopic[QuorumPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
 
 
@@ -183,20 +148,13 @@ class FetchSnapshotPartition(Message):
     replica_directory_id: Annotated[Uuid, Since(1), Tag(0), Ignorable] = ZERO_UUID
 
 
-class FetchSnapshotTopic(Message):
-    """The metadata topic."""
-
-    name: str
-    partitions: list[FetchSnapshotPartition]
-
-
 class FetchSnapshotRequest(Message, api_key=59, versions=(0, 1), flexible=0):
     """Fetch a part of a snapshot from the leader."""
 
     cluster_id: Annotated[str | None, Tag(0)] = None
     replica_id: Int32 = -1
     max_bytes: Int32 = 0x7FFF_FFFF
-    topics: list[FetchSnapshotTopic]
+    topics: list[Topic[FetchSnapshotPartition]]
 
 
 class FetchSnapshotPartitionResponse(Message):
@@ -211,19 +169,12 @@ class FetchSnapshotPartitionResponse(Message):
     unaligned_records: Records
 
 
-class FetchSnapshotTopicResponse(Message):
-    """The metadata topic."""
-
-    name: str
-    partitions: list[FetchSnapshotPartitionResponse]
-
-
 class FetchSnapshotResponse(Message, api_key=59, versions=(0, 1), flexible=0):
     """The response to FetchSnapshotRequest."""
 
     throttle_time_ms: Annotated[Int32, Ignorable] = 0
     error_code: Int16 = 0
-    topics: list[FetchSnapshotTopicResponse] = EMPTY
+    topics: list[Topic[FetchSnapshotPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
 
 

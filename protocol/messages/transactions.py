@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import NamedPartitions, PartitionError, PartitionIndexes, TopicPartitions
-from protocol.messages.groups import TxnOffsetCommitResponseTopic
+from protocol.messages.common import NamedPartitions, PartitionError, PartitionIndexes, Topic, TopicPartitions
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Until
 
 
@@ -132,18 +131,11 @@ class WriteTxnMarkersRequest(Message, api_key=27, versions=(1, 2), flexible=1):
     markers: list[WritableTxnMarker]
 
 
-class WritableTxnMarkerTopicResult(Message):
-    """The results for one topic."""
-
-    name: str
-    partitions: list[PartitionError]
-
-
 class WritableTxnMarkerResult(Message):
     """The results for one transaction."""
 
     producer_id: Int64
-    topics: list[WritableTxnMarkerTopicResult]
+    topics: list[Topic[PartitionError]]
 
 
 class WriteTxnMarkersResponse(Message, api_key=27, versions=(1, 2), flexible=1):
@@ -161,13 +153,6 @@ class TxnOffsetCommitRequestPartition(Message):
     committed_metadata: str | None
 
 
-class TxnOffsetCommitRequestTopic(Message):
-    """Offsets of one topic."""
-
-    name: str
-    partitions: list[TxnOffsetCommitRequestPartition]
-
-
 class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
     """Commit offsets as part of a transaction."""
 
@@ -178,14 +163,14 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
     generation_id: Annotated[Int32, Since(3)] = -1
     member_id: Annotated[str, Since(3)] = ""
     group_instance_id: Annotated[str | None, Since(3)] = None
-    topics: list[TxnOffsetCommitRequestTopic]
+    topics: list[Topic[TxnOffsetCommitRequestPartition]]
 
 
 class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible=3):
     """The response to TxnOffsetCommitRequest."""
 
     throttle_time_ms: Int32 = 0
-    topics: list[TxnOffsetCommitResponseTopic]
+    topics: list[Topic[PartitionError]]
 
 
 class DescribeProducersRequest(Message, api_key=61, versions=(0, 0), flexible=0):
@@ -214,18 +199,11 @@ class DescribeProducersResponsePartition(Message):
     active_producers: list[DescribedProducer]
 
 
-class DescribeProducersResponseTopic(Message):
-    """The producers of a topic's partitions."""
-
-    name: str
-    partitions: list[DescribeProducersResponsePartition]
-
-
 class DescribeProducersResponse(Message, api_key=61, versions=(0, 0), flexible=0):
     """The response to DescribeProducersRequest."""
 
     throttle_time_ms: Int32 = 0
-    topics: list[DescribeProducersResponseTopic]
+    topics: list[Topic[DescribeProducersResponsePartition]]
 
 
 class DescribeTransactionsRequest(Message, api_key=65, versions=(0, 0), flexible=0):

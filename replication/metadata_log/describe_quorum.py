@@ -8,12 +8,11 @@ from __future__ import annotations
 from protocol.errors import ErrorCode
 from protocol.messages.cluster import (
     DescribedQuorum,
-    DescribedQuorumTopic,
     DescribeQuorumResponse,
-    QuorumListener,
     QuorumNode,
     QuorumReplica,
 )
+from protocol.messages.common import ListenerEndpoint, QuorumTopic
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.raft_wire import METADATA_TOPIC
 from replication.raft.quorum_state import QuorumState
@@ -64,10 +63,10 @@ def describe_quorum(state: QuorumState, image: MetadataImage, *, mono_ms: int, w
     nodes = [
         QuorumNode(
             node_id=node_id,
-            listeners=[QuorumListener(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
+            listeners=[ListenerEndpoint(name=e.listener, host=e.host, port=e.port) for e in controller.endpoints],
         )
         for node_id, controller in image.controllers.items()
         if node_id in voters
     ]
-    topic = DescribedQuorumTopic(topic_name=METADATA_TOPIC, partitions=[quorum])
+    topic = QuorumTopic(topic_name=METADATA_TOPIC, partitions=[quorum])
     return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[topic], nodes=nodes)

@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from protocol.api import APIS
 from protocol.errors import ErrorCode
-from protocol.messages import cluster, metadata, produce_fetch, raft
+from protocol.messages import cluster, common, metadata, produce_fetch, raft
 from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
 from protocol.schema import Message, blank
 from replication.raft import rpc_messages as rpc
@@ -152,13 +152,13 @@ def encode_response(request: Message, response: rpc.Response) -> Message:
             position=response.position,
             unaligned_records=response.chunk,
         )
-        topics: list[Any] = [raft.FetchSnapshotTopicResponse(name=METADATA_TOPIC, partitions=[chunk])]
+        topics: list[Any] = [common.Topic(name=METADATA_TOPIC, partitions=[chunk])]
     elif isinstance(response, rpc.VoteResponse):
         vote = raft.VoteResponsePartition(error_code=code, vote_granted=response.is_granted, **named)
-        topics = [raft.VoteResponseTopic(topic_name=METADATA_TOPIC, partitions=[vote])]
+        topics = [common.QuorumTopic(topic_name=METADATA_TOPIC, partitions=[vote])]
     else:
         partition = raft.QuorumPartitionResponse(error_code=code, **named)
-        topics = [raft.QuorumTopicResponse(topic_name=METADATA_TOPIC, partitions=[partition])]
+        topics = [common.QuorumTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
     return APIS[request.API_KEY].response(topics=topics, node_endpoints=_node_endpoints(raft.NodeEndpoint, leader))
 
 
@@ -237,7 +237,7 @@ def _encode_vote(vote: rpc.Vote, cluster_id: str) -> Message:
         last_offset=vote.end.offset,
         pre_vote=vote.is_pre_vote,
     )
-    topics = [raft.VoteRequestTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
+    topics = [common.QuorumTopic(topic_name=METADATA_TOPIC, partitions=[partition])]
     return raft.VoteRequest(cluster_id=cluster_id, voter_id=vote.recipient.node_id, topics=topics)
 
 
@@ -252,7 +252,7 @@ def _encode_epoch_request(request: rpc.BeginEpoch | rpc.EndEpoch, cluster_id: st
         return raft.BeginQuorumEpochRequest(
             cluster_id=cluster_id,
             voter_id=request.recipient.node_id,
-            topics=[raft.BeginQuorumEpochTopic(topic_name=METADATA_TOPIC, partitions=[begin])],
+            topics=[common.QuorumTopic(topic_name=METADATA_TOPIC, partitions=[begin])],
             leader_endpoints=endpoints,
         )
     candidates = request.preferred_candidates
@@ -265,7 +265,7 @@ def _encode_epoch_request(request: rpc.BeginEpoch | rpc.EndEpoch, cluster_id: st
             for key in candidates
         ],
     )
-    topics = [raft.EndQuorumEpochTopic(topic_name=METADATA_TOPIC, partitions=[end])]
+    topics = [common.QuorumTopic(topic_name=METADATA_TOPIC, partitions=[end])]
     return raft.EndQuorumEpochRequest(cluster_id=cluster_id, topics=topics, leader_endpoints=endpoints)
 
 
@@ -297,7 +297,7 @@ def _encode_fetch_snapshot(fetch: rpc.FetchSnapshot, cluster_id: str) -> Message
         position=fetch.position,
         replica_directory_id=fetch.replica.directory_id,
     )
-    topics = [raft.FetchSnapshotTopic(name=METADATA_TOPIC, partitions=[partition])]
+    topics = [common.Topic(name=METADATA_TOPIC, partitions=[partition])]
     return raft.FetchSnapshotRequest(
         cluster_id=cluster_id, replica_id=fetch.replica.node_id, max_bytes=fetch.max_bytes, topics=topics
     )

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
-from protocol.messages import produce_fetch
+from protocol.messages import common, produce_fetch
 from protocol.messages.produce_fetch import FetchRequest, FetchResponse, ListOffsetsRequest, ListOffsetsResponse
 from protocol.schema import Message
 from replication.completion import Completion
@@ -409,9 +409,7 @@ class ReplicaFetcher:
             return None
         return ListOffsetsRequest(
             replica_id=self._broker_id,
-            topics=[
-                produce_fetch.ListOffsetsTopic(name=name, partitions=partitions) for name, partitions in topics.items()
-            ],
+            topics=[common.Topic(name=name, partitions=partitions) for name, partitions in topics.items()],
         )
 
     def _process_offsets(self, response: ListOffsetsResponse, mono_ms: int) -> None:

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from protocol.messages.cluster import DescribeQuorumRequest, QuorumTopic
-from protocol.messages.common import PartitionIndex
+from protocol.messages.cluster import DescribeQuorumRequest
+from protocol.messages.common import PartitionIndex, QuorumTopic
 from protocol.messages.metadata import MetadataRequest
 from tests.support.raw_client import RawClient
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from protocol.codec import encode
-from protocol.schema import Message
+from protocol.schema import Message, Wire
 from tests.oracle.values import is_flexible
 from tests.support.sample_requests import Drawer
 
@@ -32,8 +32,8 @@ class _Messages(Drawer):
         super().__init__(rng)
         self._is_flexible = is_flexible
 
-    def message(self, cls: type[Message], version: int) -> Message:
-        made = super().message(cls, version)
+    def struct(self, struct: Wire, version: int) -> Message:
+        made = super().struct(struct, version)
         if self._is_flexible and self.rng.random() < 0.1:
             made.unknown_tagged_fields = {self.rng.randrange(50, 1000): self.rng.randbytes(3)}
         return made

@@ -13,7 +13,7 @@ from hypothesis.strategies import SearchStrategy
 
 import protocol.messages
 from protocol.messages import stored_records
-from protocol.schema import Field, Message, Wire, blank, fields_of
+from protocol.schema import Field, Message, Wire, blank, wire_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
 # Around the lengths whose encoding needs another byte.
@@ -50,7 +50,7 @@ NO_LIMITS = Limits()
 @functools.cache
 def messages(cls: type[Message], version: int, limits: Limits = NO_LIMITS) -> SearchStrategy[Message]:
     """Messages of one class with values for the fields of the version."""
-    return _structs(cls, version, is_flexible(cls, version), limits)
+    return _structs(wire_of(cls), version, is_flexible(cls, version), limits)
 
 
 def is_flexible(cls: type[Message], version: int) -> bool:
@@ -58,15 +58,16 @@ def is_flexible(cls: type[Message], version: int) -> bool:
 
 
 @functools.cache
-def _structs(cls: type[Message], version: int, flexible: bool, limits: Limits) -> SearchStrategy[Message]:
-    fields = {field.name: _field(field, version, flexible, limits) for field in fields_of(cls) if field.is_in(version)}
+def _structs(wire: Wire, version: int, flexible: bool, limits: Limits) -> SearchStrategy[Message]:
+    fields = {field.name: _field(field, version, flexible, limits) for field in wire.fields if field.is_in(version)}
     tags = st.none()
     if flexible and limits.with_unknown_tags:
         few = st.dictionaries(st.integers(50, 2**31 - 2), st.binary(max_size=5), min_size=1, max_size=2)
         tags = st.one_of(st.none(), st.none(), st.none(), few)
 
     def make(values: dict[str, Any], unknown: dict[int, bytes] | None) -> Message:
-        message = cls(**values)
+        assert wire.message is not None
+        message = wire.message(**values)
         message.unknown_tagged_fields = unknown
         return message
 
@@ -110,8 +111,7 @@ def _values(wire: Wire, version: int, flexible: bool, limits: Limits) -> SearchS
         if wire.element.kind == "fixed":
             return st.one_of(few, few, st.lists(_numbers(wire.element.code), min_size=8, max_size=11))
         return few
-    assert wire.message is not None
-    return _structs(wire.message, version, flexible, limits)
+    return _structs(wire, version, flexible, limits)
 
 
 @functools.cache

@@ -32,7 +32,7 @@ from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription, ListGroupsResponse
 from protocol.messages.transactions import ListTransactionsResponse
-from protocol.schema import EMPTY, Message, blank, fields_of
+from protocol.schema import EMPTY, Message, Wire, blank, fields_of, wire_of
 
 _UUID = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|^[0-9A-Za-z_][0-9A-Za-z_-]{21}$")
 _CLASSES = {api.request.__name__.removesuffix("Request"): api.request for api in APIS.values()}
@@ -219,7 +219,7 @@ class Runner:
             field = next((field for field in fields_of(cls) if field.name == key), None)
             if field is not None and field.is_in(version):
                 values.setdefault(key, default)
-        return _build(cls, values)
+        return _build(wire_of(cls), values)
 
     def _value(self, node: ast.expr) -> Any:
         if isinstance(node, ast.Constant):
@@ -239,7 +239,7 @@ class Runner:
         values = {str(keyword.arg): self._value(keyword.value) for keyword in node.keywords}
         if node.func.id in _EMBEDDED:
             version = values.pop("version", 1)
-            return version.to_bytes(2, "big") + encode(_build(_EMBEDDED[node.func.id], values), version)
+            return version.to_bytes(2, "big") + encode(_build(wire_of(_EMBEDDED[node.func.id]), values), version)
         return values
 
     # ---- answers
@@ -309,14 +309,15 @@ def _split(fields: str) -> list[str]:
     return [field for field in found if field]
 
 
-def _build(cls: type[Message], values: dict[str, Any]) -> Message:
+def _build(struct: Wire, values: dict[str, Any]) -> Message:
     """A message from plain values."""
     built: dict[str, Any] = {}
-    for field in fields_of(cls):
+    for field in struct.fields:
         if field.name in values:
             value = values[field.name]
-            nested = field.wire.element.message if field.wire.element is not None else None
-            if nested is not None and value is not None:
+            nested = field.wire.element
+            if nested is not None and nested.kind == "struct" and value is not None:
                 value = [_build(nested, item) for item in value]
             built[field.name] = value
-    return blank(cls, **built)
+    assert struct.message is not None
+    return blank(struct.message, **built)

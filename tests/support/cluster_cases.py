@@ -6,7 +6,7 @@ Rows are named by topic-partition, user, or the parts of an entity; a row withou
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages import cluster, quotas_scram
+from protocol.messages import cluster, common, quotas_scram
 from protocol.messages.common import TopicPartitions
 from protocol.messages.stored_records import EntityData
 from tests.support.admin_cases import INVALID_ASSIGNMENT, INVALID_REQUEST, NONE, UNKNOWN_TOPIC, Answer, Case
@@ -45,7 +45,7 @@ _NO_BROKER = "The manual partition assignment includes broker {}, but no such br
 
 def _reassign(wanted: dict[str, list[tuple[int, list[int] | None]]], answer: Answer, *, may_grow: bool = True) -> Case:
     topics = [
-        cluster.ReassignableTopic(
+        common.Topic(
             name=name, partitions=[cluster.ReassignablePartition(partition_index=i, replicas=r) for i, r in partitions]
         )
         for name, partitions in wanted.items()

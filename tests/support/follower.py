@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
-from protocol.messages import metadata, quorum
+from protocol.messages import common, metadata, quorum
 from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.produce_fetch import FetchRequest, PartitionData
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
@@ -156,7 +156,7 @@ class Follower:
         request = quorum.AlterPartitionRequest(
             broker_id=self.broker_id,
             broker_epoch=changes.get("broker_epoch", self.epoch),
-            topics=[quorum.AlterPartitionRequestTopic(topic_id=topic_id, partitions=[partition])],
+            topics=[common.TopicById(topic_id=topic_id, partitions=[partition])],
         )
         answer = self.controller.ask(request, version)
         if answer.error_code:

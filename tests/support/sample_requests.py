@@ -12,7 +12,7 @@ from typing import Any
 
 from protocol.api import APIS
 from protocol.records import BatchBuilder
-from protocol.schema import Field, Message, Wire, fields_of
+from protocol.schema import Field, Message, Wire, wire_of
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TOPICS = ("plain", "compacted", "nowhere", "", "a" * 249, "a" * 250, ".", "no name", "é")
@@ -46,14 +46,19 @@ class Drawer:
 
     def message(self, cls: type[Message], version: int) -> Message:
         """A message of this class; optional fields are sometimes missing."""
+        return self.struct(wire_of(cls), version)
+
+    def struct(self, struct: Wire, version: int) -> Message:
+        """A message or nested struct of this type."""
         values: dict[str, Any] = {}
-        for field in fields_of(cls):
+        for field in struct.fields:
             if not field.is_in(version) or (field.has_default and self.rng.random() < 0.25):
                 continue
             may_be_none = field.is_nullable_in(version) or (field.tag is not None and field.wire.kind == "struct")
             is_none = may_be_none and self.rng.random() < 0.25
             values[field.name] = None if is_none else self.value(field, field.wire, version)
-        return cls(**values)
+        assert struct.message is not None
+        return struct.message(**values)
 
     def value(self, field: Field, wire: Wire, version: int) -> Any:
         """A value for a field or array element."""
@@ -68,8 +73,7 @@ class Drawer:
         if wire.kind == "array":
             assert wire.element is not None
             return [self.value(field, wire.element, version) for _ in range(self.rng.choice((0, 1, 1, 1, 2, 3)))]
-        assert wire.message is not None
-        return self.message(wire.message, version)
+        return self.struct(wire, version)
 
     def number(self, name: str, code: str) -> Any:
         """Mostly small numbers; short timeouts."""

@@ -17,7 +17,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages import cluster
+from protocol.messages import cluster, common
 from protocol.primitives import ZERO_UUID
 from protocol.schema import Message, blank
 from replication.completion import Completion
@@ -124,7 +124,7 @@ def _reassignment_error(
 ) -> cluster.AlterPartitionReassignmentsResponse:
     """The same error for all partitions."""
     topics = [
-        cluster.ReassignableTopicResponse(
+        common.Topic(
             name=topic.name,
             partitions=[
                 cluster.ReassignablePartitionResponse(
@@ -148,10 +148,10 @@ def _clear_directories(answer: cluster.DescribeQuorumResponse) -> cluster.Descri
     return answer
 
 
-def _unknown_topic(topic: cluster.QuorumTopic) -> cluster.DescribedQuorumTopic:
+def _unknown_topic(topic: common.QuorumTopic[common.PartitionIndex]) -> common.QuorumTopic[cluster.DescribedQuorum]:
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     partitions = [
         blank(cluster.DescribedQuorum, partition_index=one.partition_index, error_code=code, error_message=_NOT_HERE)
         for one in topic.partitions
     ]
-    return cluster.DescribedQuorumTopic(topic_name=topic.topic_name, partitions=partitions)
+    return common.QuorumTopic(topic_name=topic.topic_name, partitions=partitions)

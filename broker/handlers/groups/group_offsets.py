@@ -30,11 +30,11 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
+from protocol.messages.common import PartitionError, Topic
 from protocol.messages.groups import (
     OffsetCommitRequest,
-    OffsetCommitRequestTopic,
+    OffsetCommitRequestPartition,
     OffsetCommitResponse,
-    OffsetCommitResponseTopic,
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
@@ -43,10 +43,7 @@ from protocol.messages.groups import (
     OffsetFetchResponse,
     OffsetFetchResponseGroup,
     OffsetFetchResponsePartition,
-    OffsetFetchResponsePartitions,
-    OffsetFetchResponseTopic,
-    OffsetFetchResponseTopics,
-    TxnOffsetCommitResponseTopic,
+    OffsetsTopic,
 )
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
 from protocol.records import NO_SEQUENCE
@@ -87,7 +84,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         """Handle OffsetCommit."""
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
             return completed(commit_response(request, ErrorCode.GROUP_AUTHORIZATION_FAILED))
-        failed: list[OffsetCommitResponseTopic] = []
+        failed: list[OffsetsTopic[PartitionError]] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_commits(context, topic, failed)]
         if not request.topics:
             return completed(OffsetCommitResponse(topics=failed))
@@ -99,7 +96,10 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         return committed.map(partial(_with_failed, failed)) if failed else committed
 
     def _keep_valid_commits(
-        self, context: RequestContext, topic: OffsetCommitRequestTopic, failed: list[OffsetCommitResponseTopic]
+        self,
+        context: RequestContext,
+        topic: OffsetsTopic[OffsetCommitRequestPartition],
+        failed: list[OffsetsTopic[PartitionError]],
     ) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left. Sets name and id."""
         topic_image = self._resolve_topic(context, topic, self._image())
@@ -112,11 +112,14 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         missing = _take_missing(topic, () if topic_image is None or error else topic_image.partitions)
         if missing or error:  # a valid topic without partitions is not in the response
             results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            failed.append(OffsetCommitResponseTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
+            failed.append(OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return bool(topic.partitions)
 
     def _resolve_topic(
-        self, context: RequestContext, topic: OffsetCommitRequestTopic | OffsetFetchRequestTopics, image: MetadataImage
+        self,
+        context: RequestContext,
+        topic: OffsetsTopic[OffsetCommitRequestPartition] | OffsetFetchRequestTopics,
+        image: MetadataImage,
     ) -> TopicImage | None:
         """Set the missing name or id of a topic."""
         if context.api_version >= 10:
@@ -137,7 +140,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         error = self._txn_error(context, request)
         if error is not _NONE:
             return completed(txn_commit_response(request, error))
-        failed: list[TxnOffsetCommitResponseTopic] = []
+        failed: list[Topic[PartitionError]] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.topics:
             return completed(TxnOffsetCommitResponse(topics=failed))
@@ -184,9 +187,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         topic_ids = {topic.name: topics[topic.name].topic_id for topic in request.topics}
         return coordinator.commit_transactional(request, topic_ids, context.wall_ms)
 
-    def _keep_valid_partitions(
-        self, context: RequestContext, topic: Any, failed: list[TxnOffsetCommitResponseTopic]
-    ) -> bool:
+    def _keep_valid_partitions(self, context: RequestContext, topic: Any, failed: list[Topic[PartitionError]]) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
         topic_image = self._image().topics_by_name.get(topic.name)
         error = self._denial(context, Operation.READ, Resource.TOPIC, topic.name)
@@ -194,7 +195,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         missing = _take_missing(topic, existing)
         if missing:
             results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-            failed.append(TxnOffsetCommitResponseTopic(name=topic.name, partitions=results))
+            failed.append(Topic(name=topic.name, partitions=results))
         return bool(topic.partitions)
 
     # ------------------------------------------------------------ fetch
@@ -212,7 +213,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
 
         def fetch(coordinator: GroupCoordinator) -> OffsetFetchResponseGroup:
             image = self._image()
-            failed: list[OffsetFetchResponseTopics] = []
+            failed: list[OffsetsTopic[OffsetFetchResponsePartition]] = []
             if group.topics is not None:
                 group.topics = [topic for topic in group.topics if self._can_fetch(context, topic, image, failed)]
             answer = coordinator.fetch(group, is_stable=is_stable)
@@ -237,7 +238,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         context: RequestContext,
         topic: OffsetFetchRequestTopics,
         image: MetadataImage,
-        failed: list[OffsetFetchResponseTopics],
+        failed: list[OffsetsTopic[OffsetFetchResponsePartition]],
     ) -> bool:
         topic_image = self._resolve_topic(context, topic, image)
         if topic_image is None and context.api_version >= 10:
@@ -254,7 +255,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         """Handle OffsetDelete."""
         if not self._is_authorized(context, Operation.DELETE, Resource.GROUP, request.group_id):
             return completed(OffsetDeleteResponse(error_code=ErrorCode.GROUP_AUTHORIZATION_FAILED))
-        failed: list[TxnOffsetCommitResponseTopic] = []
+        failed: list[Topic[PartitionError]] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.group_id:
             return completed(OffsetDeleteResponse(error_code=ErrorCode.INVALID_GROUP_ID))
@@ -286,16 +287,16 @@ def _error_group(group_id: str, error: ErrorCode) -> OffsetFetchResponseGroup:
     return OffsetFetchResponseGroup(group_id=group_id, topics=[], error_code=error)
 
 
-def _fetch_errors(topic: OffsetFetchRequestTopics, error: int) -> OffsetFetchResponseTopics:
+def _fetch_errors(topic: OffsetFetchRequestTopics, error: int) -> OffsetsTopic[OffsetFetchResponsePartition]:
     """The same error for all partitions of a topic."""
     partitions = [
-        OffsetFetchResponsePartitions(partition_index=index, committed_offset=-1, metadata="", error_code=error)
+        OffsetFetchResponsePartition(partition_index=index, committed_offset=-1, metadata="", error_code=error)
         for index in topic.partition_indexes
     ]
-    return OffsetFetchResponseTopics(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
+    return OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=partitions)
 
 
-def _set_topic_id(topic: OffsetFetchResponseTopics, image: MetadataImage) -> bool:
+def _set_topic_id(topic: OffsetsTopic[OffsetFetchResponsePartition], image: MetadataImage) -> bool:
     """Set the topic id; False if the topic is deleted."""
     topic_image = image.topics_by_name.get(topic.name)
     if topic_image is None:
@@ -317,7 +318,7 @@ def _offset_fetch_response(
     if answer.error_code != _NONE:
         answer.topics = [_fetch_errors(topic, answer.error_code) for topic in groups[0].topics or ()]
     topics = [
-        OffsetFetchResponseTopic(
+        Topic(
             name=topic.name,
             partitions=[
                 OffsetFetchResponsePartition(

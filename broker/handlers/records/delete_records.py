@@ -17,11 +17,11 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.common import Topic
 from protocol.messages.logs import (
     DeleteRecordsPartitionResult,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
-    DeleteRecordsTopicResult,
 )
 from replication.completion import Completion
 from replication.metadata.topic_names import INTERNAL_TOPICS
@@ -95,7 +95,7 @@ class _PendingDelete(DelayedOperation):
         )
         self.results[topic, index] = answer
         if not self.response.topics or self.response.topics[-1].name != topic:
-            self.response.topics.append(DeleteRecordsTopicResult(name=topic, partitions=[]))
+            self.response.topics.append(Topic(name=topic, partitions=[]))
         self.response.topics[-1].partitions.append(answer)
         if error_code == ErrorCode.NONE:
             answer.error_code = ErrorCode.REQUEST_TIMED_OUT

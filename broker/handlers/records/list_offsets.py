@@ -20,12 +20,12 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.common import Topic
 from protocol.messages.produce_fetch import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
-    ListOffsetsTopicResponse,
     OffsetForLeaderEpochEpochEndOffset,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
@@ -94,7 +94,7 @@ class ListOffsetsHandler(AuthorizingHandlers):
                 elif not refusal:
                     find = partial(_find, ctx.api_version, requested, isolation, answer, leader_only=leader_only)
                     lookups.append(self._look_up(ctx, topic.name, requested.partition_index, find, answer))
-            response.topics.append(ListOffsetsTopicResponse(name=topic.name, partitions=answers))
+            response.topics.append(Topic(name=topic.name, partitions=answers))
         return all_done(lookups).map(lambda _: response)
 
     # ------------------------------------------------------------ OffsetForLeaderEpoch

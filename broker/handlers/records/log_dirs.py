@@ -15,7 +15,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.common import PartitionError
+from protocol.messages.common import PartitionError, Topic
 from protocol.messages.logs import (
     AlterReplicaLogDirsRequest,
     AlterReplicaLogDirsResponse,
@@ -24,7 +24,6 @@ from protocol.messages.logs import (
     DescribeLogDirsRequest,
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
-    DescribeLogDirsTopic,
 )
 from replication.completion import Completion, all_done
 from replication.io_executor import IoExecutor, IoResult
@@ -125,9 +124,9 @@ class LogDirsHandler(AuthorizingHandlers):
         broker = self._replicas.image.brokers.get(self._replicas.broker_id)
         cordoned = () if broker is None else broker.cordoned_directories or ()
         result.is_cordoned = self._log_manager.directories[path].directory_id in cordoned
-        topics: dict[str, DescribeLogDirsTopic] = {}
+        topics: dict[str, Topic[DescribeLogDirsPartition]] = {}
         for log in self._logs_in(path, requested):
-            topic = topics.setdefault(log.topic, DescribeLogDirsTopic(name=log.topic, partitions=[]))
+            topic = topics.setdefault(log.topic, Topic(name=log.topic, partitions=[]))
             topic.partitions.append(self._describe_log(log, usage))
         result.topics = list(topics.values())
 

@@ -20,7 +20,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import transactions
+from protocol.messages import common, transactions
 from protocol.messages.common import PartitionError
 from replication.completion import Completion, all_done
 from replication.metadata.topic_names import check_topic_name
@@ -71,7 +71,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
                 partitions = [
                     PartitionError(partition_index=index, error_code=refusal) for index in topic.partition_indexes
                 ]
-                result.topics.append(transactions.WritableTxnMarkerTopicResult(name=topic.name, partitions=partitions))
+                result.topics.append(common.Topic(name=topic.name, partitions=partitions))
                 if is_allowed and marker.producer_id >= 0 and marker.epoch >= 0:
                     waiting += [(marker, (topic.name, result.partition_index), result) for result in partitions]
 
@@ -101,7 +101,7 @@ class TxnMarkersHandler(AuthorizingHandlers):
                 )
                 for index in topic.partition_indexes
             ]
-            response.topics.append(transactions.DescribeProducersResponseTopic(name=topic.name, partitions=partitions))
+            response.topics.append(common.Topic(name=topic.name, partitions=partitions))
             if refusal is None:
                 waiting += [((topic.name, result.partition_index), result) for result in partitions]
 

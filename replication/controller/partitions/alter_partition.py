@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode
-from protocol.messages import quorum
+from protocol.messages import common, quorum
 from protocol.messages.stored_records import PartitionChangeRecord
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import can_lead, topic_rules
@@ -36,8 +36,11 @@ def alter_partitions(
 
 
 def _topic(
-    context: DecisionContext, broker_id: int, requested: quorum.AlterPartitionRequestTopic, records: list[Versioned]
-) -> quorum.AlterPartitionResponseTopic:
+    context: DecisionContext,
+    broker_id: int,
+    requested: common.TopicById[quorum.AlterPartitionRequestPartition],
+    records: list[Versioned],
+) -> common.TopicById[quorum.AlterPartitionResponsePartition]:
     topic = context.image.topics_by_id.get(requested.topic_id)
     results = []
     for wanted in requested.partitions:
@@ -48,7 +51,7 @@ def _topic(
         results.append(result)
         if change is not None:
             records.append((change, partition_version(context.image.metadata_version)))
-    return quorum.AlterPartitionResponseTopic(topic_id=requested.topic_id, partitions=results)
+    return common.TopicById(topic_id=requested.topic_id, partitions=results)
 
 
 def _partition(

@@ -9,7 +9,7 @@ NOT HERE The request (`broker/peers/assignments_manager.py`), offline directorie
 from __future__ import annotations
 
 from protocol.errors import ErrorCode
-from protocol.messages import quorum
+from protocol.messages import common, quorum
 from protocol.messages.common import PartitionError
 from protocol.messages.stored_records import PartitionChangeRecord
 from replication.controller.decision_context import DecisionContext
@@ -44,9 +44,9 @@ def _topic(
     context: DecisionContext,
     broker_id: int,
     directory: bytes,
-    requested: quorum.AssignReplicasToDirsTopic,
+    requested: common.TopicById[common.PartitionIndex],
     records: list[Versioned],
-) -> quorum.AssignReplicasToDirsTopicResponse:
+) -> common.TopicById[common.PartitionError]:
     topic = context.image.topics_by_id.get(requested.topic_id)
     rules = None if topic is None else topic_rules(context, topic)
     results = []
@@ -65,7 +65,7 @@ def _topic(
             if record is not None:
                 records.append((record, partition_version(context.image.metadata_version)))
         results.append(PartitionError(partition_index=index, error_code=code))
-    return quorum.AssignReplicasToDirsTopicResponse(topic_id=requested.topic_id, partitions=results)
+    return common.TopicById(topic_id=requested.topic_id, partitions=results)
 
 
 def _change(

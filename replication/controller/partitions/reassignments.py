@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import cluster
+from protocol.messages import cluster, common
 from protocol.messages.stored_records import PartitionChangeRecord
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.assignments import (
@@ -49,7 +49,7 @@ def alter_reassignments(
             else:
                 records += [] if change is None else [(change, version)]
             results.append(result)
-        responses.append(cluster.ReassignableTopicResponse(name=topic.name, partitions=results))
+        responses.append(common.Topic(name=topic.name, partitions=results))
     response = cluster.AlterPartitionReassignmentsResponse(
         allow_replication_factor_change=request.allow_replication_factor_change,
         error_code=ErrorCode.NONE,
@@ -138,7 +138,7 @@ def list_reassignments(
         topic = image.topics_by_name.get(name)
         ongoing = [] if topic is None else _ongoing(topic, indexes)
         if ongoing:
-            topics.append(cluster.OngoingTopicReassignment(name=name, partitions=ongoing))
+            topics.append(common.Topic(name=name, partitions=ongoing))
     return cluster.ListPartitionReassignmentsResponse(error_code=ErrorCode.NONE, topics=topics)
 
 

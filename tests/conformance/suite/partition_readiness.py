@@ -5,8 +5,9 @@ Apache Kafka answers CreateTopics before it creates the partitions (docs/conform
 
 from __future__ import annotations
 
+from protocol.messages.common import Topic
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest, ListOffsetsTopic
+from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -34,5 +35,5 @@ def _served(bootstrap: str, topic: str) -> set[int]:
 def _that_answer(leader: str, topic: str, partitions: list[int]) -> set[int]:
     query = [ListOffsetsPartition(partition_index=index, timestamp=LATEST) for index in partitions]
     with RawClient(leader) as client:
-        response = client.ask(ListOffsetsRequest(topics=[ListOffsetsTopic(name=topic, partitions=query)]), 6)
+        response = client.ask(ListOffsetsRequest(topics=[Topic(name=topic, partitions=query)]), 6)
     return {one.partition_index for one in response.topics[0].partitions if one.error_code == 0}

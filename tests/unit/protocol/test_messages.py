@@ -12,7 +12,7 @@ import pytest
 
 from protocol.api import APIS
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Field, Message, Wire, fields_of
+from protocol.schema import Field, Message, Wire, fields_of, wire_of
 from replication.metadata.metadata_records import RECORD_TYPES
 from tests.oracle.values import CLASSES, MESSAGES, version_id
 from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
@@ -64,14 +64,13 @@ def test_every_field_equals_kafkas(cls: type[Message]) -> None:
     """Order, type, versions, nullability, tag, default and ignorability of each field."""
     schema = kafka_schemas()[cls.__name__]
     shared = {struct["name"]: struct["fields"] for struct in schema.get("commonStructs", ())}
-    assert_fields(cls, schema["fields"], shared, set(range(cls.MIN_VERSION, cls.MAX_VERSION + 1)))
+    assert_fields(wire_of(cls), schema["fields"], shared, set(range(cls.MIN_VERSION, cls.MAX_VERSION + 1)))
 
 
-def assert_fields(
-    cls: type[Message], schemas: list[dict[str, Any]], shared: dict[str, Any], versions: set[int]
-) -> None:
+def assert_fields(struct: Wire, schemas: list[dict[str, Any]], shared: dict[str, Any], versions: set[int]) -> None:
     """Compares a struct in those versions of its message that have it."""
-    fields = fields_of(cls)
+    cls, fields = struct.message, struct.fields
+    assert cls is not None
     assert [field.name.replace("_", "") for field in fields] == [schema["name"].lower() for schema in schemas]
     for field, schema in zip(fields, schemas, strict=True):
         where = f"{cls.__name__}.{field.name}"
@@ -84,10 +83,15 @@ def assert_fields(
         assert wire_name(field.wire) == kafka_name(schema["type"]), where
         assert (field.wire.kind == "array") is schema["type"].startswith("[]"), where
         assert_default(cls, field, schema)
-        inner = (field.wire.element or field.wire).message
-        if inner is not None:
+        inner = _innermost(field.wire)
+        if inner.kind == "struct":
             kind = schema["type"].removeprefix("[]")
             assert_fields(inner, schema.get("fields") or shared[kind], shared, carried)
+
+
+def _innermost(wire: Wire) -> Wire:
+    """The type of an array's elements, or the type itself."""
+    return wire.element if wire.kind == "array" and wire.element is not None else wire
 
 
 def assert_default(cls: type[Message], field: Field, schema: dict[str, Any]) -> None:
@@ -119,7 +123,7 @@ def in_range(text: str) -> set[int]:
 
 def wire_name(wire: Wire) -> str:
     """Kafka's name of a type; all structs are "struct"."""
-    wire = wire.element or wire
+    wire = _innermost(wire)
     names = {"?": "bool", "b": "int8", "h": "int16", "H": "uint16", "i": "int32", "q": "int64"} | {
         "d": "float64",
         "16s": "uuid",
@@ -159,12 +163,10 @@ def test_every_message_is_in_its_table() -> None:
 
 
 def test_nested_structs_are_used() -> None:
-    held, waiting = set(), [cls for cls in CLASSES if cls.MAX_VERSION >= 0]
+    held, waiting = set(), [wire_of(cls) for cls in CLASSES if cls.MAX_VERSION >= 0]
     while waiting:
-        cls = waiting.pop()
-        held.add(cls)
-        for field in fields_of(cls):
-            inner = field.wire.message or (field.wire.element and field.wire.element.message)
-            if inner and inner not in held:
-                waiting.append(inner)
+        struct = waiting.pop()
+        held.add(struct.message)
+        inner = [_innermost(field.wire) for field in struct.fields]
+        waiting += [wire for wire in inner if wire.kind == "struct"]
     assert set(CLASSES) == held

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from typing import Annotated
+from typing import Annotated, Generic
 
 import pytest
 
@@ -16,6 +16,7 @@ from protocol.schema import (
     Int32,
     Message,
     Nullable,
+    P,
     Since,
     Tag,
     Until,
@@ -48,6 +49,20 @@ class Pouch(Message, versions=(0, 0)):
 
     pebble: Pebble
     label: str | None
+
+
+class Heap(Message, Generic[P]):
+    """A generic struct."""
+
+    name: str
+    things: list[P]
+
+
+class Hoard(Message, versions=(0, 0)):
+    """A message that uses it with two classes."""
+
+    pebbles: list[Heap[Pebble]]
+    pouches: Annotated[list[Heap[Pouch]] | None, Nullable(0)]
 
 
 def test_the_constructor_takes_keywords_and_sets_defaults() -> None:
@@ -105,6 +120,16 @@ def test_each_version_encodes_its_fields() -> None:
     bag.label = None
     assert encode(bag, 4) == b"\3me\3\1\0\4red\1\0\0\0\6\0\1\0\5\0\0\0\5\0"
     assert decode(Bag, 4, encode(bag, 4)) == bag
+
+
+def test_a_field_names_the_class_in_a_generic_struct() -> None:
+    heap, pouch = Heap(name="h", things=[Pebble(weight=5)]), Pouch(pebble=Pebble(weight=6), label="l")
+    hoard = Hoard(pebbles=[heap], pouches=[Heap(name="p", things=[pouch])])
+    frame = encode(hoard, 0)
+    assert frame == b"\0\0\0\1\0\1h\0\0\0\1\0\0\0\5" + b"\0\0\0\1\0\1p\0\0\0\1\0\0\0\6\0\1l"
+    assert decode(Hoard, 0, frame) == hoard
+    assert decode(Hoard, 0, encode(Hoard(pebbles=[], pouches=None), 0)) == Hoard(pebbles=[], pouches=None)
+    assert blank(Heap) == Heap(name="", things=[])
 
 
 def test_a_field_that_the_version_lacks_decodes_to_its_default() -> None:

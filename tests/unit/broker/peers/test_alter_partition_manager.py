@@ -9,7 +9,7 @@ import pytest
 
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from protocol.errors import ErrorCode
-from protocol.messages import quorum
+from protocol.messages import common, quorum
 from replication.completion import Completion
 from replication.timer_queue import TimerQueue
 
@@ -73,7 +73,7 @@ def answer(code: ErrorCode, top: ErrorCode = ErrorCode.NONE) -> quorum.AlterPart
     if top:
         return quorum.AlterPartitionResponse(error_code=top)
     partitions = [quorum.AlterPartitionResponsePartition(partition_index=4, error_code=code)]
-    topics = [quorum.AlterPartitionResponseTopic(topic_id=b"T" * 16, partitions=partitions)]
+    topics = [common.TopicById(topic_id=b"T" * 16, partitions=partitions)]
     return quorum.AlterPartitionResponse(error_code=ErrorCode.NONE, topics=topics)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages import produce_fetch
+from protocol.messages import common, produce_fetch
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest, PartitionData
 from replication.completion import Completion, completed
 from replication.partition.follower_log import LeaderOffsets
@@ -160,9 +160,7 @@ def answer_offset_query(rig: Rig, timestamp: int, offset: int, code: ErrorCode =
     assert isinstance(request, ListOffsetsRequest)
     assert (request.replica_id, request.topics[0].partitions[0].timestamp) == (1, timestamp)
     found = produce_fetch.ListOffsetsPartitionResponse(partition_index=0, error_code=code, offset=offset)
-    response = produce_fetch.ListOffsetsResponse(
-        topics=[produce_fetch.ListOffsetsTopicResponse(name="t", partitions=[found])]
-    )
+    response = produce_fetch.ListOffsetsResponse(topics=[common.Topic(name="t", partitions=[found])])
     rig.fetcher.on_response(response, rig.now_ms, 0)
 
 

@@ -18,10 +18,9 @@ from broker.coordinators.transactions.transaction_verification import (
 )
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
 from protocol.errors import ErrorCode
-from protocol.messages.common import PartitionError
+from protocol.messages.common import PartitionError, Topic
 from protocol.messages.transactions import (
     WritableTxnMarkerResult,
-    WritableTxnMarkerTopicResult,
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
@@ -272,7 +271,7 @@ def test_markers_of_other_leaders_are_one_request_each(rig: Rig) -> None:
         PartitionError(partition_index=0, error_code=0),
         PartitionError(partition_index=1, error_code=ErrorCode.KAFKA_STORAGE_ERROR),
     ]
-    of_topic = WritableTxnMarkerTopicResult(name="two", partitions=results)
+    of_topic = Topic(name="two", partitions=results)
     of_producer = WritableTxnMarkerResult(producer_id=7, topics=[of_topic])
     response.complete(WriteTxnMarkersResponse(markers=[of_producer]))
     lost.complete(None)

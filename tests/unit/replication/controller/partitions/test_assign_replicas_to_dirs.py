@@ -10,7 +10,7 @@ import pytest
 
 from broker.peers.assignments_manager import AssignmentsManager
 from protocol.errors import ErrorCode
-from protocol.messages import quorum
+from protocol.messages import common, quorum
 from protocol.messages.common import PartitionIndex
 from replication.completion import Completion
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
@@ -32,7 +32,7 @@ E = ErrorCode
 def assign(
     image: MetadataImage, topic_id: bytes, index: int, directory: bytes, *, broker: int = 1, epoch: int = 1
 ) -> Any:
-    topic = quorum.AssignReplicasToDirsTopic(topic_id=topic_id, partitions=[PartitionIndex(partition_index=index)])
+    topic = common.TopicById(topic_id=topic_id, partitions=[PartitionIndex(partition_index=index)])
     request = quorum.AssignReplicasToDirsRequest(
         broker_id=broker,
         broker_epoch=epoch,

@@ -1,16 +1,15 @@
 """The table of APIs: the request and response class of each API key, and header versions.
 
-RULES    1. An API is a request and a response class in `messages/` with the same API key; the table finds them by name.
+RULES    1. An API is a request class in `messages/` and the response class that names it.
          2. The response to ApiVersions always has header version 0, because the client does not know the broker's
             versions yet.
-         3. The versions of a row are those of its request class; the response class has the same (a test checks it).
 NOT HERE Which APIs and versions this broker serves (`broker/api_table.py`).
 """
 
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages import (
@@ -140,23 +139,12 @@ _MODULES = (
     telemetry, transactions,
 )  # fmt: skip
 
-
-def _pair_messages() -> dict[int, Api]:
-    """Pairs the request and response classes of each API key."""
-    classes: dict[str, type[Message]] = {
-        name: value
-        for module in _MODULES
-        for name, value in vars(module).items()
-        if isinstance(value, type) and getattr(value, "API_KEY", -1) >= 0
-    }
-    return {
-        request.API_KEY: Api(request, classes[name.removesuffix("Request") + "Response"])
-        for name, request in classes.items()
-        if name.endswith("Request")
-    }
-
-
-APIS = _pair_messages()
+APIS: Final[dict[int, Api]] = {
+    response.API_KEY: Api(response.REQUEST, response)
+    for module in _MODULES
+    for response in vars(module).values()
+    if getattr(response, "REQUEST", None) is not None
+}
 
 
 def error_response(api_key: int, code: ErrorCode, message: str | None = None) -> Message:

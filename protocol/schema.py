@@ -7,6 +7,7 @@ FORMAT   class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
              topics: list[FetchTopic]                                      an array of a nested class
              responses: list[Topic[PartitionData]]                         of a generic class: its P is PartitionData
              cluster_id: Annotated[str | None, Tag(0)] = None              a tagged field
+         class FetchResponse(Message, request=FetchRequest):               has the key and versions of its request
 RULES    1. A declaration only creates slots at import. Annotations stay text until the first instance, encoding or
             decoding of the class.
          2. Versions are Kafka's; Since and Until are inclusive. A nested class uses the versions of the enclosing
@@ -215,7 +216,11 @@ class _MessageType(type):
         api_key: int = -1,
         versions: tuple[int, int] = (0, -1),
         flexible: int | None = None,
+        request: type[Message] | None = None,
     ) -> _MessageType:
+        if request is not None:
+            api_key, versions = request.API_KEY, (request.MIN_VERSION, request.MAX_VERSION)
+            flexible = request.FLEXIBLE_SINCE
         names = namespace.get("__annotations__", {})
         if bases:
             namespace["_DEFAULTS"] = {field: namespace.pop(field) for field in names if field in namespace}
@@ -223,6 +228,7 @@ class _MessageType(type):
             namespace["API_KEY"] = api_key
             namespace["MIN_VERSION"], namespace["MAX_VERSION"] = versions
             namespace["FLEXIBLE_SINCE"] = flexible
+            namespace["REQUEST"] = request
         return super().__new__(mcs, name, bases, namespace)
 
     def __getitem__(cls, parameter: Any) -> Wire:
@@ -237,7 +243,7 @@ class Message(metaclass=_MessageType):
     """A request, a response, a stored record, or a struct inside one of them.
 
     A top-level message has API_KEY (for a stored record its type, or -1), MIN_VERSION, MAX_VERSION, and FLEXIBLE_SINCE,
-    the first flexible version (None if there is none).
+    the first flexible version (None if there is none). REQUEST is the request of a response.
     """
 
     __slots__ = ("unknown_tagged_fields",)
@@ -246,6 +252,7 @@ class Message(metaclass=_MessageType):
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
     FLEXIBLE_SINCE: ClassVar[int | None]
+    REQUEST: ClassVar[type[Message] | None]
     _DEFAULTS: ClassVar[dict[str, Any]]
     unknown_tagged_fields: dict[int, bytes] | None  # by tag, as received; None if there were none
 

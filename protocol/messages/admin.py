@@ -63,9 +63,7 @@ class CreatableTopicResult(Message):
     configs: Annotated[list[CreatableTopicConfigs] | None, Since(5), Ignorable] = EMPTY
 
 
-class CreateTopicsResponse(Message, api_key=19, versions=(2, 7), flexible=5):
-    """The response to CreateTopicsRequest."""
-
+class CreateTopicsResponse(Message, request=CreateTopicsRequest):
     throttle_time_ms: Int32 = 0
     topics: list[CreatableTopicResult]
 
@@ -94,9 +92,7 @@ class DeletableTopicResult(Message):
     error_message: Annotated[str | None, Since(5), Ignorable] = None
 
 
-class DeleteTopicsResponse(Message, api_key=20, versions=(1, 6), flexible=4):
-    """The response to DeleteTopicsRequest."""
-
+class DeleteTopicsResponse(Message, request=DeleteTopicsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[DeletableTopicResult]
 
@@ -131,9 +127,7 @@ class CreatePartitionsTopicResult(Message):
     error_message: str | None = None
 
 
-class CreatePartitionsResponse(Message, api_key=37, versions=(0, 3), flexible=2):
-    """The response to CreatePartitionsRequest."""
-
+class CreatePartitionsResponse(Message, request=CreatePartitionsRequest):
     throttle_time_ms: Int32 = 0
     results: list[CreatePartitionsTopicResult]
 
@@ -185,9 +179,7 @@ class DescribeConfigsResult(Message):
     configs: list[DescribeConfigsResourceResult]
 
 
-class DescribeConfigsResponse(Message, api_key=32, versions=(1, 4), flexible=4):
-    """The response to DescribeConfigsRequest."""
-
+class DescribeConfigsResponse(Message, request=DescribeConfigsRequest):
     throttle_time_ms: Int32 = 0
     results: list[DescribeConfigsResult]
 
@@ -224,9 +216,7 @@ class AlterConfigsResourceResponse(Message):
     resource_name: str
 
 
-class IncrementalAlterConfigsResponse(Message, api_key=44, versions=(0, 1), flexible=1):
-    """The response to IncrementalAlterConfigsRequest."""
-
+class IncrementalAlterConfigsResponse(Message, request=IncrementalAlterConfigsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]
 
@@ -246,9 +236,7 @@ class AlterConfigsRequest(Message, api_key=33, versions=(0, 2), flexible=2):
     validate_only: bool
 
 
-class AlterConfigsResponse(Message, api_key=33, versions=(0, 2), flexible=2):
-    """The response to AlterConfigsRequest."""
-
+class AlterConfigsResponse(Message, request=AlterConfigsRequest):
     throttle_time_ms: Int32 = 0
     responses: list[AlterConfigsResourceResponse]
 
@@ -266,9 +254,7 @@ class ConfigResource(Message):
     resource_type: Annotated[Int8, Since(1), Ignorable] = 16
 
 
-class ListConfigResourcesResponse(Message, api_key=74, versions=(0, 1), flexible=0):
-    """The response to ListConfigResourcesRequest."""
-
+class ListConfigResourcesResponse(Message, request=ListConfigResourcesRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     config_resources: list[ConfigResource]

@@ -41,9 +41,7 @@ class ReplicaElectionResult(Message):
     partition_result: list[ElectionPartitionResult]
 
 
-class ElectLeadersResponse(Message, api_key=43, versions=(0, 2), flexible=2):
-    """The response to ElectLeadersRequest."""
-
+class ElectLeadersResponse(Message, request=ElectLeadersRequest):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(1)] = 0
     replica_election_results: list[ReplicaElectionResult]
@@ -75,9 +73,7 @@ class ReassignablePartitionResponse(Message):
     error_message: str | None = None
 
 
-class AlterPartitionReassignmentsResponse(Message, api_key=45, versions=(0, 1), flexible=0):
-    """The response to AlterPartitionReassignmentsRequest."""
-
+class AlterPartitionReassignmentsResponse(Message, request=AlterPartitionReassignmentsRequest):
     throttle_time_ms: Int32 = 0
     allow_replication_factor_change: Annotated[bool, Since(1), Ignorable] = True
     error_code: Int16
@@ -101,9 +97,7 @@ class OngoingPartitionReassignment(Message):
     removing_replicas: list[Int32]
 
 
-class ListPartitionReassignmentsResponse(Message, api_key=46, versions=(0, 0), flexible=0):
-    """The response to ListPartitionReassignmentsRequest."""
-
+class ListPartitionReassignmentsResponse(Message, request=ListPartitionReassignmentsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None
@@ -138,8 +132,8 @@ class UpdatableFeatureResult(Message):
     error_message: str | None = None
 
 
-class UpdateFeaturesResponse(Message, api_key=57, versions=(0, 2), flexible=0):
-    """The response to UpdateFeaturesRequest; from version 2 on one error applies to all features."""
+class UpdateFeaturesResponse(Message, request=UpdateFeaturesRequest):
+    """From version 2 on one error applies to all features."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -186,9 +180,7 @@ class QuorumNode(Message):
     listeners: Annotated[list[ListenerEndpoint], Since(2)] = EMPTY
 
 
-class DescribeQuorumResponse(Message, api_key=55, versions=(0, 2), flexible=0):
-    """The response to DescribeQuorumRequest."""
-
+class DescribeQuorumResponse(Message, request=DescribeQuorumRequest):
     error_code: Int16
     error_message: Annotated[str | None, Since(2), Ignorable] = None
     topics: list[QuorumTopic[DescribedQuorum]]
@@ -206,9 +198,7 @@ class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
     ack_when_committed: Annotated[bool, Since(1)] = True
 
 
-class AddRaftVoterResponse(Message, api_key=80, versions=(0, 1), flexible=0):
-    """The response to AddRaftVoterRequest."""
-
+class AddRaftVoterResponse(Message, request=AddRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: Annotated[str | None, Ignorable] = None
@@ -222,9 +212,7 @@ class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
     voter_directory_id: Uuid
 
 
-class RemoveRaftVoterResponse(Message, api_key=81, versions=(0, 0), flexible=0):
-    """The response to RemoveRaftVoterRequest."""
-
+class RemoveRaftVoterResponse(Message, request=RemoveRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: Annotated[str | None, Ignorable] = None
@@ -236,9 +224,7 @@ class UnregisterBrokerRequest(Message, api_key=64, versions=(0, 0), flexible=0):
     broker_id: Int32
 
 
-class UnregisterBrokerResponse(Message, api_key=64, versions=(0, 0), flexible=0):
-    """The response to UnregisterBrokerRequest."""
-
+class UnregisterBrokerResponse(Message, request=UnregisterBrokerRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None

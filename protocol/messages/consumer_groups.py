@@ -29,7 +29,7 @@ class ConsumerGroupHeartbeatResponseAssignment(Message):
     topic_partitions: list[TopicIdPartitions]
 
 
-class ConsumerGroupHeartbeatResponse(Message, api_key=68, versions=(0, 1), flexible=0):
+class ConsumerGroupHeartbeatResponse(Message, request=ConsumerGroupHeartbeatRequest):
     """The member's current epoch; a null assignment is unchanged."""
 
     throttle_time_ms: Int32 = 0
@@ -92,8 +92,6 @@ class ConsumerGroupDescribeResponseGroup(Message):
     authorized_operations: Int32 = -0x8000_0000
 
 
-class ConsumerGroupDescribeResponse(Message, api_key=69, versions=(0, 1), flexible=0):
-    """The response to ConsumerGroupDescribeRequest."""
-
+class ConsumerGroupDescribeResponse(Message, request=ConsumerGroupDescribeRequest):
     throttle_time_ms: Int32 = 0
     groups: list[ConsumerGroupDescribeResponseGroup]

@@ -13,7 +13,7 @@ class EnvelopeRequest(Message, api_key=58, versions=(0, 0), flexible=0):
     client_host_address: bytes
 
 
-class EnvelopeResponse(Message, api_key=58, versions=(0, 0), flexible=0):
+class EnvelopeResponse(Message, request=EnvelopeRequest):
     """The response with its header, or an error."""
 
     response_data: bytes | None = None

@@ -31,7 +31,7 @@ class JoinGroupResponseMember(Message):
     metadata: bytes
 
 
-class JoinGroupResponse(Message, api_key=11, versions=(0, 9), flexible=6):
+class JoinGroupResponse(Message, request=JoinGroupRequest):
     """The member's generation. skip_assignment: the leader keeps a static member's previous assignment."""
 
     throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
@@ -64,7 +64,7 @@ class SyncGroupRequest(Message, api_key=14, versions=(0, 5), flexible=4):
     assignments: list[SyncGroupRequestAssignment]
 
 
-class SyncGroupResponse(Message, api_key=14, versions=(0, 5), flexible=4):
+class SyncGroupResponse(Message, request=SyncGroupRequest):
     """The member's assignment."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
@@ -83,8 +83,8 @@ class HeartbeatRequest(Message, api_key=12, versions=(0, 4), flexible=4):
     group_instance_id: Annotated[str | None, Since(3)] = None
 
 
-class HeartbeatResponse(Message, api_key=12, versions=(0, 4), flexible=4):
-    """The response to HeartbeatRequest; after REBALANCE_IN_PROGRESS the member must rejoin."""
+class HeartbeatResponse(Message, request=HeartbeatRequest):
+    """After REBALANCE_IN_PROGRESS the member must rejoin."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
@@ -114,9 +114,7 @@ class MemberResponse(Message):
     error_code: Int16
 
 
-class LeaveGroupResponse(Message, api_key=13, versions=(0, 5), flexible=4):
-    """The response to LeaveGroupRequest."""
-
+class LeaveGroupResponse(Message, request=LeaveGroupRequest):
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
     members: Annotated[list[MemberResponse], Since(3)] = EMPTY
@@ -150,9 +148,7 @@ class OffsetCommitRequest(Message, api_key=8, versions=(2, 10), flexible=8):
     topics: list[OffsetsTopic[OffsetCommitRequestPartition]]
 
 
-class OffsetCommitResponse(Message, api_key=8, versions=(2, 10), flexible=8):
-    """The response to OffsetCommitRequest."""
-
+class OffsetCommitResponse(Message, request=OffsetCommitRequest):
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     topics: list[OffsetsTopic[PartitionError]]
 
@@ -201,9 +197,7 @@ class OffsetFetchResponseGroup(Message):
     error_code: Int16 = 0
 
 
-class OffsetFetchResponse(Message, api_key=9, versions=(1, 10), flexible=6):
-    """The response to OffsetFetchRequest."""
-
+class OffsetFetchResponse(Message, request=OffsetFetchRequest):
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     topics: Annotated[list[Topic[OffsetFetchResponsePartition]], Until(7)] = EMPTY
     error_code: Annotated[Int16, Since(2), Until(7), Ignorable] = 0
@@ -241,9 +235,7 @@ class DescribedGroup(Message):
     authorized_operations: Annotated[Int32, Since(3)] = -0x8000_0000
 
 
-class DescribeGroupsResponse(Message, api_key=15, versions=(0, 6), flexible=5):
-    """The response to DescribeGroupsRequest."""
-
+class DescribeGroupsResponse(Message, request=DescribeGroupsRequest):
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     groups: list[DescribedGroup]
 
@@ -264,9 +256,7 @@ class ListedGroup(Message):
     group_type: Annotated[str, Since(5), Ignorable] = ""
 
 
-class ListGroupsResponse(Message, api_key=16, versions=(0, 5), flexible=3):
-    """The response to ListGroupsRequest."""
-
+class ListGroupsResponse(Message, request=ListGroupsRequest):
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Int16
     groups: list[ListedGroup] = EMPTY
@@ -285,9 +275,7 @@ class DeletableGroupResult(Message):
     error_code: Int16
 
 
-class DeleteGroupsResponse(Message, api_key=42, versions=(0, 2), flexible=2):
-    """The response to DeleteGroupsRequest."""
-
+class DeleteGroupsResponse(Message, request=DeleteGroupsRequest):
     throttle_time_ms: Int32 = 0
     results: list[DeletableGroupResult]
 
@@ -299,8 +287,8 @@ class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
     topics: list[Topic[PartitionIndex]]
 
 
-class OffsetDeleteResponse(Message, api_key=47, versions=(0, 0), flexible=None):
-    """The response to OffsetDeleteRequest; the top-level error applies to the whole request."""
+class OffsetDeleteResponse(Message, request=OffsetDeleteRequest):
+    """The top-level error applies to the whole request."""
 
     error_code: Int16
     throttle_time_ms: Int32 = 0

@@ -30,9 +30,7 @@ class DeleteRecordsPartitionResult(Message):
     error_code: Int16
 
 
-class DeleteRecordsResponse(Message, api_key=21, versions=(0, 2), flexible=2):
-    """The response to DeleteRecordsRequest."""
-
+class DeleteRecordsResponse(Message, request=DeleteRecordsRequest):
     throttle_time_ms: Int32 = 0
     topics: list[Topic[DeleteRecordsPartitionResult]]
 
@@ -63,9 +61,7 @@ class DescribeLogDirsResult(Message):
     is_cordoned: Annotated[bool, Since(5), Ignorable] = False
 
 
-class DescribeLogDirsResponse(Message, api_key=35, versions=(1, 5), flexible=2):
-    """The response to DescribeLogDirsRequest."""
-
+class DescribeLogDirsResponse(Message, request=DescribeLogDirsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(3), Ignorable] = 0
     results: list[DescribeLogDirsResult]
@@ -91,8 +87,6 @@ class AlterReplicaLogDirTopicResult(Message):
     partitions: list[PartitionError]
 
 
-class AlterReplicaLogDirsResponse(Message, api_key=34, versions=(1, 2), flexible=2):
-    """The response to AlterReplicaLogDirsRequest."""
-
+class AlterReplicaLogDirsResponse(Message, request=AlterReplicaLogDirsRequest):
     throttle_time_ms: Int32 = 0
     results: list[AlterReplicaLogDirTopicResult]

@@ -39,7 +39,7 @@ class FinalizedFeatureKey(Message):
     min_version_level: Int16
 
 
-class ApiVersionsResponse(Message, api_key=18, versions=(0, 4), flexible=3):
+class ApiVersionsResponse(Message, request=ApiVersionsRequest):
     """The supported APIs. Its header always has version 0; version 0 of it answers unknown request versions."""
 
     error_code: Int16
@@ -99,8 +99,8 @@ class MetadataResponseTopic(Message):
     topic_authorized_operations: Annotated[Int32, Since(8)] = -0x8000_0000
 
 
-class MetadataResponse(Message, api_key=3, versions=(0, 13), flexible=9):
-    """The response to MetadataRequest. Authorized operations are a bit set; the default means that they were not requested."""
+class MetadataResponse(Message, request=MetadataRequest):
+    """Authorized operations are a bit set; the default means that they were not requested."""
 
     throttle_time_ms: Annotated[Int32, Since(3), Ignorable] = 0
     brokers: list[MetadataResponseBroker]
@@ -129,9 +129,7 @@ class DescribeClusterBroker(Message):
     is_fenced: Annotated[bool, Since(2)] = False
 
 
-class DescribeClusterResponse(Message, api_key=60, versions=(0, 2), flexible=0):
-    """The response to DescribeClusterRequest."""
-
+class DescribeClusterResponse(Message, request=DescribeClusterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None
@@ -188,7 +186,7 @@ class DescribeTopicPartitionsResponseTopic(Message):
     topic_authorized_operations: Int32 = -0x8000_0000
 
 
-class DescribeTopicPartitionsResponse(Message, api_key=75, versions=(0, 0), flexible=0):
+class DescribeTopicPartitionsResponse(Message, request=DescribeTopicPartitionsRequest):
     """One page; next_cursor is null on the last page."""
 
     throttle_time_ms: Int32 = 0
@@ -215,8 +213,8 @@ class Coordinator(Message):
     error_message: str | None
 
 
-class FindCoordinatorResponse(Message, api_key=10, versions=(0, 6), flexible=3):
-    """The response to FindCoordinatorRequest; the top-level fields are for a single key."""
+class FindCoordinatorResponse(Message, request=FindCoordinatorRequest):
+    """The top-level fields are for a single key."""
 
     throttle_time_ms: Annotated[Int32, Since(1), Ignorable] = 0
     error_code: Annotated[Int16, Until(3)] = 0

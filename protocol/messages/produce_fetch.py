@@ -77,8 +77,8 @@ class NodeEndpoint(Message):
     rack: str | None = None
 
 
-class ProduceResponse(Message, api_key=0, versions=(3, 13), flexible=9):
-    """The response to ProduceRequest; not sent with acks 0."""
+class ProduceResponse(Message, request=ProduceRequest):
+    """Not sent with acks 0."""
 
     responses: list[TopicProduceResponse]
     throttle_time_ms: Int32 = 0
@@ -183,8 +183,8 @@ class FetchableTopicResponse(Message):
     partitions: list[PartitionData]
 
 
-class FetchResponse(Message, api_key=1, versions=(4, 18), flexible=12):
-    """The response to FetchRequest; error_code applies to the whole request and its session."""
+class FetchResponse(Message, request=FetchRequest):
+    """Error_code applies to the whole request and its session."""
 
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(7), Ignorable] = 0
@@ -220,9 +220,7 @@ class ListOffsetsPartitionResponse(Message):
     leader_epoch: Annotated[Int32, Since(4)] = -1
 
 
-class ListOffsetsResponse(Message, api_key=2, versions=(1, 11), flexible=6):
-    """The response to ListOffsetsRequest."""
-
+class ListOffsetsResponse(Message, request=ListOffsetsRequest):
     throttle_time_ms: Annotated[Int32, Since(2), Ignorable] = 0
     topics: list[Topic[ListOffsetsPartitionResponse]]
 
@@ -265,8 +263,6 @@ class OffsetForLeaderTopicResult(Message):
     partitions: list[OffsetForLeaderEpochEpochEndOffset]
 
 
-class OffsetForLeaderEpochResponse(Message, api_key=23, versions=(2, 4), flexible=4):
-    """The response to OffsetForLeaderEpochRequest."""
-
+class OffsetForLeaderEpochResponse(Message, request=OffsetForLeaderEpochRequest):
     throttle_time_ms: Int32 = 0
     topics: list[OffsetForLeaderTopicResult]

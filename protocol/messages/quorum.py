@@ -23,7 +23,7 @@ class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0
     previous_broker_epoch: Annotated[Int64, Since(3), Ignorable] = -1
 
 
-class BrokerRegistrationResponse(Message, api_key=62, versions=(0, 4), flexible=0):
+class BrokerRegistrationResponse(Message, request=BrokerRegistrationRequest):
     """The broker epoch; -1 with an error."""
 
     throttle_time_ms: Int32 = 0
@@ -41,9 +41,7 @@ class ControllerRegistrationRequest(Message, api_key=70, versions=(0, 0), flexib
     features: list[BrokerFeature]
 
 
-class ControllerRegistrationResponse(Message, api_key=70, versions=(0, 0), flexible=0):
-    """The response to ControllerRegistrationRequest."""
-
+class ControllerRegistrationResponse(Message, request=ControllerRegistrationRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None
@@ -61,7 +59,7 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
     cordoned_log_dirs: Annotated[list[Uuid] | None, Since(2), Tag(1)] = None
 
 
-class BrokerHeartbeatResponse(Message, api_key=63, versions=(0, 2), flexible=0):
+class BrokerHeartbeatResponse(Message, request=BrokerHeartbeatRequest):
     """The broker's state according to the controller."""
 
     throttle_time_ms: Int32 = 0
@@ -109,9 +107,7 @@ class AlterPartitionResponsePartition(Message):
     partition_epoch: Int32 = 0
 
 
-class AlterPartitionResponse(Message, api_key=56, versions=(2, 3), flexible=0):
-    """The response to AlterPartitionRequest."""
-
+class AlterPartitionResponse(Message, request=AlterPartitionRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     topics: list[TopicById[AlterPartitionResponsePartition]] = EMPTY
@@ -124,7 +120,7 @@ class AllocateProducerIdsRequest(Message, api_key=67, versions=(0, 0), flexible=
     broker_epoch: Int64 = -1
 
 
-class AllocateProducerIdsResponse(Message, api_key=67, versions=(0, 0), flexible=0):
+class AllocateProducerIdsResponse(Message, request=AllocateProducerIdsRequest):
     """The allocated block of producer ids."""
 
     throttle_time_ms: Int32 = 0
@@ -155,9 +151,7 @@ class AssignReplicasToDirsDirectoryResponse(Message):
     topics: list[TopicById[PartitionError]]
 
 
-class AssignReplicasToDirsResponse(Message, api_key=73, versions=(0, 0), flexible=0):
-    """The response to AssignReplicasToDirsRequest."""
-
+class AssignReplicasToDirsResponse(Message, request=AssignReplicasToDirsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     directories: list[AssignReplicasToDirsDirectoryResponse] = EMPTY

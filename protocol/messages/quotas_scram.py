@@ -37,9 +37,7 @@ class QuotaEntry(Message):
     values: list[QuotaValue]
 
 
-class DescribeClientQuotasResponse(Message, api_key=48, versions=(0, 1), flexible=1):
-    """The response to DescribeClientQuotasRequest."""
-
+class DescribeClientQuotasResponse(Message, request=DescribeClientQuotasRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None
@@ -76,9 +74,7 @@ class AlteredQuotasResult(Message):
     entity: list[EntityData]
 
 
-class AlterClientQuotasResponse(Message, api_key=49, versions=(0, 1), flexible=1):
-    """The response to AlterClientQuotasRequest."""
-
+class AlterClientQuotasResponse(Message, request=AlterClientQuotasRequest):
     throttle_time_ms: Int32 = 0
     entries: list[AlteredQuotasResult]
 
@@ -114,9 +110,7 @@ class DescribedScramUser(Message):
     credential_infos: list[CredentialInfo]
 
 
-class DescribeUserScramCredentialsResponse(Message, api_key=50, versions=(0, 0), flexible=0):
-    """The response to DescribeUserScramCredentialsRequest."""
-
+class DescribeUserScramCredentialsResponse(Message, request=DescribeUserScramCredentialsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     error_message: str | None = None
@@ -155,8 +149,6 @@ class AlteredScramUser(Message):
     error_message: str | None = None
 
 
-class AlterUserScramCredentialsResponse(Message, api_key=51, versions=(0, 0), flexible=0):
-    """The response to AlterUserScramCredentialsRequest."""
-
+class AlterUserScramCredentialsResponse(Message, request=AlterUserScramCredentialsRequest):
     throttle_time_ms: Int32 = 0
     results: list[AlteredScramUser]

@@ -57,9 +57,7 @@ class VoteResponsePartition(Message):
     vote_granted: bool
 
 
-class VoteResponse(Message, api_key=52, versions=(0, 2), flexible=0):
-    """The response to VoteRequest."""
-
+class VoteResponse(Message, request=VoteRequest):
     error_code: Int16 = 0
     topics: list[QuorumTopic[VoteResponsePartition]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
@@ -83,9 +81,7 @@ class BeginQuorumEpochRequest(Message, api_key=53, versions=(0, 1), flexible=1):
     leader_endpoints: Annotated[list[ListenerEndpoint], Since(1), Ignorable] = EMPTY
 
 
-class BeginQuorumEpochResponse(Message, api_key=53, versions=(0, 1), flexible=1):
-    """The response to BeginQuorumEpochRequest."""
-
+class BeginQuorumEpochResponse(Message, request=BeginQuorumEpochRequest):
     error_code: Int16 = 0
     topics: list[QuorumTopic[QuorumPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
@@ -116,9 +112,7 @@ class EndQuorumEpochRequest(Message, api_key=54, versions=(0, 1), flexible=1):
     leader_endpoints: Annotated[list[ListenerEndpoint], Since(1), Ignorable] = EMPTY
 
 
-class EndQuorumEpochResponse(Message, api_key=54, versions=(0, 1), flexible=1):
-    """The response to EndQuorumEpochRequest."""
-
+class EndQuorumEpochResponse(Message, request=EndQuorumEpochRequest):
     error_code: Int16 = 0
     topics: list[QuorumTopic[QuorumPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
@@ -169,9 +163,7 @@ class FetchSnapshotPartitionResponse(Message):
     unaligned_records: Records
 
 
-class FetchSnapshotResponse(Message, api_key=59, versions=(0, 1), flexible=0):
-    """The response to FetchSnapshotRequest."""
-
+class FetchSnapshotResponse(Message, request=FetchSnapshotRequest):
     throttle_time_ms: Annotated[Int32, Ignorable] = 0
     error_code: Int16 = 0
     topics: list[Topic[FetchSnapshotPartitionResponse]] = EMPTY
@@ -198,9 +190,7 @@ class CurrentLeader(Message):
     port: Int32 = 0
 
 
-class UpdateRaftVoterResponse(Message, api_key=82, versions=(0, 0), flexible=0):
-    """The response to UpdateRaftVoterRequest."""
-
+class UpdateRaftVoterResponse(Message, request=UpdateRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     current_leader: Annotated[CurrentLeader | None, Tag(0)] = None

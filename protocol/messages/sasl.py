@@ -13,8 +13,8 @@ class SaslHandshakeRequest(Message, api_key=17, versions=(0, 1)):
     mechanism: str
 
 
-class SaslHandshakeResponse(Message, api_key=17, versions=(0, 1)):
-    """The response to SaslHandshakeRequest: the enabled mechanisms."""
+class SaslHandshakeResponse(Message, request=SaslHandshakeRequest):
+    """The enabled mechanisms."""
 
     error_code: Int16
     mechanisms: list[str]
@@ -26,8 +26,8 @@ class SaslAuthenticateRequest(Message, api_key=36, versions=(0, 2), flexible=2):
     auth_bytes: bytes
 
 
-class SaslAuthenticateResponse(Message, api_key=36, versions=(0, 2), flexible=2):
-    """The response to SaslAuthenticateRequest. session_lifetime_ms is 0 if the session lasts as long as the connection."""
+class SaslAuthenticateResponse(Message, request=SaslAuthenticateRequest):
+    """Session_lifetime_ms is 0 if the session lasts as long as the connection."""
 
     error_code: Int16
     error_message: str | None

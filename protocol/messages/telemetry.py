@@ -11,7 +11,7 @@ class GetTelemetrySubscriptionsRequest(Message, api_key=71, versions=(0, 0), fle
     client_instance_id: Uuid
 
 
-class GetTelemetrySubscriptionsResponse(Message, api_key=71, versions=(0, 0), flexible=0):
+class GetTelemetrySubscriptionsResponse(Message, request=GetTelemetrySubscriptionsRequest):
     """The subscribed metrics as name prefixes: "" matches all, an empty list none."""
 
     throttle_time_ms: Int32 = 0
@@ -35,8 +35,6 @@ class PushTelemetryRequest(Message, api_key=72, versions=(0, 0), flexible=0):
     metrics: bytes
 
 
-class PushTelemetryResponse(Message, api_key=72, versions=(0, 0), flexible=0):
-    """The response to PushTelemetryRequest."""
-
+class PushTelemetryResponse(Message, request=PushTelemetryRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16

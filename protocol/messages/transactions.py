@@ -19,8 +19,8 @@ class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible=2):
     keep_prepared_txn: Annotated[bool, Since(6)] = False
 
 
-class InitProducerIdResponse(Message, api_key=22, versions=(0, 6), flexible=2):
-    """The response to InitProducerIdRequest; producer id and epoch are -1 with an error."""
+class InitProducerIdResponse(Message, request=InitProducerIdRequest):
+    """Producer id and epoch are -1 with an error."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -71,9 +71,7 @@ class AddPartitionsToTxnResult(Message):
     topic_results: list[AddPartitionsToTxnTopicResult]
 
 
-class AddPartitionsToTxnResponse(Message, api_key=24, versions=(0, 5), flexible=3):
-    """The response to AddPartitionsToTxnRequest."""
-
+class AddPartitionsToTxnResponse(Message, request=AddPartitionsToTxnRequest):
     throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(4), Ignorable] = 0
     results_by_transaction: Annotated[list[AddPartitionsToTxnResult], Since(4)] = EMPTY
@@ -89,9 +87,7 @@ class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible=3):
     group_id: str
 
 
-class AddOffsetsToTxnResponse(Message, api_key=25, versions=(0, 4), flexible=3):
-    """The response to AddOffsetsToTxnRequest."""
-
+class AddOffsetsToTxnResponse(Message, request=AddOffsetsToTxnRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
 
@@ -105,8 +101,8 @@ class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible=3):
     committed: bool
 
 
-class EndTxnResponse(Message, api_key=26, versions=(0, 5), flexible=3):
-    """The response to EndTxnRequest; from version 5 on with the producer id and epoch to continue with."""
+class EndTxnResponse(Message, request=EndTxnRequest):
+    """From version 5 on with the producer id and epoch to continue with."""
 
     throttle_time_ms: Int32 = 0
     error_code: Int16
@@ -138,9 +134,7 @@ class WritableTxnMarkerResult(Message):
     topics: list[Topic[PartitionError]]
 
 
-class WriteTxnMarkersResponse(Message, api_key=27, versions=(1, 2), flexible=1):
-    """The response to WriteTxnMarkersRequest."""
-
+class WriteTxnMarkersResponse(Message, request=WriteTxnMarkersRequest):
     markers: list[WritableTxnMarkerResult]
 
 
@@ -166,9 +160,7 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
     topics: list[Topic[TxnOffsetCommitRequestPartition]]
 
 
-class TxnOffsetCommitResponse(Message, api_key=28, versions=(0, 5), flexible=3):
-    """The response to TxnOffsetCommitRequest."""
-
+class TxnOffsetCommitResponse(Message, request=TxnOffsetCommitRequest):
     throttle_time_ms: Int32 = 0
     topics: list[Topic[PartitionError]]
 
@@ -199,9 +191,7 @@ class DescribeProducersResponsePartition(Message):
     active_producers: list[DescribedProducer]
 
 
-class DescribeProducersResponse(Message, api_key=61, versions=(0, 0), flexible=0):
-    """The response to DescribeProducersRequest."""
-
+class DescribeProducersResponse(Message, request=DescribeProducersRequest):
     throttle_time_ms: Int32 = 0
     topics: list[Topic[DescribeProducersResponsePartition]]
 
@@ -225,9 +215,7 @@ class DescribedTransaction(Message):
     topics: list[TopicPartitions]
 
 
-class DescribeTransactionsResponse(Message, api_key=65, versions=(0, 0), flexible=0):
-    """The response to DescribeTransactionsRequest."""
-
+class DescribeTransactionsResponse(Message, request=DescribeTransactionsRequest):
     throttle_time_ms: Int32 = 0
     transaction_states: list[DescribedTransaction]
 
@@ -249,9 +237,7 @@ class ListedTransaction(Message):
     transaction_state: str
 
 
-class ListTransactionsResponse(Message, api_key=66, versions=(0, 2), flexible=0):
-    """The response to ListTransactionsRequest."""
-
+class ListTransactionsResponse(Message, request=ListTransactionsRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
     unknown_state_filters: list[str]

@@ -164,8 +164,6 @@ def response_header_version(api_key: int, api_version: int) -> int:
 
 
 def _is_flexible(api_key: int, api_version: int) -> bool:
-    api = APIS.get(api_key)
-    if api is None:
+    if api_key not in APIS:
         raise MalformedRequest(f"API key {api_key} is not known")
-    since = api.request.FLEXIBLE_SINCE
-    return since is not None and api_version >= since
+    return api_version >= APIS[api_key].request.FLEXIBLE_SINCE

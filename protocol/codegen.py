@@ -22,11 +22,14 @@ FEW = 9  # shorter arrays of numbers have precompiled structs
 
 
 class SourceBuilder:
-    """The source of one compiled codec: a message in one version."""
+    """The source of one compiled codec: a message in one version. It can use the names of the compiler's module."""
 
-    def __init__(self, title: str, names: dict[str, Any]) -> None:
-        self.title = title
+    def __init__(self, verb: str, cls: type[Message], version: int, names: dict[str, Any]) -> None:
+        self.title = f"{verb} {cls.__name__} v{version}"
+        self.version = version
+        self.flexible = version >= cls.FLEXIBLE_SINCE
         self.names = dict(names)  # the namespace of the source
+        self.run: list[tuple[str, str]] = []  # of the current run: target or value, and struct code
         self._lines: list[str] = []
         self._indent = 0
         self._constants: dict[Any, str] = {}
@@ -47,11 +50,12 @@ class SourceBuilder:
     @contextmanager
     def function(self, head: str) -> Iterator[None]:
         """Write another top-level function while the current one is unfinished."""
-        outer, self._lines, depth, self._indent = self._lines, [], self._indent, 0
+        outer = self._lines, self._indent, self.run
+        self._lines, self._indent, self.run = [], 0, []
         with self.block(head):
             yield
         self._finished += self._lines
-        self._lines, self._indent = outer, depth
+        self._lines, self._indent, self.run = outer
 
     def constant(self, key: Any, prefix: str, make: Callable[[], Any]) -> str:
         """The name of a value in the source's namespace; equal keys share one name."""
@@ -81,8 +85,3 @@ class SourceBuilder:
 def default_literal(field: Field) -> str:
     """The source text of a field's default; a list is created each time."""
     return "[]" if field.default == () else repr(field.default)
-
-
-def is_flexible(message: type[Message], version: int) -> bool:
-    """Whether this version of the message is flexible."""
-    return message.FLEXIBLE_SINCE is not None and version >= message.FLEXIBLE_SINCE

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal, is_flexible
+from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal
 from protocol.errors import MalformedRequest
 from protocol.primitives import Buffer, read_uvarint
 from protocol.schema import Field, Message, Wire, wire_of
@@ -110,23 +110,7 @@ def _compact_numbers(buffer: Buffer, position: int, count: int, code: str, name:
 
 
 _UUID = "16s"
-
-_NAMES: dict[str, Any] = {
-    "check_count": _check_count,
-    "compact_numbers": _compact_numbers,
-    "keep": _keep,
-    "long_array": _long_array,
-    "long_string": _long_string,
-    "malformed": MalformedRequest,
-    "new": object.__new__,
-    "numbers": _numbers,
-    "read_uvarint": read_uvarint,
-    "refuse": _refuse,
-    "refuse_length": _refuse_length,
-    "refuse_null": _refuse_null,
-    "struct_error": struct.error,
-    "unknown": _unknown,
-}
+_new = object.__new__
 
 
 class _DecoderBuilder(SourceBuilder):
@@ -136,11 +120,8 @@ class _DecoderBuilder(SourceBuilder):
     """
 
     def __init__(self, cls: type[Message], version: int) -> None:
-        super().__init__(f"decode {cls.__name__} v{version}", _NAMES)
-        self.version = version
-        self.flexible = is_flexible(cls, version)
+        super().__init__("decode", cls, version, globals())
         self.has_records = _holds_records(wire_of(cls))
-        self._run: list[tuple[str, str]] = []  # (target, struct code)
 
     def compile_message(self, wire: Wire) -> Any:
         with self.block("def decode(b, p):"):
@@ -149,9 +130,9 @@ class _DecoderBuilder(SourceBuilder):
             with self.block("try:"):
                 self._struct(wire, "m", 0)
                 self._end_run()
-            with self.block("except (struct_error, IndexError):"):
-                self.line("raise malformed('the message is cut short') from None")
-            self.line("if p > len(b): refuse('the message is cut short')")
+            with self.block("except (struct.error, IndexError):"):
+                self.line("raise MalformedRequest('the message is cut short') from None")
+            self.line("if p > len(b): _refuse('the message is cut short')")
             self.line("return m, p")
         return self.compile("decode")
 
@@ -159,7 +140,7 @@ class _DecoderBuilder(SourceBuilder):
         """Read a struct into a new local variable."""
         self._end_run()
         name = self.constant(wire.message, "C", lambda: wire.message)
-        self.line(f"{target} = new({name})")
+        self.line(f"{target} = _new({name})")
         fields = wire.fields
         self._defaults(target, [f for f in fields if f.tag is not None or not f.is_in(self.version)])
         for field in fields:
@@ -167,7 +148,7 @@ class _DecoderBuilder(SourceBuilder):
                 self._value(field.wire, f"{target}.{field.name}", field.is_nullable_in(self.version), depth)
         if self.flexible:
             tagged = [f for f in fields if f.tag is not None]
-            reader = self._tagged_reader(wire, tagged) if tagged else "unknown"
+            reader = self._tagged_reader(wire, tagged) if tagged else "_unknown"
             self._length("B")
             self.line(f"if n: p = {reader}({target}, b, p, n)")
 
@@ -186,17 +167,16 @@ class _DecoderBuilder(SourceBuilder):
     def _tagged_reader(self, wire: Wire, fields: list[Field]) -> str:
         """Reads the known tagged fields of a struct in a separate function, because they are rare."""
         name = self.constant(wire.message, "T", lambda: None)
-        outer, self._run = self._run, []
         with self.function(f"def {name}(m, b, p, n):"):
             self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
-            self.line(f"if n > {MAX_TAGGED_FIELDS}: refuse_length('tagged fields', n)")
+            self.line(f"if n > {MAX_TAGGED_FIELDS}: _refuse_length('tagged fields', n)")
             with self.block("for _ in range(n):"):
                 self.line("t, p = read_uvarint(b, p)")
                 self.line("s, p = read_uvarint(b, p)")
                 for field in fields:
                     with self.block(f"if t == {field.tag}:"):
                         if not field.is_in(self.version):
-                            self.line(f"refuse('tag {field.tag} does not belong to version {self.version}')")
+                            self.line(f"_refuse('tag {field.tag} does not belong to version {self.version}')")
                             continue
                         self.line("end = p + s")
                         has_marker = field.has_null_marker
@@ -206,16 +186,15 @@ class _DecoderBuilder(SourceBuilder):
                             is_nullable = not has_marker and field.is_nullable_in(self.version)
                             self._value(field.wire, f"m.{field.name}", is_nullable, 1)
                             self._end_run()
-                        self.line("if p != end: refuse('a tagged field does not fill its size')")
+                        self.line("if p != end: _refuse('a tagged field does not fill its size')")
                         self.line("continue")
-                self.line("p = keep(m, b, p, t, s)")
+                self.line("p = _keep(m, b, p, t, s)")
             self.line("return p")
-        self._run = outer
         return name
 
     def _value(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
         if wire.kind == "fixed":
-            self._run.append((target, wire.code))
+            self.run.append((target, wire.code))
         elif wire.kind in ("string", "legacy_string"):
             self._string(wire, target, nullable)
         elif wire.kind in ("bytes", "records"):
@@ -238,7 +217,7 @@ class _DecoderBuilder(SourceBuilder):
     def _string(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
         text = "str(b[p:e], 'utf-8', 'replace')" if self.has_records else "b[p:e].decode('utf-8', 'replace')"
         is_compact = self.flexible and wire.kind == "string"
-        long_form = f"long_string(b, p, {_name(target)!r})" if is_compact else None
+        long_form = f"_long_string(b, p, {_name(target)!r})" if is_compact else None
         self._slice(target, text, nullable, "h", long_form)
 
     def _bytes(self, wire: Wire, target: str, nullable: bool) -> None:  # noqa: FBT001
@@ -262,7 +241,7 @@ class _DecoderBuilder(SourceBuilder):
             with self.block("else:"):
                 yield
         else:
-            self.line(f"{null} refuse_null({_name(target)!r})")
+            self.line(f"{null} _refuse_null({_name(target)!r})")
             yield
 
     def _array(self, wire: Wire, target: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
@@ -274,10 +253,10 @@ class _DecoderBuilder(SourceBuilder):
             self._numbers(element.code, target, nullable)
             return
         if self.flexible:
-            self.line(f"if n > 127: n, p = long_array(b, p, {name!r})")
+            self.line(f"if n > 127: n, p = _long_array(b, p, {name!r})")
             null, count = "if not n:", "n - 1"
         else:
-            self.line(f"if n > 127: check_count(b, p, {name!r}, n)")
+            self.line(f"if n > 127: _check_count(b, p, {name!r}, n)")
             null, count = "if n < 0:", "n"
         with self._unless_null(null, target, nullable):
             self.line(f"{target} = a{depth} = []")
@@ -288,20 +267,16 @@ class _DecoderBuilder(SourceBuilder):
         """Reads an array of fixed-width elements; a short one uses a precompiled struct."""
         size, name = struct.calcsize(">" + code), _name(target)
         few = self.constant(code, "F", lambda: [struct.Struct(">" + code * n).unpack_from for n in range(FEW)])
-        if self.flexible:
-            with self.block(f"if 0 < n <= {FEW}:"):
+        with self.block(f"if 0 < n <= {FEW}:" if self.flexible else f"if 0 <= n < {FEW}:"):
+            if self.flexible:
                 self.line("n -= 1")
-                self.line(f"{target} = [*{few}[n](b, p)] if n else []")
-                self.line(f"p += {size} * n")
-        else:
-            with self.block(f"if 0 <= n < {FEW}:"):
-                self.line(f"{target} = [*{few}[n](b, p)] if n else []")
-                self.line(f"p += {size} * n")
+            self.line(f"{target} = [*{few}[n](b, p)] if n else []")
+            self.line(f"p += {size} * n")
         with self.block("else:"):
-            reader = "compact_numbers" if self.flexible else "numbers"
+            reader = "_compact_numbers" if self.flexible else "_numbers"
             self.line(f"{target}, p = {reader}(b, p, n, {code!r}, {name!r})")
             if not nullable:
-                self.line(f"if {target} is None: refuse_null({name!r})")
+                self.line(f"if {target} is None: _refuse_null({name!r})")
 
     def _element(self, element: Wire, depth: int) -> None:
         """The body of an array's loop: reads one element and appends it."""
@@ -316,21 +291,21 @@ class _DecoderBuilder(SourceBuilder):
 
     def _length(self, code: str) -> None:
         """Reads a length or count into `n`; it ends its run."""
-        if code == "B" and not self._run:
+        if code == "B" and not self.run:
             self.line("n = b[p]")
             self.line("p += 1")
             return
-        self._run.append(("n", code))
+        self.run.append(("n", code))
         self._end_run()
 
     def _end_run(self) -> None:
-        if not self._run:
+        if not self.run:
             return
-        codes = "".join(code for _, code in self._run)
-        targets = ", ".join(target for target, _ in self._run)
+        codes = "".join(code for _, code in self.run)
+        targets = ", ".join(target for target, _ in self.run)
         self.line(f"{targets}, = {self.unpacker(codes)}(b, p)")
         self.line(f"p += {struct.calcsize('>' + codes)}")
-        self._run = []
+        self.run = []
 
 
 def _name(target: str) -> str:

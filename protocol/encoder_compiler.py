@@ -15,7 +15,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Any, NoReturn
 
-from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal, is_flexible
+from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal
 from protocol.primitives import uvarint
 from protocol.schema import Field, Message, Wire, blank, wire_of
 
@@ -76,26 +76,11 @@ def _write_unknown(out: bytearray, message: Message) -> None:
     _write_tagged(out, dict(message.unknown_tagged_fields or {}))
 
 
-_NAMES: dict[str, Any] = {
-    "add_parts": _add_parts,
-    "numbers": _numbers,
-    "refuse": _refuse,
-    "size": _size,
-    "string_length": _string_length,
-    "uvarint": uvarint,
-    "write_tagged": _write_tagged,
-    "write_unknown": _write_unknown,
-}
-
-
 class _EncoderBuilder(SourceBuilder):
     """Writes `encode(m)`: `o` is the output, `parts` the finished parts, `n` the current length or count."""
 
     def __init__(self, cls: type[Message], version: int) -> None:
-        super().__init__(f"encode {cls.__name__} v{version}", _NAMES)
-        self.version = version
-        self.flexible = is_flexible(cls, version)
-        self._run: list[tuple[str, str]] = []  # (expression, struct code)
+        super().__init__("encode", cls, version, globals())
 
     def compile_message(self, wire: Wire) -> Any:
         with self.block("def encode(m):"):
@@ -110,17 +95,13 @@ class _EncoderBuilder(SourceBuilder):
     def _struct(self, wire: Wire, source: str, depth: int) -> None:
         fields = wire.fields
         for field in fields:
-            if not field.is_in(self.version):
-                self._absent(field, f"{source}.{field.name}")
+            if not field.is_in(self.version) and not field.is_ignorable:
+                self.line(f"if {_differs(field, f'{source}.{field.name}')}: _refuse({field.name!r}, {self.version})")
         for field in fields:
             if field.tag is None and field.is_in(self.version):
                 self._value(field.wire, f"{source}.{field.name}", field.is_nullable_in(self.version), depth)
         if self.flexible:
             self._tagged_section(wire, source, [f for f in fields if f.tag is not None and f.is_in(self.version)])
-
-    def _absent(self, field: Field, source: str) -> None:
-        if not field.is_ignorable:
-            self.line(f"if {_differs(field, source)}: refuse({field.name!r}, {self.version})")
 
     def _tagged_section(self, wire: Wire, source: str, fields: list[Field]) -> None:
         """Usually a zero byte that joins the current run."""
@@ -129,20 +110,19 @@ class _EncoderBuilder(SourceBuilder):
             "False" if field.has_null_marker else f"not ({_differs(field, f'{source}.{field.name}')})"
             for field in fields
         ]
-        writer = self._tagged_writer(wire, fields) if fields else "write_unknown"
-        run = self._run
+        writer = self._tagged_writer(wire, fields) if fields else "_write_unknown"
+        run = self.run
         with self.block(f"if {' and '.join(conditions)}:"):
-            self._run = [*run, ("0", "B")]
+            self.run = [*run, ("0", "B")]
             self._end_run()
         with self.block("else:"):
-            self._run = run
+            self.run = run
             self._end_run()
             self.line(f"{writer}(o, {source})")
 
     def _tagged_writer(self, wire: Wire, fields: list[Field]) -> str:
         """Writes the known tagged fields of a struct in a separate function, because they are rare."""
         name = self.constant(wire.message, "T", lambda: None)
-        outer, self._run = self._run, []
         with self.function(f"def {name}(section, m):"):
             self.line("values = dict(m.unknown_tagged_fields or {})")
             for field in fields:
@@ -158,23 +138,22 @@ class _EncoderBuilder(SourceBuilder):
                         self._value(field.wire, source, not has_marker and field.is_nullable_in(self.version), 1)
                         self._end_run()
                     self.line(f"values[{field.tag}] = o")
-            self.line("write_tagged(section, values)")
-        self._run = outer
+            self.line("_write_tagged(section, values)")
         return name
 
     def _value(self, wire: Wire, source: str, nullable: bool, depth: int) -> None:  # noqa: FBT001
         if wire.kind == "fixed":
-            self._run.append((source, wire.code))
+            self.run.append((source, wire.code))
             return
         local = f"v{depth}"
         if nullable:
-            run = self._run
+            run = self.run
             self.line(f"{local} = {source}")
             with self.block(f"if {local} is None:"):
-                self._run = [*run, self._null(wire)]
+                self.run = [*run, self._null(wire)]
                 self._end_run()
             with self.block("else:"):
-                self._run = [*run, ("1", "b")] if wire.kind == "struct" else run
+                self.run = [*run, ("1", "b")] if wire.kind == "struct" else run
                 self._present(wire, local, source, depth)
                 self._end_run()
         else:
@@ -191,7 +170,7 @@ class _EncoderBuilder(SourceBuilder):
         if wire.kind in ("string", "legacy_string"):
             name = source.rsplit(".", maxsplit=1)[-1]
             self.line(f"s = {value}.encode()")
-            self._length(wire, "s", "h", f"string_length({name!r}, n)")
+            self._length(wire, "s", "h", f"_string_length({name!r}, n)")
             self.line("o += s")
         elif wire.kind == "bytes":
             self.line(f"s = {value}")
@@ -207,35 +186,35 @@ class _EncoderBuilder(SourceBuilder):
     def _length(self, wire: Wire, value: str, code: str, long_form: str) -> None:
         """Writes the length of `value`, the last element of its run. `n` is the length, plus one if it is compact."""
         if not self.flexible or wire.kind == "legacy_string":
-            self._run.append((f"len({value})", code))
+            self.run.append((f"len({value})", code))
             self._end_run()
             return
         self.line(f"n = len({value}) + 1")
         self._compact(long_form)
 
     def _compact(self, long_form: str) -> None:
-        run = self._run
+        run = self.run
         with self.block("if n < 128:"):
-            self._run = [*run, ("n", "B")]
+            self.run = [*run, ("n", "B")]
             self._end_run()
         with self.block("else:"):
-            self._run = run
+            self.run = run
             self._end_run()
             self.line(f"o += {long_form}")
 
     def _records(self, value: str) -> None:
-        self.line(f"n = size({value})")
+        self.line(f"n = _size({value})")
         if self.flexible:
             self.line("n += 1")
             self._compact("uvarint(n)")
             empty = "n == 1"
         else:
-            self._run.append(("n", "i"))
+            self.run.append(("n", "i"))
             self._end_run()
             empty = "n == 0"
         with self.block(f"if not {empty}:"):
             self.line("parts.append(o)")
-            self.line(f"add_parts(parts, {value})")
+            self.line(f"_add_parts(parts, {value})")
             self.line("o = bytearray()")
 
     def _array(self, wire: Wire, value: str, depth: int) -> None:
@@ -255,7 +234,7 @@ class _EncoderBuilder(SourceBuilder):
 
     def _numbers(self, code: str, values: str) -> None:
         """Writes an array of fixed-width elements. A short one shares a struct with its count and the preceding run."""
-        run, self._run = self._run, []
+        run, self.run = self.run, []
         codes = "".join(code for _, code in run) + ("B" if self.flexible else "i")
         few = self.constant((codes, code), "F", lambda: [struct.Struct(f">{codes}{code * n}").pack for n in range(FEW)])
         count = "n + 1" if self.flexible else "n"
@@ -266,24 +245,24 @@ class _EncoderBuilder(SourceBuilder):
         with self.block(f"{'elif' if not run and self.flexible else 'if'} n < {FEW}:"):
             self.line(f"o += {few}[n]({arguments}{count}, *{values})")
         with self.block("else:"):
-            self._run = run
+            self.run = run
             if self.flexible:
                 self._end_run()
                 self.line("o += uvarint(n + 1)")
             else:
-                self._run = [*run, ("n", "i")]
+                self.run = [*run, ("n", "i")]
                 self._end_run()
-            self.line(f"o += numbers({code!r}, {values})")
+            self.line(f"o += _numbers({code!r}, {values})")
 
     def _end_run(self) -> None:
-        if not self._run:
+        if not self.run:
             return
-        codes = "".join(code for _, code in self._run)
+        codes = "".join(code for _, code in self.run)
         if codes == "B":
-            self.line(f"o.append({self._run[0][0]})")
+            self.line(f"o.append({self.run[0][0]})")
         else:
-            self.line(f"o += {self.packer(codes)}({', '.join(value for value, _ in self._run)})")
-        self._run = []
+            self.line(f"o += {self.packer(codes)}({', '.join(value for value, _ in self.run)})")
+        self.run = []
 
 
 def _differs(field: Field, source: str) -> str:

@@ -43,6 +43,8 @@ LegacyString: TypeAlias = str  # never compact, not even in a flexible version
 Records: TypeAlias = "bytes | bytearray | memoryview | Sequence[FileRegion]"
 
 EMPTY: Final[Any] = ()
+NEVER: Final = 0x8000
+"""The first flexible version of a message without flexible versions."""
 
 
 class Since(NamedTuple):
@@ -215,7 +217,7 @@ class _MessageType(type):
         *,
         api_key: int = -1,
         versions: tuple[int, int] = (0, -1),
-        flexible: int | None = None,
+        flexible: int = NEVER,
         request: type[Message] | None = None,
     ) -> _MessageType:
         if request is not None:
@@ -243,7 +245,7 @@ class Message(metaclass=_MessageType):
     """A request, a response, a stored record, or a struct inside one of them.
 
     A top-level message has API_KEY (for a stored record its type, or -1), MIN_VERSION, MAX_VERSION, and FLEXIBLE_SINCE,
-    the first flexible version (None if there is none). REQUEST is the request of a response.
+    the first flexible version (NEVER if there is none). REQUEST is the request of a response.
     """
 
     __slots__ = ("unknown_tagged_fields",)
@@ -251,7 +253,7 @@ class Message(metaclass=_MessageType):
     API_KEY: ClassVar[int]
     MIN_VERSION: ClassVar[int]
     MAX_VERSION: ClassVar[int]
-    FLEXIBLE_SINCE: ClassVar[int | None]
+    FLEXIBLE_SINCE: ClassVar[int]
     REQUEST: ClassVar[type[Message] | None]
     _DEFAULTS: ClassVar[dict[str, Any]]
     unknown_tagged_fields: dict[int, bytes] | None  # by tag, as received; None if there were none

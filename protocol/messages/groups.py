@@ -280,7 +280,7 @@ class DeleteGroupsResponse(Message, request=DeleteGroupsRequest):
     results: list[DeletableGroupResult]
 
 
-class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0), flexible=None):
+class OffsetDeleteRequest(Message, api_key=47, versions=(0, 0)):
     """Delete committed offsets of topics that the group is not subscribed to."""
 
     group_id: str
@@ -295,7 +295,7 @@ class OffsetDeleteResponse(Message, request=OffsetDeleteRequest):
     topics: list[Topic[PartitionError]] = EMPTY
 
 
-class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
+class ConsumerProtocolSubscription(Message, versions=(0, 3)):
     """A consumer's subscription: the metadata field of JoinGroup."""
 
     topics: list[str]
@@ -305,7 +305,7 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3), flexible=None):
     rack_id: Annotated[str | None, Since(3), Ignorable] = None
 
 
-class ConsumerProtocolAssignment(Message, versions=(0, 3), flexible=None):
+class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     """A consumer's assignment: the assignment field of SyncGroup."""
 
     assigned_partitions: list[TopicPartitions]

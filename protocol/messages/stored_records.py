@@ -339,13 +339,13 @@ class VotersRecord(Message, versions=(0, 0), flexible=0):
     voters: list[VotersVoter]
 
 
-class EndTxnMarker(Message, versions=(0, 0), flexible=None):
+class EndTxnMarker(Message, versions=(0, 0)):
     """Control record: the end of a transaction; its key says whether it was committed or aborted."""
 
     coordinator_epoch: Int32
 
 
-class LegacyOffsetCommitKey(Message, api_key=0, versions=(0, 0), flexible=None):
+class LegacyOffsetCommitKey(Message, api_key=0, versions=(0, 0)):
     """Key type 0, before Kafka 0.9: like OffsetCommitKey."""
 
     group: str
@@ -353,7 +353,7 @@ class LegacyOffsetCommitKey(Message, api_key=0, versions=(0, 0), flexible=None):
     partition: Int32
 
 
-class LegacyOffsetCommitValue(Message, api_key=0, versions=(0, 0), flexible=None):
+class LegacyOffsetCommitValue(Message, api_key=0, versions=(0, 0)):
     """Value type 0, before Kafka 0.9."""
 
     offset: Int64
@@ -361,7 +361,7 @@ class LegacyOffsetCommitValue(Message, api_key=0, versions=(0, 0), flexible=None
     commit_timestamp: Int64
 
 
-class OffsetCommitKey(Message, api_key=1, versions=(0, 0), flexible=None):
+class OffsetCommitKey(Message, api_key=1, versions=(0, 0)):
     """Key type 1: group, topic and partition of a committed offset."""
 
     group: str
@@ -380,7 +380,7 @@ class OffsetCommitValue(Message, api_key=1, versions=(0, 4), flexible=4):
     topic_id: Annotated[Uuid, Since(4), Tag(0), Ignorable] = ZERO_UUID
 
 
-class GroupMetadataKey(Message, api_key=2, versions=(0, 0), flexible=None):
+class GroupMetadataKey(Message, api_key=2, versions=(0, 0)):
     """Key type 2: a classic group."""
 
     group: str
@@ -410,7 +410,7 @@ class GroupMetadataValue(Message, api_key=2, versions=(0, 4), flexible=4):
     members: list[MemberMetadata]
 
 
-class ConsumerGroupMetadataKey(Message, api_key=3, versions=(0, 0), flexible=None):
+class ConsumerGroupMetadataKey(Message, api_key=3, versions=(0, 0)):
     """Key type 3: a consumer group."""
 
     group_id: str
@@ -423,7 +423,7 @@ class ConsumerGroupMetadataValue(Message, api_key=3, versions=(0, 0), flexible=0
     metadata_hash: Annotated[Int64, Tag(0)] = 0
 
 
-class ConsumerGroupMemberMetadataKey(Message, api_key=5, versions=(0, 0), flexible=None):
+class ConsumerGroupMemberMetadataKey(Message, api_key=5, versions=(0, 0)):
     """Key type 5: a member of a consumer group."""
 
     group_id: str
@@ -458,7 +458,7 @@ class ConsumerGroupMemberMetadataValue(Message, api_key=5, versions=(0, 0), flex
     classic_member_metadata: Annotated[ClassicMemberMetadata | None, Tag(0), Nullable(0)] = None
 
 
-class ConsumerGroupTargetAssignmentMetadataKey(Message, api_key=6, versions=(0, 0), flexible=None):
+class ConsumerGroupTargetAssignmentMetadataKey(Message, api_key=6, versions=(0, 0)):
     """Key type 6: a group's target assignment."""
 
     group_id: str
@@ -471,7 +471,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message, api_key=6, versions=(0
     assignment_timestamp: Annotated[Int64, Tag(0), Ignorable] = 0
 
 
-class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0), flexible=None):
+class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0)):
     """Key type 7: a member's target assignment."""
 
     group_id: str
@@ -484,7 +484,7 @@ class ConsumerGroupTargetAssignmentMemberValue(Message, api_key=7, versions=(0, 
     topic_partitions: list[TopicIdPartitions]
 
 
-class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions=(0, 0), flexible=None):
+class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions=(0, 0)):
     """Key type 8: a member's current assignment."""
 
     group_id: str
@@ -509,7 +509,7 @@ class ConsumerGroupCurrentMemberAssignmentValue(Message, api_key=8, versions=(0,
     partitions_pending_revocation: list[CurrentAssignmentTopicPartitions]
 
 
-class ConsumerGroupRegularExpressionKey(Message, api_key=16, versions=(0, 0), flexible=None):
+class ConsumerGroupRegularExpressionKey(Message, api_key=16, versions=(0, 0)):
     """Key type 16: a regular expression of a group."""
 
     group_id: str
@@ -524,7 +524,7 @@ class ConsumerGroupRegularExpressionValue(Message, api_key=16, versions=(0, 0), 
     timestamp: Int64
 
 
-class TransactionLogKey(Message, api_key=0, versions=(0, 0), flexible=None):
+class TransactionLogKey(Message, api_key=0, versions=(0, 0)):
     """Key type 0 of `__transaction_state`: a transactional id."""
 
     transactional_id: str

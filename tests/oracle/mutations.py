@@ -6,7 +6,6 @@ import random
 
 from protocol.codec import encode
 from protocol.schema import Message, Wire
-from tests.oracle.values import is_flexible
 from tests.support.sample_requests import Drawer
 
 _LENGTH_BOMBS = (
@@ -41,7 +40,7 @@ class _Messages(Drawer):
 
 def valid_frame(cls: type[Message], version: int, rng: random.Random) -> bytes:
     """An encoded message with random values."""
-    return encode(_Messages(rng, is_flexible=is_flexible(cls, version)).message(cls, version), version)
+    return encode(_Messages(rng, is_flexible=version >= cls.FLEXIBLE_SINCE).message(cls, version), version)
 
 
 def damaged(frame: bytes, rng: random.Random) -> bytes:

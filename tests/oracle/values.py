@@ -50,11 +50,7 @@ NO_LIMITS = Limits()
 @functools.cache
 def messages(cls: type[Message], version: int, limits: Limits = NO_LIMITS) -> SearchStrategy[Message]:
     """Messages of one class with values for the fields of the version."""
-    return _structs(wire_of(cls), version, is_flexible(cls, version), limits)
-
-
-def is_flexible(cls: type[Message], version: int) -> bool:
-    return cls.FLEXIBLE_SINCE is not None and version >= cls.FLEXIBLE_SINCE
+    return _structs(wire_of(cls), version, version >= cls.FLEXIBLE_SINCE, limits)
 
 
 @functools.cache

@@ -12,7 +12,7 @@ import pytest
 
 from protocol.api import APIS
 from protocol.primitives import ZERO_UUID
-from protocol.schema import Field, Message, Wire, fields_of, wire_of
+from protocol.schema import NEVER, Field, Message, Wire, fields_of, wire_of
 from replication.metadata.metadata_records import RECORD_TYPES
 from tests.oracle.values import CLASSES, MESSAGES, version_id
 from tests.support.kafka import KAFKA_VERSION, kafka_home, needs_kafka
@@ -41,7 +41,7 @@ def test_key_and_versions_equal_kafkas(cls: type[Message]) -> None:
     low, _, high = schema["validVersions"].partition("-")
     flexible = schema["flexibleVersions"]
     assert (int(low), int(high or low)) == (cls.MIN_VERSION, cls.MAX_VERSION)
-    assert (None if flexible == "none" else int(flexible.removesuffix("+"))) == cls.FLEXIBLE_SINCE
+    assert (NEVER if flexible == "none" else int(flexible.removesuffix("+"))) == cls.FLEXIBLE_SINCE
     assert schema.get("apiKey", -1) == cls.API_KEY
 
 

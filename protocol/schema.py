@@ -165,30 +165,15 @@ class Field:
         kind, *marks = annotation if isinstance(annotation, tuple) else (annotation,)
         self.name = name
         self.wire = wire_of(kind)
-        self.since = 0
-        self.until = 0x7FFF
-        self.nullable_since = 0
-        self.is_marked_nullable = False
-        self.tag: int | None = None
-        self.is_ignorable = False
+        numbers = {type(mark): mark[0] for mark in marks if mark is not Ignorable}
+        self.since: int = numbers.get(Since, 0)
+        self.until: int = numbers.get(Until, 0x7FFF)
+        self.nullable_since: int = numbers.get(Nullable, 0)
+        self.is_marked_nullable = Nullable in numbers
+        self.tag: int | None = numbers.get(Tag)
+        self.is_ignorable = Ignorable in marks
         self.has_default = name in defaults
         self.default = defaults.get(name, self.wire.zero)
-        for mark in marks:
-            self._apply(mark)
-
-    def _apply(self, mark: Any) -> None:
-        if mark is Ignorable:
-            self.is_ignorable = True
-        elif isinstance(mark, Since):
-            self.since = mark.version
-        elif isinstance(mark, Until):
-            self.until = mark.version
-        elif isinstance(mark, Nullable):
-            self.nullable_since = mark.version
-            self.is_marked_nullable = True
-        else:
-            assert isinstance(mark, Tag), f"{mark!r} marks no field"
-            self.tag = mark.number
 
     def is_in(self, version: int) -> bool:
         """Whether this version has the field."""

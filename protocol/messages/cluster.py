@@ -176,8 +176,8 @@ class DescribedQuorum(Message):
 class QuorumNode(Message):
     """A voter."""
 
-    node_id: Annotated[Int32, Since(2)] = 0
-    listeners: Annotated[list[ListenerEndpoint], Since(2)] = EMPTY
+    node_id: Int32
+    listeners: list[ListenerEndpoint]
 
 
 class DescribeQuorumResponse(Message, request=DescribeQuorumRequest):
@@ -201,7 +201,7 @@ class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
 class AddRaftVoterResponse(Message, request=AddRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
-    error_message: Annotated[str | None, Ignorable] = None
+    error_message: str | None = None
 
 
 class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
@@ -215,7 +215,7 @@ class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
 class RemoveRaftVoterResponse(Message, request=RemoveRaftVoterRequest):
     throttle_time_ms: Int32 = 0
     error_code: Int16
-    error_message: Annotated[str | None, Ignorable] = None
+    error_message: str | None = None
 
 
 class UnregisterBrokerRequest(Message, api_key=64, versions=(0, 0), flexible=0):

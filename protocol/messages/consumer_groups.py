@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 from protocol.messages.common import TopicIdPartitions
-from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Nullable, Since, Uuid
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Since, Uuid
 
 
 class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexible=0):
@@ -18,7 +18,7 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexib
     rack_id: str | None = None
     rebalance_timeout_ms: Int32 = -1
     subscribed_topic_names: list[str] | None = None
-    subscribed_topic_regex: Annotated[str | None, Since(1), Nullable(1)] = None
+    subscribed_topic_regex: Annotated[str | None, Since(1)] = None
     server_assignor: str | None = None
     topic_partitions: list[TopicIdPartitions] | None = None
 

@@ -103,7 +103,7 @@ class AlterPartitionResponsePartition(Message):
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
     isr: list[Int32] = EMPTY
-    leader_recovery_state: Annotated[Int8, Ignorable] = 0
+    leader_recovery_state: Int8 = 0
     partition_epoch: Int32 = 0
 
 

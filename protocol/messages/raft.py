@@ -164,7 +164,7 @@ class FetchSnapshotPartitionResponse(Message):
 
 
 class FetchSnapshotResponse(Message, request=FetchSnapshotRequest):
-    throttle_time_ms: Annotated[Int32, Ignorable] = 0
+    throttle_time_ms: Int32 = 0
     error_code: Int16 = 0
     topics: list[Topic[FetchSnapshotPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY

@@ -339,12 +339,6 @@ class VotersRecord(Message, versions=(0, 0), flexible=0):
     voters: list[VotersVoter]
 
 
-class EndTxnMarker(Message, versions=(0, 0)):
-    """Control record: the end of a transaction; its key says whether it was committed or aborted."""
-
-    coordinator_epoch: Int32
-
-
 class LegacyOffsetCommitKey(Message, api_key=0, versions=(0, 0)):
     """Key type 0, before Kafka 0.9: like OffsetCommitKey."""
 
@@ -468,7 +462,7 @@ class ConsumerGroupTargetAssignmentMetadataValue(Message, api_key=6, versions=(0
     """The group epoch and the time of the target assignment."""
 
     assignment_epoch: Int32
-    assignment_timestamp: Annotated[Int64, Tag(0), Ignorable] = 0
+    assignment_timestamp: Annotated[Int64, Tag(0)] = 0
 
 
 class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0)):

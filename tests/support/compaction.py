@@ -97,9 +97,9 @@ def job_for(
 ) -> CleanerJob:
     """The job that cleans a log as far as possible; its recovery point counts as written unless another is given."""
     recovery_point = log.recovery_point if written_recovery_point is None else written_recovery_point
-    engine = log.open().engine
-    dirt = measure(engine, bounds_of(log, wall_ms))
-    return make_job(engine, log, dirt, last_records(log.open().producers), recovery_point, wall_ms, resources)
+    view = log.open().engine.view()
+    dirt = measure(view, bounds_of(log, wall_ms))
+    return make_job(view, log, dirt, last_records(log.open().producers), recovery_point, wall_ms, resources)
 
 
 def batches_of(log: Log) -> Iterator[tuple[bytes, int, BatchHeader]]:

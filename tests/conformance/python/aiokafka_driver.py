@@ -30,13 +30,13 @@ class Blocking:
 
     def __init__(self, loop: asyncio.AbstractEventLoop, make: Callable[[], Any]) -> None:
         self._loop = loop
-        self.client = self._run(make)
+        self.client = self.run(make)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         method = getattr(self.client, name)
-        return lambda *args, **keywords: self._run(method, *args, **keywords)
+        return lambda *args, **keywords: self.run(method, *args, **keywords)
 
-    def _run(self, method: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
+    def run(self, method: Callable[..., Any], *args: Any, **keywords: Any) -> Any:
         async def run() -> Any:
             result = method(*args, **keywords)
             return await result if inspect.iscoroutine(result) else result
@@ -157,6 +157,20 @@ class AioKafka(driver.KeywordDriver):
 
     def start_consumer(self, consumer: Blocking) -> None:
         consumer.start()
+
+    def assign(self, consumer: Blocking, topic: str, partitions: list[int], offset: int | None) -> None:
+        """In one step of the loop: aiokafka forgets a seek that arrives while it asks for the first position."""
+        assigned = [TopicPartition(topic, partition) for partition in partitions]
+
+        async def assign() -> None:
+            consumer.client.assign(assigned)
+            if offset is None:
+                await consumer.client.seek_to_beginning(*assigned)
+            else:
+                for partition in assigned:
+                    consumer.client.seek(partition, offset)
+
+        consumer.run(assign)
 
     def poll(self, consumer: Blocking, timeout_s: float, limit: int) -> list[driver.JsonRecord]:
         return driver.polled_records(consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=limit))

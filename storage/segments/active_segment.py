@@ -345,6 +345,12 @@ class ActiveSegment(Segment):
         slot += 1
         return position, (positions[slot] if slot < len(positions) else self.size) - position
 
+    def files_to_seal(self) -> SegmentFiles | None:
+        """The open files for the sealed segment that takes this one's place; None if a lookup there had to open one."""
+        if self._file is None or not self.offset_index.is_searchable:
+            return None
+        return self._files(self._file)._replace(offset_index=self.offset_index.copy(), is_sealed=True)
+
     def _files(self, log: File) -> SegmentFiles:
         return SegmentFiles(log, self.size, self.offset_index, self.time_index, self.transactions, is_sealed=False)
 

@@ -153,9 +153,14 @@ class SparseIndex:
         self._is_comparing = False
         self._written = self.entries
 
+    @property
+    def is_searchable(self) -> bool:
+        """Whether a lookup needs no other file than the open one."""
+        return not self._warm_start or self.file is not None
+
     def open_file(self) -> None:
         """Open the file if a lookup may need it."""
-        if self._warm_start and self.file is None:
+        if not self.is_searchable:
             self.file = self._disk.open(self.path, write=False)
 
     def close_file(self) -> None:

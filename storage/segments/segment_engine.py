@@ -17,8 +17,8 @@ RULES    1. An append rolls the segment if it would exceed `segment_bytes`, if i
             An empty segment that starts below that end was being deleted or created at the loss of power: it is deleted.
          6. With `register_files`, unused files may be closed between any two calls (storage/io/file_handle_cache.py).
          7. The last segment gets the appends; it is loaded at the first use. A segment is sealed when later ones have started,
-            its batches are published and its files are written: a `SealedSegment` takes its place, the oldest first. The last
-            segment after a truncation or an abandoned roll is loaded again.
+            its batches are published and its files are written: a `SealedSegment` takes its place and its open files, the
+            oldest first. The last segment after a truncation or an abandoned roll is loaded again.
          8. A lookup that needs the disk runs on a view (segments_view.py) in another thread. Its result is kept for the
             retry, and the segments adopt the files that it has opened. Deletion, replacement and loading of segments discard
             the results.
@@ -244,6 +244,8 @@ class SegmentEngine:
             segment.close_if_written(self.submit)
         else:
             self._seal_written()
+            if segment.is_retired:
+                self._segments[self._slot(segment.base_offset)].close_files()
         return not segment.is_open
 
     # ---- append ------------------------------------------------------------------------------------------
@@ -585,7 +587,10 @@ class SegmentEngine:
             segment.write_indexes(self.submit)
             if segment.has_pending_appends or not segment.is_written:
                 break
-            self._seal(slot, segment.size)
+            files = segment.files_to_seal()
+            sealed = self._seal(slot, segment.size)
+            if files is not None:
+                sealed.adopt(files)
 
     def _seal(self, slot: int, size: int) -> SealedSegment:
         segment = self._segments[slot]

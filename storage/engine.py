@@ -87,13 +87,11 @@ class AbortedTransaction(NamedTuple):
 class Reservation:
     """The reserved range of one append; engines extend it."""
 
-    __slots__ = ("batches", "rolled", "size")
+    __slots__ = ("batches", "rolled")
 
-    def __init__(self, size: int, batches: Sequence[BatchInfo], *, rolled: bool) -> None:
-        self.size = size
-        self.batches = batches
-        self.rolled = rolled
-        """Whether this append starts a segment: Log then writes a producer snapshot."""
+    batches: Sequence[BatchInfo]
+    rolled: bool
+    """Whether this append starts a segment: Log then writes a producer snapshot."""
 
 
 class SyncWork(NamedTuple):
@@ -250,9 +248,6 @@ class Engine(Protocol):
         returned, at most `max_bytes`: the last one may be truncated as in Kafka, the first one never. If the first one alone is
         larger, it is returned with `min_one_batch`, else nothing. `start_offset` <= `offset` <= `max_offset` <= `end_offset`.
         """
-
-    def segment_max_timestamp(self, base_offset: int) -> int:
-        """The same as of a view."""
 
     def view(self) -> EngineView:
         """The published batches at this moment."""

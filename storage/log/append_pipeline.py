@@ -55,7 +55,7 @@ class PreparedAppend:
     """Records with assigned offsets, until commit or abort."""
 
     __slots__ = (
-        "_pipeline", "duplicate", "headers", "is_aborted", "leader_epoch", "log_append_time_ms", "markers", "records",
+        "_pipeline", "duplicate", "is_aborted", "leader_epoch", "log_append_time_ms", "of_producers", "records",
         "reservation", "size", "snapshot",
     )  # fmt: skip
 
@@ -70,8 +70,8 @@ class PreparedAppend:
         """The result for a duplicate batch: nothing is written (rule 3)."""
         # State for the later steps.
         self.reservation: Reservation | None = None
-        self.headers: list[BatchHeader] = []  # of batches with a producer id, with their offsets
-        self.markers: list[EndTransactionMarker | None] = []  # for each of them: its transaction marker
+        # Of batches with a producer id: the header with its offset, and the transaction marker.
+        self.of_producers: list[tuple[BatchHeader, EndTransactionMarker | None]] = []
         self.snapshot: bytes | None = None  # of the producer state, if this append starts a segment
 
     def write(self) -> None:
@@ -218,8 +218,10 @@ class AppendPipeline:
         for info in infos:
             if info.leader_epoch > epochs.latest:
                 epochs.assign(info.leader_epoch, info.base_offset)
-        if prepared.headers:
-            self._update_producers(prepared)
+        for header, marker in prepared.of_producers:
+            completed = self._producers.update(header, marker, self._offsets.high_watermark)
+            if completed is not None and completed.is_aborted:
+                self.engine.add_aborted(aborted_transaction(completed))
         if self.unflushed_since_ms < 0:
             self.unflushed_since_ms = wall_ms
         time_ms, log_start_offset = prepared.log_append_time_ms, self._offsets.log_start_offset
@@ -261,8 +263,7 @@ class AppendPipeline:
             if header.producer_id >= 0:
                 placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
                 producers.reserve(placed, marker)
-                prepared.headers.append(placed)
-                prepared.markers.append(marker)
+                prepared.of_producers.append((placed, marker))
         prepared.reservation = reservation
         self._pending.append(prepared)
         self.next_offset = infos[-1].last_offset + 1
@@ -290,12 +291,6 @@ class AppendPipeline:
                         return duplicate
             offset += header.last_offset_delta + 1
         return None
-
-    def _update_producers(self, prepared: PreparedAppend) -> None:
-        for header, marker in zip(prepared.headers, prepared.markers, strict=True):
-            completed = self._producers.update(header, marker, self._offsets.high_watermark)
-            if completed is not None and completed.is_aborted:
-                self.engine.add_aborted(aborted_transaction(completed))
 
     def _too_large(self, size: int) -> KafkaError:
         return KafkaError(

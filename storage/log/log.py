@@ -22,6 +22,7 @@ from functools import partial
 from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
 from storage.engine import Engine, EngineFactory
+from storage.io.deferred_file_ops import run_now
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import AppendInfo, PreparedAppend
@@ -226,7 +227,7 @@ class Log:
         if opened is None:
             return
         opened.check_idle("a close")
-        opened.run_file_ops()
+        opened.set_submit(run_now)
         engine, snapshots = opened.engine, opened.snapshots
         self._closed_end_offset = end_offset = engine.end_offset
         if end_offset and not snapshots.has(end_offset):
@@ -239,7 +240,7 @@ class Log:
         self.offsets.recovery_point = end_offset if sync else engine.recovery_point
         engine.close(sync=sync)
         self._closed_epochs = None if sync else opened.epochs
-        self._detach(opened)
+        self._detach()
 
     def confirm_flushed(self) -> None:
         """Commit a close without sync: its writes are durable, and the temporary epoch file is renamed into place."""
@@ -269,7 +270,7 @@ class Log:
                 if not error.is_full:
                     raise
                 self._closed_end_offset = -1
-                opened.defer_file_ops()
+                opened.set_submit(files.submit_op)
                 return False
         return not self.is_offline
 
@@ -279,7 +280,7 @@ class Log:
         self._opening = None  # breaks a reference cycle with the opened files
         if self.opened is not None:
             self.opened.appends.abort_all()
-            self._detach(self.opened)
+            self._detach()
 
     def delete(self) -> None:
         """Drop the data and refuse every use; the caller removes the directory."""
@@ -288,9 +289,10 @@ class Log:
         if opened is not None:
             opened.engine.delete()
 
-    def _detach(self, opened: OpenLog) -> None:
-        opened.detach()
-        self.opened = None
+    def _detach(self) -> None:
+        if self.opened is not None:
+            self.opened.engine.unregister_files()
+            self.opened = None
 
     # ---- offsets -----------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
 from storage.engine import Buffer, Compactable, SegmentInfo
-from storage.io.deferred_file_ops import run_now
+from storage.io.deferred_file_ops import Submit
 from storage.log.append_pipeline import AppendPipeline, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log_files import LogFiles
@@ -42,7 +42,7 @@ class OpenLog:
         self.appends = AppendPipeline(name, parts, config, offsets)
         self.reader = LogReader(name, parts.engine, parts.producers, offsets)
         self.flush = LogFlush(parts, self.appends, files)
-        self.defer_file_ops()
+        self.set_submit(files.submit_op)
         self.engine.register_files()
         self.update_high_watermark(offsets.high_watermark)
 
@@ -170,17 +170,9 @@ class OpenLog:
 
     # ---- close -------------------------------------------------------------------------------------------
 
-    def defer_file_ops(self) -> None:
-        """Submit the file operations of engine and snapshots."""
-        self.engine.submit = self.snapshots.submit = self._files.submit_op
-
-    def run_file_ops(self) -> None:
-        """Run the file operations of engine and snapshots at once, for a close."""
-        self.engine.submit = self.snapshots.submit = run_now
-
-    def detach(self) -> None:
-        """The log is closed or offline: give back files, and discard pending lookups."""
-        self.engine.unregister_files()
+    def set_submit(self, submit: Submit) -> None:
+        """How to run the file operations of engine and snapshots."""
+        self.engine.submit = self.snapshots.submit = submit
 
     def check_idle(self, action: str) -> None:
         """Assert rule 1."""

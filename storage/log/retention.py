@@ -56,13 +56,13 @@ def expired_end_offset(
     deletes = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if deletes else -1
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
-    end_offset = engine.start_offset
+    end_offset, view = engine.start_offset, engine.view()
     for base_offset, next_offset, size in engine.segments(MAX_SEGMENTS_PER_PASS):
         if next_offset > high_watermark or next_offset == base_offset:
             break
         if next_offset <= log_start_offset or surplus >= size:
             surplus -= size
-        elif retention_ms < 0 or wall_ms - engine.segment_max_timestamp(base_offset) <= retention_ms:
+        elif retention_ms < 0 or wall_ms - view.segment_max_timestamp(base_offset) <= retention_ms:
             break
         end_offset = next_offset
     return end_offset
@@ -73,4 +73,4 @@ def next_expiry_ms(engine: Engine, config: LogConfig) -> int:
     (oldest,) = engine.segments(1)
     if config.retention_ms < 0 or not oldest.size:
         return MAX_LONG
-    return engine.segment_max_timestamp(oldest.base_offset) + config.retention_ms
+    return engine.view().segment_max_timestamp(oldest.base_offset) + config.retention_ms

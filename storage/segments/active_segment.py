@@ -276,6 +276,7 @@ class ActiveSegment(Segment):
         at = self.size
         unindexed, interval = self._unindexed, self.interval
         greatest, _ = self.max_timestamp
+        is_behind = False
         for _, size, _, last_offset, timestamp, _ in batches:
             if timestamp > greatest:
                 greatest = timestamp
@@ -284,6 +285,7 @@ class ActiveSegment(Segment):
                 self.offset_index.append(last_offset, at)
                 self.time_index.append(*self.max_timestamp)
                 unindexed = 0
+                is_behind = self.offset_index.is_behind
             ends.append(last_offset)
             positions.append(at)
             unindexed += size
@@ -294,7 +296,7 @@ class ActiveSegment(Segment):
         if len(ends) >= 2 * _RECENT_BATCHES:
             self._recent_start = ends[-_RECENT_BATCHES - 1] + 1
             del ends[:-_RECENT_BATCHES], positions[:-_RECENT_BATCHES]
-        if self.offset_index.is_behind:
+        if is_behind:
             self.write_indexes(submit)
 
     def finish(self, submit: Submit = run_now) -> None:
@@ -311,7 +313,10 @@ class ActiveSegment(Segment):
 
     def has_full_index(self, max_bytes: int) -> bool:
         """Whether an index is full; the time index reserves its last entry for the end of the segment."""
-        return self.offset_index.is_full(max_bytes) or self.time_index.is_full(max_bytes - TimeIndex.ENTRY.size)
+        return (
+            self.offset_index.entries >= max_bytes // OffsetIndex.ENTRY.size
+            or self.time_index.entries >= max_bytes // TimeIndex.ENTRY.size - 1
+        )
 
     @property
     def first_timestamp(self) -> int:

@@ -89,10 +89,6 @@ class SparseIndex:
         if len(keys) > 1 and (keys[-1] <= keys[-2] or values[-1] < values[-2]):
             raise CorruptIndex(f"{path} does not ascend at its end")
 
-    def is_full(self, max_bytes: int) -> bool:
-        """Whether a file of `max_bytes` has no space for another entry."""
-        return self.entries >= max_bytes // self.ENTRY.size
-
     @property
     def is_behind(self) -> bool:
         """Whether enough entries are unwritten that a write is due."""

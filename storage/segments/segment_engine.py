@@ -64,7 +64,6 @@ from storage.segments.segments_view import (
     SegmentsView,
     find_aborted,
     first_active,
-    max_timestamp_of,
     segment_infos,
     slot_of,
 )
@@ -84,10 +83,9 @@ class SegmentReservation(Reservation):
 
     __slots__ = ("is_abandoned", "position", "segment")
 
-    def __init__(
-        self, size: int, batches: Sequence[BatchInfo], segment: ActiveSegment, position: int, *, rolled: bool
-    ) -> None:
-        super().__init__(size, batches, rolled=rolled)
+    def __init__(self, batches: Sequence[BatchInfo], segment: ActiveSegment, position: int, rolled: bool) -> None:  # noqa: FBT001
+        self.batches = batches
+        self.rolled = rolled
         self.segment = segment
         self.position = position
         self.is_abandoned = False
@@ -264,7 +262,7 @@ class SegmentEngine:
         rolled = _must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
-        reservation = SegmentReservation(size, batches, segment, segment.reserve(batches, size), rolled=rolled)
+        reservation = SegmentReservation(batches, segment, segment.reserve(batches, size), rolled)
         self._outstanding.append(reservation)
         return reservation
 
@@ -376,10 +374,6 @@ class SegmentEngine:
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         """The segments from the oldest to the active one, at most `limit`."""
         return segment_infos(self._segments, self.end_offset, limit)
-
-    def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp in a segment; without timestamps, its modification time."""
-        return max_timestamp_of(self._segments[self._slot(base_offset)])
 
     def view(self) -> SegmentsView:
         """The published batches at this moment."""

@@ -83,7 +83,9 @@ class SegmentsView:
 
     def segment_max_timestamp(self, base_offset: int) -> int:
         """The greatest timestamp in a segment; without timestamps, its modification time."""
-        return max_timestamp_of(self._segments[slot_of(self._segments, base_offset)])
+        segment = self._segments[slot_of(self._segments, base_offset)]
+        greatest, _ = segment.max_timestamp
+        return greatest if greatest != NO_TIMESTAMP else segment.modified_ms()
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         """The aborted transactions with records in the range, in the order of their markers."""
@@ -116,12 +118,6 @@ def first_active(segments: Sequence[LogSegment]) -> int:
     while slot and isinstance(segments[slot - 1], ActiveSegment):
         slot -= 1
     return slot
-
-
-def max_timestamp_of(segment: LogSegment) -> int:
-    """The greatest timestamp in a segment; without timestamps, its modification time."""
-    greatest, _ = segment.max_timestamp
-    return greatest if greatest != NO_TIMESTAMP else segment.modified_ms()
 
 
 def slot_of(segments: Sequence[LogSegment], offset: int) -> int:

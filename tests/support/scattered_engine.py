@@ -97,10 +97,12 @@ class Store:
 
 
 class ScatteredReservation(Reservation):
-    __slots__ = ("entry", "position")
+    __slots__ = ("entry", "position", "size")
 
     def __init__(self, size: int, batches: Sequence[BatchInfo], *, rolled: bool, entry: int, position: int) -> None:
-        super().__init__(size, batches, rolled=rolled)
+        self.size = size
+        self.batches = batches
+        self.rolled = rolled
         self.entry = entry
         self.position = position
 

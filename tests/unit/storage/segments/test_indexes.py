@@ -103,14 +103,6 @@ def test_the_time_index_is_truncated_by_offset(tmp_path: Path) -> None:
     assert index.entries == 0
 
 
-def test_an_index_is_full_at_segment_index_bytes(tmp_path: Path) -> None:
-    index = offset_index(tmp_path, 9)
-    assert not index.is_full(87)
-    assert not index.is_full(80)
-    assert index.is_full(79)
-    assert index.is_full(72)
-
-
 def test_an_invalid_index_file_is_rejected(tmp_path: Path) -> None:
     path = tmp_path / "i.index"
     path.write_bytes(b"\0" * 13)

@@ -74,7 +74,6 @@ class FollowerLog:
         elif partition.writes_in_flight:
             after_pending_io(self._executor, log.directory, lambda: self._open(partition, opened))
         elif log.is_open:
-            partition.on_opened_as_follower()
             opened.complete(True)
         else:
             try:

@@ -132,8 +132,8 @@ class Partition:
 
     __slots__ = (
         "_durable_end_offset", "_is_leader_log_open", "_isr_ack_waiters", "_leader_ack_waiters", "_request_sync",
-        "_wake", "broker_id", "end_key", "epoch_start_offset", "followers", "high_watermark", "history", "index",
-        "is_leader", "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_id", "log", "min_isr",
+        "_wake", "broker_id", "end_key", "epoch_start_offset", "followers", "history", "index", "is_leader",
+        "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_id", "log", "min_isr",
         "partition_epoch", "pending_isr", "replicas", "topic", "topic_id", "writes_in_flight",
     )  # fmt: skip
 
@@ -164,7 +164,6 @@ class Partition:
         """The ISR requested from the controller and not answered yet."""
         self.followers: dict[int, FollowerProgress] = {}
         self.epoch_start_offset = 0
-        self.high_watermark = log.high_watermark
         self.history: AppendHistory | None = None
         """Which offsets were appended when; None if no replica selector needs it."""
         self.writes_in_flight = 0
@@ -179,6 +178,11 @@ class Partition:
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "follower"
         return f"Partition({self.topic}-{self.index}, {role} in epoch {self.leader_epoch}, HW {self.high_watermark})"
+
+    @property
+    def high_watermark(self) -> int:
+        """The log's high watermark (rule 2); opening the log limits it to the log end, after a loss of power."""
+        return self.log.offsets.high_watermark
 
     # ------------------------------------------------------------ roles
     def make_leader(self, state: PartitionState, mono_ms: int) -> None:
@@ -210,7 +214,7 @@ class Partition:
         if not self._is_leader_log_open:
             self._is_leader_log_open = True
             self.epoch_start_offset = opened.engine.end_offset
-            self.high_watermark = self._durable_end_offset = self.log.high_watermark
+            self._durable_end_offset = self.high_watermark
             self.update_durable_end_offset()
         return None
 
@@ -222,10 +226,6 @@ class Partition:
         self.followers = {}
         if is_new_role:
             self._fail_waiting_acks(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-
-    def on_opened_as_follower(self) -> None:
-        """Lower the high watermark to the end of the opened log: a power failure may have removed committed records."""
-        self.high_watermark = min(self.high_watermark, self.log.high_watermark)
 
     def commit_as_follower(self, prepared: PreparedAppend, wall_ms: int) -> None:
         """Commit batches of the leader that are written.
@@ -241,13 +241,11 @@ class Partition:
         """Take over the leader's high watermark, at most up to the local log end offset."""
         offset = min(offset, self.log.log_end_offset)
         if offset > self.high_watermark:
-            self.high_watermark = offset
             self.log.high_watermark = offset
             self._wake(self.key)
 
     def on_truncated_as_follower(self) -> None:
-        """Take over the log's state after a truncation, which may be below the high watermark."""
-        self.high_watermark = self.log.high_watermark
+        """Wake readers after a truncation, which may be below the high watermark."""
         self._wake(self.key)
         self._wake(self.end_key)
 
@@ -362,9 +360,10 @@ class Partition:
             for replica, follower in self.followers.items():
                 if follower.end_offset < offset and (replica in counted or follower.is_joining):
                     offset = follower.end_offset
-        if offset <= self.high_watermark:
+        offsets = self.log.offsets
+        if offset <= offsets.high_watermark:
             return
-        self.high_watermark = self.log.offsets.high_watermark = offset
+        offsets.high_watermark = offset
         waiting = self._isr_ack_waiters
         if waiting:
             self._complete_acks(waiting, offset)
@@ -374,7 +373,7 @@ class Partition:
         """Complete an append, whose records are in the log at `info`, when its acks are satisfied."""
         append.info = info
         if append.acks == ACKS_ALL:
-            waiting, end = self._isr_ack_waiters, self.high_watermark
+            waiting, end = self._isr_ack_waiters, self.log.offsets.high_watermark
         else:
             waiting, end = self._leader_ack_waiters, self._durable_end_offset
         last_offset = info.last_offset

@@ -343,12 +343,12 @@ class ActiveSegment(Segment):
         if offset < self._recent_start:
             return self._files(file).find(offset, read_resident)
         positions = self._recent_positions
-        slot = bisect_left(self._recent_ends, offset)
-        if slot == len(positions):
+        slot, count = bisect_left(self._recent_ends, offset), len(positions)
+        if slot == count:
             return None
         position = positions[slot]
         slot += 1
-        return position, (positions[slot] if slot < len(positions) else self.size) - position
+        return position, (positions[slot] if slot < count else self.size) - position
 
     def files_to_seal(self) -> SegmentFiles | None:
         """The open files for the sealed segment that takes this one's place; None if a lookup there had to open one."""

@@ -536,8 +536,8 @@ class FetchFastPath:
             if fetch.topic_id:
                 topic = handler.topic_name(fetch.topic_id)
             partition = handler.replicas.partitions.get((topic, index))
-            if partition is None or partition.high_watermark <= offset:  # not on this broker, or the fetch has to wait
-                return None
+            if partition is None or partition.log.offsets.high_watermark <= offset:
+                return None  # not on this broker, or the fetch has to wait
             if fetch.session_id != NO_SESSION or fetch.session_epoch != FINAL_EPOCH:
                 in_session = handler.sessions.find_only_dirty(fetch)
                 if in_session is None:

@@ -29,9 +29,9 @@ from storage.log.append_pipeline import AppendInfo, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED, LeaderEpochCache
 from storage.log.log_files import LogFiles
 from storage.log.log_offsets import Checkpoint, LogOffsets
+from storage.log.log_reader import Isolation, ReadInfo
 from storage.log.log_validator import AppendOrigin
 from storage.log.open_log import OpenLog
-from storage.log.read_result import Isolation, ReadInfo
 from storage.log.recovery import RecoveredLog, open_log
 
 

@@ -1,21 +1,48 @@
-"""Reads from an open log.
+"""Reads from an open log, their isolation levels and results.
 
 RULES    1. The last stable offset is at most the high watermark, and no record of an open transaction is below it.
          2. A method that returns a DiskLookup does not wait for the disk (disk_lookup.py).
-NOT HERE The layout on disk (engine.py), the result (read_result.py), which offsets a client may see (partition.py).
+NOT HERE The layout on disk (engine.py), which offsets a client may see (partition.py).
 """
 
 from __future__ import annotations
 
+from enum import IntEnum
+from typing import NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import FileRegion
 from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log_offsets import LogOffsets
 from storage.log.producer_state import ProducerState
-from storage.log.read_result import HIGH_WATERMARK, LAST_STABLE, LOG_END, Isolation, ReadInfo, out_of_range
 from storage.log.timestamp_lookup import first_record, latest_record
 
 _new_tuple = tuple.__new__
+
+
+class Isolation(IntEnum):
+    """The upper bound of a read: log end offset, high watermark or last stable offset."""
+
+    LOG_END = 0
+    HIGH_WATERMARK = 1
+    LAST_STABLE = 2
+
+
+class ReadInfo(NamedTuple):
+    """The result of a read."""
+
+    regions: tuple[FileRegion, ...]
+    size: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start_offset: int
+    log_end_offset: int
+    aborted: list[AbortedTransaction] | None
+    """The aborted transactions in the returned range for a read up to the last stable offset; else None."""
+
+
+LOG_END, HIGH_WATERMARK, LAST_STABLE = Isolation
 
 
 class LogReader:
@@ -49,7 +76,7 @@ class LogReader:
         engine, offsets = self._engine, self._offsets
         start_offset, end_offset, high_watermark = offsets.log_start_offset, engine.end_offset, offsets.high_watermark
         if not start_offset <= offset <= end_offset:
-            raise out_of_range(self._name, offset, start_offset, end_offset)
+            raise self._out_of_range(offset, start_offset, end_offset)
         stable = self.last_stable_offset
         bound = end_offset if isolation == LOG_END else high_watermark if isolation == HIGH_WATERMARK else stable
         aborted: list[AbortedTransaction] | None = [] if isolation == LAST_STABLE else None
@@ -75,7 +102,7 @@ class LogReader:
         """
         start_offset, end_offset = self._offsets.log_start_offset, self._engine.end_offset
         if not start_offset <= offset <= end_offset:
-            raise out_of_range(self._name, offset, start_offset, end_offset)
+            raise self._out_of_range(offset, start_offset, end_offset)
         return self._engine.lookup(("records", offset), lambda view: view.read_batches(offset, max_bytes))
 
     def offset_for_timestamp(self, target_ms: int) -> tuple[int, int, int] | DiskLookup | None:
@@ -86,3 +113,10 @@ class LogReader:
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | DiskLookup | None:
         """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log."""
         return self._engine.lookup("latest", latest_record)
+
+    def _out_of_range(self, offset: int, start_offset: int, end_offset: int) -> KafkaError:
+        return KafkaError(
+            ErrorCode.OFFSET_OUT_OF_RANGE,
+            f"Received request for offset {offset} for partition {self._name}, but we only have log segments from "
+            f"offset {start_offset} up to {end_offset}.",
+        )

@@ -17,6 +17,7 @@ import logging
 import traceback
 from collections.abc import Callable
 from functools import partial
+from itertools import count
 from random import Random
 
 from storage.config.log_config import LogConfig
@@ -34,6 +35,7 @@ from tests.simulation.storage.small_limits import small_limits
 from tests.simulation.work_queues import WorkQueues
 
 STEPS = 40
+_ID_BYTES = 16
 OPEN_FILES = (UNLIMITED, 34, 38)
 """The open-file limits; the handle cache reserves 32 of them."""
 START_MS = 1_700_000_000_000
@@ -47,6 +49,7 @@ class Simulation:
     def __init__(self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None) -> None:
         """`is_compacting`: whether compaction dominates; None draws it."""
         self.random = random
+        self._ids = count()
         self.trace: list[str] = []
         """The operations of each step."""
         self.file_system = FileSystem(journals=random.random() < 0.5)
@@ -168,6 +171,11 @@ class Simulation:
 
     # ---- processes ---------------------------------------------------------------------------------------
 
+    def _random_bytes(self, size: int) -> bytes:
+        """Random bytes; those of an id differ, also if Hypothesis draws nothing but zeros."""
+        drawn: bytes = self.random.randbytes(size)
+        return drawn if size < _ID_BYTES else drawn[:-4] + next(self._ids).to_bytes(4, "big")
+
     def _begin_process(self, fuse: int | None, fault: Fault | None = None) -> None:
         random = self.random
         self.disk = SimulatedDisk(self.file_system, random, short_io=random.random() < 0.3)
@@ -177,7 +185,7 @@ class Simulation:
             self.disk,
             self.directories,
             LogConfig(),
-            random_bytes=random.randbytes,
+            random_bytes=self._random_bytes,
             max_open_files=random.choice(OPEN_FILES),
         )
         self.manager.file_handles.on_eviction_needed = self._on_eviction_needed

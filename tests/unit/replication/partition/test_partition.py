@@ -174,7 +174,7 @@ def test_loss_of_leadership_fails_waiting_producers_and_wakes_readers():
 def test_an_isr_below_min_insync_replicas_is_reported_after_the_append():
     rig = Rig(replicas=(1, 2), min_insync_replicas=2)
     rig.append()
-    rig.partition.high_watermark = 1
+    rig.partition.log.high_watermark = 1
     rig.partition.isr = (1,)
     rig.await_acks(SimpleNamespace(last_offset=0), ACKS_ALL, "late")
     assert rig.acks == [("late", ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]

@@ -56,7 +56,7 @@ SEARCHES = {
         bugs_in(tests.simulation.cluster.planted_bugs),
         60,
         {
-            "the_high_watermark_ignores_joining_replicas": 28,
+            "the_high_watermark_ignores_joining_replicas": 111,
             "records_count_before_they_are_durable": 8,
             "followers_truncate_to_the_high_watermark": 1,
             "alter_partition_ignores_epochs": 91,

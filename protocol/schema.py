@@ -165,7 +165,11 @@ class Field:
         kind, *marks = annotation if isinstance(annotation, tuple) else (annotation,)
         self.name = name
         self.wire = wire_of(kind)
-        numbers = {type(mark): mark[0] for mark in marks if mark is not Ignorable}
+        numbers: dict[type, int] = {}
+        for mark in marks:
+            if mark is not Ignorable:
+                assert isinstance(mark, Since | Until | Nullable | Tag), f"{mark!r} marks no field"
+                (numbers[type(mark)],) = mark
         self.since: int = numbers.get(Since, 0)
         self.until: int = numbers.get(Until, 0x7FFF)
         self.nullable_since: int = numbers.get(Nullable, 0)

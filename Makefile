@@ -101,6 +101,7 @@ fmt: .venv/.check ## format the code
 	@$(BIN)/ruff format .
 
 setup: .venv/.check kafka-jars ## build everything that the other targets need
+	@$(BIN)/python -m tests.benchmark.builds
 
 kafka-jars: .venv/.test ## fetch Apache Kafka's jars through Maven, for tests that compare with it
 	@$(BIN)/python -m tests.support.kafka --quiet || echo "Tests that compare with Apache Kafka will be skipped." >&2
@@ -109,7 +110,7 @@ wheel: .venv/.run ## build the wheel into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
 
 clean: ## remove the virtual environment and the caches of tools
-	@rm -rf .venv build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # --- the virtual environment, in layers; each has a stamp file ------------------------------------------------------
 

@@ -16,6 +16,7 @@ from protocol.records import BatchBuilder, BatchHeader, crc_is_valid, parse_head
 from storage.config.log_config import LogConfig
 from storage.log.log_validator import BatchRules, validate
 from storage.log.producer_state import ProducerState
+from tests.benchmark.interpreters import this_interpreter
 
 NOW_MS = 1000
 ROUNDS = 7
@@ -78,6 +79,7 @@ def measure_producer_state() -> None:
 
 
 def main() -> int:
+    print(f"in this process: {this_interpreter()}")
     measure_validation()
     measure_producer_state()
     return 0

@@ -110,7 +110,7 @@ class Run:
 def measure(results: Results, wanted: Wanted) -> None:
     """Both clusters run side by side for all rounds."""
     with contextlib.ExitStack() as held:
-        run = Run(results, wanted, [held.enter_context(cluster) for cluster in three_node_clusters(alone=wanted.alone)])
+        run = Run(results, wanted, [held.enter_context(cluster) for cluster in three_node_clusters(wanted)])
         run.start()
         run.fill()
         for turn in range(1, wanted.rounds + 1):
@@ -119,4 +119,4 @@ def measure(results: Results, wanted: Wanted) -> None:
 
 
 def main() -> int:
-    return compare(options("cluster", __doc__, has_builds=False), measure)
+    return compare(options("cluster", __doc__), measure)

@@ -26,6 +26,7 @@ from protocol.codec import decoder, encode, encoder
 from protocol.messages import produce_fetch as pf
 from protocol.messages.metadata import MetadataResponse
 from protocol.schema import Message
+from tests.benchmark.interpreters import this_interpreter
 from tests.support.messages import message
 
 BATCH = bytes(61) + bytes(range(256)) * 64  # the size of a batch of 16 KiB; its contents are never read
@@ -123,6 +124,7 @@ def microseconds(calls: dict[str, Callable[[], Any]], seconds: float) -> dict[st
 
 def main() -> int:
     seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 0.4
+    print(f"in this process: {this_interpreter()}")
     print(f"{'microseconds':46}{'ours':>9}{'kafka-python':>14}{'kio':>10}{'ours/k-p':>10}{'ours/kio':>10}")
     missed = 0
     gc.collect()

@@ -136,7 +136,10 @@ def main() -> int:
     parser.add_argument("--add", action="store_true", help=add)
     wanted = parse_arguments(parser)
     name = results_name("partitions", wanted, is_part=bool(wanted.width))
-    results = Results.read(FOLDER / f"{name}.json") if wanted.add else Results(name, results_settings(wanted))
+    settings = results_settings(wanted)
+    results = Results.read(FOLDER / f"{name}.json") if wanted.add else Results(name, settings)
+    if (before := results.settings.get("interpreter")) != settings["interpreter"]:
+        parser.error(f"--add: the last such run was measured on {before}")
     return measured(results, lambda: measure(results, wanted), docs=wanted.docs)
 
 

@@ -20,6 +20,8 @@ from barnabas.pipeline.sources.segment_files import path_of
 from barnabas.pipeline.sources.segment_reading import SegmentRead, read_segment
 from protocol.compression import Compression
 from protocol.records import BatchBuilder
+from tests.benchmark.interpreters import this_interpreter
+from tests.benchmark.report.rows import Quartiles
 
 VALUE_BYTES = 200
 NOW_MS = 1_700_000_000_000
@@ -58,13 +60,13 @@ def main() -> int:
     parser.add_argument("--records", type=int, default=600_000)
     parser.add_argument("--rounds", type=int, default=5)
     wanted = parser.parse_args()
-    table = Table("batches", "codec", "M records per CPU s, least", "median", "most")
+    print(f"in this process: {this_interpreter()}")
+    table = Table("batches", "codec", "M records per CPU s: lower quartile", "median", "upper quartile")
     for name, per_batch in BATCHES.items():
         for codec in Compression:
             with tempfile.TemporaryDirectory() as folder:
                 segment = written(Path(folder), wanted.records, per_batch, codec)
-                rates = sorted(read(*segment) for _ in range(wanted.rounds))
-                shown = (rates[0], rates[len(rates) // 2], rates[-1])
-                table.add_row(name, codec.name.lower(), *(f"{rate / 1e6:.2f}" for rate in shown))
+                rates = Quartiles.of([read(*segment) for _ in range(wanted.rounds)])
+                table.add_row(name, codec.name.lower(), *(f"{rate / 1e6:.2f}" for rate in rates))
     Console().print(table)
     return 0

@@ -21,6 +21,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from barnabas.embedded import Broker
+from tests.benchmark.builds import MeasuredBroker
 from tests.benchmark.load import stall_scenarios as scenarios
 from tests.benchmark.load.background_work import running_task
 from tests.benchmark.load.meter import Outcome
@@ -28,7 +29,14 @@ from tests.benchmark.load.paced_producers import Sample, measure
 from tests.benchmark.load.running_broker import in_turn
 from tests.benchmark.report.publish import measured
 from tests.benchmark.report.rows import OURS, THEIRS, Results
-from tests.benchmark.report.terminal import Wanted, options, parse_arguments, results_name, show_progress
+from tests.benchmark.report.terminal import (
+    Wanted,
+    options,
+    parse_arguments,
+    results_name,
+    results_settings,
+    show_progress,
+)
 from tests.support.faulty_directory import FaultyDirectory, why_fuse_is_unavailable
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.stall_lines import lines_of
@@ -51,11 +59,11 @@ SETTINGS = {
 
 
 @contextlib.contextmanager
-def brokers(root: Path, *, alone: bool) -> Iterator[list[scenarios.BrokerUnderLoad]]:
+def brokers(root: Path, wanted: Wanted) -> Iterator[list[scenarios.BrokerUnderLoad]]:
     """One running broker of each kind, with two log directories."""
     with contextlib.ExitStack() as held:
         found = []
-        for name in (OURS,) if alone else (OURS, THEIRS):
+        for name in (OURS,) if wanted.alone else (OURS, THEIRS):
             home = root / name.lower().replace(" ", "-")
             quick = home / "quick"
             quick.mkdir(parents=True)
@@ -65,7 +73,8 @@ def brokers(root: Path, *, alone: bool) -> Iterator[list[scenarios.BrokerUnderLo
             directories = ",".join(map(str, [quick] if slow is None else [quick, slow.path]))
             node: Broker | ApacheKafka
             if name == OURS:
-                node = Broker(directories, settings=SETTINGS, start_timeout_s=120, stop_timeout_s=120)
+                limits = {"start_timeout_s": 120.0, "stop_timeout_s": 120.0}
+                node = MeasuredBroker(wanted.builds[OURS], directories, settings=SETTINGS, **limits)
             else:
                 node = ApacheKafka({**SETTINGS, "log.dirs": directories}, data_dir=quick, jvm=STOCK_JVM)
             held.enter_context(node)
@@ -102,7 +111,7 @@ def run_all(results: Results, wanted: Wanted, scale: scenarios.Scale) -> None:
     """Every scenario in every round on every broker; the order of the brokers alternates."""
     with (
         tempfile.TemporaryDirectory(prefix="stalls-", dir=wanted.directory) as root,
-        brokers(Path(root), alone=wanted.alone) as found,
+        brokers(Path(root), wanted) as found,
     ):
         for broker in found:
             scenarios.prepare(broker, scale)
@@ -146,7 +155,7 @@ def main() -> int:
     scale = scenarios.QUICK if wanted.quick else scenarios.FULL
     if (reason := why_fuse_is_unavailable()) is not None:
         print(f"Without a slow directory: {reason}")
-    results = Results(results_name("stalls", wanted), {"rounds": wanted.rounds, "scale": scale._asdict()})
+    results = Results(results_name("stalls", wanted), {**results_settings(wanted), "scale": scale._asdict()})
     measured(results, lambda: run_all(results, wanted, scale), docs=wanted.docs)
     missed = missed_aims(results)
     print("\n".join(f"behind the aim: {sentence}" for sentence in missed) or "all aims reached")

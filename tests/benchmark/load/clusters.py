@@ -10,10 +10,12 @@ from typing import Any, Self
 
 from protocol.messages.cluster import DescribeQuorumRequest
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from tests.benchmark.builds import Build, MeasuredBroker
 from tests.benchmark.load import raw
 from tests.benchmark.load.meter import Outcome, cpu_seconds
 from tests.benchmark.load.running_broker import Node, RunningBroker
-from tests.benchmark.report.rows import OURS, THEIRS
+from tests.benchmark.report.rows import THEIRS
+from tests.benchmark.report.terminal import Wanted
 from tests.support import cluster as ours
 from tests.support.kafka import STOCK_JVM, ApacheKafka, free_port
 from tests.support.messages import message
@@ -30,11 +32,12 @@ _STEP_S = 0.005
 
 
 class ThreeNodes:
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, build: Build | None) -> None:
+        """Nodes of this build of Barnabas, or of Apache Kafka."""
         self.name = name
         self._own: ours.Cluster | None = None
-        if name == OURS:
-            self._own = ours.Cluster(len(NODES), {**_SESSION, **_SMALL})
+        if build is not None:
+            self._own = ours.Cluster(len(NODES), {**_SESSION, **_SMALL}, partial(MeasuredBroker, build))
             self.nodes: dict[int, Node] = dict(self._own.nodes)
         else:
             self.nodes = dict(_kafka())
@@ -173,5 +176,6 @@ def _kafka_node(number: int, controller_port: int, voters: str) -> ApacheKafka:
     return ApacheKafka({**ours.DEFAULTS, **_SESSION, **own}, jvm=STOCK_JVM, is_static=True, address=("127.0.0.1", port))
 
 
-def three_node_clusters(*, alone: bool) -> list[ThreeNodes]:
-    return [ThreeNodes(OURS), *([] if alone else [ThreeNodes(THEIRS)])]
+def three_node_clusters(wanted: Wanted) -> list[ThreeNodes]:
+    own = [ThreeNodes(name, build) for name, build in wanted.builds.items()]
+    return own if wanted.alone or wanted.against is not None else [*own, ThreeNodes(THEIRS, None)]

@@ -5,15 +5,15 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 import psutil
 
-from barnabas.embedded import MAIN, Broker
+from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest
+from tests.benchmark.builds import MeasuredBroker
 from tests.benchmark.load.meter import Meter, Outcome, cpu_seconds
-from tests.benchmark.report.rows import OTHER_BUILD, OURS, THEIRS
+from tests.benchmark.report.rows import THEIRS
 from tests.benchmark.report.terminal import Wanted
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.raw_client import RawClient
@@ -26,22 +26,6 @@ _OURS = {"group.initial.rebalance.delay.ms": 0}
 
 Node = Broker | ApacheKafka
 T = TypeVar("T")
-
-
-class _OtherBuild(Broker):
-    """A node of the build in another checkout, run by the interpreter of its .venv."""
-
-    def __init__(self, checkout: Path) -> None:
-        super().__init__(settings=_OURS, start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)
-        self._checkout = checkout.resolve()
-
-    def _command(self) -> list[str]:
-        _, *arguments = super()._command()
-        own = str(self._checkout / "barnabas" / MAIN.name)
-        return [
-            str(self._checkout / ".venv/bin/python"),
-            *(own if argument == str(MAIN) else argument for argument in arguments),
-        ]
 
 
 class RunningBroker(NamedTuple):
@@ -67,10 +51,11 @@ def in_turn(brokers: Iterable[T], turn: int) -> list[T]:
 def nodes(wanted: Wanted) -> Iterator[dict[str, Node]]:
     """One node of each kind with stock settings, not started yet; stopped and removed after the block."""
     with contextlib.ExitStack() as held:
-        made: dict[str, Node] = {OURS: Broker(settings=_OURS, start_timeout_s=_LIMIT_S, stop_timeout_s=_LIMIT_S)}
-        if wanted.against is not None:
-            made[OTHER_BUILD] = _OtherBuild(wanted.against)
-        elif not wanted.alone:
+        limits = {"start_timeout_s": _LIMIT_S, "stop_timeout_s": _LIMIT_S}
+        made: dict[str, Node] = {
+            name: MeasuredBroker(build, settings=_OURS, **limits) for name, build in wanted.builds.items()
+        }
+        if not wanted.alone and wanted.against is None:
             made[THEIRS] = ApacheKafka(jvm=STOCK_JVM)
         for node in made.values():
             held.push(node)

@@ -1,4 +1,4 @@
-"""Two plots of a run: every ratio with its range and its aim, and the distribution of latencies.
+"""Two plots of a run: every ratio with its quartiles and its aim, and the distribution of latencies.
 
 SVG files with text as text, a few dozen kilobytes each.
 """
@@ -6,14 +6,13 @@ SVG files with text as text, a few dozen kilobytes each.
 from __future__ import annotations
 
 from pathlib import Path
-from statistics import median
 
 import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator
 
-from tests.benchmark.report.rows import OTHER_BUILD, OURS, QUANTILES, THEIRS, Results, Row, Spread
+from tests.benchmark.report.rows import OTHER_BUILD, OURS, QUANTILES, THEIRS, Quartiles, Results, Row
 
 COLOURS = {OURS: "#1f6f8b", THEIRS: "#c46a2b", OTHER_BUILD: "#7a5ba6"}
 _GOOD, _BEHIND, _PLAIN = "#2f7d4f", "#b3392f", "#5b6770"
@@ -24,7 +23,7 @@ _INCHES_PER_ROW = 0.21
 
 
 def ratios(results: Results, path: Path) -> None:
-    """One line per figure: least to most of the rounds, a dot at the median, a mark at the aim."""
+    """One line per figure: from the lower to the upper quartile, a dot at the median, a mark at the aim."""
     rows = [(row, row.ratio) for row in results.rows]
     known = [(row, ratio) for row, ratio in rows if ratio is not None]
     figure = Figure(figsize=(9, 1.2 + _INCHES_PER_ROW * len(known)), layout="constrained")
@@ -38,16 +37,15 @@ def ratios(results: Results, path: Path) -> None:
     axes.grid(axis="x", linewidth=0.3, alpha=0.6)
     axes.minorticks_off()
     axes.set_xticks([0.01, 0.03, 0.1, 0.3, 1, 3], ["0.01", "0.03", "0.1", "0.3", "1", "3"])
-    axes.set_xlabel(
-        f"{OURS} / {results.rival}: least, median, most of {results.settings['rounds']} round(s); | is the aim"
-    )
+    rounds = f"{results.settings['rounds']} round(s)"
+    axes.set_xlabel(f"{OURS} / {results.rival}: quartiles and median of {rounds}; | is the aim")
     _save(figure, path)
 
 
-def _ratio(axes: Axes, row_index: int, row: Row, ratio: Spread) -> None:
+def _ratio(axes: Axes, row_index: int, row: Row, ratio: Quartiles) -> None:
     colour = _PLAIN if row.aim is None else _BEHIND if row.is_missed else _GOOD
-    least, middle, most = (max(value, _LEAST_RATIO) for value in ratio)
-    axes.plot([least, most], [row_index, row_index], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
+    lower, middle, upper = (max(value, _LEAST_RATIO) for value in ratio)
+    axes.plot([lower, upper], [row_index, row_index], color=colour, linewidth=3, alpha=0.5, solid_capstyle="butt")
     # For rates more is better: the marker points to the right.
     axes.plot([middle], [row_index], marker=">" if row.is_rate else "<", markersize=5, color=colour)
     if row.aim is not None:
@@ -55,7 +53,7 @@ def _ratio(axes: Axes, row_index: int, row: Row, ratio: Spread) -> None:
 
 
 def latencies(results: Results, path: Path) -> None:
-    """One panel per load: microseconds by percentile, the median of the rounds within their range."""
+    """One panel per load: microseconds by percentile, the median of the rounds between their quartiles."""
     count = len(results.latencies)
     columns = min(_COLUMNS, count)
     height = -(-count // columns)
@@ -64,10 +62,9 @@ def latencies(results: Results, path: Path) -> None:
     tail = [1 / (1 - quantile) for quantile in QUANTILES]
     for (load, brokers), axes in zip(results.latencies.items(), panels, strict=False):
         for broker, rounds in brokers.items():
-            by_quantile = list(zip(*rounds, strict=True))
-            lows, highs = ([pick(values) for values in by_quantile] for pick in (min, max))
-            axes.fill_between(tail, lows, highs, color=COLOURS[broker], alpha=0.2, linewidth=0)
-            axes.plot(tail, [median(values) for values in by_quantile], color=COLOURS[broker], label=broker)
+            lower, middle, upper = zip(*map(Quartiles.of, zip(*rounds, strict=True)), strict=True)
+            axes.fill_between(tail, lower, upper, color=COLOURS[broker], alpha=0.2, linewidth=0)
+            axes.plot(tail, middle, color=COLOURS[broker], label=broker)
         axes.set_title(load, fontsize=8)
         axes.set_xscale("log")
         axes.set_yscale("log")

@@ -46,7 +46,9 @@ def publish(results: Results, *, docs: bool) -> int:
     text = tables.markdown(results) + links
     path.with_suffix(".md").write_text(text)
     tables.show(results)
-    print(f"least / median / most of {results.settings['rounds']} round(s) in {results.settings['seconds']:.0f} s")
+    rounds, seconds = results.settings["rounds"], results.settings["seconds"]
+    print("\n".join(results.builds))
+    print(f"lower quartile / median / upper quartile of {rounds} round(s) in {seconds:.0f} s")
     print(f"every sample: {path}; the table in Markdown: {path.with_suffix('.md')}; plots: {FOLDER}/*.svg")
     if docs:
         print(f"plots for the page: {FIGURES}/{results.name}-*.svg; its table:\n\n{text}")
@@ -59,7 +61,7 @@ def draw(results: Results, folder: Path) -> dict[str, str]:
     """The plots for which there are data; their titles and file names."""
     drawn = {}
     if any(row.ratio is not None for row in results.rows):
-        drawn["every ratio and its range"] = f"{results.name}-ratios.svg"
+        drawn["every ratio and its quartiles"] = f"{results.name}-ratios.svg"
         plots.ratios(results, folder / f"{results.name}-ratios.svg")
     if results.latencies:
         drawn["latencies by percentile"] = f"{results.name}-latencies.svg"

@@ -23,15 +23,20 @@ _RATES = frozenset({"MB/s", "records/s", "transactions/s", "commits/s"})
 """Figures of which more is better."""
 
 
-class Spread(NamedTuple):
-    least: float
+class Quartiles(NamedTuple):
+    lower: float
     median: float
-    most: float
+    upper: float
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
-        """The spread of one or more values."""
-        return cls(min(values), statistics.median(values), max(values))
+    def of(cls, values: Sequence[float]) -> Quartiles:
+        """The quartiles of one or more values; between two values they are interpolated linearly.
+
+        Of three values they are the mean of the least and the median, the median, and the mean of the median and the most.
+        """
+        if len(values) == 1:
+            return cls(values[0], values[0], values[0])
+        return cls(*statistics.quantiles(values, n=4, method="inclusive"))
 
 
 @dataclass
@@ -48,10 +53,10 @@ class Row:
         return self.figure in _RATES
 
     @property
-    def ratio(self) -> Spread | None:
-        """Barnabas / the rival, round by round."""
+    def ratio(self) -> Quartiles | None:
+        """Barnabas / the rival, quartiles of the ratios of the rounds."""
         ratios = [ours / theirs for ours, theirs in zip(*self.samples.values(), strict=False) if theirs]
-        return Spread.of(ratios) if ratios else None
+        return Quartiles.of(ratios) if ratios else None
 
     @property
     def is_missed(self) -> bool:
@@ -76,6 +81,12 @@ class Results:
         self.rows: list[Row] = []
         self.latencies: dict[str, dict[str, list[list[float]]]] = {}
         """Load, broker, round: the quantiles in microseconds."""
+
+    @property
+    def builds(self) -> list[str]:
+        """The measured builds of Barnabas, with their interpreter; empty for old results."""
+        named = self.settings.get("builds", {}).items()
+        return [f"{name}: {build}, on {self.settings['interpreter']}" for name, build in named]
 
     @property
     def rival(self) -> str:
@@ -125,6 +136,6 @@ def machine() -> dict[str, Any]:
         "cores": os.cpu_count(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "kernel": platform.release(),
-        "python": platform.python_version(),
+        "python of the loads": platform.python_version(),
         "load_average": [round(load, 2) for load in os.getloadavg()],
     }

@@ -6,7 +6,7 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmark.report.rows import OURS, Results, Row, Spread
+from tests.benchmark.report.rows import OURS, Quartiles, Results, Row
 
 _FIGURES = slice(2, 6)
 _WIDTH = 180
@@ -30,14 +30,15 @@ def markdown(results: Results) -> str:
     machine, settings = results.machine, results.settings
     about = (
         f"{results.when[:10]}, rounds: {settings['rounds']}, {settings['seconds'] / 60:.0f} minutes; {machine['cores']} x "
-        f"{machine['cpu']}, {machine['memory_gib']:.0f} GiB, Linux {machine['kernel']}, CPython {machine['python']}; "
+        f"{machine['cpu']}, {machine['memory_gib']:.0f} GiB, Linux {machine['kernel']}; "
         f"load {machine['load_average'][0]} before the start."
     )
+    builds = "; ".join(results.builds)
     headings = _headings(results)
     rule = "|".join("---:" if heading in headings[_FIGURES] else "---" for heading in headings)
     lines = [f"| {' | '.join(headings)} |", f"|{rule}|"]
     lines += [f"| {' | '.join(cells)} |" for cells, _ in _lines(results)]
-    return "\n".join([about, "", *lines]) + "\n"
+    return "\n".join([about, builds, "", *lines]) + "\n"
 
 
 def _headings(results: Results) -> tuple[str, ...]:
@@ -52,8 +53,8 @@ def _lines(results: Results) -> list[tuple[list[str], Row]]:
         cells = [
             row.load if row.load != before else "",
             row.figure,
-            *(_spread(Spread.of(samples)) if samples else "" for samples in row.samples.values()),
-            "" if row.ratio is None else _spread(row.ratio),
+            *(_quartiles(Quartiles.of(samples)) if samples else "" for samples in row.samples.values()),
+            "" if row.ratio is None else _quartiles(row.ratio),
             "" if row.aim is None else f"{sign} {row.aim:g}",
             "behind" if row.is_missed else "",
         ]
@@ -62,10 +63,10 @@ def _lines(results: Results) -> list[tuple[list[str], Row]]:
     return found
 
 
-def _spread(values: Spread) -> str:
-    if values.least == values.most:
+def _quartiles(values: Quartiles) -> str:
+    if values.lower == values.upper:
         return f"**{_short(values.median)}**"
-    return f"{_short(values.least)} / **{_short(values.median)}** / {_short(values.most)}"
+    return f"{_short(values.lower)} / **{_short(values.median)}** / {_short(values.upper)}"
 
 
 def _short(value: float) -> str:

@@ -6,7 +6,9 @@ import argparse
 import sys
 from pathlib import Path
 
-from tests.benchmark.report.rows import OTHER_BUILD, THEIRS
+from tests.benchmark.builds import ROOT, Build, prepare
+from tests.benchmark.interpreters import Interpreter
+from tests.benchmark.report.rows import OTHER_BUILD, OURS, THEIRS
 from tests.support.kafka import why_no_kafka
 
 ROUNDS = 3
@@ -22,6 +24,11 @@ class Wanted(argparse.Namespace):
     rounds: int
     quick_rounds: int
     only: list[str]
+    python: Path | None
+    interpreter: Interpreter
+    """Of all builds."""
+    builds: dict[str, Build]
+    """Of Barnabas, by name: this one, and with --against the other one."""
 
     def wants(self, name: str) -> bool:
         return not self.only or any(text.lower() in name.lower() for text in self.only)
@@ -45,21 +52,29 @@ def options(
     parser.add_argument("--only", action="append", default=[], metavar="TEXT", help=only)
     parser.add_argument("--alone", action="store_true", help="Barnabas only, without Apache Kafka")
     if has_builds:
-        against = "compare with the build in this checkout (which has a .venv) instead of Apache Kafka"
+        against = "compare with the build in this checkout instead of Apache Kafka, on the same interpreter"
         parser.add_argument("--against", type=Path, metavar="CHECKOUT", help=against)
+    python = "the CPython that runs Barnabas; default: an optimised one (PGO), if there is one"
+    parser.add_argument("--python", type=Path, metavar="PATH", help=python)
     docs = "the plots into docs/figures too, and the table in Markdown on the terminal"
     parser.add_argument("--docs", action="store_true", help=docs)
     return parser
 
 
 def parse_arguments(parser: argparse.ArgumentParser) -> Wanted:
-    """The arguments with their defaults; with --alone if Kafka is not available."""
+    """The arguments with their defaults, and the builds; with --alone if Kafka is not available."""
     wanted = parser.parse_args(namespace=Wanted())
     if wanted.rounds is None:
         wanted.rounds = wanted.quick_rounds if wanted.quick else ROUNDS
     if not wanted.alone and wanted.against is None and (reason := why_no_kafka()) is not None:
         print(f"Nothing to compare with, so Barnabas alone: {reason}")
         wanted.alone = True
+    if wanted.against is not None and not (wanted.against / "barnabas").is_dir():
+        parser.error(f"--against: there is no barnabas/ in {wanted.against}")
+    wanted.interpreter, python = prepare(wanted.python)
+    wanted.builds = {OURS: Build(python, ROOT)}
+    if wanted.against is not None:
+        wanted.builds[OTHER_BUILD] = Build(python, wanted.against.resolve())
     return wanted
 
 
@@ -73,8 +88,12 @@ def results_name(prog: str, wanted: Wanted, *, is_part: bool = False) -> str:
 
 def results_settings(wanted: Wanted) -> dict[str, object]:
     """The settings that the results keep."""
-    rival = THEIRS if wanted.against is None else OTHER_BUILD
-    return {"rounds": wanted.rounds, "rival": rival}
+    return {
+        "rounds": wanted.rounds,
+        "rival": THEIRS if wanted.against is None else OTHER_BUILD,
+        "interpreter": str(wanted.interpreter),
+        "builds": {name: build.describe() for name, build in wanted.builds.items()},
+    }
 
 
 def show_progress(what: str) -> None:

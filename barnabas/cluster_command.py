@@ -7,13 +7,13 @@ RULES    1. One line on standard output when all nodes are ready: the bootstrap 
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
-import sys
 import time
 from pathlib import Path
 from typing import NoReturn
+
+import click
 
 from barnabas.cluster import PLAN, Cluster
 from barnabas.embedded import BrokerError
@@ -24,51 +24,62 @@ _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns the exit status."""
+    try:
+        exit_code: int = cluster.main(arguments, "barnabas cluster", standalone_mode=False)
+    except BrokerError as error:
+        click.echo(f"barnabas: {error}", err=True)
+        return 1
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return exit_code
+
+
+@click.command()
+@click.option("--nodes", type=int, default=3, show_default=True, help="Number of brokers.")
+@click.option(
+    "--controllers", type=int, default=0, help="Number of controller-only nodes [0: all nodes have both roles]."
+)
+@click.option(
+    "--data-dir", metavar="DIR", default="barnabas-cluster", show_default=True, help="Directory of data and logs."
+)
+@click.option("--host", metavar="HOST", help="Address to listen on [127.0.0.1, or as before].")
+@click.option("--port", type=int, help=f"The first broker's; 0: free ones [{_PORT}, or as before].")
+@click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of all nodes; may be repeated.")
+def cluster(
+    *, nodes: int, controllers: int, data_dir: str, host: str | None, port: int | None, settings: tuple[str, ...]
+) -> int:
+    """Run several nodes on this machine until SIGINT or SIGTERM."""
     started = time.monotonic()
-    options = _parser().parse_args(arguments)
     for number in _SIGNALS:
         signal.signal(number, _interrupt)
+    if port is None:
+        port = 0 if (Path(data_dir) / PLAN).exists() else _PORT
+    given = dict(map(_setting, settings))
+    found = Cluster(nodes, controllers, data_dir=data_dir, port=port, host=host, settings=given)
     try:
-        settings = dict(_setting(text) for text in options.settings)
-        is_new = not (Path(options.data_dir) / PLAN).exists()
-        cluster = Cluster(
-            options.nodes,
-            options.controllers,
-            data_dir=options.data_dir,
-            port=_PORT if options.port is None and is_new else options.port or 0,
-            host=options.host,
-            settings=settings,
-        )
-        try:
-            cluster.start()
-            count = len(cluster.nodes)
-            sys.stdout.write(
-                f"barnabas cluster ready on {cluster.bootstrap} ({count} nodes, {time.monotonic() - started:.2f} s)\n"
-            )
-            sys.stdout.flush()
-            died = _watch(cluster)
-        except KeyboardInterrupt:
-            died = any(node.exit_code for node in cluster.nodes.values())
-            for number in _SIGNALS:
-                signal.signal(number, signal.SIG_IGN)
-        cluster.stop()
-    except BrokerError as error:
-        sys.stderr.write(f"barnabas: {error}\n")
-        return 1
+        found.start()
+        seconds = time.monotonic() - started
+        click.echo(f"barnabas cluster ready on {found.bootstrap} ({len(found.nodes)} nodes, {seconds:.2f} s)")
+        died = _watch(found)
+    except KeyboardInterrupt:
+        died = any(node.exit_code for node in found.nodes.values())
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+    found.stop()
     return 1 if died else 0
 
 
-def _watch(cluster: Cluster) -> bool:
+def _watch(found: Cluster) -> bool:
     """Reports nodes that die, until none is left (rule 2)."""
-    alive = {node.pid: number for number, node in cluster.nodes.items()}
+    alive = {node.pid: number for number, node in found.nodes.items()}
     while alive:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None, "there is a child process"
         number = alive.pop(ended.si_pid)
-        node = cluster.nodes[number]
-        code = node.exit_code
-        sys.stderr.write(f"barnabas: node {number} ended with {code}; {node.log_path} may say why\n")
-    sys.stderr.write("barnabas: no node is left\n")
+        node = found.nodes[number]
+        click.echo(f"barnabas: node {number} ended with {node.exit_code}; {node.log_path} may say why", err=True)
+    click.echo("barnabas: no node is left", err=True)
     return True
 
 
@@ -81,35 +92,3 @@ def _setting(text: str) -> tuple[str, str]:
     if not separator or not name.strip():
         raise BrokerError(f"--set {text}: give it as name=value")
     return name.strip(), value.strip()
-
-
-def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="barnabas cluster", description="Run several nodes on this machine until SIGINT or SIGTERM."
-    )
-    add = parser.add_argument
-    add("--nodes", type=int, default=3, metavar="N", help="number of brokers [3]")
-    add(
-        "--controllers",
-        type=int,
-        default=0,
-        metavar="N",
-        help="number of additional controller-only nodes [0: all nodes have both roles]",
-    )
-    add(
-        "--data-dir",
-        default="barnabas-cluster",
-        metavar="DIR",
-        help="directory of data and logs [./barnabas-cluster]",
-    )
-    add("--host", metavar="HOST", help="address to listen on [127.0.0.1, or as before]")
-    add("--port", type=int, metavar="PORT", help=f"the first broker's; 0: free ones [{_PORT}, or as before]")
-    add(
-        "--set",
-        dest="settings",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help="a setting of all nodes; may be repeated",
-    )
-    return parser

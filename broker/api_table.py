@@ -11,12 +11,10 @@ import secrets
 from collections.abc import Mapping
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import DynamicBrokerConfig
 from broker.coordinators.factory import Coordinators
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from broker.handlers import authentication
-from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.configs import ConfigHandlers
 from broker.handlers.admin.metadata import MetadataHandlers
@@ -50,13 +48,12 @@ from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.messages.admin import ConfigEntry, CreatableTopic
-from replication.controller.controller_client import Controller
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.formatting import new_uuid
 from replication.partition.append_history import AppendedBytes
 from replication.partition.replica_manager import ReplicaManager
-from replication.partition.replica_selector import ReplicaSelector, by_backlog
+from replication.partition.replica_selector import SELECTORS, ReplicaSelector, by_backlog
 from replication.purgatory import Purgatory
 from replication.timer_queue import TimerQueue
 
@@ -83,20 +80,11 @@ def client_apis(
     groups, ids, verification = coordinators.groups, coordinators.producer_ids, coordinators.verification
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
-    metadata = MetadataHandlers(
-        channel,
-        addresses,
-        authorizer,
-        auto_create=bool(config.value("auto.create.topics.enable")),
-        internal_topics=by_name.get,
-        partition_limit=config.number("max.request.partition.size.limit"),
-        soon=node.publisher.call_soon,
-    )
+    metadata = MetadataHandlers(channel, addresses, authorizer, config, by_name.get, node.publisher.call_soon)
     finding = FindCoordinatorHandler(channel, addresses, authorizer, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
     transacting = TransactionHandlers(coordinators.transactions, groups, ids, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
-    validator = BrokerConfigValidator(config.node_id, DynamicBrokerConfig(config))
     return ApiVersionsHandler(node).table_of(
         [
             *ProduceHandler(replicas, purgatory.timers, verification, authorizer).routes(),
@@ -110,7 +98,7 @@ def client_apis(
             *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
             *TxnMarkersHandler(replicas, coordinators.markers, authorizer).routes(),
-            *_admin(config, channel, authorizer, purgatory.timers, validator).routes(),
+            *TopicHandlers(channel, authorizer, purgatory.timers, config, validates_broker_configs=True).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
             *QuotaAndScramHandlers(channel, authorizer).routes(),
@@ -128,12 +116,13 @@ def _fetching(
     sessions = FetchSessions(purgatory, lambda: random.randrange(1, 2**31), slots)  # noqa: S311  # not a secret
     replicas.on_leadership_changed = FollowerWakeup(sessions, purgatory.timers, mono_ms).on_leadership_change
     fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    choose = config.replica_selector()
+    choose = SELECTORS.get(str(config.value("replica.selector.class")))
     if choose is not None:
         fetching.select_replica = ReplicaSelector(replicas, choose).select
         sessions.sends_high_watermarks = True
         if choose is by_backlog:
-            replicas.appended_bytes = AppendedBytes(int(memory_bytes() * config.memory_ratio))
+            ratio = config.decimal("barnabas.replica.selector.memory.ratio")
+            replicas.appended_bytes = AppendedBytes(int(memory_bytes() * ratio))
     return fetching
 
 
@@ -145,29 +134,12 @@ def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorize
         *ControllerHandlers(node, authorizer).routes(),
         *RaftHandlers(node.quorum, authorizer).routes(),
         *ClusterHandlers(node, authorizer, timers).routes(),
-        *_admin(config, node, authorizer, timers).routes(),
+        *TopicHandlers(node, authorizer, timers, config, validates_broker_configs=False).routes(),
         *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
         *(route for route in configs if route.api_key != ApiKey.LIST_CONFIG_RESOURCES),
         *authentication.routes(),
     ]
     return ApiVersionsHandler(node).table_of([*routes, *EnvelopeHandler(routes, authorizer).routes()])
-
-
-def _admin(
-    config: BrokerConfig,
-    controller: Controller,
-    authorizer: Authorizer,
-    timers: TimerQueue,
-    broker_config_validator: BrokerConfigValidator | None = None,
-) -> TopicHandlers:
-    return TopicHandlers(
-        config.node_id,
-        controller,
-        authorizer,
-        deletion_enabled=bool(config.value("delete.topic.enable")),
-        timers=timers,
-        broker_config_validator=broker_config_validator,
-    )
 
 
 def _offsets_topic(config: BrokerConfig) -> CreatableTopic:

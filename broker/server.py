@@ -174,6 +174,7 @@ class Server:
         self._timers = TimerQueue()
         self._timer = LoopTimer(loop, self._timers)
         self._io = IoThreadPool(loop)
+        self._dependencies = RuntimeDependencies(loop, self._disk, self._io, self._timers, self._clock)
         self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._timers)
         self._client_metrics = ClientMetricsStore()
@@ -273,8 +274,7 @@ class Server:
             may_observe=bool(quorum_config.bootstrap),
         )
         self._metadata_log = start.log
-        dependencies = RuntimeDependencies(self._loop, self._disk, self._io, self._timers, self._clock)
-        self._metadata = KraftRuntime(config, dependencies, quorum_config, identity, start, controller)
+        self._metadata = KraftRuntime(config, self._dependencies, quorum_config, identity, start, controller)
         self._node, self._channel = self._metadata.node, self._metadata.channel
         self._publisher = self._node.publisher
 
@@ -292,23 +292,11 @@ class Server:
         self._disk_full_policy = DiskFullPolicy(
             config.node_id, self._metadata_log.directory, self._publisher, self.listeners
         )
-        self._lifecycle = BrokerLifecycle(
-            self._channel,
-            self._broker_registration(),
-            self._timers,
-            self._clock,
-            config.number("broker.heartbeat.interval.ms"),
-            config.number("initial.broker.registration.timeout.ms"),
-        )
+        registration = self._broker_registration()
+        self._lifecycle = BrokerLifecycle(self._channel, registration, self._timers, self._clock, config)
         channel, lifecycle = self._channel, self._lifecycle
         self._assignments_manager = AssignmentsManager(channel, lifecycle, self._log_manager, config.node_id)
-        self._log_dir_moves = LogDirMoves(
-            self._replicas,
-            self._io,
-            self._clock.wall_ms,
-            self._timers,
-            self._clock.mono_ms,
-        )
+        self._log_dir_moves = LogDirMoves(self._replicas, self._io, self._timers, self._clock)
         prefetcher = PageCachePrefetcher(self._io, self._replicas.directory_failed)
         for listener in self.listeners:
             listener.prefetcher = prefetcher
@@ -323,34 +311,20 @@ class Server:
             config, self._replicas, self._timers, self._clock, producer_ids, self._broker_peers.send_request
         )
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
+        snapshots = MetadataSnapshots(self._disk, self._io, self._metadata_log, config.snapshot_settings())
         self._scheduled_tasks = ScheduledTasks(
-            self._loop.call_soon,
-            config,
-            self._log_manager,
-            self._replicas,
-            self._publisher,
-            MetadataSnapshots(self._disk, self._io, self._metadata_log, config.snapshot_settings()),
-            self._compactor,
-            self._io,
-            self._timers,
-            self._clock,
+            self._dependencies, config, self._replicas, self._publisher, snapshots, self._compactor
         )
-        self._config_applier = self._build_config_applier()
-
-    def _build_config_applier(self) -> DynamicConfigApplier:
-        return DynamicConfigApplier(
-            self._loop,
-            self._config,
+        self._config_applier = DynamicConfigApplier(
+            self._dependencies,
+            config,
             self.listeners + self.controller_listeners,
-            self._log_manager,
             self._replicas,
-            self._publisher,
             self._lifecycle,
             self._log_dir_moves,
             self._compactor,
             self._scheduled_tasks,
             self._coordinators,
-            self._clock,
         )
 
     def _broker_connections(self, timeout: str) -> PeerConnections:
@@ -366,15 +340,10 @@ class Server:
         config = self._config
         count = config.number("num.replica.fetchers")
         self._leader_connections = [self._broker_connections("replica.socket.timeout.ms") for _ in range(count)]
+        senders = [connections.send_request for connections in self._leader_connections]
+        follower_log = FollowerLog(self._replicas, self._io)
         self._fetchers = ReplicaFetcherManager(
-            self._loop.call_soon,
-            config.node_id,
-            lambda: self._lifecycle.epoch,
-            [connections.send_request for connections in self._leader_connections],
-            FollowerLog(self._replicas, self._io),
-            config.fetch_settings(),
-            self._timers,
-            self._clock,
+            self._loop.call_soon, config, self._lifecycle, senders, follower_log, self._timers, self._clock
         )
 
     def _build_apis(self) -> None:

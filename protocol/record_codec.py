@@ -16,7 +16,7 @@ NOT HERE The enclosing batch (records.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Final, TypeAlias
 
 from protocol.errors import ErrorCode, KafkaError
@@ -249,24 +249,40 @@ def _check_headers(data: Buffer, at: int, stop: int) -> int:
     return at
 
 
-def scan(data: Buffer, count: int) -> tuple[list[int], list[int]]:
-    """Checks exactly `count` records in sequence; returns all timestamp deltas and the indexes of records without key."""
-    timestamps: list[int] = []
-    keyless: list[int] = []
-    at = 0
+def scan(data: Buffer, count: int) -> tuple[int, int, list[int]]:
+    """Checks exactly `count` records in sequence.
+
+    Returns the lowest and the greatest timestamp delta, and the indexes of records without key.
+    """
     if count * MIN_RECORD_BYTES > len(data):
         raise invalid_record(NO_MORE_BYTES)
+    keyless: list[int] = []
     try:
-        for index in range(count):
+        lowest, has_key, at = check_record(data, 0, 0)
+        greatest = lowest
+        if not has_key:
+            keyless.append(0)
+        for index in range(1, count):
             timestamp, has_key, at = check_record(data, at, index)
-            timestamps.append(timestamp)
+            if timestamp > greatest:
+                greatest = timestamp
+            elif timestamp < lowest:
+                lowest = timestamp
             if not has_key:
                 keyless.append(index)
     except IndexError:
         raise invalid_record(NO_MORE_BYTES) from None
     if at != len(data):
         raise invalid_record(BYTES_REMAIN)
-    return timestamps, keyless
+    return lowest, greatest, keyless
+
+
+def timestamp_deltas(data: Buffer, count: int) -> Iterator[int]:
+    """The timestamp deltas of `count` records that were checked."""
+    at = 0
+    for index in range(count):
+        timestamp, _, at = check_record(data, at, index)
+        yield timestamp
 
 
 def check_first(data: Buffer, count: int, limit: int) -> None:

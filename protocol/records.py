@@ -420,11 +420,18 @@ class BatchBuilder:
         )
 
 
+def batch_of(body: bytes, count: int, timestamp_ms: int) -> bytearray:
+    """Builds a batch without producer from records that are encoded at offset deltas from 0 and timestamp delta 0."""
+    time_ms, no_producer = timestamp_ms, (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
+    header = (0, 0, NO_LEADER_EPOCH, MAGIC, 0, 0, count - 1, time_ms, time_ms, *no_producer, count)
+    return assemble(_new_tuple(BatchHeader, header), body)
+
+
 def assemble(header: BatchHeader, body: Buffer) -> bytearray:
     """Builds a batch from a header and stored records; computes length and CRC."""
     size = BATCH_OVERHEAD + len(body)
     batch = bytearray(size)
-    HEADER.pack_into(batch, 0, *header._replace(batch_length=size - LOG_OVERHEAD))
+    HEADER.pack_into(batch, 0, header.base_offset, size - LOG_OVERHEAD, *header[2:])
     batch[BATCH_OVERHEAD:] = body
     _U32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
     return batch

@@ -4,10 +4,11 @@ FORMAT   class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
              max_wait_ms: Int32                                            in every version, required
              max_bytes: Annotated[Int32, Since(3), Ignorable] = 0x7FFFFFFF from version 3 on
              rack: Annotated[str | None, Nullable(2)] = None               nullable from version 2 on
-             topics: list[FetchTopic]                                      an array of a nested class
-             responses: list[Topic[PartitionData]]                         of a generic class: its P is PartitionData
+             aborted: list[AbortedTransaction]                             an array of a nested class
+             responses: list[FetchTopic[PartitionData]]                    of a generic class: its P is PartitionData
              cluster_id: Annotated[str | None, Tag(0)] = None              a tagged field
-         class FetchResponse(Message, request=FetchRequest):               has the key and versions of its request
+         class FetchResponse(Response, request=FetchRequest):              has the key and versions of its request, and the
+                                                                           fields of its base class before its own
 RULES    1. A declaration only creates slots at import. Annotations stay text until the first instance, encoding or
             decoding of the class.
          2. Versions are Kafka's; Since and Until are inclusive. A nested class uses the versions of the enclosing
@@ -220,6 +221,7 @@ class _MessageType(type):
             namespace["MIN_VERSION"], namespace["MAX_VERSION"] = versions
             namespace["FLEXIBLE_SINCE"] = flexible
             namespace["REQUEST"] = request
+            namespace["__init__"] = Message.__init__  # a base class may have its compiled one
         return super().__new__(mcs, name, bases, namespace)
 
     def __getitem__(cls, parameter: Any) -> Wire:
@@ -258,13 +260,13 @@ class Message(metaclass=_MessageType):
             return NotImplemented
         assert isinstance(other, Message)
         return self.unknown_tagged_fields == other.unknown_tagged_fields and all(
-            getattr(self, name) == getattr(other, name) for name in type(self).__slots__
+            getattr(self, field.name) == getattr(other, field.name) for field in fields_of(type(self))
         )
 
     __hash__ = None  # type: ignore[assignment]
 
     def __repr__(self) -> str:
-        values = ", ".join(f"{name}={_short(getattr(self, name))}" for name in type(self).__slots__)
+        values = ", ".join(f"{field.name}={_short(getattr(self, field.name))}" for field in fields_of(type(self)))
         if self.unknown_tagged_fields:
             values += f", unknown_tagged_fields={self.unknown_tagged_fields!r}"
         return f"{type(self).__name__}({values})"
@@ -277,8 +279,8 @@ def _short(value: Any) -> str:
     return repr(value)
 
 
-P = TypeVar("P", bound=Message)
-"""The struct in the arrays of a generic struct."""
+P = TypeVar("P")
+"""The struct or number in the arrays of a generic struct."""
 
 _fields: dict[tuple[type[Message], Wire | None], tuple[Field, ...]] = {}
 
@@ -286,12 +288,14 @@ _fields: dict[tuple[type[Message], Wire | None], tuple[Field, ...]] = {}
 def fields_of(cls: type[Message], parameter: Wire | None = None) -> tuple[Field, ...]:
     """The fields of a message in wire order. The first call evaluates the annotations.
 
-    `parameter` is the `P` of a generic struct; without it, the class of the struct in its array is not known.
+    `parameter` is the `P` of a generic struct; without it, the type of its array's elements is not known.
     """
     fields = _fields.get((cls, parameter))
     if fields is None:
         names = {**vars(sys.modules[cls.__module__]), **_VOCABULARY, "P": parameter or Wire("struct", None)}
-        fields = _fields[cls, parameter] = tuple(
+        base: Any = cls.__base__
+        inherited = () if base is Message else fields_of(base, parameter)
+        fields = _fields[cls, parameter] = inherited + tuple(
             Field(name, eval(annotation, names), cls._DEFAULTS)  # noqa: S307 - our own class bodies
             for name, annotation in cls.__annotations__.items()
         )

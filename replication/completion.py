@@ -74,9 +74,17 @@ class Completion(Generic[T]):
 
         Cancelling it cancels this completion.
         """
-        handled: _Handled[T, U] = _Handled(self.cancel)
-        handled.function = function
-        self.then(handled.on_source_done)
+        handled: Completion[U] = Completion(self.cancel)
+
+        def on_done(done: Completion[T]) -> None:
+            try:
+                value = function(done)
+            except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
+                handled.fail(error)
+            else:
+                handled.complete(value)
+
+        self.then(on_done)
         return handled
 
     def map(self, function: Callable[[T], U]) -> Completion[U]:
@@ -128,23 +136,6 @@ class Completion(Generic[T]):
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
                 callback(self)
-
-
-class _Handled(Completion[U], Generic[T, U]):
-    """The result of a function of another completion."""
-
-    __slots__ = ("function",)
-
-    function: Callable[[Completion[T]], U]
-
-    def on_source_done(self, source: Completion[T]) -> None:
-        """The other completion has its result."""
-        try:
-            value = self.function(source)
-        except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
-            self.fail(error)
-        else:
-            self.complete(value)
 
 
 class _Completed(Completion[T]):

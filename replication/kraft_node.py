@@ -30,6 +30,7 @@ from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.metadata_log.quorum_state_store import write_quorum_state
+from replication.raft.events import Signal
 from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
@@ -93,8 +94,8 @@ class KRaftNode:
             dependencies,
         )
         # Which part notifies which:
-        log.on_written = self.quorum.on_written
-        log.on_flushed = self.quorum.on_flushed
+        log.on_written = partial(self.quorum.step, Signal.LOG_APPENDED)
+        log.on_flushed = partial(self.quorum.step, Signal.LOG_FLUSHED)
         log.on_snapshot_loaded = loader.on_snapshot_loaded
         loader.leader = lambda: state.leader_id
         periodic_tasks.run_task = self.controller.run_periodic_task

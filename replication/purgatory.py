@@ -83,11 +83,6 @@ class Purgatory:
         """The number of waiting operations."""
         return self._waiting
 
-    @property
-    def watched_keys(self) -> int:
-        """The number of watched keys."""
-        return len(self._watchers)
-
     # ------------------------------------------------------------ watching
     def watch(self, watcher: Watcher, key: Key) -> None:
         """Notify `watcher` of changes of `key`; a second call has no effect."""

@@ -11,6 +11,7 @@ NOT HERE Encoding and committing records: `metadata_log.py` for the controller,
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from protocol.schema import Message
@@ -18,19 +19,12 @@ from protocol.schema import Message
 Reply = TypeVar("Reply")
 
 
+@dataclass(slots=True, eq=False)
 class Decision(Generic[Reply]):
-    """Records to write, and the reply to send when they are committed.
+    """Records to write, and the reply to send when they are committed."""
 
-    `records` are messages with their versions; `is_atomic`: they become visible together, in one batch, instead of being split
-    when the batch grows too large.
-    """
-
-    __slots__ = ("is_atomic", "records", "reply")
-
-    def __init__(self, records: Sequence[tuple[Message, int]], reply: Reply, *, is_atomic: bool = True) -> None:
-        self.records = records
-        self.reply = reply
-        self.is_atomic = is_atomic
-
-    def __repr__(self) -> str:
-        return f"Decision({list(self.records)!r}, {self.reply!r}, is_atomic={self.is_atomic})"
+    records: Sequence[tuple[Message, int]]
+    """Messages with their versions."""
+    reply: Reply
+    is_atomic: bool = field(default=True, kw_only=True)
+    """Whether the records become visible together, in one batch, instead of being split when the batch grows too large."""

@@ -102,29 +102,28 @@ class SyncWork(NamedTuple):
     is_complete: bool = True
     """Whether no further sync is needed."""
 
-    def run(self) -> None:
-        """Sync the files one by one."""
-        for file in self.files:
-            file.sync()
-
 
 OnBatch = Callable[[Buffer, int, BatchHeader], None]
 """Called for a recovered batch with a buffer that contains it, its position there, and its header."""
 
 
-class EngineView(Protocol):
-    """The published batches at one moment, for blocking reads in any thread while the engine changes."""
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last published one."""
+class PublishedBatches(Protocol):
+    """The published batches of one partition."""
 
     @property
     def start_offset(self) -> int:
         """The base offset of the oldest segment."""
 
+    @property
+    def end_offset(self) -> int:
+        """The offset after the last published one."""
+
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one, at most `limit`."""
+        """The segments from the oldest to the active one, at most `limit`; there is always one. Opens no file."""
+
+
+class EngineView(PublishedBatches, Protocol):
+    """The published batches at one moment, for blocking reads in any thread while the engine changes."""
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         """Whole batches from the one that `locate` finds: at least one, and no further one beyond `max_bytes`.
@@ -148,7 +147,7 @@ class EngineView(Protocol):
         """The aborted transactions with records in the range, in the order of their markers."""
 
 
-class Engine(Protocol):
+class Engine(PublishedBatches, Protocol):
     """The batches of one partition on disk."""
 
     # ---- open and close ----------------------------------------------------------------------------------
@@ -220,14 +219,6 @@ class Engine(Protocol):
     # ---- read --------------------------------------------------------------------------------------------
 
     @property
-    def start_offset(self) -> int:
-        """The base offset of the oldest segment."""
-
-    @property
-    def end_offset(self) -> int:
-        """The offset after the last published one."""
-
-    @property
     def size_bytes(self) -> int:
         """The size of the published batches."""
 
@@ -260,9 +251,6 @@ class Engine(Protocol):
         Raises:
             KafkaError: the data read is invalid.
         """
-
-    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one, at most `limit`; there is always one. Opens no file."""
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 

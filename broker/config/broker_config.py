@@ -18,7 +18,6 @@ from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
 from replication.metadata_log.metadata_snapshots import SnapshotSettings
 from replication.partition.replica_fetcher import FetchSettings
-from replication.partition.replica_selector import SELECTORS, SelectReplica
 from replication.raft.quorum_state import QuorumTimes
 from storage.compaction.cleaner_job import CleanerResources
 from storage.config.config_def import MAX_INT, Value, parse
@@ -185,15 +184,6 @@ class BrokerConfig:
             response_max_bytes=self.number("replica.fetch.response.max.bytes"),
             backoff_ms=self.number("replica.fetch.backoff.ms"),
         )
-
-    def replica_selector(self) -> SelectReplica | None:
-        """Selects the replica that a consumer reads from; None: the leader."""
-        return SELECTORS.get(str(self.value("replica.selector.class")))
-
-    @property
-    def memory_ratio(self) -> float:
-        """A record with more than this share of the memory behind it is read from a follower."""
-        return self.decimal("barnabas.replica.selector.memory.ratio")
 
     def quorum_times(self) -> QuorumTimes:
         """The timeouts of a raft replica."""

@@ -75,10 +75,6 @@ class DynamicBrokerConfig:
         """Whether a known setting is not dynamic."""
         return name not in DYNAMIC and self.setting(name) is not None
 
-    def is_per_broker(self, name: str) -> bool:
-        """Whether a setting cannot be set for all brokers at once."""
-        return name in PER_BROKER
-
     def validation_error(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
         """Why the changed settings conflict, although each is valid; None if they do not."""
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
 from typing import Final
 
 from broker.coordinators.classic.classic_group import (
@@ -38,6 +39,7 @@ from broker.coordinators.classic.group_records import (
     read_group,
     read_group_key,
 )
+from broker.coordinators.classic.plain_commits import MAX_COMMITS, PlainCommits
 from broker.coordinators.consumer import consumer_group_records
 from broker.coordinators.consumer.assignors import TopicPartition
 from broker.coordinators.consumer.classic_protocol_adapter import ClassicProtocolAdapter
@@ -56,7 +58,8 @@ from broker.coordinators.offset_manager import (
     commit_response,
     txn_commit_response,
 )
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, ShardContext, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, ShardContext
+from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -86,6 +89,7 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
+from protocol.offset_commit_codec import OffsetCommitRows
 from replication.metadata.image import MetadataImage
 from replication.timer_queue import Timer
 
@@ -181,14 +185,35 @@ class GroupCoordinator:
     ) -> CoordinatorDecision[OffsetCommitResponse]:
         """Handle OffsetCommit for existing partitions."""
         partitions = ((topic.topic_id, one.partition_index) for topic in request.topics for one in topic.partitions)
-        error = self._validate_commit(request, request.generation_id_or_member_epoch, partitions, api_version)
+        error = self._accept_commit(request, partitions, api_version, mono_ms)
         if error is not _NONE:
             return CoordinatorDecision((), commit_response(request, error))
-        group = None if request.group_id in self.consumer_groups else self.groups.get(request.group_id)
-        if group is not None and group.state is not State.EMPTY:
-            self._classic_protocol.on_heartbeat(group, group.members[request.member_id], mono_ms)
         records, response = self.offsets.commit(request, wall_ms)
         return CoordinatorDecision(records, response, is_atomic=False)
+
+    def commit_plain(
+        self, request: OffsetCommitRows, commits: PlainCommits, api_version: int, mono_ms: int
+    ) -> EncodedRecords | None:
+        """The records of an OffsetCommit for existing partitions without metadata; None if it is refused, or too large."""
+        partitions = ((topic.topic_id, index) for topic in commits.topics for index, _ in topic.values)
+        size = commits.size
+        if size > MAX_COMMITS or self._accept_commit(request, partitions, api_version, mono_ms):
+            return None
+        return EncodedRecords(commits.encode(), size, partial(self._apply_plain, commits))
+
+    def _accept_commit(
+        self,
+        request: OffsetCommitRequest | OffsetCommitRows,
+        partitions: Iterable[TopicPartition],
+        api_version: int,
+        mono_ms: int,
+    ) -> ErrorCode:
+        """Validate an offset commit; an accepted one of a classic member is also its heartbeat."""
+        error = self._validate_commit(request, request.generation_id_or_member_epoch, partitions, api_version)
+        group = None if request.group_id in self.consumer_groups else self.groups.get(request.group_id)
+        if error is _NONE and group is not None and group.state is not State.EMPTY:
+            self._classic_protocol.on_heartbeat(group, group.members[request.member_id], mono_ms)
+        return error
 
     def commit_transactional(
         self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
@@ -206,7 +231,7 @@ class GroupCoordinator:
 
     def _validate_commit(
         self,
-        request: OffsetCommitRequest | TxnOffsetCommitRequest,
+        request: OffsetCommitRequest | OffsetCommitRows | TxnOffsetCommitRequest,
         generation: int,
         partitions: Iterable[TopicPartition],
         api_version: int | None,
@@ -386,9 +411,8 @@ class GroupCoordinator:
         key = record.key
         if type(key) is CommitKey:
             self.offsets.apply(key, record.value, producer_id)
-            if record.value is not None and key.group not in self.groups and key.group not in self.consumer_groups:
-                self.groups[key.group] = ClassicGroup(key.group, self._context.wall_ms())
-                self._schedule_expiry()
+            if record.value is not None:
+                self._on_offsets_stored(key.group)
         elif type(key) is GroupMetadataKey:
             if record.value is None:
                 group = self.groups.get(key.group)
@@ -399,6 +423,16 @@ class GroupCoordinator:
                 self._schedule_expiry()
         elif type(key) in consumer_group_records.KEYS:
             consumer_group_records.apply(self.consumer_groups, record)
+            self._schedule_expiry()
+
+    def _apply_plain(self, commits: PlainCommits) -> None:
+        self.offsets.apply_plain(commits)
+        self._on_offsets_stored(commits.group_id)
+
+    def _on_offsets_stored(self, group_id: str) -> None:
+        """A group with offsets exists (rule 1)."""
+        if group_id not in self.groups and group_id not in self.consumer_groups:
+            self.groups[group_id] = ClassicGroup(group_id, self._context.wall_ms())
             self._schedule_expiry()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:

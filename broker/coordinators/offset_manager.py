@@ -30,8 +30,9 @@ from broker.coordinators.classic.group_records import (
     read_commit_value,
     to_offset_and_metadata,
 )
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.classic.plain_commits import PlainCommits
 from broker.coordinators.runtime.java_compat import utf16_units
+from broker.coordinators.runtime.stored_records import StoredRecord
 from protocol.errors import ErrorCode
 from protocol.messages.common import PartitionError, Topic
 from protocol.messages.groups import (
@@ -142,6 +143,15 @@ class OffsetMetadataManager:
         else:
             self.open_transactions.setdefault(producer_id, {})[key] = committed
 
+    def apply_plain(self, commits: PlainCommits) -> None:
+        """Store the commits of a request."""
+        group_id = commits.group_id
+        for topic, _, values in commits.topics:
+            self._partitions(group_id, topic).update(values)
+            if self.open_transactions:
+                for index, _ in values:
+                    _supersede_pending(self.open_transactions, CommitKey(group_id, topic, index))
+
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """The pending offsets of a producer become valid or are dropped."""
         pending = self.open_transactions.pop(producer_id, {})
@@ -151,13 +161,17 @@ class OffsetMetadataManager:
                     self._store(*key, committed)
 
     def _store(self, group_id: str, topic: str, partition: int, committed: OffsetAndMetadata | bytes) -> None:
+        self._partitions(group_id, topic)[partition] = committed
+
+    def _partitions(self, group_id: str, topic: str) -> Partitions:
+        """The offsets of a group's topic."""
         topics = self.by_group.get(group_id)
         if topics is None:
             topics = self.by_group[group_id] = {}
         partitions = topics.get(topic)
         if partitions is None:
             partitions = topics[topic] = {}
-        partitions[partition] = committed
+        return partitions
 
     def _remove(self, key: CommitKey) -> None:
         group_id, topic, partition = key

@@ -1,11 +1,13 @@
 """Bases of handlers: authorization of requests, and forwarding of authorized ones to the controller.
 
-NOT HERE Authorizers (`broker/security/authorizer.py`), timeouts (`deferred.py`).
+NOT HERE Authorizers (`broker/security/authorizer.py`), decisions (`replication/controller/`).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from collections.abc import Callable
+from functools import partial
+from typing import Any, Final
 
 from broker.handlers.router import RequestContext
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Resource
@@ -15,6 +17,7 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller_client import Controller
 from replication.controller.error_responses import error_response
+from replication.timer_queue import TimerQueue
 
 _DENIALS: Final = {
     Resource.TOPIC: ErrorCode.TOPIC_AUTHORIZATION_FAILED,
@@ -67,6 +70,28 @@ class ForwardingHandlers(AuthorizingHandlers):
         if not self._is_authorized(context, operation):
             return authorization_error(request, denial)
         return self._controller.submit(request)
+
+
+class TimedForwardingHandlers(ForwardingHandlers):
+    """Handlers of requests whose clients wait for the controller with a timeout."""
+
+    def __init__(self, controller: Controller, authorizer: Authorizer, timers: TimerQueue) -> None:
+        super().__init__(controller, authorizer)
+        self._timers = timers
+
+    def _submit_with_timeout(
+        self, context: RequestContext, request: Any, make_error: Callable[[Any, ErrorCode, str], Message]
+    ) -> Completion[Any]:
+        """The controller's response, or REQUEST_TIMED_OUT after the request's `timeout_ms`: 0 or less is none.
+
+        After a timeout the request still takes effect. `make_error` returns the response with an error.
+        """
+        timed_out = partial(make_error, request, ErrorCode.REQUEST_TIMED_OUT, "The request timed out.")
+        response = self._controller.submit(request)
+        if request.timeout_ms > 0:
+            at_mono_ms = context.mono_ms + request.timeout_ms
+            response.expire_at(self._timers, at_mono_ms, lambda: response.complete(timed_out()))
+        return response
 
 
 def authorization_error(request: Message, message: str | None = NOT_AUTHORIZED) -> Message:

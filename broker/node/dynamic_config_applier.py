@@ -10,7 +10,6 @@ NOT HERE Which settings are dynamic (`dynamic_configs.py`).
 from __future__ import annotations
 
 import os
-from asyncio import AbstractEventLoop
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -19,51 +18,46 @@ from broker.config.dynamic_configs import MOVE_RATE, apply_dynamic_configs
 from broker.coordinators.factory import Coordinators, consumer_settings
 from broker.io.compaction_process import CleanerProcess
 from broker.network.listener import Listener
+from broker.node.kraft_runtime import RuntimeDependencies
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.peers.broker_lifecycle import BrokerLifecycle
-from broker.process.timer import SystemClock
 from replication.metadata.image import MetadataDelta, MetadataImage, ResourceType
-from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.partition.compactor import Compactor
 from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
 from replication.partition.replication_quota import FOLLOWER, LEADER, rate_setting
-from storage.directories.log_manager import LogManager
 
 
 @dataclass(eq=False)
 class DynamicConfigApplier:
     """The parts with dynamic settings."""
 
-    _loop: AbstractEventLoop
+    _dependencies: RuntimeDependencies
     _static_config: BrokerConfig
     _listeners: Sequence[Listener]
-    _log_manager: LogManager
     _replicas: ReplicaManager
-    _publisher: MetadataPublisher
     _lifecycle: BrokerLifecycle
     _moves: LogDirMoves
     _compactor: Compactor
     _scheduled_tasks: ScheduledTasks
     _coordinators: Coordinators
-    _clock: SystemClock
     _cleaners: list[CleanerProcess] = field(default_factory=list, init=False)
     _cleaner_settings: CleanerSettings | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
-        self._apply(self._publisher.image)
+        self._apply(self._replicas.image)
 
     def image_changed(self, image: MetadataImage, changes: MetadataDelta) -> None:
         """Applies the new configs, if they changed."""
         if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
-            cordoned = self._log_manager.cordoned
+            cordoned = self._replicas.log_manager.cordoned
             self._apply(image)
-            if self._log_manager.cordoned != cordoned:
+            if self._replicas.log_manager.cordoned != cordoned:
                 self._lifecycle.heartbeat_now()
 
     def cordoned_ids(self) -> tuple[bytes, ...]:
         """The ids of the cordoned log directories, which take no new replicas (KIP-1066)."""
-        manager = self._log_manager
+        manager = self._replicas.log_manager
         return tuple(home.directory_id for path, home in manager.directories.items() if path in manager.cordoned)
 
     def stop_cleaners(self) -> None:
@@ -75,10 +69,11 @@ class DynamicConfigApplier:
         config = apply_dynamic_configs(self._static_config, image.broker_config(self._static_config.node_id))
         for listener in self._listeners:
             listener.settings = config.socket_settings()
-        self._log_manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
-        self._log_manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
-        self._log_manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
-        mono_ms = self._clock.mono_ms()
+        manager = self._replicas.log_manager
+        manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
+        manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
+        manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
+        mono_ms = self._dependencies.clock.mono_ms()
         for throttle, setting in (
             (self._moves.rate_limiter, MOVE_RATE),
             (self._replicas.leader_quota, rate_setting(LEADER)),
@@ -96,6 +91,7 @@ class DynamicConfigApplier:
             return
         self._cleaner_settings = settings
         self.stop_cleaners()
-        self._cleaners = [CleanerProcess(self._loop, settings.bytes_per_second) for _ in range(settings.threads)]
+        loop = self._dependencies.loop
+        self._cleaners = [CleanerProcess(loop, settings.bytes_per_second) for _ in range(settings.threads)]
         self._compactor.set_cleaners(self._cleaners, settings.resources)
         self._compactor.check()

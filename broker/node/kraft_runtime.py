@@ -116,14 +116,9 @@ class KraftRuntime:
         return ended
 
     def _controller_peers(self, listener: str) -> ControllerPeers:
-        dependencies, timeout_ms = self._dependencies, self._config.number("controller.quorum.request.timeout.ms")
-        caller = ClientContext(
-            dependencies.loop,
-            f"barnabas-{self._config.node_id}",
-            dependencies.timers,
-            dependencies.clock.mono_ms,
-            timeout_ms,
-        )
+        loop, _, _, timers, clock = self._dependencies
+        timeout_ms = self._config.number("controller.quorum.request.timeout.ms")
+        caller = ClientContext(loop, f"barnabas-{self._config.node_id}", timers, clock.mono_ms, timeout_ms)
         return ControllerPeers(caller, self._quorum_config.bootstrap, listener)
 
     def _decision_context(self, image: MetadataImage) -> DecisionContext:

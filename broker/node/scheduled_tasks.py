@@ -15,14 +15,13 @@ from typing import Final
 
 from broker.config.broker_config import BrokerConfig
 from broker.network.listener import Listener
-from replication.cooperative_tasks import CallSoon
-from replication.io_executor import IoExecutor, IoResult
+from broker.node.kraft_runtime import RuntimeDependencies
+from replication.io_executor import IoResult
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.compactor import Compactor
 from replication.partition.replica_manager import ReplicaManager
-from replication.timer_queue import Clock, Timer, TimerQueue
-from storage.directories.log_manager import LogManager
+from replication.timer_queue import Timer
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.scheduled_tasks")
@@ -45,23 +44,20 @@ _CHECKPOINTS: Final = (
 class ScheduledTasks:
     """The periodic tasks of one broker."""
 
-    _call_soon: CallSoon
+    _dependencies: RuntimeDependencies
     _config: BrokerConfig
-    _log_manager: LogManager
     _replicas: ReplicaManager
     _publisher: MetadataPublisher
     _snapshots: MetadataSnapshots
     _compactor: Compactor
-    _worker: IoExecutor
-    _timers: TimerQueue
-    _clock: Clock
     is_stopped: bool = field(default=False, init=False)
     _compaction: Timer | None = field(default=None, init=False)
     _logged_closed: int = field(default=0, init=False)
 
     def start(self, listeners: list[Listener]) -> None:
         """Schedules all tasks."""
-        number, clock, manager, replicas = self._config.number, self._clock, self._log_manager, self._replicas
+        number, clock = self._config.number, self._dependencies.clock
+        replicas, manager = self._replicas, self._replicas.log_manager
         first_ms = number("log.initial.task.delay.ms")
         self._after(min(_MAX_FLUSH_INTERVAL_MS, first_ms), self._flush_and_delete)
         self._every(min(map(number, _CHECKPOINTS)), self._checkpoint)
@@ -72,7 +68,7 @@ class ScheduledTasks:
         self._schedule_compaction()
         self._every(_CLOSE_IDLE_MS, self._close_idle)
         self._every(_SNAPSHOT_CHECK_MS, self._check_snapshot)
-        self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._clock.wall_ms()))
+        self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._dependencies.clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
         self._after(min(first_ms, retention_ms), lambda: self._start_retention(retention_ms))
         for listener in listeners:
@@ -93,7 +89,7 @@ class ScheduledTasks:
     def _after(self, delay_ms: int, task: Callable[[], None]) -> Timer | None:
         if self.is_stopped:
             return None
-        return self._timers.schedule(self._clock.mono_ms() + delay_ms, task)
+        return self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + delay_ms, task)
 
     def _every(self, interval_ms: int, task: Callable[[], None]) -> None:
         interval_ms = max(interval_ms, 1)  # Kafka allows 0 for some settings
@@ -107,29 +103,30 @@ class ScheduledTasks:
     # ------------------------------------------------------------ storage
     def _flush_and_delete(self) -> None:
         """Flushes the logs that are due by `flush.ms` or a full segment; deletes the files whose delay has passed."""
-        wall_ms = self._clock.wall_ms()
-        for log in self._log_manager.flush_due(wall_ms):
+        manager, wall_ms = self._replicas.log_manager, self._dependencies.clock.wall_ms()
+        for log in manager.flush_due(wall_ms):
             partition = self._replicas.partitions.get((log.topic, log.partition))
             if partition is not None:
                 self._replicas.sync(partition)
-        for directory, work in self._log_manager.deletions(wall_ms):
-            self._worker.background(directory, work).then(_on_deleted)
-        soonest = min((log.config.flush_ms for log in self._log_manager.logs.values()), default=_MAX_FLUSH_INTERVAL_MS)
+        for directory, work in manager.deletions(wall_ms):
+            self._dependencies.worker.background(directory, work).then(_on_deleted)
+        soonest = min((log.config.flush_ms for log in manager.logs.values()), default=_MAX_FLUSH_INTERVAL_MS)
         self._after(max(_MIN_INTERVAL_MS, min(_MAX_FLUSH_INTERVAL_MS, soonest)), self._flush_and_delete)
 
     def _checkpoint(self) -> None:
-        for directory, work in (*self._log_manager.directory_checks(), *self._log_manager.checkpoint()):
-            self._worker.background(directory, work).then(partial(self._on_checkpointed, directory))
+        manager = self._replicas.log_manager
+        for directory, work in (*manager.directory_checks(), *manager.checkpoint()):
+            self._dependencies.worker.background(directory, work).then(partial(self._on_checkpointed, directory))
 
     def _on_checkpointed(self, directory: str, written: IoResult) -> None:
         error = written.value
         if error is not None and error.is_full:
-            self._log_manager.invalidate_checkpoints(directory)
+            self._replicas.log_manager.invalidate_checkpoints(directory)
         elif error is not None:
             self._replicas.directory_failed(directory, error)
 
     def _start_retention(self, interval_ms: int) -> None:
-        self._retain_next_log(self._log_manager.retain(self._clock.wall_ms()), interval_ms)
+        self._retain_next_log(self._replicas.log_manager.retain(self._dependencies.clock.wall_ms()), interval_ms)
 
     def _retain_next_log(self, steps: Iterator[Log], interval_ms: int) -> None:
         if self.is_stopped:
@@ -140,7 +137,7 @@ class ScheduledTasks:
             self._after(interval_ms, lambda: self._start_retention(interval_ms))
         else:
             self._replicas.on_log_start_changed(log.topic, log.partition)
-            self._call_soon(partial(self._retain_next_log, steps, interval_ms))
+            self._dependencies.loop.call_soon(partial(self._retain_next_log, steps, interval_ms))
 
     @property
     def _backoff_ms(self) -> int:
@@ -154,7 +151,7 @@ class ScheduledTasks:
         self._schedule_compaction()
 
     def _close_idle(self) -> None:
-        open_files = self._log_manager.file_handles
+        open_files = self._replicas.log_manager.file_handles
         if open_files.closed > self._logged_closed:
             _log.info("%s; %d were closed at the limit", open_files, open_files.closed - self._logged_closed)
             self._logged_closed = open_files.closed
@@ -162,7 +159,7 @@ class ScheduledTasks:
 
     # ------------------------------------------------------------ metadata
     def _check_snapshot(self) -> None:
-        image, wall_ms = self._publisher.image, self._clock.wall_ms()
+        image, wall_ms = self._publisher.image, self._dependencies.clock.wall_ms()
         reason = self._snapshots.why_due(image, wall_ms)
         if reason is not None:
             _log.info("generating a snapshot of the metadata: %s", reason)
@@ -171,11 +168,11 @@ class ScheduledTasks:
     def _run_step(self, steps: Iterator[None]) -> None:
         """Runs one step per iteration of the loop (rule 2)."""
         if not self.is_stopped and next(steps, _ENDED) is not _ENDED:
-            self._call_soon(partial(self._run_step, steps))
+            self._dependencies.loop.call_soon(partial(self._run_step, steps))
 
     # ------------------------------------------------------------ peers
     def _close_idle_connections(self, listener: Listener) -> None:
-        now_ms = self._clock.mono_ms()
+        now_ms = self._dependencies.clock.mono_ms()
         next_ms = listener.close_idle(now_ms)
         if next_ms is not None:
             delay_ms = max(1_000, next_ms - now_ms)

@@ -2,7 +2,7 @@
 
 RULES    1. It registers once per process; again if the controller does not know it any more, or if a new metadata.version adds
             fields to the registration.
-         2. When its own registration is in the image, it asks to be unfenced. When the image shows it unfenced, it accepts
+         2. When the image has reached its registration, it asks to be unfenced. When the image shows it unfenced, it accepts
             clients (`on_active`).
          3. It sends a heartbeat every broker.heartbeat.interval.ms, and immediately after a change. One heartbeat is in flight.
          4. It shuts down when the controller allows it.
@@ -20,6 +20,7 @@ import logging
 from collections.abc import Callable, Sequence
 from typing import Final
 
+from broker.config.broker_config import BrokerConfig
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import (
@@ -63,16 +64,15 @@ class BrokerLifecycle:
         registration: BrokerRegistrationRequest,
         timers: TimerQueue,
         clock: Clock,
-        interval_ms: int,
-        timeout_ms: int,
+        config: BrokerConfig,
     ) -> None:
-        """`registration` lacks the features; `timeout_ms` is initial.broker.registration.timeout.ms."""
+        """`registration` lacks the features."""
         self._channel = channel
         self._registration = registration
         self._timers = timers
         self._clock = clock
-        self._interval_ms = interval_ms
-        self._timeout_ms = timeout_ms
+        self._interval_ms = config.number("broker.heartbeat.interval.ms")
+        self._timeout_ms = config.number("initial.broker.registration.timeout.ms")
         self._registered_level = 0
         self._refusal = ErrorCode.NONE
         self._is_registered = False
@@ -138,11 +138,14 @@ class BrokerLifecycle:
 
     def image_published(self, image: MetadataImage) -> None:
         """A new metadata image is published."""
+        if self.epoch == _UNREGISTERED or image.offset < self.epoch:
+            return
+        # Also if the image has another epoch: a request of an earlier process may have registered after this one's.
+        if self._next_heartbeat is None and not self._is_in_flight:
+            self._send_heartbeat()
         broker = image.brokers.get(self._registration.broker_id)
         if broker is None or broker.epoch != self.epoch:
             return
-        if self._next_heartbeat is None and not self._is_in_flight:
-            self._send_heartbeat()
         if not self._is_active and broker.is_active:
             self._is_active = True
             self.on_active()
@@ -192,7 +195,7 @@ class BrokerLifecycle:
         self._is_in_flight = False
         if response.error_code == ErrorCode.STALE_BROKER_EPOCH:
             _log.warning("the controller does not know this broker epoch; registering again")
-            self.epoch = _UNREGISTERED
+            self.epoch, self._next_heartbeat = _UNREGISTERED, None
             self.register()
             return
         if self._shutdown is not None and response.should_shut_down:

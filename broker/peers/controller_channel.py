@@ -17,7 +17,7 @@ from typing import Any, Final
 from broker.network.peer import SendRequest
 from protocol.schema import Message
 from replication.completion import Completion
-from replication.controller.controller_client import ControllerClient
+from replication.controller.controller_client import Controller
 from replication.controller.error_responses import is_not_controller_response
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -31,7 +31,7 @@ class ControllerChannel:
     """Sends this broker's requests to the active controller."""
 
     _node_id: int
-    _local: ControllerClient | None
+    _local: Controller | None
     _publisher: MetadataPublisher
     _send_request: SendRequest
     _timers: TimerQueue

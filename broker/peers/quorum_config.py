@@ -33,7 +33,7 @@ def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
     """
     listener = config.controller_listener_names[0] if config.controller_listener_names else "CONTROLLER"
     voters = []
-    for text in _addresses(config, VOTERS):
+    for text in filter(None, config.texts(VOTERS)):
         node, separator, address_text = text.partition("@")
         address = parse_host_port(address_text)
         if not separator or not node.strip().isdigit() or address is None:
@@ -46,7 +46,7 @@ def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
             f"{config.node_id} must be included in the set of voters {VOTERS}={', '.join(map(str, ids))}"
         )
     bootstrap = []
-    for text in _addresses(config, BOOTSTRAP):
+    for text in filter(None, config.texts(BOOTSTRAP)):
         address = parse_host_port(text)
         if address is None:
             raise ConfigError(f"{BOOTSTRAP}: {text!r} is not of the form host:port, such as 127.0.0.1:9093")
@@ -80,12 +80,6 @@ def _is_local(config: BrokerConfig, address: HostAndPort) -> bool:
         for listener in config.controller_listeners
         for endpoint in (listener, advertised.get(listener.name, listener))
     )
-
-
-def _addresses(config: BrokerConfig, name: str) -> list[str]:
-    value = config.value(name)
-    assert isinstance(value, list), "a list setting"
-    return [text.strip() for text in value if text.strip()]
 
 
 def parse_host_port(text: str) -> HostAndPort | None:

@@ -8,16 +8,18 @@ NOT HERE Fetch requests and responses (`replication/partition/replica_fetcher.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from broker.config.broker_config import BrokerConfig
 from broker.network.peer import Response, SendRequest
+from broker.peers.broker_lifecycle import BrokerLifecycle
 from replication.cooperative_tasks import CallSoon
 from replication.metadata.image import NO_LEADER
 from replication.partition.follower_log import FollowerLog
 from replication.partition.partition import Partition
-from replication.partition.replica_fetcher import FetchSettings, ReplicaFetcher
+from replication.partition.replica_fetcher import ReplicaFetcher
 from replication.timer_queue import Clock, Timer, TimerQueue
 
 FetcherKey = tuple[int, int]
@@ -38,12 +40,11 @@ class ReplicaFetcherManager:
     """All fetchers of this broker."""
 
     _soon: CallSoon
-    _node_id: int
-    _broker_epoch: Callable[[], int]
+    _config: BrokerConfig
+    _lifecycle: BrokerLifecycle
     _connections: Sequence[SendRequest]
     """One per fetcher of a leader, only for fetching, since a waiting Fetch delays later requests."""
     _follower_log: FollowerLog
-    _settings: FetchSettings
     _timers: TimerQueue
     _clock: Clock
     _leaders: dict[FetcherKey, _Leader] = field(default_factory=dict, init=False)
@@ -69,7 +70,7 @@ class ReplicaFetcherManager:
     def _key_of(self, partition: Partition) -> FetcherKey | None:
         """The fetcher of a partition (rule 2); None if it is not fetched."""
         leader_id = partition.leader_id
-        if partition.is_leader or partition.is_offline or leader_id in (NO_LEADER, self._node_id):
+        if partition.is_leader or partition.is_offline or leader_id in (NO_LEADER, self._config.node_id):
             return None
         assert partition.topic_id is not None, "a followed partition is in the image"
         return leader_id, (int.from_bytes(partition.topic_id[-4:], "big") + partition.index) % len(self._connections)
@@ -83,7 +84,8 @@ class ReplicaFetcherManager:
         if known is not None:
             return known
         leader_id, number = key
-        fetcher = ReplicaFetcher(leader_id, self._node_id, self._broker_epoch, self._follower_log, self._settings)
+        settings, node_id = self._config.fetch_settings(), self._config.node_id
+        fetcher = ReplicaFetcher(leader_id, node_id, lambda: self._lifecycle.epoch, self._follower_log, settings)
         leader = self._leaders[key] = _Leader(fetcher, self._connections[number])
 
         def ask_soon() -> None:

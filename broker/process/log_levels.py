@@ -36,30 +36,18 @@ def log_levels() -> dict[str, str]:
     return {name: _level_of(_logger(name)) for name in (ROOT, *sorted(names))}
 
 
-def change_log_levels(node_id: int, name: str, changes: Iterable[AlterableConfig], *, validate_only: bool) -> None:
-    """Changes the levels of loggers of node `name`: all of them or none.
+def change_log_levels(changes: Iterable[AlterableConfig], *, validate_only: bool) -> None:
+    """Changes the levels of loggers: all of them or none.
 
     Raises:
-        KafkaError: another node, an unknown logger, level or operation.
+        KafkaError: an unknown logger, level or operation.
     """
-    _check_node(node_id, name)
     known = log_levels()
     for change in changes:
         _check(change, known)
     if not validate_only:
         for change in changes:
             _apply(change)
-
-
-def _check_node(node_id: int, name: str) -> None:
-    try:
-        requested_id = int(name)
-    except ValueError:
-        sentence = f"Node id must be an integer, but it is: {name}"
-        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
-    if requested_id != node_id:
-        sentence = f"Unexpected node id. Expected {node_id}, but received {name}"
-        raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 def _check(change: AlterableConfig, known: Iterable[str]) -> None:

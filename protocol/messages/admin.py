@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import ErrorResponse, Response
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Nullable, Since, Tag, Until, Uuid
 
@@ -41,7 +42,7 @@ class CreateTopicsRequest(Message, api_key=19, versions=(2, 7), flexible=5):
 
 
 class CreatableTopicConfigs(Message):
-    """One config of the new topic."""
+    """One config. config_source: 1 topic, 2 broker, 3 cluster-wide broker default, 4 static file, 5 default."""
 
     name: str
     value: str | None
@@ -63,8 +64,7 @@ class CreatableTopicResult(Message):
     configs: Annotated[list[CreatableTopicConfigs] | None, Since(5), Ignorable] = EMPTY
 
 
-class CreateTopicsResponse(Message, request=CreateTopicsRequest):
-    throttle_time_ms: Int32 = 0
+class CreateTopicsResponse(Response, request=CreateTopicsRequest):
     topics: list[CreatableTopicResult]
 
 
@@ -92,8 +92,7 @@ class DeletableTopicResult(Message):
     error_message: Annotated[str | None, Since(5), Ignorable] = None
 
 
-class DeleteTopicsResponse(Message, request=DeleteTopicsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteTopicsResponse(Response, request=DeleteTopicsRequest):
     responses: list[DeletableTopicResult]
 
 
@@ -127,8 +126,7 @@ class CreatePartitionsTopicResult(Message):
     error_message: str | None = None
 
 
-class CreatePartitionsResponse(Message, request=CreatePartitionsRequest):
-    throttle_time_ms: Int32 = 0
+class CreatePartitionsResponse(Response, request=CreatePartitionsRequest):
     results: list[CreatePartitionsTopicResult]
 
 
@@ -156,14 +154,9 @@ class DescribeConfigsSynonym(Message):
     source: Int8
 
 
-class DescribeConfigsResourceResult(Message):
-    """One config. config_source: 1 topic, 2 broker, 3 cluster-wide broker default, 4 static file, 5 default."""
+class DescribeConfigsResourceResult(CreatableTopicConfigs):
+    """One config of a resource, with its sources."""
 
-    name: str
-    value: str | None
-    read_only: bool
-    config_source: Int8 = -1
-    is_sensitive: bool
     synonyms: list[DescribeConfigsSynonym] = EMPTY
     config_type: Annotated[Int8, Since(3), Ignorable] = 0
     documentation: Annotated[str | None, Since(3), Ignorable] = None
@@ -179,8 +172,7 @@ class DescribeConfigsResult(Message):
     configs: list[DescribeConfigsResourceResult]
 
 
-class DescribeConfigsResponse(Message, request=DescribeConfigsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeConfigsResponse(Response, request=DescribeConfigsRequest):
     results: list[DescribeConfigsResult]
 
 
@@ -216,8 +208,7 @@ class AlterConfigsResourceResponse(Message):
     resource_name: str
 
 
-class IncrementalAlterConfigsResponse(Message, request=IncrementalAlterConfigsRequest):
-    throttle_time_ms: Int32 = 0
+class IncrementalAlterConfigsResponse(Response, request=IncrementalAlterConfigsRequest):
     responses: list[AlterConfigsResourceResponse]
 
 
@@ -236,8 +227,7 @@ class AlterConfigsRequest(Message, api_key=33, versions=(0, 2), flexible=2):
     validate_only: bool
 
 
-class AlterConfigsResponse(Message, request=AlterConfigsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterConfigsResponse(Response, request=AlterConfigsRequest):
     responses: list[AlterConfigsResourceResponse]
 
 
@@ -254,7 +244,5 @@ class ConfigResource(Message):
     resource_type: Annotated[Int8, Since(1), Ignorable] = 16
 
 
-class ListConfigResourcesResponse(Message, request=ListConfigResourcesRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class ListConfigResourcesResponse(ErrorResponse, request=ListConfigResourcesRequest):
     config_resources: list[ConfigResource]

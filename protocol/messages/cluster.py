@@ -5,10 +5,14 @@ from __future__ import annotations
 from typing import Annotated
 
 from protocol.messages.common import (
+    ErrorMessageResponse,
     ListenerEndpoint,
+    PartitionError,
+    PartitionErrorMessage,
     PartitionIndex,
     PartitionIndexes,
     QuorumTopic,
+    Response,
     Topic,
     TopicPartitions,
 )
@@ -22,7 +26,7 @@ class ElectLeadersRequest(Message, api_key=43, versions=(0, 2), flexible=2):
     """Elect preferred leaders (type 0), or any replica for partitions without leader (type 1); null means all partitions."""
 
     election_type: Annotated[Int8, Since(1)] = 0
-    topic_partitions: list[TopicPartitions] | None
+    topic_partitions: list[TopicPartitions[Int32]] | None
     timeout_ms: Int32 = 60000
 
 
@@ -41,8 +45,7 @@ class ReplicaElectionResult(Message):
     partition_result: list[ElectionPartitionResult]
 
 
-class ElectLeadersResponse(Message, request=ElectLeadersRequest):
-    throttle_time_ms: Int32 = 0
+class ElectLeadersResponse(Response, request=ElectLeadersRequest):
     error_code: Annotated[Int16, Since(1)] = 0
     replica_election_results: list[ReplicaElectionResult]
 
@@ -65,20 +68,11 @@ class AlterPartitionReassignmentsRequest(Message, api_key=45, versions=(0, 1), f
     topics: list[Topic[ReassignablePartition]]
 
 
-class ReassignablePartitionResponse(Message):
-    """The result for one partition."""
-
-    partition_index: Int32
-    error_code: Int16
-    error_message: str | None = None
-
-
-class AlterPartitionReassignmentsResponse(Message, request=AlterPartitionReassignmentsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterPartitionReassignmentsResponse(Response, request=AlterPartitionReassignmentsRequest):
     allow_replication_factor_change: Annotated[bool, Since(1), Ignorable] = True
     error_code: Int16
     error_message: str | None = None
-    responses: list[Topic[ReassignablePartitionResponse]]
+    responses: list[Topic[PartitionErrorMessage]]
 
 
 class ListPartitionReassignmentsRequest(Message, api_key=46, versions=(0, 0), flexible=0):
@@ -97,10 +91,7 @@ class OngoingPartitionReassignment(Message):
     removing_replicas: list[Int32]
 
 
-class ListPartitionReassignmentsResponse(Message, request=ListPartitionReassignmentsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class ListPartitionReassignmentsResponse(ErrorMessageResponse, request=ListPartitionReassignmentsRequest):
     topics: list[Topic[OngoingPartitionReassignment]]
 
 
@@ -132,12 +123,9 @@ class UpdatableFeatureResult(Message):
     error_message: str | None = None
 
 
-class UpdateFeaturesResponse(Message, request=UpdateFeaturesRequest):
+class UpdateFeaturesResponse(ErrorMessageResponse, request=UpdateFeaturesRequest):
     """From version 2 on one error applies to all features."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
     results: Annotated[list[UpdatableFeatureResult], Until(1), Ignorable] = EMPTY
 
 
@@ -160,11 +148,9 @@ class QuorumReplica(Message):
     last_caught_up_timestamp: Annotated[Int64, Since(1), Ignorable] = -1
 
 
-class DescribedQuorum(Message):
+class DescribedQuorum(PartitionError):
     """A partition with its voters and observers."""
 
-    partition_index: Int32
-    error_code: Int16
     error_message: Annotated[str | None, Since(2), Ignorable] = None
     leader_id: Int32
     leader_epoch: Int32
@@ -198,10 +184,8 @@ class AddRaftVoterRequest(Message, api_key=80, versions=(0, 1), flexible=0):
     ack_when_committed: Annotated[bool, Since(1)] = True
 
 
-class AddRaftVoterResponse(Message, request=AddRaftVoterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class AddRaftVoterResponse(ErrorMessageResponse, request=AddRaftVoterRequest):
+    pass
 
 
 class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
@@ -212,10 +196,8 @@ class RemoveRaftVoterRequest(Message, api_key=81, versions=(0, 0), flexible=0):
     voter_directory_id: Uuid
 
 
-class RemoveRaftVoterResponse(Message, request=RemoveRaftVoterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class RemoveRaftVoterResponse(ErrorMessageResponse, request=RemoveRaftVoterRequest):
+    pass
 
 
 class UnregisterBrokerRequest(Message, api_key=64, versions=(0, 0), flexible=0):
@@ -224,7 +206,5 @@ class UnregisterBrokerRequest(Message, api_key=64, versions=(0, 0), flexible=0):
     broker_id: Int32
 
 
-class UnregisterBrokerResponse(Message, request=UnregisterBrokerRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class UnregisterBrokerResponse(ErrorMessageResponse, request=UnregisterBrokerRequest):
+    pass

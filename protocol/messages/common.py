@@ -1,6 +1,7 @@
-"""Structs that several messages share: partitions of a topic, endpoints, versions.
+"""What several messages share: the first fields of responses, partitions of a topic, endpoints, versions.
 
-RULES    1. A generic struct has an array of its `P`, which the annotation of a field names: `Topic[ListOffsetsPartition]`.
+RULES    1. A generic struct has an array of its `P`, a struct or a number, which the annotation of a field names:
+            `Topic[ListOffsetsPartition]`, `Topic[Int32]`.
 """
 
 from __future__ import annotations
@@ -10,15 +11,33 @@ from typing import Generic
 from protocol.schema import Int16, Int32, Message, P, UInt16, Uuid
 
 
+class Response(Message):
+    """The first field of most responses; quotas are not enforced, so it is always 0."""
+
+    throttle_time_ms: Int32 = 0
+
+
+class ErrorResponse(Response):
+    """The first fields of a response with an error for the whole request."""
+
+    error_code: Int16
+
+
+class ErrorMessageResponse(ErrorResponse):
+    """The first fields of a response with such an error and a sentence about it."""
+
+    error_message: str | None = None
+
+
 class Topic(Message, Generic[P]):
-    """A topic by name, with a struct for each partition."""
+    """A topic by name, with a `P` for each partition."""
 
     name: str
     partitions: list[P]
 
 
 class TopicById(Message, Generic[P]):
-    """A topic by id, with a struct for each partition."""
+    """A topic by id, with a `P` for each partition."""
 
     topic_id: Uuid
     partitions: list[P]
@@ -31,18 +50,11 @@ class QuorumTopic(Message, Generic[P]):
     partitions: list[P]
 
 
-class TopicPartitions(Message):
-    """Partitions of a topic."""
+class TopicPartitions(Message, Generic[P]):
+    """A topic by name, with a `P` for each partition; the field of the name is `topic`."""
 
     topic: str
-    partitions: list[Int32]
-
-
-class NamedPartitions(Message):
-    """Partitions of a topic; the topic's field is `name`."""
-
-    name: str
-    partitions: list[Int32]
+    partitions: list[P]
 
 
 class PartitionIndexes(Message):
@@ -50,13 +62,6 @@ class PartitionIndexes(Message):
 
     name: str
     partition_indexes: list[Int32]
-
-
-class TopicIdPartitions(Message):
-    """Partitions of a topic by id."""
-
-    topic_id: Uuid
-    partitions: list[Int32]
 
 
 class PartitionIndex(Message):
@@ -70,6 +75,12 @@ class PartitionError(Message):
 
     partition_index: Int32
     error_code: Int16
+
+
+class PartitionErrorMessage(PartitionError):
+    """The result of one partition, with a sentence about an error."""
+
+    error_message: str | None = None
 
 
 class ListenerEndpoint(Message):

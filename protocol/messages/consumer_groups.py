@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import TopicIdPartitions
+from protocol.messages.common import ErrorMessageResponse, Response, TopicById
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Message, Since, Uuid
 
 
@@ -20,21 +20,18 @@ class ConsumerGroupHeartbeatRequest(Message, api_key=68, versions=(0, 1), flexib
     subscribed_topic_names: list[str] | None = None
     subscribed_topic_regex: Annotated[str | None, Since(1)] = None
     server_assignor: str | None = None
-    topic_partitions: list[TopicIdPartitions] | None = None
+    topic_partitions: list[TopicById[Int32]] | None = None
 
 
 class ConsumerGroupHeartbeatResponseAssignment(Message):
     """The member's assignment."""
 
-    topic_partitions: list[TopicIdPartitions]
+    topic_partitions: list[TopicById[Int32]]
 
 
-class ConsumerGroupHeartbeatResponse(Message, request=ConsumerGroupHeartbeatRequest):
+class ConsumerGroupHeartbeatResponse(ErrorMessageResponse, request=ConsumerGroupHeartbeatRequest):
     """The member's current epoch; a null assignment is unchanged."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
     member_id: str | None = None
     member_epoch: Int32 = 0
     heartbeat_interval_ms: Int32 = 0
@@ -92,6 +89,5 @@ class ConsumerGroupDescribeResponseGroup(Message):
     authorized_operations: Int32 = -0x8000_0000
 
 
-class ConsumerGroupDescribeResponse(Message, request=ConsumerGroupDescribeRequest):
-    throttle_time_ms: Int32 = 0
+class ConsumerGroupDescribeResponse(Response, request=ConsumerGroupDescribeRequest):
     groups: list[ConsumerGroupDescribeResponseGroup]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Generic
 
-from protocol.messages.common import PartitionError, PartitionIndex, PartitionIndexes, Topic, TopicPartitions
+from protocol.messages.common import PartitionError, PartitionIndex, PartitionIndexes, Response, Topic, TopicPartitions
 from protocol.messages.stored_records import ClassicProtocol
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Nullable, P, Since, Until, Uuid
@@ -275,8 +275,7 @@ class DeletableGroupResult(Message):
     error_code: Int16
 
 
-class DeleteGroupsResponse(Message, request=DeleteGroupsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteGroupsResponse(Response, request=DeleteGroupsRequest):
     results: list[DeletableGroupResult]
 
 
@@ -300,7 +299,7 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3)):
 
     topics: list[str]
     user_data: bytes | None = None
-    owned_partitions: Annotated[list[TopicPartitions], Since(1), Ignorable] = EMPTY
+    owned_partitions: Annotated[list[TopicPartitions[Int32]], Since(1), Ignorable] = EMPTY
     generation_id: Annotated[Int32, Since(2), Ignorable] = -1
     rack_id: Annotated[str | None, Since(3), Ignorable] = None
 
@@ -308,5 +307,5 @@ class ConsumerProtocolSubscription(Message, versions=(0, 3)):
 class ConsumerProtocolAssignment(Message, versions=(0, 3)):
     """A consumer's assignment: the assignment field of SyncGroup."""
 
-    assigned_partitions: list[TopicPartitions]
+    assigned_partitions: list[TopicPartitions[Int32]]
     user_data: bytes | None = None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import NamedPartitions, PartitionError, Topic, TopicPartitions
+from protocol.messages.common import PartitionError, Response, Topic, TopicPartitions
 from protocol.schema import Ignorable, Int16, Int32, Int64, Message, Since
 
 
@@ -30,15 +30,14 @@ class DeleteRecordsPartitionResult(Message):
     error_code: Int16
 
 
-class DeleteRecordsResponse(Message, request=DeleteRecordsRequest):
-    throttle_time_ms: Int32 = 0
+class DeleteRecordsResponse(Response, request=DeleteRecordsRequest):
     topics: list[Topic[DeleteRecordsPartitionResult]]
 
 
 class DescribeLogDirsRequest(Message, api_key=35, versions=(1, 5), flexible=2):
     """Describe the log directories; null topics means all partitions."""
 
-    topics: list[TopicPartitions] | None
+    topics: list[TopicPartitions[Int32]] | None
 
 
 class DescribeLogDirsPartition(Message):
@@ -61,8 +60,7 @@ class DescribeLogDirsResult(Message):
     is_cordoned: Annotated[bool, Since(5), Ignorable] = False
 
 
-class DescribeLogDirsResponse(Message, request=DescribeLogDirsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeLogDirsResponse(Response, request=DescribeLogDirsRequest):
     error_code: Annotated[Int16, Since(3), Ignorable] = 0
     results: list[DescribeLogDirsResult]
 
@@ -71,7 +69,7 @@ class AlterReplicaLogDir(Message):
     """The replicas to move to one log directory."""
 
     path: str
-    topics: list[NamedPartitions]
+    topics: list[Topic[Int32]]
 
 
 class AlterReplicaLogDirsRequest(Message, api_key=34, versions=(1, 2), flexible=2):
@@ -87,6 +85,5 @@ class AlterReplicaLogDirTopicResult(Message):
     partitions: list[PartitionError]
 
 
-class AlterReplicaLogDirsResponse(Message, request=AlterReplicaLogDirsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterReplicaLogDirsResponse(Response, request=AlterReplicaLogDirsRequest):
     results: list[AlterReplicaLogDirTopicResult]

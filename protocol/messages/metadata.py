@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from protocol.messages.common import ErrorMessageResponse, Response
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Nullable, Since, Tag, Until, Uuid
 
@@ -129,10 +130,7 @@ class DescribeClusterBroker(Message):
     is_fenced: Annotated[bool, Since(2)] = False
 
 
-class DescribeClusterResponse(Message, request=DescribeClusterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class DescribeClusterResponse(ErrorMessageResponse, request=DescribeClusterRequest):
     endpoint_type: Annotated[Int8, Since(1)] = 1
     cluster_id: str
     controller_id: Int32 = -1
@@ -186,10 +184,9 @@ class DescribeTopicPartitionsResponseTopic(Message):
     topic_authorized_operations: Int32 = -0x8000_0000
 
 
-class DescribeTopicPartitionsResponse(Message, request=DescribeTopicPartitionsRequest):
+class DescribeTopicPartitionsResponse(Response, request=DescribeTopicPartitionsRequest):
     """One page; next_cursor is null on the last page."""
 
-    throttle_time_ms: Int32 = 0
     topics: list[DescribeTopicPartitionsResponseTopic]
     next_cursor: Cursor | None = None
 

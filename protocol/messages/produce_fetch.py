@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Generic
 
-from protocol.messages.common import Topic
+from protocol.messages.common import PartitionError, Response, Topic, TopicPartitions
 from protocol.primitives import ZERO_UUID
-from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Records, Since, Tag, Until, Uuid
+from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, P, Records, Since, Tag, Until, Uuid
 
 
 class PartitionProduceData(Message):
@@ -105,20 +105,12 @@ class FetchPartition(Message):
     high_watermark: Annotated[Int64, Since(18), Tag(1), Ignorable] = 0x7FFF_FFFF_FFFF_FFFF
 
 
-class FetchTopic(Message):
-    """Partitions of one topic to fetch; identified by id from version 13 on."""
+class FetchTopic(Message, Generic[P]):
+    """A topic; identified by id from version 13 on."""
 
     topic: Annotated[str, Until(12), Ignorable] = ""
     topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
-    partitions: list[FetchPartition]
-
-
-class ForgottenTopic(Message):
-    """Partitions that an incremental fetch removes from its session."""
-
-    topic: Annotated[str, Until(12), Ignorable] = ""
-    topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
-    partitions: list[Int32]
+    partitions: list[P]
 
 
 class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
@@ -133,8 +125,8 @@ class FetchRequest(Message, api_key=1, versions=(4, 18), flexible=12):
     isolation_level: Int8 = 0
     session_id: Annotated[Int32, Since(7), Ignorable] = 0
     session_epoch: Annotated[Int32, Since(7), Ignorable] = -1
-    topics: list[FetchTopic]
-    forgotten_topics_data: Annotated[list[ForgottenTopic], Since(7)] = EMPTY
+    topics: list[FetchTopic[FetchPartition]]
+    forgotten_topics_data: Annotated[list[FetchTopic[Int32]], Since(7)] = EMPTY
     rack_id: Annotated[str, Since(11), Ignorable] = ""
 
 
@@ -175,21 +167,12 @@ class PartitionData(Message):
     records: Records | None
 
 
-class FetchableTopicResponse(Message):
-    """The fetched data of one topic."""
-
-    topic: Annotated[str, Until(12), Ignorable] = ""
-    topic_id: Annotated[Uuid, Since(13), Ignorable] = ZERO_UUID
-    partitions: list[PartitionData]
-
-
-class FetchResponse(Message, request=FetchRequest):
+class FetchResponse(Response, request=FetchRequest):
     """Error_code applies to the whole request and its session."""
 
-    throttle_time_ms: Int32 = 0
     error_code: Annotated[Int16, Since(7), Ignorable] = 0
     session_id: Annotated[Int32, Since(7)] = 0
-    responses: list[FetchableTopicResponse]
+    responses: list[FetchTopic[PartitionData]]
     node_endpoints: Annotated[list[NodeEndpoint], Since(16), Tag(0)] = EMPTY
 
 
@@ -210,11 +193,9 @@ class ListOffsetsRequest(Message, api_key=2, versions=(1, 11), flexible=6):
     timeout_ms: Annotated[Int32, Since(10), Ignorable] = 0
 
 
-class ListOffsetsPartitionResponse(Message):
+class ListOffsetsPartitionResponse(PartitionError):
     """The first offset at or after the timestamp; -1 if there is none."""
 
-    partition_index: Int32
-    error_code: Int16
     timestamp: Int64 = -1
     offset: Int64 = -1
     leader_epoch: Annotated[Int32, Since(4)] = -1
@@ -233,18 +214,11 @@ class OffsetForLeaderPartition(Message):
     leader_epoch: Int32
 
 
-class OffsetForLeaderTopic(Message):
-    """Partitions of one topic."""
-
-    topic: str
-    partitions: list[OffsetForLeaderPartition]
-
-
 class OffsetForLeaderEpochRequest(Message, api_key=23, versions=(2, 4), flexible=4):
     """Find the end offsets of leader epochs. replica_id: -1 a client, -2 a debugging client."""
 
     replica_id: Annotated[Int32, Since(3), Ignorable] = -2
-    topics: list[OffsetForLeaderTopic]
+    topics: list[TopicPartitions[OffsetForLeaderPartition]]
 
 
 class OffsetForLeaderEpochEpochEndOffset(Message):
@@ -256,13 +230,5 @@ class OffsetForLeaderEpochEpochEndOffset(Message):
     end_offset: Int64 = -1
 
 
-class OffsetForLeaderTopicResult(Message):
-    """The results for one topic."""
-
-    topic: str
-    partitions: list[OffsetForLeaderEpochEpochEndOffset]
-
-
-class OffsetForLeaderEpochResponse(Message, request=OffsetForLeaderEpochRequest):
-    throttle_time_ms: Int32 = 0
-    topics: list[OffsetForLeaderTopicResult]
+class OffsetForLeaderEpochResponse(Response, request=OffsetForLeaderEpochRequest):
+    topics: list[TopicPartitions[OffsetForLeaderEpochEpochEndOffset]]

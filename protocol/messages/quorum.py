@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import PartitionError, PartitionIndex, TopicById
+from protocol.messages.common import ErrorMessageResponse, ErrorResponse, PartitionError, PartitionIndex, TopicById
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
-from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Tag, Until, Uuid
+from protocol.schema import EMPTY, Ignorable, Int8, Int32, Int64, Message, Since, Tag, Until, Uuid
 
 
 class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0):
@@ -23,11 +23,9 @@ class BrokerRegistrationRequest(Message, api_key=62, versions=(0, 4), flexible=0
     previous_broker_epoch: Annotated[Int64, Since(3), Ignorable] = -1
 
 
-class BrokerRegistrationResponse(Message, request=BrokerRegistrationRequest):
+class BrokerRegistrationResponse(ErrorResponse, request=BrokerRegistrationRequest):
     """The broker epoch; -1 with an error."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
     broker_epoch: Int64 = -1
 
 
@@ -41,10 +39,8 @@ class ControllerRegistrationRequest(Message, api_key=70, versions=(0, 0), flexib
     features: list[BrokerFeature]
 
 
-class ControllerRegistrationResponse(Message, request=ControllerRegistrationRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class ControllerRegistrationResponse(ErrorMessageResponse, request=ControllerRegistrationRequest):
+    pass
 
 
 class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
@@ -59,11 +55,9 @@ class BrokerHeartbeatRequest(Message, api_key=63, versions=(0, 2), flexible=0):
     cordoned_log_dirs: Annotated[list[Uuid] | None, Since(2), Tag(1)] = None
 
 
-class BrokerHeartbeatResponse(Message, request=BrokerHeartbeatRequest):
+class BrokerHeartbeatResponse(ErrorResponse, request=BrokerHeartbeatRequest):
     """The broker's state according to the controller."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
     is_caught_up: bool = False
     is_fenced: bool = True
     should_shut_down: bool = False
@@ -95,11 +89,9 @@ class AlterPartitionRequest(Message, api_key=56, versions=(2, 3), flexible=0):
     topics: list[TopicById[AlterPartitionRequestPartition]]
 
 
-class AlterPartitionResponsePartition(Message):
+class AlterPartitionResponsePartition(PartitionError):
     """The partition's current state; all zero with an error."""
 
-    partition_index: Int32
-    error_code: Int16
     leader_id: Int32 = 0
     leader_epoch: Int32 = 0
     isr: list[Int32] = EMPTY
@@ -107,9 +99,7 @@ class AlterPartitionResponsePartition(Message):
     partition_epoch: Int32 = 0
 
 
-class AlterPartitionResponse(Message, request=AlterPartitionRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class AlterPartitionResponse(ErrorResponse, request=AlterPartitionRequest):
     topics: list[TopicById[AlterPartitionResponsePartition]] = EMPTY
 
 
@@ -120,11 +110,9 @@ class AllocateProducerIdsRequest(Message, api_key=67, versions=(0, 0), flexible=
     broker_epoch: Int64 = -1
 
 
-class AllocateProducerIdsResponse(Message, request=AllocateProducerIdsRequest):
+class AllocateProducerIdsResponse(ErrorResponse, request=AllocateProducerIdsRequest):
     """The allocated block of producer ids."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
     producer_id_start: Int64
     producer_id_len: Int32
 
@@ -151,7 +139,5 @@ class AssignReplicasToDirsDirectoryResponse(Message):
     topics: list[TopicById[PartitionError]]
 
 
-class AssignReplicasToDirsResponse(Message, request=AssignReplicasToDirsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class AssignReplicasToDirsResponse(ErrorResponse, request=AssignReplicasToDirsRequest):
     directories: list[AssignReplicasToDirsDirectoryResponse] = EMPTY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from protocol.messages.common import ErrorMessageResponse, Response
 from protocol.messages.stored_records import EntityData
 from protocol.schema import Float64, Int8, Int16, Int32, Message
 
@@ -37,10 +38,7 @@ class QuotaEntry(Message):
     values: list[QuotaValue]
 
 
-class DescribeClientQuotasResponse(Message, request=DescribeClientQuotasRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class DescribeClientQuotasResponse(ErrorMessageResponse, request=DescribeClientQuotasRequest):
     entries: list[QuotaEntry] | None
 
 
@@ -74,8 +72,7 @@ class AlteredQuotasResult(Message):
     entity: list[EntityData]
 
 
-class AlterClientQuotasResponse(Message, request=AlterClientQuotasRequest):
-    throttle_time_ms: Int32 = 0
+class AlterClientQuotasResponse(Response, request=AlterClientQuotasRequest):
     entries: list[AlteredQuotasResult]
 
 
@@ -101,19 +98,21 @@ class CredentialInfo(Message):
     iterations: Int32
 
 
-class DescribedScramUser(Message):
-    """The credentials of one user."""
+class AlteredScramUser(Message):
+    """The result for one user."""
 
     user: str
     error_code: Int16
     error_message: str | None = None
+
+
+class DescribedScramUser(AlteredScramUser):
+    """The credentials of one user."""
+
     credential_infos: list[CredentialInfo]
 
 
-class DescribeUserScramCredentialsResponse(Message, request=DescribeUserScramCredentialsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
-    error_message: str | None = None
+class DescribeUserScramCredentialsResponse(ErrorMessageResponse, request=DescribeUserScramCredentialsRequest):
     results: list[DescribedScramUser]
 
 
@@ -141,14 +140,5 @@ class AlterUserScramCredentialsRequest(Message, api_key=51, versions=(0, 0), fle
     upsertions: list[ScramCredentialUpsertion]
 
 
-class AlteredScramUser(Message):
-    """The result for one user."""
-
-    user: str
-    error_code: Int16
-    error_message: str | None = None
-
-
-class AlterUserScramCredentialsResponse(Message, request=AlterUserScramCredentialsRequest):
-    throttle_time_ms: Int32 = 0
+class AlterUserScramCredentialsResponse(Response, request=AlterUserScramCredentialsRequest):
     results: list[AlteredScramUser]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint, QuorumTopic, Topic
+from protocol.messages.common import ErrorResponse, KRaftVersionFeature, ListenerEndpoint, QuorumTopic, Response, Topic
 from protocol.primitives import ZERO_UUID
 from protocol.schema import EMPTY, Ignorable, Int16, Int32, Int64, Message, Records, Since, Tag, UInt16, Until, Uuid
 
@@ -47,13 +47,9 @@ class QuorumPartitionResponse(Message):
     leader_epoch: Int32
 
 
-class VoteResponsePartition(Message):
+class VoteResponsePartition(QuorumPartitionResponse):
     """The vote, and the leader known to the voter; -1: none."""
 
-    partition_index: Int32 = 0
-    error_code: Int16 = 0
-    leader_id: Int32
-    leader_epoch: Int32
     vote_granted: bool
 
 
@@ -163,8 +159,7 @@ class FetchSnapshotPartitionResponse(Message):
     unaligned_records: Records
 
 
-class FetchSnapshotResponse(Message, request=FetchSnapshotRequest):
-    throttle_time_ms: Int32 = 0
+class FetchSnapshotResponse(Response, request=FetchSnapshotRequest):
     error_code: Int16 = 0
     topics: list[Topic[FetchSnapshotPartitionResponse]] = EMPTY
     node_endpoints: Annotated[list[NodeEndpoint], Since(1), Tag(0)] = EMPTY
@@ -190,7 +185,5 @@ class CurrentLeader(Message):
     port: Int32 = 0
 
 
-class UpdateRaftVoterResponse(Message, request=UpdateRaftVoterRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class UpdateRaftVoterResponse(ErrorResponse, request=UpdateRaftVoterRequest):
     current_leader: Annotated[CurrentLeader | None, Tag(0)] = None

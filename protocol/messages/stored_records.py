@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint, TopicIdPartitions
+from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint, TopicById
 from protocol.primitives import ZERO_UUID
 from protocol.schema import (
     EMPTY,
@@ -26,18 +26,14 @@ from protocol.schema import (
     Nullable,
     Since,
     Tag,
-    UInt16,
     Until,
     Uuid,
 )
 
 
-class BrokerEndpoint(Message):
+class BrokerEndpoint(ListenerEndpoint):
     """A listener of a broker; security_protocol: 0 PLAINTEXT, 1 SSL, 2 SASL_PLAINTEXT, 3 SASL_SSL."""
 
-    name: str
-    host: str
-    port: UInt16
     security_protocol: Int16
 
 
@@ -355,12 +351,8 @@ class LegacyOffsetCommitValue(Message, api_key=0, versions=(0, 0)):
     commit_timestamp: Int64
 
 
-class OffsetCommitKey(Message, api_key=1, versions=(0, 0)):
+class OffsetCommitKey(LegacyOffsetCommitKey, api_key=1, versions=(0, 0)):
     """Key type 1: group, topic and partition of a committed offset."""
-
-    group: str
-    topic: str
-    partition: Int32
 
 
 class OffsetCommitValue(Message, api_key=1, versions=(0, 4), flexible=4):
@@ -475,7 +467,7 @@ class ConsumerGroupTargetAssignmentMemberKey(Message, api_key=7, versions=(0, 0)
 class ConsumerGroupTargetAssignmentMemberValue(Message, api_key=7, versions=(0, 0), flexible=0):
     """A member's target assignment."""
 
-    topic_partitions: list[TopicIdPartitions]
+    topic_partitions: list[TopicById[Int32]]
 
 
 class ConsumerGroupCurrentMemberAssignmentKey(Message, api_key=8, versions=(0, 0)):

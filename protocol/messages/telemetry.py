@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from protocol.schema import Int8, Int16, Int32, Message, Uuid
+from protocol.messages.common import ErrorResponse
+from protocol.schema import Int8, Int32, Message, Uuid
 
 
 class GetTelemetrySubscriptionsRequest(Message, api_key=71, versions=(0, 0), flexible=0):
@@ -11,11 +12,9 @@ class GetTelemetrySubscriptionsRequest(Message, api_key=71, versions=(0, 0), fle
     client_instance_id: Uuid
 
 
-class GetTelemetrySubscriptionsResponse(Message, request=GetTelemetrySubscriptionsRequest):
+class GetTelemetrySubscriptionsResponse(ErrorResponse, request=GetTelemetrySubscriptionsRequest):
     """The subscribed metrics as name prefixes: "" matches all, an empty list none."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
     client_instance_id: Uuid
     subscription_id: Int32
     accepted_compression_types: list[Int8]
@@ -35,6 +34,5 @@ class PushTelemetryRequest(Message, api_key=72, versions=(0, 0), flexible=0):
     metrics: bytes
 
 
-class PushTelemetryResponse(Message, request=PushTelemetryRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class PushTelemetryResponse(ErrorResponse, request=PushTelemetryRequest):
+    pass

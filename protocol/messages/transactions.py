@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from protocol.messages.common import NamedPartitions, PartitionError, PartitionIndexes, Topic, TopicPartitions
+from protocol.messages.common import ErrorResponse, PartitionError, PartitionIndexes, Response, Topic, TopicPartitions
 from protocol.schema import EMPTY, Ignorable, Int8, Int16, Int32, Int64, Message, Since, Until
 
 
@@ -19,11 +19,9 @@ class InitProducerIdRequest(Message, api_key=22, versions=(0, 6), flexible=2):
     keep_prepared_txn: Annotated[bool, Since(6)] = False
 
 
-class InitProducerIdResponse(Message, request=InitProducerIdRequest):
+class InitProducerIdResponse(ErrorResponse, request=InitProducerIdRequest):
     """Producer id and epoch are -1 with an error."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
     producer_id: Int64 = -1
     producer_epoch: Int16
     ongoing_txn_producer_id: Annotated[Int64, Since(6)] = -1
@@ -37,7 +35,7 @@ class AddPartitionsToTxnTransaction(Message):
     producer_id: Int64
     producer_epoch: Int16
     verify_only: bool = False
-    topics: list[NamedPartitions]
+    topics: list[Topic[Int32]]
 
 
 class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3):
@@ -47,7 +45,7 @@ class AddPartitionsToTxnRequest(Message, api_key=24, versions=(0, 5), flexible=3
     v3_and_below_transactional_id: Annotated[str, Until(3)] = ""
     v3_and_below_producer_id: Annotated[Int64, Until(3)] = 0
     v3_and_below_producer_epoch: Annotated[Int16, Until(3)] = 0
-    v3_and_below_topics: Annotated[list[NamedPartitions], Until(3)] = EMPTY
+    v3_and_below_topics: Annotated[list[Topic[Int32]], Until(3)] = EMPTY
 
 
 class AddPartitionsToTxnPartitionResult(Message):
@@ -71,8 +69,7 @@ class AddPartitionsToTxnResult(Message):
     topic_results: list[AddPartitionsToTxnTopicResult]
 
 
-class AddPartitionsToTxnResponse(Message, request=AddPartitionsToTxnRequest):
-    throttle_time_ms: Int32 = 0
+class AddPartitionsToTxnResponse(Response, request=AddPartitionsToTxnRequest):
     error_code: Annotated[Int16, Since(4), Ignorable] = 0
     results_by_transaction: Annotated[list[AddPartitionsToTxnResult], Since(4)] = EMPTY
     results_by_topic_v3_and_below: Annotated[list[AddPartitionsToTxnTopicResult], Until(3)] = EMPTY
@@ -87,9 +84,8 @@ class AddOffsetsToTxnRequest(Message, api_key=25, versions=(0, 4), flexible=3):
     group_id: str
 
 
-class AddOffsetsToTxnResponse(Message, request=AddOffsetsToTxnRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class AddOffsetsToTxnResponse(ErrorResponse, request=AddOffsetsToTxnRequest):
+    pass
 
 
 class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible=3):
@@ -101,11 +97,9 @@ class EndTxnRequest(Message, api_key=26, versions=(0, 5), flexible=3):
     committed: bool
 
 
-class EndTxnResponse(Message, request=EndTxnRequest):
+class EndTxnResponse(ErrorResponse, request=EndTxnRequest):
     """From version 5 on with the producer id and epoch to continue with."""
 
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
     producer_id: Annotated[Int64, Since(5), Ignorable] = -1
     producer_epoch: Annotated[Int16, Since(5), Ignorable] = -1
 
@@ -160,8 +154,7 @@ class TxnOffsetCommitRequest(Message, api_key=28, versions=(0, 5), flexible=3):
     topics: list[Topic[TxnOffsetCommitRequestPartition]]
 
 
-class TxnOffsetCommitResponse(Message, request=TxnOffsetCommitRequest):
-    throttle_time_ms: Int32 = 0
+class TxnOffsetCommitResponse(Response, request=TxnOffsetCommitRequest):
     topics: list[Topic[PartitionError]]
 
 
@@ -182,17 +175,14 @@ class DescribedProducer(Message):
     current_txn_start_offset: Int64 = -1
 
 
-class DescribeProducersResponsePartition(Message):
+class DescribeProducersResponsePartition(PartitionError):
     """The producers of a partition."""
 
-    partition_index: Int32
-    error_code: Int16
     error_message: str | None = None
     active_producers: list[DescribedProducer]
 
 
-class DescribeProducersResponse(Message, request=DescribeProducersRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeProducersResponse(Response, request=DescribeProducersRequest):
     topics: list[Topic[DescribeProducersResponsePartition]]
 
 
@@ -212,11 +202,10 @@ class DescribedTransaction(Message):
     transaction_start_time_ms: Int64
     producer_id: Int64
     producer_epoch: Int16
-    topics: list[TopicPartitions]
+    topics: list[TopicPartitions[Int32]]
 
 
-class DescribeTransactionsResponse(Message, request=DescribeTransactionsRequest):
-    throttle_time_ms: Int32 = 0
+class DescribeTransactionsResponse(Response, request=DescribeTransactionsRequest):
     transaction_states: list[DescribedTransaction]
 
 
@@ -237,8 +226,6 @@ class ListedTransaction(Message):
     transaction_state: str
 
 
-class ListTransactionsResponse(Message, request=ListTransactionsRequest):
-    throttle_time_ms: Int32 = 0
-    error_code: Int16
+class ListTransactionsResponse(ErrorResponse, request=ListTransactionsRequest):
     unknown_state_filters: list[str]
     transaction_states: list[ListedTransaction]

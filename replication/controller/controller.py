@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -48,6 +49,7 @@ from replication.controller.partitions.elect_leaders import elect_leaders
 from replication.controller.partitions.reassignments import alter_reassignments
 from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
 from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
+from replication.cooperative_tasks import no_op
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata, Versioned
@@ -102,35 +104,28 @@ class _PendingDecision(NamedTuple):
     published: Completion[None]
 
 
+@dataclass(eq=False)
 class Controller:
-    """The controller of one node; active while the node leads the metadata log."""
+    """The controller of one node; active while the node leads the metadata log (`on_become_leader`)."""
 
-    def __init__(
-        self,
-        metadata_loader: MetadataLoader,
-        context: DecisionContext,
-        heartbeat_tracker: BrokerHeartbeatTracker,
-        clock: Clock,
-        local: LocalController,
-        bootstrap: Sequence[Versioned],
-        periodic_tasks: PeriodicTasks,
-    ) -> None:
-        """Start inactive; `on_become_leader` activates it. `bootstrap` are the first records of a new cluster."""
-        self._log = metadata_loader.log
-        self._publisher = metadata_loader.publisher
-        self._metadata_loader = metadata_loader
-        self._context = context
-        self._heartbeat_tracker = heartbeat_tracker
-        self._clock = clock
-        self._local = local
-        self._bootstrap_records = bootstrap
-        self._periodic_tasks = periodic_tasks
+    _metadata_loader: MetadataLoader
+    _context: DecisionContext
+    _heartbeat_tracker: BrokerHeartbeatTracker
+    _clock: Clock
+    _local: LocalController
+    _bootstrap_records: Sequence[Versioned]
+    """The first records of a new cluster."""
+    _periodic_tasks: PeriodicTasks
+
+    def __post_init__(self) -> None:
+        self._log = self._metadata_loader.log
+        self._publisher = self._metadata_loader.publisher
         self._pending: deque[_PendingDecision] = deque()
         self.is_active = False
         """Whether this node leads the metadata log."""
-        self.on_failed: Callable[[str], None] = _ignore
+        self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when the metadata log fails."""
-        self.raise_kraft_version: Callable[[int], None] = _ignore
+        self.raise_kraft_version: Callable[[int], None] = no_op
         """Appends a new kraft.version; it was validated before."""
 
     # ------------------------------------------------------------ leadership
@@ -147,7 +142,7 @@ class Controller:
         self._pending.append(_PendingDecision(newest, MetadataDelta(), Completion()))
         on_committed = partial(self._committed, len(uncommitted) + 1)
         self._log.begin_epoch(effect, node_id, self._clock.wall_ms(), on_committed)
-        if self._metadata_loader.is_in_transaction:
+        if self._metadata_loader.transactions.is_open:
             abort = stored_records.AbortTransactionRecord(reason="The controller that began it ended.")
             self._write([(abort, 0)])
         if not self._context.image.features:
@@ -268,11 +263,19 @@ class Controller:
         state, decision = heartbeat(self._context, self._heartbeat_tracker, heartbeat_state, request)
         heartbeat_state.metadata_offset = request.current_metadata_offset
         response = self._commit(request, decision)
+        if not response.is_done and not is_own:
+            response.then(lambda _: self._extend_session(broker_id, broker.epoch))
         if state is BrokerControlState.CONTROLLED_SHUTDOWN:
             heartbeat_state.begin_shutdown(self._context.image.offset)
         elif state is not BrokerControlState.UNFENCED:
             heartbeat_state.cancel_shutdown()
         return response
+
+    def _extend_session(self, broker_id: int, epoch: int) -> None:
+        """A heartbeat is answered: the broker sends the next one from now on, also if the commit was slow."""
+        broker = self._context.image.brokers.get(broker_id)
+        if self.is_active and broker is not None and broker.epoch == epoch:
+            self._heartbeat_tracker.touch(broker_id, epoch, self._clock.mono_ms())
 
     def fence_expired_broker(self, broker_id: int) -> None:
         """Fence a broker whose session expired."""
@@ -316,7 +319,3 @@ class Controller:
             publisher.publish(image, changes, published)
             while pending and pending[0].image is None:
                 publisher.after_pending(pending.popleft().published)
-
-
-def _ignore(_what: str | int) -> None:
-    pass

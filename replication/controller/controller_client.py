@@ -9,15 +9,11 @@ from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 
-class ControllerClient(Protocol):
-    """Submits requests to the controller."""
+class Controller(Protocol):
+    """Submits requests to the controller, and has the metadata image."""
 
     def submit(self, request: Message) -> Completion[Any]:
         """Submit a request; the response exists after its records are committed."""
-
-
-class Controller(ControllerClient, Protocol):
-    """Submits requests, and has the metadata image."""
 
     @property
     def image(self) -> MetadataImage:

@@ -53,7 +53,7 @@ class PeriodicTasks:
             (append_no_op, intervals.no_op_ms),
         ]
         self._scheduled: dict[Task, Timer] = {}
-        self.run_task: Callable[[Task], int] = _nothing
+        self.run_task: Callable[[Task], int] = lambda _: 0
         """Runs a task and appends its records; returns their number."""
 
     def activate(self) -> None:
@@ -108,7 +108,3 @@ def append_no_op(context: DecisionContext) -> list[Versioned]:
     """A NoOp record, if other nodes read the log (rule 3)."""
     others = {*context.image.brokers, *context.image.controllers} - {context.node_id}
     return [(NoOpRecord(), 0)] if others else []
-
-
-def _nothing(_task: Task) -> int:
-    return 0

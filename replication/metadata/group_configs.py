@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Mapping
 from operator import gt, lt
 
-from storage.config.config_def import Check, Kind, Setting, Value, at_least, one_of, parse
+from storage.config.config_def import Kind, Setting, Value, at_least, one_of, parse
 
 Broker = Callable[[str], str | None]
 """Returns the effective text of a broker config; None if it does not exist."""
@@ -34,10 +34,6 @@ def _number(name: str, default: int, lowest: int, documentation: str) -> Setting
     return Setting(name, Kind.INT, str(default), at_least(lowest), documentation)
 
 
-def _text(name: str, default: str, check: Check | None, documentation: str, kind: Kind = Kind.STRING) -> Setting:
-    return Setting(name, kind, default, check, documentation)
-
-
 GROUP_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
@@ -50,11 +46,11 @@ GROUP_SETTINGS: dict[str, Setting] = {
         _number("share.delivery.count.limit", 5, 2, "How many times a record is delivered at most."),
         _number("share.partition.max.record.locks", 2_000, 100, "The maximum number of locked records of a partition."),
         _number("share.assignment.interval.ms", 1_000, 0, "The minimum time between two assignments of a share group."),
-        _text("share.auto.offset.reset", "latest", _start, "The offset at which a share group starts."),
-        _text("share.isolation.level", "read_uncommitted", one_of("read_committed", "read_uncommitted"),
-              "Whether a share group sees records of open and aborted transactions."),
-        _text("share.renew.acknowledge.enable", "true", None, "Whether locks of a share group can be renewed.",
-              Kind.BOOLEAN),
+        Setting("share.auto.offset.reset", Kind.STRING, "latest", _start, "The offset at which a share group starts."),
+        Setting("share.isolation.level", Kind.STRING, "read_uncommitted", one_of("read_committed", "read_uncommitted"),
+                "Whether a share group sees records of open and aborted transactions."),
+        Setting("share.renew.acknowledge.enable", Kind.BOOLEAN, "true", None,
+                "Whether locks of a share group can be renewed."),
         _number("streams.session.timeout.ms", 45_000, 1, "The session timeout of a streams group member."),
         _number("streams.heartbeat.interval.ms", 5_000, 1, "The heartbeat interval of streams group members."),
         _number("streams.num.standby.replicas", 0, 0, "The number of standby replicas of each task."),

@@ -36,7 +36,7 @@ class MetadataPublisher:
         """The published image."""
         self.newest = image
         """The image that is published when all pending ones are."""
-        self.on_image: ApplyImage = _no_steps
+        self.on_image: ApplyImage = lambda _image, _changes: iter(())
         """Applies an image to partitions and coordinators, in steps."""
         self.on_published: Callable[[MetadataImage], None] = no_op
         """Receives each published image."""
@@ -82,7 +82,3 @@ class MetadataPublisher:
                 self.on_published(image)
             waiting.popleft()
             published.complete(None)
-
-
-def _no_steps(_image: MetadataImage, _changes: MetadataDelta) -> Iterator[None]:
-    return iter(())

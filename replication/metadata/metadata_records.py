@@ -14,6 +14,7 @@ NOT HERE What the records mean (`image.py`), where they are stored (`metadata_lo
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
@@ -81,18 +82,16 @@ class MetadataBatch(NamedTuple):
     size: int
 
 
-_prefixes: dict[tuple[type[Message], int], bytes] = {}
-_readers: dict[tuple[int, int], Decoder[Message]] = {}
-
-
 def encode_record(message: Message, version: int) -> bytes:
     """The value of a data record."""
     cls = type(message)
-    prefix = _prefixes.get((cls, version))
-    if prefix is None:
-        assert RECORD_TYPES.get(cls.API_KEY) is cls, f"{cls.__name__} is no metadata record"
-        prefix = _prefixes[cls, version] = uvarint(FRAME_VERSION) + uvarint(cls.API_KEY) + uvarint(version)
-    return b"".join((prefix, *encoder(cls, version)(message)))  # type: ignore[arg-type]
+    return b"".join((_prefix(cls, version), *encoder(cls, version)(message)))  # type: ignore[arg-type]
+
+
+@cache
+def _prefix(cls: type[Message], version: int) -> bytes:
+    assert RECORD_TYPES.get(cls.API_KEY) is cls, f"{cls.__name__} is no metadata record"
+    return uvarint(FRAME_VERSION) + uvarint(cls.API_KEY) + uvarint(version)
 
 
 def decode_record(value: bytes | None) -> Message:
@@ -108,7 +107,7 @@ def decode_record(value: bytes | None) -> Message:
         kind, version, position = value[1], value[2], 3
     else:
         kind, version, position = _read_frame(value)
-    read = _readers.get((kind, version)) or _reader(kind, version)
+    read = _reader(kind, version)
     try:
         message, end = read(value, position)
     except MalformedRequest as error:
@@ -130,30 +129,29 @@ def _read_frame(value: bytes) -> tuple[int, int, int]:
     return kind, version, position
 
 
+@cache
 def _reader(kind: int, version: int) -> Decoder[Message]:
     cls = RECORD_TYPES.get(kind)
     if cls is None:
         raise UnreadableMetadata(f"a metadata record is of type {kind}, which this broker does not know")
     if not cls.MIN_VERSION <= version <= cls.MAX_VERSION:
         raise UnreadableMetadata(f"a {cls.__name__} has version {version}; this broker knows up to {cls.MAX_VERSION}")
-    read = _readers[kind, version] = decoder(cls, version)
-    return read
+    return decoder(cls, version)
 
 
 class DataBatches:
-    """Data records, collected in as few batches as `max_bytes` allows."""
+    """Data records, collected in as few batches as MAX_BATCH_BYTES allows."""
 
-    def __init__(self, *, base_offset: int, leader_epoch: int, timestamp_ms: int, max_bytes: int) -> None:
+    def __init__(self, *, base_offset: int, leader_epoch: int, timestamp_ms: int) -> None:
         self._builder = BatchBuilder(base_offset, leader_epoch=leader_epoch)
         self._leader_epoch = leader_epoch
         self._timestamp_ms = timestamp_ms
-        self._max_bytes = max_bytes
         self._full: list[bytearray] = []
 
     def add(self, message: Message, version: int) -> None:
         """Append a record."""
         builder, value = self._builder, encode_record(message, version)
-        if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > self._max_bytes:
+        if builder.count and builder.size + len(value) + _MAX_RECORD_OVERHEAD > MAX_BATCH_BYTES:
             self._full.append(builder.build())
             builder = self._builder = BatchBuilder(builder.next_offset, leader_epoch=self._leader_epoch)
         builder.append(self._timestamp_ms, None, value)
@@ -271,9 +269,7 @@ def snapshot_batches(
     offset = len(first)
     records = iter(data)
     while some := list(islice(records, SNAPSHOT_BATCH_RECORDS)):
-        batches = DataBatches(
-            base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms, max_bytes=MAX_BATCH_BYTES
-        )
+        batches = DataBatches(base_offset=offset, leader_epoch=leader_epoch, timestamp_ms=timestamp_ms)
         for message, version in some:
             batches.add(message, version)
         yield from batches.finish()

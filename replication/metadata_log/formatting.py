@@ -25,8 +25,9 @@ from typing import NamedTuple
 from protocol.messages import stored_records
 from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
 from protocol.records import ControlType
+from protocol.schema import Message
 from replication.metadata.feature_levels import METADATA_VERSION
-from replication.metadata.metadata_records import ZERO_SNAPSHOT, Versioned, snapshot
+from replication.metadata.metadata_records import ZERO_SNAPSHOT, snapshot
 from replication.metadata_log.control_state import to_record
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 from storage.io.disk import Disk, StorageError
@@ -325,24 +326,21 @@ def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:
     ).encode()
 
 
-def bootstrap_records(features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> list[Versioned]:
-    """The first records of a new cluster."""
-    return [(stored_records.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features]
-
-
 def bootstrap_checkpoint(wall_ms: int, features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> bytes:
-    """The content of bootstrap.checkpoint."""
-    return snapshot([], bootstrap_records(features), leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
+    """The content of bootstrap.checkpoint: the first records of a new cluster."""
+    records = [(stored_records.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features]
+    return snapshot([], records, leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
 
 
 def voter_records(
-    voters: stored_records.VotersRecord,
-) -> list[tuple[ControlType, stored_records.KRaftVersionRecord | stored_records.VotersRecord]]:
-    """The control records with the voters of a quorum."""
-    return [
-        (ControlType.KRAFT_VERSION, stored_records.KRaftVersionRecord(kraft_version=_KRAFT_LEVEL)),
-        (ControlType.KRAFT_VOTERS, voters),
-    ]
+    voters: stored_records.VotersRecord, kraft_version: int | None = _KRAFT_LEVEL
+) -> list[tuple[ControlType, Message]]:
+    """The control records with the voters of a quorum, and with its kraft.version unless None."""
+    records: list[tuple[ControlType, Message]] = [(ControlType.KRAFT_VOTERS, voters)]
+    if kraft_version is not None:
+        version = stored_records.KRaftVersionRecord(kraft_version=kraft_version)
+        records.insert(0, (ControlType.KRAFT_VERSION, version))
+    return records
 
 
 def zero_checkpoint(voters: stored_records.VotersRecord, wall_ms: int) -> bytes:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from itertools import count
 from typing import Final, NamedTuple, Protocol
@@ -81,30 +82,21 @@ class Dependencies(NamedTuple):
     send: SendTo
 
 
+@dataclass(eq=False)
 class KRaftReplica:
-    """One replica: its Raft instance, log and listener."""
+    """One replica: its Raft instance, log and listener; nothing runs before `start`."""
 
-    def __init__(
-        self,
-        raft: Raft,
-        cluster_id: str,
-        log: MetadataLog,
-        listener: RaftListener,
-        persist: Callable[[ElectionState], Completion[None]],
-        dependencies: Dependencies,
-    ) -> None:
-        """Wire it; nothing runs before `start`.
+    raft: Raft
+    _cluster_id: str
+    """That of all accepted requests."""
+    _log: MetadataLog
+    _listener: RaftListener
+    _persist: Callable[[ElectionState], Completion[None]]
+    """Makes an election state durable."""
+    _dependencies: Dependencies
 
-        `cluster_id` is that of all accepted requests. `persist` makes an election state durable.
-        """
-        self.raft = raft
-        self._cluster_id = cluster_id
-        self._log = log
-        self._listener = listener
-        self._persist = persist
-        self._send = dependencies.send
-        self._timers = dependencies.timers
-        self._clock = dependencies.clock
+    def __post_init__(self) -> None:
+        self._clock = self._dependencies.clock
         self._queue: deque[events.Effect | _Rejection] = deque()
         self._is_busy = False
         self._is_processing = self._must_process = False
@@ -135,25 +127,17 @@ class KRaftReplica:
             return response
         request_id = next(self._request_ids)
         self._requests[request_id] = _ReceivedRequest(request, response)
-        self._step(events.RequestReceived(request_id, raft_wire.decode_request(request)))
+        self.step(events.RequestReceived(request_id, raft_wire.decode_request(request)))
         return response
-
-    def on_written(self) -> None:
-        """A leader's records are readable."""
-        self._step(events.Signal.LOG_APPENDED)
-
-    def on_flushed(self) -> None:
-        """More of the log is durable."""
-        self._step(events.Signal.LOG_FLUSHED)
 
     def raise_kraft_version(self, level: int) -> None:
         """Write a new kraft.version; `Raft.check_kraft_version` has accepted it before."""
         assert self.raft.check_kraft_version(level) is None, "the level was checked before"
-        self._step(events.UpgradeKraftVersion(level))
+        self.step(events.UpgradeKraftVersion(level))
 
     def resign(self) -> None:
         """Give up leadership, if this replica leads."""
-        self._step(events.Signal.RESIGN)
+        self.step(events.Signal.RESIGN)
 
     @property
     def is_leading(self) -> bool:
@@ -162,9 +146,10 @@ class KRaftReplica:
 
     # ------------------------------------------------------------ one step
     def _tick(self) -> None:
-        self._step(events.Signal.TICK)
+        self.step(events.Signal.TICK)
 
-    def _step(self, event: events.Event) -> None:
+    def step(self, event: events.Event) -> None:
+        """Handle an event: execute the effects and notify the listener."""
         self._queue.extend(self.raft.step(event, self._clock.mono_ms()))
         self._process()
 
@@ -206,7 +191,7 @@ class KRaftReplica:
             if self._timer.at_mono_ms == deadline_ms:
                 return
             self._timer.cancel()
-        self._timer = None if deadline_ms is None else self._timers.schedule(deadline_ms, self._tick)
+        self._timer = None if deadline_ms is None else self._dependencies.timers.schedule(deadline_ms, self._tick)
 
     # ------------------------------------------------------------ effects
     def _run_effects(self) -> None:
@@ -219,7 +204,7 @@ class KRaftReplica:
                 received.response.complete(raft_wire.encode_response(received.request, effect.response))
             elif isinstance(effect, events.SendRequest):
                 message = raft_wire.encode_request(effect.request, self._cluster_id)
-                sent = self._send(effect.to, effect.address, message)
+                sent = self._dependencies.send(effect.to, effect.address, message)
                 sent.then(partial(self._on_response, effect.to, effect.token))
             elif isinstance(effect, events.Fail):
                 self._listener.on_failed(effect.reason)
@@ -257,7 +242,7 @@ class KRaftReplica:
 
     def _on_effect_done(self, _: Completion[None]) -> None:
         self._is_busy = False
-        self._step(events.Signal.WRITE_COMPLETED)
+        self.step(events.Signal.WRITE_COMPLETED)
 
     def _on_response(self, peer: int, token: int, sent: Completion[Message | None]) -> None:
         message = sent.result()
@@ -269,7 +254,7 @@ class KRaftReplica:
                 _describe_node(peer),
             )
         response = None if message is None else raft_wire.decode_response(message, self.raft.state.listener)
-        self._step(events.ResponseReceived(peer, token, response))
+        self.step(events.ResponseReceived(peer, token, response))
 
 
 def _describe_node(leader_id: int) -> str:

@@ -27,16 +27,12 @@ class MetadataLoader:
         """Continue from the publisher's image; `is_in_transaction`: its offset is inside a transaction, which is void."""
         self.log = log
         self.publisher = publisher
-        self._transactions = TransactionFilter(is_open=is_in_transaction)
+        self.transactions = TransactionFilter(is_open=is_in_transaction)
+        """The transaction in which the records read so far end, if any."""
         self._next_offset = publisher.newest.offset + 1
         self.is_following = True
         self.leader: Callable[[], int] = lambda: -1
         """Returns the leader of the metadata log; -1 if unknown."""
-
-    @property
-    def is_in_transaction(self) -> bool:
-        """Whether the records read so far end inside a transaction."""
-        return self._transactions.is_open
 
     def on_commit(self, high_watermark: int) -> None:
         """Publish the records below the high watermark.
@@ -56,7 +52,7 @@ class MetadataLoader:
     def resume(self) -> None:
         """Continue after this node has lost leadership."""
         self.is_following = True
-        self._transactions = TransactionFilter()
+        self.transactions = TransactionFilter()
         self._next_offset = self.publisher.newest.offset + 1
 
     def on_snapshot_loaded(self, name: SnapshotName, snapshot: Snapshot) -> None:
@@ -65,7 +61,7 @@ class MetadataLoader:
         offset, epoch = name.end_offset - 1, name.leader_epoch
         image, _ = MetadataImage(before.cluster_id).apply(snapshot.data, offset=offset, epoch=epoch)
         image = image.with_leader(self.leader(), offset=offset, epoch=epoch)
-        self._transactions = TransactionFilter()
+        self.transactions = TransactionFilter()
         self._next_offset = name.end_offset
         self.publisher.publish(image, MetadataDelta.between(before, image), Completion())
 
@@ -80,8 +76,8 @@ class MetadataLoader:
     def _apply(self, image: MetadataImage, batch: MetadataBatch) -> tuple[MetadataImage, MetadataDelta]:
         offset, epoch = batch.last_offset, batch.leader_epoch
         if not batch.is_control:
-            records = self._transactions.apply(batch.messages)
-            if self._transactions.is_open and not records:
+            records = self.transactions.apply(batch.messages)
+            if self.transactions.is_open and not records:
                 return image, MetadataDelta()
             image, changes = image.apply(records, offset=offset, epoch=epoch)
             is_known = image.leader_id >= 0

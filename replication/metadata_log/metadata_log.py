@@ -20,6 +20,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -31,7 +32,6 @@ from replication.completion import Completion
 from replication.cooperative_tasks import CallSoon, no_op, run_in_slices, run_inline
 from replication.io_executor import IoExecutor, IoResult
 from replication.metadata.metadata_records import (
-    MAX_BATCH_BYTES,
     DataBatches,
     MetadataBatch,
     Snapshot,
@@ -82,36 +82,31 @@ class _CommitWaiter(NamedTuple):
     on_committed: LogCallback
 
 
+@dataclass(eq=False)
 class MetadataLog:
     """The log of one replica; implements Raft's view of it (`RaftLog`)."""
 
-    def __init__(
-        self,
-        log: Log,
-        executor: IoExecutor,
-        snapshots: SnapshotFiles,
-        control: ControlState,
-        *,
-        epoch: int,
-    ) -> None:
-        self._log = log
-        self._executor = executor
-        log.files.submit = self._submit_file_op
+    _log: Log
+    _executor: IoExecutor
+    snapshots: SnapshotFiles
+    _control: ControlState
+    _end_epoch: int
+
+    def __post_init__(self) -> None:
+        self._log.files.submit = self._submit_file_op
         self._unwritten_appends: deque[_UnwrittenAppend] = deque()
         self._writes_in_flight = 0
         self._flush_waiters: deque[_FlushWaiter] = deque()
         self._commit_waiters: deque[_CommitWaiter] = deque()
         self._idle_waiters: deque[LogCallback] = deque()
         self._is_flushing = False
-        self._next_offset = log.log_end_offset
-        self._end_epoch = epoch
+        self.next_offset = self._log.log_end_offset
+        """The offset of the next record."""
         self._new_epochs: list[EpochEnd] = []
         """Epochs whose first records are being written, so that the log may not know them yet; and their start offsets."""
-        self._control = control
-        self.voters = control.voters
-        self.kraft_version = control.kraft_version
+        self.voters = self._control.voters
+        self.kraft_version = self._control.kraft_version
         """1: the voters are stored in the log; 0: they are configured."""
-        self.snapshots = snapshots
         self.is_failed = False
         self.on_failed: Callable[[StorageError], None] = no_op
         self.on_written: LogCallback = no_op
@@ -141,11 +136,6 @@ class MetadataLog:
         return self._log.open().engine.size_bytes
 
     @property
-    def next_offset(self) -> int:
-        """The offset of the next record."""
-        return self._next_offset
-
-    @property
     def start_offset(self) -> int:
         """The log start offset."""
         return self._log.log_start_offset
@@ -153,7 +143,7 @@ class MetadataLog:
     @property
     def end(self) -> EpochEnd:
         """The end of the log, including records that are being written."""
-        return EpochEnd(self._end_epoch, self._next_offset)
+        return EpochEnd(self._end_epoch, self.next_offset)
 
     @property
     def flushed_offset(self) -> int:
@@ -205,7 +195,7 @@ class MetadataLog:
 
     def snapshot_control_records(self, end_offset: int) -> list[tuple[ControlType, Message]]:
         """The control records of a snapshot up to an offset: the voters, unless they are configured."""
-        return [*voter_records(to_record(self.voters.at(end_offset)))] if self.kraft_version.at(end_offset) else []
+        return voter_records(to_record(self.voters.at(end_offset))) if self.kraft_version.at(end_offset) else []
 
     # ------------------------------------------------------------ as leader
     def begin_epoch(self, effect: BecomeLeader, node_id: int, wall_ms: int, on_committed: LogCallback) -> int:
@@ -214,13 +204,15 @@ class MetadataLog:
         granting = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in effect.granting_voters]
         leader = stored_records.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=granting)
         messages: list[tuple[ControlType, Message]] = [(ControlType.LEADER_CHANGE, leader)]
-        messages += [] if effect.append_voters is None else _voter_control_records(effect.append_voters)
-        self._start_epoch(effect.epoch, self._next_offset)
+        if (new := effect.append_voters) is not None:
+            messages += voter_records(to_record(new.voters), new.kraft_version)
+        self._start_epoch(effect.epoch, self.next_offset)
         return self._append_control(messages, wall_ms, on_committed)
 
     def append_voters(self, append_voters: AppendVoters, wall_ms: int) -> None:
-        """Append a VotersRecord."""
-        self._append_control(_voter_control_records(append_voters), wall_ms, no_op)
+        """Append a VotersRecord, after a KRaftVersionRecord if the effect has one."""
+        records = voter_records(to_record(append_voters.voters), append_voters.kraft_version)
+        self._append_control(records, wall_ms, no_op)
 
     def _append_control(
         self, messages: list[tuple[ControlType, Message]], wall_ms: int, on_committed: LogCallback
@@ -235,23 +227,18 @@ class MetadataLog:
         self, records: Sequence[Versioned], *, wall_ms: int, on_committed: LogCallback, is_atomic: bool = True
     ) -> int:
         """Append data records; returns the last offset."""
-        batches = DataBatches(
-            base_offset=self.next_offset,
-            leader_epoch=self._end_epoch,
-            timestamp_ms=wall_ms,
-            max_bytes=MAX_BATCH_BYTES,
-        )
+        batches = DataBatches(base_offset=self.next_offset, leader_epoch=self._end_epoch, timestamp_ms=wall_ms)
         return self._append(len(records), _encode(records, batches, is_atomic=is_atomic), wall_ms, on_committed)
 
     def _append(self, records: int, steps: Iterator[bytearray | None], wall_ms: int, on_committed: LogCallback) -> int:
         """Assign offsets to `records` records; write the batches of `steps` behind earlier appends."""
-        self._next_offset += records
-        self._commit_waiters.append(_CommitWaiter(self._next_offset, wall_ms, on_committed))
-        self._flush_waiters.append(_FlushWaiter(self._next_offset, no_op))
+        self.next_offset += records
+        self._commit_waiters.append(_CommitWaiter(self.next_offset, wall_ms, on_committed))
+        self._flush_waiters.append(_FlushWaiter(self.next_offset, no_op))
         self._unwritten_appends.append(_UnwrittenAppend(steps, self._end_epoch, wall_ms))
         if len(self._unwritten_appends) == 1:
             run_in_slices(self._write_unwritten(), self.call_soon)
-        return self._next_offset - 1
+        return self.next_offset - 1
 
     def _write_unwritten(self) -> Iterator[None]:
         unwritten = self._unwritten_appends
@@ -266,7 +253,7 @@ class MetadataLog:
 
     def _write_batch(self, batch: bytearray, epoch: int, wall_ms: int) -> None:
         prepared = wait_for_disk(self._log.open().appends.prepare, batch, epoch, wall_ms, AppendOrigin.RAFT_LEADER)
-        assert prepared.end_offset <= self._next_offset, "records have the offsets that were assigned"
+        assert prepared.end_offset <= self.next_offset, "records have the offsets that were assigned"
         self._write(prepared, wall_ms)
 
     def on_commit(self, high_watermark: int) -> None:
@@ -307,7 +294,7 @@ class MetadataLog:
                 batch = read_batch(records, at, header)
                 for offset, message in enumerate(batch.messages, batch.base_offset):
                     self._control.apply(offset, message)
-        self._next_offset = prepared.end_offset
+        self.next_offset = prepared.end_offset
         self._flush_waiters.append(_FlushWaiter(prepared.end_offset, done))
         self._write(prepared, wall_ms)
 
@@ -337,7 +324,7 @@ class MetadataLog:
     def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int) -> Completion[None]:
         """Write a chunk of a leader's snapshot; after the last one the log restarts at the snapshot's end offset."""
         name = SnapshotName(chunk.snapshot.offset, chunk.snapshot.epoch)
-        work = self.snapshots.write_chunk(name, chunk.position, chunk.piece, is_last=chunk.is_last)
+        work = self.snapshots.write_chunks(name, chunk.position, [chunk.piece], is_last=chunk.is_last)
 
         done: Completion[None] = Completion()
 
@@ -359,7 +346,7 @@ class MetadataLog:
         except StorageError as error:
             self.fail(error)
             return
-        self._next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
+        self.next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
         self.bytes_since_snapshot, self.snapshot_timestamp_ms = 0, snapshot.last_contained_ms
         self._control.reset_to(name.end_offset, snapshot.control)
         self.on_snapshot_loaded(name, snapshot)
@@ -367,7 +354,7 @@ class MetadataLog:
 
     def _reload_end(self) -> None:
         log = self._log
-        self._next_offset, self._new_epochs = log.log_end_offset, []
+        self.next_offset, self._new_epochs = log.log_end_offset, []
         epoch = log.open().epochs.latest
         snapshot = self.newest_snapshot
         self._end_epoch = max(epoch, 0 if snapshot is None else snapshot.epoch)
@@ -388,8 +375,8 @@ class MetadataLog:
 
     def flush_initial_records(self) -> None:
         """Flush the records found at startup: the previous process may have ended before it flushed them."""
-        if self.flushed_offset < self._next_offset:
-            self._flush_waiters.append(_FlushWaiter(self._next_offset, no_op))
+        if self.flushed_offset < self.next_offset:
+            self._flush_waiters.append(_FlushWaiter(self.next_offset, no_op))
             self._start_flush()
 
     # ------------------------------------------------------------ writing
@@ -455,7 +442,7 @@ class MetadataLog:
     def roll_segment(self, wall_ms: int, *, at_least: int) -> None:
         """Roll to a new segment if the active one has `at_least` bytes and no write is pending."""
         segment = self._log.open().engine.segments()[-1]
-        if segment.size < at_least or self._log.log_end_offset < self._next_offset or self.is_failed:
+        if segment.size < at_least or self._log.log_end_offset < self.next_offset or self.is_failed:
             return
         try:
             self._log.open().roll(wall_ms)
@@ -494,15 +481,6 @@ def batches_between(log: Log, offset: int, end_offset: int) -> Iterator[Metadata
 
 def _epoch_end(name: SnapshotName) -> EpochEnd:
     return EpochEnd(name.leader_epoch, name.end_offset)
-
-
-def _voter_control_records(append_voters: AppendVoters) -> list[tuple[ControlType, Message]]:
-    """A VotersRecord, after a KRaftVersionRecord if the effect has one."""
-    records: list[tuple[ControlType, Message]] = [(ControlType.KRAFT_VOTERS, to_record(append_voters.voters))]
-    if append_voters.kraft_version is not None:
-        version = stored_records.KRaftVersionRecord(kraft_version=append_voters.kraft_version)
-        records.insert(0, (ControlType.KRAFT_VERSION, version))
-    return records
 
 
 def _encode(records: Sequence[Versioned], batches: DataBatches, *, is_atomic: bool) -> Iterator[bytearray | None]:

@@ -63,15 +63,8 @@ def open_metadata_log(
 ) -> OpenedMetadataLog:
     """Recover the log; writes no record.
 
-    Args:
-        disk: the file system.
-        engine_factory: of the log's storage engine.
-        identity: of the node.
-        executor: for writes.
-        config: the log config.
-        found: the result of `read_metadata`; None: it is called.
-        static_voters: the configured voters, if they are not stored in the log.
-        may_observe: whether this node may be an observer, because it knows bootstrap servers.
+    `found`: the result of `read_metadata`, which is called for None; `static_voters`: the configured voters, if they are not
+    stored in the log; `may_observe`: whether this node may be an observer, because it knows bootstrap servers.
 
     Raises:
         UnreadableMetadata: the log has unknown records, or this node has no place in the quorum.
@@ -90,7 +83,7 @@ def open_metadata_log(
         found = found.replay_again(batches_between(log, found.start.end_offset, log.log_end_offset))
     found.snapshots.clean_up()
     found.control.voters = voters
-    opened = MetadataLog(log, executor, found.snapshots, found.control, epoch=max(found.image.epoch, 0))
+    opened = MetadataLog(log, executor, found.snapshots, found.control, max(found.image.epoch, 0))
     opened.snapshot_timestamp_ms = found.snapshot.last_contained_ms
     opened.bytes_since_snapshot, opened.committed_timestamp_ms = found.size, found.timestamp_ms
     is_only_voter = voters.latest.node_ids == [identity.node_id]
@@ -98,7 +91,7 @@ def open_metadata_log(
         opened,
         read_quorum_state(disk, path) or ElectionState(),
         found.image if is_only_voter else found.snapshot_image,
-        is_only_voter and found.is_in_transaction,
+        is_only_voter and found.transactions.is_open,
         found.bootstrap,
     )
 

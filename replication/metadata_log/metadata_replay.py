@@ -81,7 +81,8 @@ class ReplayedMetadata:
         self.timestamp_ms = self.snapshot.last_contained_ms
         self.removed: set[bytes] = set()
         """Ids of topics that the log after the snapshot removes."""
-        self._transactions = TransactionFilter()
+        self.transactions = TransactionFilter()
+        """The transaction in which the log ends, if any."""
         self.image = self._replay(batches)
         """The image at the log's end."""
         self.end_offset = max(self.image.offset + 1, self.start.end_offset)
@@ -90,11 +91,6 @@ class ReplayedMetadata:
         self.bootstrap = [] if self.image.features else bootstrap()
         """The first records of a new cluster; empty if it has records."""
         _check_levels(self.image, self.bootstrap, snapshots.directory)
-
-    @property
-    def is_in_transaction(self) -> bool:
-        """Whether the log ends inside a transaction."""
-        return self._transactions.is_open
 
     def _replay(self, batches: Iterable[MetadataBatch]) -> MetadataImage:
         """Collect the records of all batches and apply them at once, so that the image is copied once."""
@@ -106,7 +102,7 @@ class ReplayedMetadata:
             self.size += batch.size
             offset, epoch = batch.last_offset, batch.leader_epoch
             if not batch.is_control:
-                records += self._transactions.apply(batch.messages)
+                records += self.transactions.apply(batch.messages)
                 continue
             self._check_kraft_version(batch.messages)
             for at, message in enumerate(batch.messages, batch.base_offset):

@@ -22,6 +22,7 @@ from replication.metadata.image import MetadataImage
 from replication.metadata.image_records import image_records
 from replication.metadata.metadata_records import SnapshotName, snapshot_batches
 from replication.metadata_log.metadata_log import MetadataLog
+from storage.directories.partition_directory import delete_paths
 from storage.io.disk import Disk
 
 _log = logging.getLogger("barnabas.metadata")
@@ -117,7 +118,7 @@ class MetadataSnapshots:
             deletable += snapshots.remove_before(oldest_kept)
         deletable += log.take_deletable_files(wall_ms)
         if deletable:
-            self._executor.background(log.directory, partial(_unlink_all, self._disk, deletable)).then(_on_deleted)
+            self._executor.background(log.directory, partial(delete_paths, self._disk, deletable, [])).then(_on_deleted)
 
     def _removal_reason(self, wall_ms: int) -> str | None:
         files, settings = self._snapshots.files, self._settings
@@ -127,11 +128,6 @@ class MetadataSnapshots:
         if 0 <= settings.retention_ms < wall_ms - files[0].written_ms:
             return "it is older than metadata.max.retention.ms"
         return None
-
-
-def _unlink_all(disk: Disk, paths: list[str]) -> None:
-    for path in paths:
-        disk.unlink(path, missing_ok=True)
 
 
 def _on_deleted(deleted: IoResult) -> None:

@@ -175,9 +175,7 @@ def _encode_fetch_response(response: rpc.FetchResponse, leader: rpc.LeaderAndEpo
         partition.diverging_epoch = produce_fetch.FetchEpochEndOffset(epoch=end.epoch, end_offset=end.offset)
     if (end := response.snapshot) is not None:
         partition.snapshot_id = produce_fetch.SnapshotId(end_offset=end.offset, epoch=end.epoch)
-    topic = produce_fetch.FetchableTopicResponse(
-        topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition]
-    )
+    topic = produce_fetch.FetchTopic(topic=METADATA_TOPIC, topic_id=METADATA_TOPIC_ID, partitions=[partition])
     endpoints = _node_endpoints(produce_fetch.NodeEndpoint, leader)
     return produce_fetch.FetchResponse(responses=[topic], node_endpoints=endpoints)
 

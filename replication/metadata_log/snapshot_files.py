@@ -114,17 +114,15 @@ class SnapshotFiles:
 
     def write(self, name: SnapshotName, chunks: Iterable[Buffer]) -> Callable[[], None]:
         """A job that writes a snapshot; call `add` after it succeeded."""
-        disk, directory, path = self._disk, self.directory, self.path(name)
+        write = self.write_chunks(name, 0, chunks, is_last=True)
 
         def run() -> None:
             try:
-                _write_file(disk, path + PART, chunks)
+                write()
             except StorageError:
                 with suppress(StorageError):
-                    disk.unlink(path + PART)
+                    self._disk.unlink(self.path(name) + PART)
                 raise
-            disk.rename(path + PART, path)
-            disk.sync_dir(directory)
 
         return run
 
@@ -146,12 +144,14 @@ class SnapshotFiles:
         finally:
             file.close()
 
-    def write_chunk(self, name: SnapshotName, position: int, chunk: Buffer, *, is_last: bool) -> Callable[[], None]:
-        """A job that writes a chunk of another replica's snapshot; call `add_received` after the last one."""
+    def write_chunks(
+        self, name: SnapshotName, position: int, chunks: Iterable[Buffer], *, is_last: bool
+    ) -> Callable[[], None]:
+        """A job that writes chunks of a snapshot; after the last one of another replica, call `add_received`."""
         disk, directory, path = self._disk, self.directory, self.path(name)
 
         def run() -> None:
-            _write_file(disk, path + PART, [chunk], position)
+            _write_file(disk, path + PART, chunks, position)
             if is_last:
                 disk.rename(path + PART, path)
                 disk.sync_dir(directory)
@@ -177,7 +177,7 @@ class SnapshotFiles:
         return [self.path(file.name) for file in old]
 
 
-def _write_file(disk: Disk, path: str, chunks: Iterable[Buffer], position: int = 0) -> None:
+def _write_file(disk: Disk, path: str, chunks: Iterable[Buffer], position: int) -> None:
     file = disk.open(path, write=True, create=True)
     try:
         file.truncate(position)

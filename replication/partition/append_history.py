@@ -47,14 +47,7 @@ class AppendHistory:
         counter.total += size
 
     def exceeds_memory(self, offset: int, log_start_offset: int, end_offset: int, log_bytes: int) -> bool:
-        """Whether more bytes were appended since the record at an offset than memory holds.
-
-        Args:
-            offset: of the record.
-            log_start_offset: of the partition.
-            end_offset: of the partition.
-            log_bytes: the partition's size.
-        """
+        """Whether more was appended since the record at `offset` than memory holds; `log_bytes`: size of the partition."""
         sample = bisect_right(self._offsets, offset) - 1
         if sample >= 0:
             return self._counter.total - self._totals[sample] > self._counter.memory_bytes

@@ -19,6 +19,7 @@ import errno
 import logging
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, NamedTuple, Protocol
 
@@ -101,9 +102,7 @@ class Compactor:
     ) -> None:
         """`wall_ms` returns the wall-clock time."""
         self._replicas = replicas
-        self._cleaners = list(cleaners)
-        self._idle = list(cleaners)
-        self._resources = resources
+        self.set_cleaners(cleaners, resources)
         self.wall_ms = wall_ms
         self.is_stopped = False
         self._is_measuring = False
@@ -227,25 +226,20 @@ class Compactor:
             self.check()
 
 
+@dataclass(eq=False)
 class _CleanerRun:
     """One cleaning of one partition."""
 
-    def __init__(
-        self,
-        compactor: Compactor,
-        replicas: ReplicaManager,
-        partition: Partition,
-        to_clean: LogToClean,
-        cleaner: Cleaner,
-    ) -> None:
-        self._compactor = compactor
-        self._replicas = replicas
-        self._partition = partition
-        self._log = partition.log
-        self._path = partition.log.path
-        self._to_clean = to_clean
-        self._cleaner = cleaner
-        self._truncation_count = partition.log.offsets.truncation_count
+    _compactor: Compactor
+    _replicas: ReplicaManager
+    _partition: Partition
+    _to_clean: LogToClean
+    _cleaner: Cleaner
+
+    def __post_init__(self) -> None:
+        self._log = log = self._partition.log
+        self._path = log.path
+        self._truncation_count = log.offsets.truncation_count
         self._job: CleanerJob | None = None
         self.has_cleaned = False
         """Whether it succeeded."""

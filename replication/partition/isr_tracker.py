@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from replication.completion import Completion
 from replication.metadata.image import MetadataImage
@@ -24,19 +25,15 @@ Isr = tuple[int, ...]
 Lookup = Callable[[str, int, Callable[[Partition], Isr | DiskLookup | None]], Completion[Isr | None]]
 
 
+@dataclass(eq=False)
 class IsrTracker:
     """Proposes ISR changes for one broker."""
 
-    def __init__(
-        self,
-        image: Callable[[], MetadataImage],
-        lookup: Lookup,
-        propose: Callable[[Partition, Isr], None],
-    ) -> None:
-        """`lookup`: of the replica manager; `propose` receives a partition and the ISR that it should have."""
-        self._image = image
-        self._lookup = lookup
-        self._propose_change = propose
+    _image: Callable[[], MetadataImage]
+    _lookup: Lookup
+    """Of the replica manager."""
+    _propose_change: Callable[[Partition, Isr], None]
+    """Receives a partition and the ISR that it should have."""
 
     def may_join(self, replica_id: int, broker_epoch: int) -> bool:
         """Whether a follower's broker may be in the ISR (rule 1)."""

@@ -28,7 +28,7 @@ from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
-from replication.timer_queue import TimerQueue
+from replication.timer_queue import Clock, TimerQueue
 from storage.engine import EngineView
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
@@ -61,23 +61,17 @@ class ReplicaMove:
     is_over: bool = False
 
 
+@dataclass(eq=False)
 class LogDirMoves:
     """The moves of one broker."""
 
-    def __init__(
-        self,
-        replicas: ReplicaManager,
-        executor: IoExecutor,
-        wall_ms: Callable[[], int],
-        timers: TimerQueue,
-        mono_ms: Callable[[], int],
-    ) -> None:
-        self._replicas = replicas
-        self._log_manager = replicas.log_manager
-        self._executor = executor
-        self._wall_ms = wall_ms
-        self._timers = timers
-        self._mono_ms = mono_ms
+    _replicas: ReplicaManager
+    _executor: IoExecutor
+    _timers: TimerQueue
+    _clock: Clock
+
+    def __post_init__(self) -> None:
+        self._log_manager = self._replicas.log_manager
         self.rate_limiter = RateLimiter(math.inf)
         self.active: dict[tuple[str, int], ReplicaMove] = {}
         """By topic and partition index."""
@@ -196,7 +190,7 @@ class LogDirMoves:
         self._replicas.await_disk(move.partition, lookup, lambda: self._advance(move))
 
     def _copy_chunk(self, move: ReplicaMove, copy: Log) -> None:
-        log, mono_ms = move.partition.log, self._mono_ms()
+        log, mono_ms = move.partition.log, self._clock.mono_ms()
         wait_ms = 0 if move.appends_paused else self.rate_limiter.wait_ms(mono_ms)
         if wait_ms:
             self._timers.schedule(mono_ms + wait_ms, partial(self._advance, move))
@@ -208,7 +202,7 @@ class LogDirMoves:
         if isinstance(records, DiskLookup):
             self._await_disk(move, records)
             return
-        prepared = copy.open().prepare_as_follower(records, wall_ms=self._wall_ms())
+        prepared = copy.open().prepare_as_follower(records, wall_ms=self._clock.wall_ms())
         if prepared is None:
             raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
         self.rate_limiter.record(prepared.size, mono_ms)
@@ -230,7 +224,7 @@ class LogDirMoves:
             return
         if move.is_over or copy.is_offline:
             return
-        prepared.commit(self._wall_ms())
+        prepared.commit(self._clock.wall_ms())
         copy.high_watermark = move.partition.log.high_watermark
         self._advance(move)
 
@@ -282,7 +276,7 @@ class LogDirMoves:
         log = partition.log
         copy.high_watermark = log.high_watermark
         if copy.opened is not None and log.log_start_offset > copy.log_start_offset:
-            copy.opened.trim(log.log_start_offset, self._wall_ms())
+            copy.opened.trim(log.log_start_offset, self._clock.wall_ms())
         return copy.release()
 
     def _switch(self, move: ReplicaMove, copy: Log) -> None:
@@ -317,13 +311,10 @@ class LogDirMoves:
         move.is_over = True
         del self.active[move.partition.key]
         if not switched:
-            self._delete_copy(move)
+            if move.copy is not None and not move.copy.is_offline:
+                self._log_manager.drop_future_log(move.copy)
             if move.appends_paused:
                 self._replicas.resume_appends(move.partition)
-
-    def _delete_copy(self, move: ReplicaMove) -> None:
-        if move.copy is not None and not move.copy.is_offline:
-            self._log_manager.drop_future_log(move.copy)
 
 
 def _find_start(log: Log) -> int | DiskLookup:

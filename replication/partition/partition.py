@@ -92,9 +92,10 @@ NOTHING_FOUND: Final = TimestampAndOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
 class Append(Completion[AppendInfo]):
     """An append to a partition. It has its result when `acks` is satisfied; errors are KafkaErrors."""
 
-    __slots__ = ("acks", "info", "origin", "partition", "records", "wall_ms")
+    __slots__ = ("acks", "info", "origin", "partition", "prepared", "records", "wall_ms")
 
     partition: Partition
+    prepared: PreparedAppend
     info: AppendInfo
     """The offsets of the records, once they are in the log."""
 
@@ -233,7 +234,7 @@ class Partition:
         Raises:
             KafkaError: the append was cancelled.
         """
-        self._commit(prepared, wall_ms)
+        self.commit(prepared, wall_ms)
         if self.is_leader and self._is_leader_log_open:  # elected while the batches were being written
             self.update_durable_end_offset()
 
@@ -308,12 +309,7 @@ class Partition:
         return opened.appends.prepare(records, self.leader_epoch, wall_ms, origin)
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
-        """Make written records visible: the last step of an append."""
-        info = self._commit(prepared, wall_ms)
-        self.update_durable_end_offset()
-        return info
-
-    def _commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
+        """Make written records visible; `update_durable_end_offset` follows."""
         info = prepared.commit(wall_ms)
         if self.history is not None:
             self.history.on_append(info.base_offset, prepared.size)
@@ -339,7 +335,7 @@ class Partition:
         if opened is None:  # unchanged since it was closed
             self.move_high_watermark()
             return
-        needs_sync = self.needs_sync
+        needs_sync = self.log.config.flush_messages != MAX_LONG and self.needs_sync
         end = opened.engine.flushed_end_offset if needs_sync else opened.engine.end_offset
         if end > self._durable_end_offset:
             self._durable_end_offset = end
@@ -369,14 +365,13 @@ class Partition:
             self._complete_acks(waiting, offset)
         self._wake(self.key)
 
-    def await_acks(self, append: Append, info: AppendInfo) -> None:
-        """Complete an append, whose records are in the log at `info`, when its acks are satisfied."""
-        append.info = info
+    def await_acks(self, append: Append) -> None:
+        """Complete an append, whose records are in the log, when its acks are satisfied."""
         if append.acks == ACKS_ALL:
             waiting, end = self._isr_ack_waiters, self.log.offsets.high_watermark
         else:
             waiting, end = self._leader_ack_waiters, self._durable_end_offset
-        last_offset = info.last_offset
+        last_offset = append.info.last_offset
         if last_offset < end or append.acks == ACKS_NONE:
             self._acknowledge(append)
         elif waiting and waiting[-1].info.last_offset > last_offset:  # a duplicate of records before those of others

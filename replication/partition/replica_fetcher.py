@@ -107,23 +107,18 @@ class _PartitionFetchState:
         return _SessionPosition(self.partition.leader_epoch, *self._last_known)
 
 
+@dataclass(eq=False)
 class ReplicaFetcher:
-    """Fetches from one leader."""
+    """Fetches from one leader; starts without partitions."""
 
-    def __init__(
-        self,
-        leader_id: int,
-        broker_id: int,
-        broker_epoch: Callable[[], int],
-        follower_log: FollowerLog,
-        settings: FetchSettings,
-    ) -> None:
-        """Start without partitions; `broker_epoch` returns the epoch of this broker's registration."""
-        self.leader_id = leader_id
-        self._broker_id = broker_id
-        self._broker_epoch = broker_epoch
-        self._follower_log = follower_log
-        self._settings = settings
+    leader_id: int
+    _broker_id: int
+    _broker_epoch: Callable[[], int]
+    """Returns the epoch of this broker's registration."""
+    _follower_log: FollowerLog
+    _settings: FetchSettings
+
+    def __post_init__(self) -> None:
         self._partitions: dict[PartitionKey, _PartitionFetchState] = {}
         self._dirty: dict[PartitionKey, None] = {}
         """Partitions whose part of the next request may have changed; a dict, like those below, to keep a fixed order."""
@@ -244,7 +239,9 @@ class ReplicaFetcher:
         self._dirty.clear()
         return changed, forgotten
 
-    def _topics(self, positions: dict[PartitionKey, _SessionPosition]) -> list[produce_fetch.FetchTopic]:
+    def _topics(
+        self, positions: dict[PartitionKey, _SessionPosition]
+    ) -> list[produce_fetch.FetchTopic[produce_fetch.FetchPartition]]:
         topics: dict[bytes, list[produce_fetch.FetchPartition]] = {}
         for (topic_id, index), position in positions.items():
             topics.setdefault(topic_id, []).append(
@@ -442,8 +439,8 @@ class ReplicaFetcher:
             self._delay(state, mono_ms + _METADATA_BACKOFF_MS)  # the leader's log end was moving: query again
 
 
-def _forgotten(keys: list[PartitionKey]) -> list[produce_fetch.ForgottenTopic]:
+def _forgotten(keys: list[PartitionKey]) -> list[produce_fetch.FetchTopic[int]]:
     topics: dict[bytes, list[int]] = {}
     for topic_id, index in keys:
         topics.setdefault(topic_id, []).append(index)
-    return [produce_fetch.ForgottenTopic(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics.items()]
+    return [produce_fetch.FetchTopic(topic_id=topic_id, partitions=indexes) for topic_id, indexes in topics.items()]

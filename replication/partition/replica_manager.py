@@ -3,7 +3,8 @@
 RULES    1. Partitions follow from the metadata image alone. `apply` creates, changes and deletes them step by step; requests
             between two steps see some partitions in the old state and others in the new one.
          2. An append is prepared, written through the IoExecutor, committed, flushed if the topic requires it, and
-            acknowledged. Appends to one partition are committed in the order of their preparation.
+            acknowledged. Appends to one partition are committed in the order of their preparation. The batches of one
+            request share write jobs (docs/decisions/0059-write-jobs-of-a-request.md).
          3. All partitions of a log directory share its flush rounds (group commit): a round covers what is committed when it
             begins, the next round covers the rest.
          4. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
@@ -24,14 +25,15 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
-from replication.io_executor import IoExecutor, IoResult, Run
+from replication.io_executor import SUCCEEDED, IoExecutor, IoResult, Run
 from replication.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition.append_history import AppendedBytes, AppendHistory
 from replication.partition.follower_progress import FetchPosition
@@ -46,7 +48,7 @@ from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.log import AppendInfo, AppendOrigin, Log, PreparedAppend, ReadInfo
+from storage.log.log import AppendOrigin, Log, ReadInfo
 from storage.log.log_flush import LogFlush
 
 T = TypeVar("T")
@@ -56,33 +58,26 @@ _log = logging.getLogger("barnabas.replicas")
 MAX_LAG_MS: Final = 30_000
 
 _NO_RECORDS: Final = bytearray()
+_WRITES_PER_JOB: Final = 64
+"""A job in a writer thread takes the interpreter lock again after every write."""
 
 
+@dataclass(eq=False, repr=False)
 class ReplicaManager:
-    """The partitions of this broker by topic name and index."""
+    """The partitions of this broker by topic name and index; starts without partitions, `apply` adds them."""
 
-    def __init__(
-        self,
-        log_manager: LogManager,
-        executor: IoExecutor,
-        purgatory: Purgatory,
-        image: MetadataImage,
-        broker_id: int,
-        settings: Mapping[str, str],
-        max_lag_ms: int = MAX_LAG_MS,
-    ) -> None:
-        """Start without partitions: `apply` adds them.
+    log_manager: LogManager
+    _executor: IoExecutor
+    _purgatory: Purgatory
+    image: MetadataImage
+    """The image that `partitions` follows."""
+    broker_id: int
+    _settings: Mapping[str, str]
+    """The broker's configs, the defaults of topic configs."""
+    _max_lag_ms: int = MAX_LAG_MS
+    """replica.lag.time.max.ms."""
 
-        `settings` are the broker's configs, the defaults of topic configs; `max_lag_ms` is replica.lag.time.max.ms.
-        """
-        self.log_manager = log_manager
-        self._executor = executor
-        self._purgatory = purgatory
-        self._settings = settings
-        self._max_lag_ms = max_lag_ms
-        self.broker_id = broker_id
-        self.image = image
-        """The image that `partitions` follows."""
+    def __post_init__(self) -> None:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.appended_bytes: AppendedBytes | None = None
         """Counts appended bytes for the replica selector, if it needs them; set before the first image."""
@@ -93,12 +88,12 @@ class ReplicaManager:
         self._unprepared: deque[Partition] = deque()  # new logs (rule 8); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
-        self.leader_quota = ReplicationQuotaManager(LEADER, broker_id, self._topic_config)
-        self.follower_quota = ReplicationQuotaManager(FOLLOWER, broker_id, self._topic_config)
+        self.leader_quota = ReplicationQuotaManager(LEADER, self.broker_id, self._topic_config)
+        self.follower_quota = ReplicationQuotaManager(FOLLOWER, self.broker_id, self._topic_config)
         self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)
-        log_manager.submit = self._submit_file_op
-        log_manager.submit_directory_op = self._submit_directory_op
-        log_manager.submit_reclaim_op = self._submit_reclaim_op
+        self.log_manager.submit = self._submit_file_op
+        self.log_manager.submit_directory_op = self._submit_directory_op
+        self.log_manager.submit_reclaim_op = self._submit_reclaim_op
         # Callbacks, set by the composition root.
         self.on_leadership_changed: Callable[[Partition], None] = no_op
         self.on_partition_changed: Callable[[Partition], None] = no_op
@@ -290,51 +285,88 @@ class ReplicaManager:
     ) -> Append:
         """Append to a partition led by this broker; the result exists when `acks` is satisfied."""
         append = Append(records, acks, wall_ms, origin)
-        try:
-            partition = append.partition = self.find(topic, index)
-        except KafkaError as error:
-            append.fail(error.with_traceback(None))
-            return append
-        if origin.is_client and partition.log.files.disk_space.is_full:
+        if self._begin_append(append, topic, index):
+            self._acknowledge(self._write(append.partition.log.directory, [append]))
+        return append
+
+    def append_all(
+        self,
+        batches: Iterable[tuple[str, int, bytearray | memoryview]],
+        *,
+        acks: int,
+        wall_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> list[Append]:
+        """Append to several partitions (topic, index, records), which share the jobs of their directory's writer.
+
+        An acknowledgement may start other appends, so it comes after all of these are published or in a thread.
+        """
+        appends: list[Append] = []
+        committed: list[Append] = []
+        unwritten: dict[str, list[Append]] = {}
+        for topic, index, records in batches:
+            append = Append(records, acks, wall_ms, origin)
+            appends.append(append)
+            if self._begin_append(append, topic, index):
+                directory = append.partition.log.directory
+                group = unwritten.get(directory)
+                if group is None:
+                    group = unwritten[directory] = []
+                group.append(append)
+                if len(group) == _WRITES_PER_JOB:
+                    committed += self._write(directory, unwritten.pop(directory))
+        for directory, group in unwritten.items():
+            committed += self._write(directory, group)
+        self._acknowledge(committed)
+        return appends
+
+    def _begin_append(self, append: Append, topic: str, index: int) -> bool:
+        """Find the partition and prepare; False if there is nothing to write, or not yet."""
+        partition = self.partitions.get((topic, index))
+        if partition is None or partition.is_offline:
+            append.fail(KafkaError(self._absence_error(topic, index)))
+            return False
+        append.partition = partition
+        if append.origin.is_client and partition.log.files.disk_space.is_full:
             append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-            return append
+            return False
         waiting = self._waiting_appends.get(partition)
         if waiting is not None:
             waiting.append(append)
-        else:
-            self._start_append(append)
-        return append
+            return False
+        return self._prepare(append)
 
-    def _start_append(self, append: Append) -> bool:
-        """Prepare and write; False if the disk must be read first: `append` is then the first waiting append."""
+    def _prepare(self, append: Append) -> bool:
+        """Prepare; False if it failed, is a duplicate, or the disk must be read first: it is the first to wait then."""
         partition = append.partition
-        log = partition.log
         try:
             prepared = partition.prepare(append.records, append.acks, append.wall_ms, append.origin)
         except KafkaError as error:
             append.fail(error.with_traceback(None))
-            return True
+            return False
         except StorageError as error:
             append.fail(self.on_storage_error(partition, error))
-            return True
+            return False
         if isinstance(prepared, DiskLookup):
             self._waiting_appends.setdefault(partition, deque()).appendleft(append)
             self.await_disk(partition, prepared, lambda: self.resume_appends(partition))
             return False
         append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
         if prepared.duplicate is not None:
-            self._await_acks(append, prepared.duplicate)
-            return True
-        partition.writes_in_flight += 1
-        written = self._executor.write(log.directory, prepared.size, prepared.write)
-        written.then(partial(self._on_written, append, prepared))
+            append.info = prepared.duplicate
+            self._await_acks(append)
+            return False
+        append.prepared = prepared
         return True
 
     def resume_appends(self, partition: Partition) -> None:
         """Start the waiting appends in their order, until one needs the disk."""
         waiting = self._waiting_appends.get(partition, deque())
         while waiting:
-            if not self._start_append(waiting.popleft()):
+            append = waiting.popleft()
+            if self._prepare(append):
+                self._acknowledge(self._write(partition.log.directory, [append]))
+            elif waiting and waiting[0] is append:
                 return
         self._waiting_appends.pop(partition, None)
 
@@ -349,31 +381,61 @@ class ReplicaManager:
         for append in self._waiting_appends.pop(partition, ()):
             append.fail(KafkaError(code))
 
-    def _on_written(self, append: Append, prepared: PreparedAppend, written: IoResult) -> None:
-        partition, error = append.partition, written.value
-        partition.writes_in_flight -= 1
-        if error is not None and not partition.log.is_offline:  # otherwise it was deleted
-            self.directory_failed(partition.log.directory, error)
-        if partition.is_offline:
-            append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-            return
-        if self.partitions.get(partition.key) is not partition:
-            append.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            return
-        try:
-            info = partition.commit(prepared, append.wall_ms)
-        except KafkaError as rejection:
-            append.fail(rejection.with_traceback(None))
-        except StorageError as storage_error:
-            append.fail(self.on_storage_error(partition, storage_error))
+    def _write(self, directory: str, appends: list[Append]) -> list[Append]:
+        """Write prepared appends to logs in one directory; returns those that are committed already."""
+        if len(appends) == 1:
+            run, size = appends[0].prepared.write, appends[0].prepared.size
         else:
-            self._await_acks(append, info)
+            run, size = partial(_write_all, appends), sum([append.prepared.size for append in appends])
+        written = self._executor.write(directory, size, run)
+        if written is SUCCEEDED:
+            return self._commit(appends)
+        for append in appends:
+            append.partition.writes_in_flight += 1
+        written.then(partial(self._on_written, appends))
+        return []
 
-    def _await_acks(self, append: Append, info: AppendInfo) -> None:
+    def _on_written(self, appends: list[Append], written: IoResult) -> None:
+        committable: list[Append] = []
+        for append in appends:
+            partition, error = append.partition, written.value
+            partition.writes_in_flight -= 1
+            if error is not None and not partition.log.is_offline:  # otherwise it was deleted
+                self.directory_failed(partition.log.directory, error)
+            if partition.is_offline:
+                append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
+            elif self.partitions.get(partition.key) is not partition:
+                append.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
+            else:
+                committable.append(append)
+        self._acknowledge(self._commit(committable))
+
+    def _commit(self, appends: list[Append]) -> list[Append]:
+        """Publish written records; returns the appends that succeeded."""
+        committed: list[Append] = []
+        for append in appends:
+            partition = append.partition
+            try:
+                append.info = partition.commit(append.prepared, append.wall_ms)
+            except KafkaError as rejection:
+                append.fail(rejection.with_traceback(None))
+            except StorageError as storage_error:
+                append.fail(self.on_storage_error(partition, storage_error))
+            else:
+                committed.append(append)
+        return committed
+
+    def _acknowledge(self, committed: list[Append]) -> None:
+        """Advance the partitions of committed appends, and complete these when their acks are satisfied."""
+        for append in committed:
+            append.partition.update_durable_end_offset()
+            self._await_acks(append)
+
+    def _await_acks(self, append: Append) -> None:
         """The records of an append are in the log."""
         partition = append.partition
         if partition.is_leader:
-            partition.await_acks(append, info)
+            partition.await_acks(append)
         else:  # the new leader may truncate them
             offline, moved = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER
             append.fail(KafkaError(offline if partition.is_offline else moved))
@@ -620,3 +682,8 @@ class ReplicaManager:
                 self._notify(partition, role_changed=was_leader)
         if is_new_failure:
             self.on_directory_failed(directory, error)
+
+
+def _write_all(appends: list[Append]) -> None:
+    for append in appends:
+        append.prepared.write()

@@ -16,6 +16,7 @@ NOT HERE The causes of transitions: votes (`elections.py`), responses of the lea
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import KW_ONLY, InitVar, dataclass
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode
@@ -42,41 +43,29 @@ class QuorumTimes(NamedTuple):
     retry_backoff_ms: int = 20
 
 
+@dataclass(eq=False, repr=False)
 class QuorumState:
     """The state that the parts of one replica share."""
 
-    def __init__(
-        self,
-        local: Voter,
-        log: RaftLog,
-        stored: ElectionState,
-        *,
-        times: QuorumTimes,
-        jitter: Callable[[int], int],
-        mono_ms: int,
-    ) -> None:
-        """Restore the state from what is durable.
+    local: Voter
+    """This replica's key, its listeners (the first is the one for voters) and its kraft.version range."""
+    log: RaftLog
+    stored: InitVar[ElectionState]
+    """The durable election state, with which the replica starts."""
+    _: KW_ONLY
+    times: QuorumTimes
+    jitter: Callable[[int], int]
+    """Returns a random number from 0 to below its argument."""
+    mono_ms: int
+    """The monotonic time of the current step."""
 
-        Args:
-            local: this replica's key, its listeners (the first is the one for voters) and its kraft.version range.
-            log: the metadata log.
-            stored: the durable election state.
-            times: the controller.quorum.* timeouts.
-            jitter: returns a random number from 0 to below its argument.
-            mono_ms: the current monotonic time.
-        """
-        self.local = local
-        self.log = log
-        self.times = times
-        self.mono_ms = mono_ms
-        """The time of the current step."""
+    def __post_init__(self, stored: ElectionState) -> None:
         self.effects: list[Effect] = []
         """The effects of the current step."""
-        self.requests = RequestTracker(times.retry_backoff_ms)
-        self.log_sync = FollowerLogSync(log)
-        self.epoch = max(stored.epoch, log.end.epoch)
+        self.requests = RequestTracker(self.times.retry_backoff_ms)
+        self.log_sync = FollowerLogSync(self.log)
+        self.epoch = max(stored.epoch, self.log.end.epoch)
         self.leader_addresses: tuple[ListenerAddress, ...] = ()
-        self._jitter = jitter
         is_newest = stored.epoch == self.epoch
         self.voted_key = stored.voted_key if is_newest else None
         self.role: Role = self._initial_role(stored.leader_id if is_newest else -1)
@@ -91,7 +80,8 @@ class QuorumState:
             is_candidate = self.is_voter and self.voted_key is not None and self.voted_key.matches(self.local.key)
             if is_candidate:
                 return Candidate(self._new_tally(), self.new_election_deadline())
-            return Unattached(self._initial_deadline())
+            is_first = self.is_voter and self.local.key.node_id == min(self.voters.node_ids)
+            return Unattached(self.mono_ms if is_first else self.new_election_deadline())
         return self._follower_or_unattached(leader_id, self._voter_addresses(leader_id))
 
     def _lead_as_only_voter(self) -> None:
@@ -154,17 +144,12 @@ class QuorumState:
     def new_election_deadline(self) -> int:
         """The randomised end of an election timeout that begins now."""
         timeout_ms = self.times.election_timeout_ms
-        return self.mono_ms + timeout_ms + self._jitter(timeout_ms)
+        return self.mono_ms + timeout_ms + self.jitter(timeout_ms)
 
     def new_fetch_deadline(self) -> int:
         """The randomised end of a fetch timeout that begins now (rule 7)."""
         timeout_ms = self.times.fetch_timeout_ms
-        return self.mono_ms + timeout_ms + self._jitter(timeout_ms // _FETCH_JITTER_DIVISOR)
-
-    def _initial_deadline(self) -> int:
-        """The election deadline at startup (rule 6)."""
-        is_first = self.is_voter and self.local.key.node_id == min(self.voters.node_ids)
-        return self.mono_ms if is_first else self.new_election_deadline()
+        return self.mono_ms + timeout_ms + self.jitter(timeout_ms // _FETCH_JITTER_DIVISOR)
 
     def _new_tally(self) -> VoteTally:
         return VoteTally(self.voters, self.local.key)

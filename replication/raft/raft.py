@@ -25,12 +25,10 @@ class Raft:
     """One replica of the metadata log, a voter or an observer (Kafka: KafkaRaftClient)."""
 
     def __init__(self, state: QuorumState, *, bootstrap_servers: int = 0, auto_join: bool = False) -> None:
-        """Continue from a state; the first step is a TICK.
+        """Continue from a state, which is changed only here and by the parts; the first step is a TICK.
 
-        Args:
-            state: read by all, changed only here and by the parts.
-            bootstrap_servers: the number of bootstrap servers to query for the leader, besides the voters.
-            auto_join: whether this controller adds itself to the voters (controller.quorum.auto.join.enable).
+        `bootstrap_servers`: the number of bootstrap servers to query for the leader, besides the voters; `auto_join`: whether
+        this controller adds itself to the voters (controller.quorum.auto.join.enable).
         """
         self.state = state
         self._leader_fetch = LeaderFetch(state)

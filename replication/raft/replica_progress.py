@@ -2,7 +2,7 @@
 
 RULES    1. A fetch offset acknowledges all records before it: a replica flushes before it fetches on.
          2. A record is committed when a majority of the voters has it, and a record of the leader's own epoch is among
-            them (Raft, section 5.4.2). The leader counts its flushed offset.
+            them (Raft, section 5.4.2), and the leader has flushed it: what it publishes survives a loss of its power.
          3. The high watermark does not decrease.
          4. A leader that no majority fetched from for some time cannot know whether a newer leader exists (KIP-595).
          5. An observer that has not fetched for five minutes is removed.
@@ -67,7 +67,7 @@ class ReplicaProgress:
     def update_high_watermark(self, voters: VoterSet, local_flushed_offset: int) -> bool:
         """Advance the high watermark by rules 1 to 3; returns whether it moved."""
         ends = sorted((self._end_offset(voter.key, local_flushed_offset) for voter in voters), reverse=True)
-        committed = ends[voters.majority - 1]
+        committed = min(ends[voters.majority - 1], local_flushed_offset)
         if committed <= self.epoch_start_offset or committed <= self.high_watermark:
             return False
         self.high_watermark = committed

@@ -12,8 +12,6 @@ from typing import Any, Final, NamedTuple
 from replication.raft.raft_log import EpochEnd
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
 
-ANY_REPLICA: Final = ReplicaKey(-1)
-"""The recipient of a request that names none."""
 MAX_WAIT_MS: Final = 500
 MAX_FETCH_BYTES: Final = 8 * 1024 * 1024
 

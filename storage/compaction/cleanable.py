@@ -21,7 +21,7 @@ from protocol.records import parse_header
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, LastRecord
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
-from storage.engine import Engine, EngineView, SegmentInfo
+from storage.engine import Engine, EngineView, PublishedBatches, SegmentInfo
 from storage.log.log import Log
 from storage.log.open_log import OpenLog
 from storage.log.producer_state import NO_OFFSET, ProducerState
@@ -112,7 +112,6 @@ def make_job(
 ) -> CleanerJob:
     """The job that cleans this part."""
     segments = tuple(segment for segment in engine.segments()[:-1] if segment.end_offset <= cleanable.end_offset)
-    config = log.config
     return CleanerJob(
         log.path,
         log.name,
@@ -123,10 +122,7 @@ def make_job(
         last_records,
         recovery_point,
         wall_ms,
-        config.delete_retention_ms,
-        config.segment_bytes,
-        config.segment_index_bytes,
-        config.index_interval_bytes,
+        log.config,
         resources,
     )
 
@@ -139,7 +135,7 @@ def last_records(producers: ProducerState) -> dict[int, LastRecord]:
     }
 
 
-def _below(engine: Engine | EngineView, stable_offset: int) -> list[SegmentInfo]:
+def _below(engine: PublishedBatches, stable_offset: int) -> list[SegmentInfo]:
     """The closed segments below the stable offset."""
     return [segment for segment in engine.segments()[:-1] if segment.end_offset <= stable_offset]
 

@@ -56,7 +56,13 @@ def clean(disk: Disk, job: CleanerJob) -> Iterator[Step]:
         StorageError: the disk failed, or the partition's files do not exist.
         KafkaError: the log contains an invalid batch.
     """
-    return _Cleaner(disk, job).steps()
+    discard(disk, job.path)
+    try:
+        yield from _Cleaner(disk, job).steps()
+    except (KafkaError, StorageError):
+        with suppress(StorageError):  # the first error is raised
+            discard(disk, job.path)
+        raise
 
 
 def discard(disk: Disk, path: str) -> None:
@@ -77,20 +83,12 @@ class _Cleaner:
 
     def steps(self) -> Iterator[Step]:
         job = self._job
-        discard(self._disk, job.path)
-        try:
-            yield from self._all()
-        except (KafkaError, StorageError):
-            with suppress(StorageError):  # the first error is raised
-                discard(self._disk, job.path)
-            raise
-
-    def _all(self) -> Iterator[Step]:
-        job = self._job
         yield from self._build_map()
         end_offset = self._map.latest_offset + 1
         reached = [segment for segment in job.segments if segment.base_offset < end_offset]
-        for group in group_segments(reached, job.segment_bytes, job.segment_index_bytes, self._index_sizes):
+        for group in group_segments(
+            reached, job.config.segment_bytes, job.config.segment_index_bytes, self._index_sizes
+        ):
             yield from self._rewrite(group)
         yield CleaningResult(
             max(end_offset, job.first_dirty_offset),
@@ -137,7 +135,7 @@ class _Cleaner:
 
     def _rewrite(self, group: list[SegmentInfo]) -> Iterator[Step]:
         job = self._job
-        new = ActiveSegment(self._disk, job.path, group[0].base_offset, job.index_interval_bytes, CLEANED)
+        new = ActiveSegment(self._disk, job.path, group[0].base_offset, job.config.index_interval_bytes, CLEANED)
         new.create(job.wall_ms)
         for segment in group:
             for data, batches in self._read(segment):
@@ -208,7 +206,7 @@ class _Cleaner:
             position,
             header,
             (lambda *_: not drops_all) if drops_all or header.is_control else self._keeper(header),
-            horizon_ms=job.wall_ms + job.delete_retention_ms,
+            horizon_ms=job.wall_ms + job.config.delete_retention_ms,
             always=is_useless,
             keep_empty=keep_empty,
         )

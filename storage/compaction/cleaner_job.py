@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
+from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, SegmentInfo
 from storage.io.disk import StorageError
 
@@ -49,10 +50,7 @@ class CleanerJob(NamedTuple):
     recovery_point: int
     """On disk: a recovery reads no segment that ends at or below it."""
     wall_ms: int
-    delete_retention_ms: int
-    segment_bytes: int
-    segment_index_bytes: int
-    index_interval_bytes: int
+    config: LogConfig
     resources: CleanerResources = CleanerResources()
 
 

@@ -25,8 +25,6 @@ class BadSetting(ValueError):
 
     def __init__(self, name: str, value: object, reason: str) -> None:
         super().__init__(f"Invalid value {_java_text(value)} for configuration {name}: {reason}")
-        self.name = name
-        self.reason = reason
 
 
 class Kind(IntEnum):
@@ -62,15 +60,10 @@ class Setting(NamedTuple):
 
 def at_least(lowest: int) -> Check:
     """Numbers from `lowest` on."""
-
-    def check(value: Value) -> str | None:
-        assert isinstance(value, int | float)
-        return f"Value must be at least {lowest}" if value < lowest else None
-
-    return check
+    return between(lowest, math.inf)
 
 
-def between(lowest: int, highest: int) -> Check:
+def between(lowest: int, highest: float) -> Check:
     """Numbers from `lowest` to `highest`, inclusive."""
 
     def check(value: Value) -> str | None:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, fields
 
 from storage.config.config_def import (
     MAX_LONG,
-    BadSetting,
     Kind,
     Setting,
     Value,
@@ -184,7 +183,6 @@ class LogConfig:
     segment_index_bytes: int = 10_485_760
     segment_jitter_ms: int = 0
     segment_ms: int = 604_800_000
-    unclean_leader_election_enable: bool = False
 
     @property
     def is_compacted(self) -> bool:
@@ -237,11 +235,11 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
     """Validate topic settings, with the messages of Apache Kafka.
 
     Raises:
-        BadSetting: a value is not allowed; UnknownSetting: unknown name; ValueError: two settings conflict.
+        BadSetting: a value is not allowed; ValueError: a name is unknown, or two settings conflict.
     """
     for name in topic:
         if name not in TOPIC_SETTINGS:
-            raise UnknownSetting(name)
+            raise ValueError(f"Unknown topic config name: {name}")
     for name, text in topic.items():
         parse(TOPIC_SETTINGS[name], text)
     config = log_config(topic, broker)
@@ -250,16 +248,3 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
-
-
-class UnknownSetting(ValueError):
-    """An unknown topic setting."""
-
-    def __init__(self, name: str) -> None:
-        super().__init__(f"Unknown topic config name: {name}")
-
-
-__all__ = [
-    "DYNAMIC_BROKER_SETTINGS", "SYNONYMS", "TOPIC_SETTINGS", "BadSetting", "LogConfig", "UnknownSetting",
-    "broker_synonyms", "check_topic_settings", "log_config", "topic_default",
-]  # fmt: skip

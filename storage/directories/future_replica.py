@@ -11,6 +11,7 @@ NOT HERE Copying (replication/partition/log_dir_moves.py), the list of copies (l
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from typing import Final
@@ -42,7 +43,7 @@ def swap_in_future_log(disk: Disk, log: str, deleted_path: str, future: str, nam
     disk.replace_atomically(f"{future}/{COMPLETE}", b"")
     if disk.exists(log):  # else a previous attempt failed after this step
         disk.rename(log, deleted_path)
-    disk.sync_dir(_parent(log))
+    disk.sync_dir(os.path.dirname(log))
     _rename_to_log(disk, future, name)
 
 
@@ -67,9 +68,5 @@ def finish_interrupted_moves(disk: Disk, directory: str, directories: Iterable[s
 
 def _rename_to_log(disk: Disk, future: str, name: str) -> None:
     disk.rename(future, name)
-    disk.sync_dir(_parent(name))
+    disk.sync_dir(os.path.dirname(name))
     disk.unlink(f"{name}/{COMPLETE}", missing_ok=True)
-
-
-def _parent(path: str) -> str:
-    return path.rpartition("/")[0]

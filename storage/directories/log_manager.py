@@ -224,7 +224,11 @@ class LogManager:
                 yield log
 
     def shutdown(self, broker_epoch: int = NO_BROKER_EPOCH) -> None:
-        """Close every log durably and write the markers (rule 1); a directory that fails is recovered at the next start."""
+        """Close every log durably and write the markers (rule 1); a directory that fails is recovered at the next start.
+
+        `broker_epoch` is that of this run; a run that was not registered keeps that of the run before (Kafka writes -1).
+        """
+        epoch = self.previous_broker_epoch if broker_epoch == NO_BROKER_EPOCH else broker_epoch
         for directory in list(self.directories.values()):
             try:
                 is_clean = self._recover_rest(directory)
@@ -233,7 +237,7 @@ class LogManager:
                 if work is not None:
                     work()
                 if is_clean:
-                    directory.write_clean_marker(broker_epoch)
+                    directory.write_clean_marker(epoch)
             except StorageError as error:
                 self.go_offline(directory.path, error)
         for lock in self._locks:

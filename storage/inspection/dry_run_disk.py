@@ -24,17 +24,17 @@ class FileChange(NamedTuple):
     after: int | None
 
 
-class _Content:
-    """The contents of a changed file: a prefix of the real file, and the bytes after it."""
+class _DryRunFile(File):
+    """A changed file: a prefix of the real file, and the bytes after it in memory."""
 
     __slots__ = ("base", "kept", "tail")
 
-    def __init__(self, base: File | None) -> None:
+    def __init__(self, disk: Disk, path: str, base: File | None) -> None:
+        super().__init__(disk, path, -1)
         self.base = base
         self.kept = 0 if base is None else base.size()
         self.tail = bytearray()
 
-    @property
     def size(self) -> int:
         return self.kept + len(self.tail)
 
@@ -46,13 +46,9 @@ class _Content:
             position = self.kept
         return data + bytes(self.tail[position - self.kept : position - self.kept + length])
 
-    def truncate(self, size: int) -> None:
-        if size <= self.kept:
-            self.kept = size
-            self.tail.clear()
-        else:
-            del self.tail[size - self.kept :]
-            self.tail.extend(bytes(size - self.size))
+    def is_resident(self, position: int, length: int) -> bool:  # noqa: ARG002
+        """Always true: a dry run may block."""
+        return True
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
         if position < self.kept:
@@ -63,41 +59,18 @@ class _Content:
         self.tail.extend(bytes(max(at - len(self.tail), 0)))
         self.tail[at : at + len(buffer)] = buffer
 
-
-class _DryRunFile(File):
-    """A file whose changes stay in memory."""
-
-    __slots__ = ("_content",)
-
-    def __init__(self, disk: Disk, path: str, content: _Content) -> None:
-        super().__init__(disk, path, -1)
-        self._content = content
-
-    def size(self) -> int:
-        """The current size."""
-        return self._content.size
-
-    def pread(self, length: int, position: int) -> bytes:
-        """Up to `length` bytes."""
-        return self._content.pread(length, position)
-
-    def is_resident(self, position: int, length: int) -> bool:  # noqa: ARG002
-        """Always true: a dry run may block."""
-        return True
-
-    def pwrite(self, buffer: Buffer, position: int) -> None:
-        """Write in memory."""
-        self._content.pwrite(buffer, position)
-
     def truncate(self, size: int) -> None:
-        """Truncate in memory, or extend with zeros."""
-        self._content.truncate(size)
+        if size <= self.kept:
+            self.kept = size
+            self.tail.clear()
+        else:
+            del self.tail[size - self.kept :]
+            self.tail.extend(bytes(size - self.size()))
 
     def sync(self) -> None:
         """Does nothing."""
 
     def map(self, length: int) -> Mapping:
-        """A copy of the first bytes."""
         mapping = Mapping(-1, length)
         mapping.write(self.pread(length, 0))
         mapping._disk = self._disk  # noqa: SLF001
@@ -105,11 +78,11 @@ class _DryRunFile(File):
 
 
 class DryRunDisk(Disk):
-    """The real files plus changes in memory."""
+    """The real files plus changes in memory. `Disk` describes the methods."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._contents: dict[str, _Content | None] = {}
+        self._changed: dict[str, _DryRunFile | None] = {}  # None: deleted
         self._deleted: set[str] = set()
         self._created: set[str] = set()
         self.renamed_directories: list[str] = []
@@ -118,98 +91,88 @@ class DryRunDisk(Disk):
     def changes(self) -> list[FileChange]:
         """The changed files."""
         found = []
-        for path, content in sorted(self._contents.items()):
+        for path, file in sorted(self._changed.items()):
             before = super().size(path) if super().exists(path) else None
-            if content is None:
+            if file is None:
                 if before is not None:
                     found.append(FileChange(path, before, None))
-            elif not self._is_unchanged(path, content, before):
-                found.append(FileChange(path, before, content.size))
+            elif not self._is_unchanged(path, file, before):
+                found.append(FileChange(path, before, file.size()))
         return found
 
-    def _is_unchanged(self, path: str, content: _Content, before: int | None) -> bool:
-        if before != content.size:
+    def _is_unchanged(self, path: str, file: _DryRunFile, before: int | None) -> bool:
+        size = file.size()
+        if before != size:
             return False
-        if not content.tail:
-            return content.base is not None and content.base.path == path
-        return super().open(path, write=False).pread(content.size, 0) == content.pread(content.size, 0)
+        if not file.tail:
+            return file.base is not None and file.base.path == path
+        return super().open(path, write=False).pread(size, 0) == file.pread(size, 0)
 
     # ---- files -------------------------------------------------------------------------------------------
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file; writes stay in memory."""
-        content = self._contents.get(path)
-        if content is None:
-            exists = path not in self._contents and not self._is_deleted(path) and os.path.exists(path)
+        file = self._changed.get(path)
+        if file is None:
+            exists = path not in self._changed and not self._is_deleted(path) and os.path.exists(path)
             if exists and not write:
                 return super().open(path, write=False)
             if not exists and not create:
                 raise StorageError("open", path, FileNotFoundError(2, os.strerror(2)))
-            content = self._contents[path] = _Content(super().open(path, write=False) if exists else None)
-        return _DryRunFile(self, path, content)
+            base = super().open(path, write=False) if exists else None
+            file = self._changed[path] = _DryRunFile(self, path, base)
+        return file
 
     def open_directory(self, path: str) -> File:
-        """Open a directory to sync it."""
-        return _DryRunFile(self, path, _Content(None))
+        return _DryRunFile(self, path, None)
 
     def exists(self, path: str) -> bool:
-        """Whether the path exists."""
-        if path in self._contents:
-            return self._contents[path] is not None
+        if path in self._changed:
+            return self._changed[path] is not None
         return path in self._created or (not self._is_deleted(path) and super().exists(path))
 
     def is_dir(self, path: str) -> bool:
-        """Whether the path is a directory."""
         return path in self._created or (not self._is_deleted(path) and super().is_dir(path))
 
     def listdir(self, path: str) -> list[str]:
-        """The names in a directory."""
         names = (
             {name for name in super().listdir(path) if self.exists(f"{path}/{name}")} if super().is_dir(path) else set()
         )
-        for changed, content in self._contents.items():
-            if content is not None and os.path.dirname(changed) == path:
+        for changed, file in self._changed.items():
+            if file is not None and os.path.dirname(changed) == path:
                 names.add(os.path.basename(changed))
         return list(names)
 
     def make_dirs(self, path: str) -> None:
-        """Create a directory."""
         if not self.is_dir(path):
             self._created.add(path)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file or directory."""
         if self.is_dir(source):
             self._deleted.add(source)
-            self._contents = {path: c for path, c in self._contents.items() if not path.startswith(f"{source}/")}
+            self._changed = {path: file for path, file in self._changed.items() if not path.startswith(f"{source}/")}
             self.renamed_directories.append(source)
             return
-        self.open(source, write=True)
-        self._contents[target] = self._contents[source]
-        self._contents[source] = None
+        file = self.open(source, write=True)
+        file.path = target
+        self._changed[target], self._changed[source] = self._changed[source], None
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Delete a file."""
         if self.exists(path):
-            self._contents[path] = None
+            self._changed[path] = None
         elif not missing_ok:
             raise StorageError("delete", path, FileNotFoundError(2, os.strerror(2)))
 
     def remove_tree(self, path: str) -> None:
-        """Delete a directory tree."""
         self._deleted.add(path)
 
     def size(self, path: str) -> int:
-        """The size of a file."""
         return self.open(path, write=False).size()
 
     def modified_ms(self, path: str) -> int:
         """The time of the last modification; 0 for a file created here."""
-        content = self._contents.get(path)
-        return super().modified_ms(path) if content is None or super().exists(path) else 0
+        return super().modified_ms(path) if self._changed.get(path) is None or super().exists(path) else 0
 
     def read(self, path: str) -> bytes:
-        """The contents of a small file."""
         file = self.open(path, write=False)
         return file.pread(file.size(), 0)
 

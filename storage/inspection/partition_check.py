@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterator
 from itertools import pairwise
+from operator import itemgetter
 
 from protocol.errors import KafkaError
 from protocol.records import NO_LEADER_EPOCH
@@ -190,7 +191,7 @@ class PartitionCheck:
                 self._add(Severity.NOTE, f"{self._base_offset:020d}{LOG}", text)
             return
         self._epoch = epoch
-        slot = bisect_right(self._epochs, offset, key=_epoch_start) - 1
+        slot = bisect_right(self._epochs, offset, key=itemgetter(1)) - 1
         expected, _ = self._epochs[slot] if slot >= 0 else (NO_LEADER_EPOCH, 0)
         if epoch != expected and not self.broken_files:
             self._report_epochs(f"It says epoch {expected} for offset {offset}, whose batch says {epoch}.")
@@ -218,11 +219,6 @@ class PartitionCheck:
             self._add(Severity.HARMLESS, "", f"Its high watermark {watermark} is above its end {end}.")
         if end < max(start, point, watermark):
             self._recover_from(self.start_offset)
-
-
-def _epoch_start(entry: tuple[int, int]) -> int:
-    _, start_offset = entry
-    return start_offset
 
 
 def _is_segments(name: str, suffix: str) -> bool:

@@ -16,6 +16,7 @@ NOT HERE Threads, and the handling of failures (replication/partition/replica_ma
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 FileOp = Callable[[], None]
@@ -38,16 +39,14 @@ def sequential(steps: list[FileOp]) -> FileOp:
     return op
 
 
+@dataclass(slots=True, eq=False)
 class DiskSpace:
     """The disk-full state of a log directory."""
 
-    __slots__ = ("is_full", "submit")
-
-    def __init__(self, submit: Submit = run_now) -> None:
-        self.is_full = False
-        """While true, client appends are rejected."""
-        self.submit = submit
-        """Runs operations that free space, while the directory is full."""
+    submit: Submit = run_now
+    """Runs operations that free space, while the directory is full."""
+    is_full: bool = False
+    """While true, client appends are rejected."""
 
 
 UNMONITORED: Final = DiskSpace()

@@ -25,6 +25,7 @@ import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.page_cache import PageCache
@@ -94,11 +95,6 @@ class File:
     def fileno(self) -> int:
         """The descriptor, for sendfile; -1 when closed."""
         return self._descriptor
-
-    @property
-    def is_closed(self) -> bool:
-        """Whether the file is closed."""
-        return self._descriptor < 0
 
     def size(self) -> int:
         """The current size in bytes."""
@@ -195,10 +191,8 @@ class File:
 
     def sync(self) -> None:
         """Make data and size durable. A failure is final: a retry may report success for lost data."""
-        try:
+        with _as_storage_error("sync", self.path):
             os.fdatasync(self._descriptor)
-        except OSError as error:
-            raise StorageError("sync", self.path, error) from error
 
     def map(self, length: int) -> Mapping:
         """Map the first `length` bytes, at least one, read-only."""
@@ -236,15 +230,13 @@ class Directory(File):
             os.fsync(self._descriptor)
 
 
+@dataclass(slots=True, eq=False)
 class Lock:
     """A lock on a file against other processes, until it is released or the process ends."""
 
-    __slots__ = ("_descriptor", "_device_and_inode", "path")
-
-    def __init__(self, path: str, descriptor: int, device_and_inode: tuple[int, int]) -> None:
-        self.path = path
-        self._descriptor = descriptor
-        self._device_and_inode = device_and_inode
+    path: str
+    _descriptor: int
+    _device_and_inode: tuple[int, int]
 
     def release(self) -> None:
         """Release the lock; harmless when repeated."""
@@ -356,10 +348,8 @@ class Disk:
 
     def size(self, path: str) -> int:
         """The size of a file in bytes."""
-        try:
+        with _as_storage_error("ask the size of", path):
             return os.stat(path).st_size
-        except OSError as error:
-            raise StorageError("ask the size of", path, error) from error
 
     def modified_ms(self, path: str) -> int:
         """The time of the last modification, in wall milliseconds."""
@@ -487,17 +477,11 @@ class Disk:
         _locked.add(device_and_inode)
         return Lock(path, descriptor, device_and_inode)
 
-    def free_bytes(self, path: str) -> int:
-        """The usable bytes of the file system of `path`."""
-        with _as_storage_error("ask the free space of", path):
+    def space(self, path: str) -> tuple[int, int]:
+        """The total and the usable bytes of the file system of `path`."""
+        with _as_storage_error("ask the space of", path):
             figures = os.statvfs(path)
-        return figures.f_bavail * figures.f_frsize
-
-    def total_bytes(self, path: str) -> int:
-        """The size of the file system of `path`."""
-        with _as_storage_error("ask the size of", path):
-            figures = os.statvfs(path)
-        return figures.f_blocks * figures.f_frsize
+        return figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize
 
 
 def is_plain(file: File) -> bool:

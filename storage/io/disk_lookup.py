@@ -15,7 +15,8 @@ NOT HERE Threads and waiting requests (`replication/partition/replica_manager.py
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from typing import Final, ParamSpec, TypeVar, cast
+from dataclasses import dataclass
+from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from protocol.errors import KafkaError
 from storage.io.disk import Buffer, File, StorageError
@@ -47,22 +48,16 @@ def read_resident(file: File, length: int, position: int) -> Buffer:
     return data
 
 
+@dataclass(slots=True, eq=False)
 class DiskLookup:
     """The work that a result needs before it is available without waiting for the disk."""
 
-    __slots__ = ("_lookup", "_on_done", "_on_result", "_outcome")
-
-    def __init__(
-        self,
-        lookup: Callable[[], T],
-        on_result: Callable[[T | KafkaError], object],
-        on_done: Callable[[], object] | None = None,
-    ) -> None:
-        """`lookup`: the work; `on_result` receives its result or KafkaError; `on_done` discards the result."""
-        self._lookup: Callable[[], object] = lookup
-        self._on_result: Callable[..., object] = on_result
-        self._on_done = on_done
-        self._outcome: object = None
+    _lookup: Callable[[], object]
+    _on_result: Callable[[Any], object]
+    """Receives the result of `_lookup`, or its KafkaError."""
+    _on_done: Callable[[], object] | None = None
+    """Discards the result."""
+    _outcome: object = None
 
     def run(self) -> None:
         """Run the lookup; blocks.

@@ -33,8 +33,7 @@ class DiskUsage:
 
     def run(self) -> None:
         """Query the file system; raises StorageError if a query fails."""
-        self.total_bytes = self._disk.total_bytes(self._directory)
-        self.usable_bytes = self._disk.free_bytes(self._directory)
+        self.total_bytes, self.usable_bytes = self._disk.space(self._directory)
         self.sizes = {path: self._size_of(path) for path in self._logs}
 
     def _size_of(self, path: str) -> int:

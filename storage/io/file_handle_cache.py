@@ -13,7 +13,7 @@ NOT HERE The owners (storage/segments), the process limit (broker/process/resour
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from storage.io.disk import Disk
@@ -71,7 +71,7 @@ class FileHandleCache:
         """Whether `wanted` more files would reach the limit: callers should retry large reads later."""
         return self._disk.open_files + wanted >= self._limit
 
-    def register(self, owner: H, close: Callable[[H], bool]) -> None:
+    def register(self, owner: H, close: Close[H]) -> None:
         """Register an owner that has opened files; `close` closes them and returns whether it did."""
         owner.usage = NEW
         self._owners[owner] = close
@@ -120,30 +120,18 @@ class FileHandleCache:
 
 
 class HandleRegistration:
-    """Registers the owners of one engine, from `begin` to `end`."""
+    """Registers the owners of one engine while `close` is set."""
 
-    __slots__ = ("_cache", "_close")
+    __slots__ = ("_cache", "close")
 
     def __init__(self, cache: FileHandleCache | None) -> None:
         self._cache = cache
-        self._close: Callable[[Any], bool] | None = None
-
-    def begin(self, owners: Iterable[HandleOwner], close: Callable[[Any], bool]) -> None:
-        """Register the owners with open files, and later ones when they open files."""
-        self._close = close
-        for owner in owners:
-            self.files_opened(owner)
-
-    def end(self, owners: Iterable[HandleOwner]) -> None:
-        """Unregister all owners."""
-        self._close = None
-        for owner in owners:
-            self.files_closed(owner)
+        self.close: Close[Any] | None = None
 
     def files_opened(self, owner: HandleOwner) -> None:
         """Register an owner that has opened files."""
-        if self._cache is not None and self._close is not None:
-            self._cache.register(owner, self._close)
+        if self._cache is not None and self.close is not None:
+            self._cache.register(owner, self.close)
 
     def files_closed(self, owner: HandleOwner) -> None:
         """Unregister an owner that has closed its files."""

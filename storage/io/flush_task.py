@@ -15,15 +15,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 
 SEGMENTS_AT_A_TIME: Final = 16
 """Segments of one log per flush: each has up to five open files during it."""
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True, eq=False)
@@ -88,10 +86,12 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
     errors: list[StorageError | None] = [None] * len(tasks)
     files: list[list[File]] = [[] for _ in tasks]
     for index, task in enumerate(tasks):
-        error, files[index] = _attempt(task.write_and_list_files, files[index])
-        if error is not None and error.is_full:
-            files[index] = list(task.files)
-        errors[index] = error
+        try:
+            files[index] = task.write_and_list_files()
+        except StorageError as error:
+            errors[index] = error
+            if error.is_full:
+                files[index] = list(task.files)
     failures = disk.sync_files([file for some in files for file in some])
     for index, task in enumerate(tasks):
         failure = next((failures[file] for file in files[index] if file in failures), None)
@@ -99,7 +99,10 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
             task.files = ()
         errors[index] = failure or errors[index]
         if errors[index] is None and task.replacements:
-            errors[index], _ = _attempt(task.commit_temporary, None)
+            try:
+                task.commit_temporary()
+            except StorageError as error:
+                errors[index] = error
     written_tasks = [task for index, task in enumerate(tasks) if errors[index] is None and task.is_in_service()]
     directories = {path: None for task in written_tasks for path in task.directories}
     directory_failures = disk.sync_dirs(list(directories)) if directories else {}
@@ -119,10 +122,3 @@ def flush_errors(tasks: Sequence[FlushTask], failures: dict[File, StorageError])
 
 def _relevant(tasks: Sequence[FlushTask], errors: list[StorageError | None]) -> list[StorageError | None]:
     return [error if task.is_in_service() else None for task, error in zip(tasks, errors, strict=True)]
-
-
-def _attempt(act: Callable[[], T], otherwise: T) -> tuple[StorageError | None, T]:
-    try:
-        return None, act()
-    except StorageError as error:
-        return error, otherwise

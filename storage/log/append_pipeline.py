@@ -152,9 +152,9 @@ class AppendPipeline:
         if prepared.size > self._segment_bytes:
             raise self._too_large(prepared.size)
         offset = self.next_offset
-        markers = _markers(valid, batches)
-        _, first = batches[0]
-        if first.producer_id >= 0 or len(batches) > 1:
+        markers = None
+        if batches[0][1].producer_id >= 0 or len(batches) > 1:
+            markers = _markers(valid, batches)
             duplicate = self._check_producers(batches, markers, offset, origin)
             if duplicate is not None:
                 base_offset, last_offset, timestamp_ms = duplicate
@@ -251,20 +251,21 @@ class AppendPipeline:
         self,
         prepared: PreparedAppend,
         batches: list[PositionedBatch],
-        markers: list[EndTransactionMarker | None],
+        markers: list[EndTransactionMarker | None] | None,
         infos: list[BatchInfo],
         wall_ms: int,
     ) -> None:
-        reservation = self.engine.reserve(prepared.size, infos, wall_ms)
+        """Reserve the place; `markers` is None if no batch has a producer id."""
+        reservation = prepared.reservation = self.engine.reserve(prepared.size, infos, wall_ms)
         producers = self._producers
         if reservation.rolled:
             prepared.snapshot = producers.snapshot()
-        for (_, header), marker, info in zip(batches, markers, infos, strict=True):
-            if header.producer_id >= 0:
-                placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
-                producers.reserve(placed, marker)
-                prepared.of_producers.append((placed, marker))
-        prepared.reservation = reservation
+        if markers is not None:
+            for (_, header), marker, info in zip(batches, markers, infos, strict=True):
+                if header.producer_id >= 0:
+                    placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
+                    producers.reserve(placed, marker)
+                    prepared.of_producers.append((placed, marker))
         self._pending.append(prepared)
         self.next_offset = infos[-1].last_offset + 1
 

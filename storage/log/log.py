@@ -208,7 +208,7 @@ class Log:
         self.opened = opened = OpenLog(parts, self.name, self.config, self.files, self.offsets)
         self._is_clean = True
         if parts.deleted_files:
-            self.files.delete_later(parts.deleted_files, 0)
+            self.files.deleted_files.append((0, parts.deleted_files))
         self.nothing_to_clean = False
         if self._epoch_to_assign != UNDEFINED:
             opened.epochs.assign(self._epoch_to_assign, opened.engine.end_offset)

@@ -26,7 +26,7 @@ class LogFiles:
     """The directory and the file operations of one log."""
 
     __slots__ = (
-        "_disk", "_is_entry_durable", "_log_dir", "_pending_ops", "_topic_id", "deleted_files", "disk_space",
+        "_disk", "_log_dir", "_pending_ops", "cached_topic_id", "deleted_files", "disk_space", "is_entry_durable",
         "is_offline", "path", "path_guard", "submit",
     )  # fmt: skip
 
@@ -34,8 +34,10 @@ class LogFiles:
         self._disk = disk
         self._log_dir = log_dir
         self.path = path
-        self._topic_id = topic_id
-        self._is_entry_durable = is_entry_durable
+        self.cached_topic_id = topic_id
+        """The topic id if it was read before."""
+        self.is_entry_durable = is_entry_durable
+        """Whether the directory's entry and metadata are durable; a successful flush task makes them so."""
         self._pending_ops: set[object] = set()  # one for each operation that was submitted and has not run
         self.is_offline = False
         """Whether the log was deleted or its directory failed."""
@@ -45,29 +47,24 @@ class LogFiles:
         self.path_guard = UNGUARDED
         """Registers the users of the log's paths in other threads."""
         self.deleted_files: list[tuple[int, list[str]]] = []
-        """(time of deletion in wall milliseconds, paths) of files that are no longer used. A path is added by the rename."""
+        """Files that are no longer used: the wall time from which on they are deleted, and paths, added by the rename."""
 
     # ---- topic id ----------------------------------------------------------------------------------------
 
     @property
-    def cached_topic_id(self) -> bytes | None:
-        """The topic id if it was read before; opens no file."""
-        return self._topic_id
-
-    @property
     def topic_id(self) -> bytes | None:
         """The topic id; None if the partition's metadata file is missing or incomplete."""
-        if self._topic_id is None:
+        if self.cached_topic_id is None:
             try:
-                self._topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
+                self.cached_topic_id = read_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}")
             except CorruptCheckpoint as error:
                 _log.warning("%s Treating the log as that of the topic with its name", error)
-        return self._topic_id
+        return self.cached_topic_id
 
     def assign_topic_id(self, topic_id: bytes) -> None:
         """Write the topic id to the partition's metadata file."""
         write_topic_id(self._disk, f"{self.path}/{PARTITION_METADATA}", topic_id)
-        self._topic_id = topic_id
+        self.cached_topic_id = topic_id
 
     # ---- file operations ---------------------------------------------------------------------------------
 
@@ -100,10 +97,6 @@ class LogFiles:
                 raise
         self._pending_ops.discard(pending)
 
-    def delete_later(self, paths: list[str], at_ms: int) -> None:
-        """Delete files that are no longer used, from a wall time on."""
-        self.deleted_files.append((at_ms, paths))
-
     def take_deletable(self, wall_ms: int) -> list[str]:
         """The files to delete now, each once. A file that is not renamed yet is included in a later call."""
         due = [paths for due_ms, paths in self.deleted_files if due_ms <= wall_ms]
@@ -118,7 +111,7 @@ class LogFiles:
     ) -> FlushTask:
         """A task that syncs these files, and the partition's directory entry and metadata until they are durable."""
         directories, written = [self.path] if snapshots or epochs else [], []
-        if not self._is_entry_durable:
+        if not self.is_entry_durable:
             directories, written = [self.path, self._log_dir], [f"{self.path}/{PARTITION_METADATA}"]
         return FlushTask(
             self._disk,
@@ -130,15 +123,11 @@ class LogFiles:
             run_guarded=self.run_guarded,
         )
 
-    def mark_entry_durable(self) -> None:
-        """A flush task has succeeded."""
-        self._is_entry_durable = True
-
     def sync_entry(self) -> None:
         """Make the partition's directory entry durable."""
-        if not self._is_entry_durable:
+        if not self.is_entry_durable:
             self.flush_task()()
-            self._is_entry_durable = True
+            self.is_entry_durable = True
 
 
 def _drain(paths: list[str]) -> list[str]:

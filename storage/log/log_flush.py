@@ -69,7 +69,7 @@ class LogFlush:
 
     def complete(self, end_offset: int) -> None:
         """Record that a task with this end offset has succeeded: all records before it are durable."""
-        self._files.mark_entry_durable()
+        self._files.is_entry_durable = True
         self._engine.mark_flushed(end_offset)
         self.decided_end_offset = max(self.decided_end_offset, self._decided_end_after_flush.pop(end_offset, 0))
 

@@ -24,7 +24,7 @@ from crc32c import crc32c
 from protocol.compression import XERIAL_MAGIC, Compression, compress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
-from protocol.record_codec import MIN_RECORD_BYTES, check_first, invalid_record, scan
+from protocol.record_codec import MIN_RECORD_BYTES, check_first, invalid_record, scan, timestamp_deltas
 from protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -61,6 +61,9 @@ _GZIP_START: Final = b"\x1f\x8b\x08"
 _LZ4_START: Final = b"\x04\x22\x4d\x18"
 _LZ4_VERSION_AND_INDEPENDENCE: Final = 0x60  # flags: version 01, independent blocks
 _ZSTD_START: Final = b"\x28\xb5\x2f\xfd"
+
+
+_new_tuple = tuple.__new__
 
 
 class AppendOrigin(IntEnum):
@@ -150,7 +153,8 @@ def validate(
         _refuse_base_offset(header, rules)
     if size > rules.max_message_bytes:
         _refuse_size(size, rules)
-    if crc32c(memoryview(records)[ATTRIBUTES_POSITION:]) != header.crc:
+    view = memoryview(records)
+    if crc32c(view[ATTRIBUTES_POSITION:]) != header.crc:
         _refuse_crc(header, rules)
     attributes, count = header.attributes, header.record_count
     if (
@@ -162,23 +166,10 @@ def validate(
     ):
         _refuse_header(header, rules)
     codec = attributes & COMPRESSION_MASK
-    if codec:
-        _check_frame(records, codec)
-    body: Buffer | None
-    if (
-        rules.checks_all_records
-        or (codec and count > MAX_UNCHECKED_COUNT)
-        or attributes & LOG_APPEND_TIME_BIT
-        or (not rules.uses_log_append_time and _is_out_of_range(header, rules, wall_ms))
-    ):
-        body, checks_all = open_body(records, header, rules, rules.max_opened_bytes), True
+    if codec or count > FEW_RECORDS:
+        body, checks_all = _body_to_check(records, header, rules, wall_ms)
     else:
-        body = None
-        if not codec:
-            body = memoryview(records)[BATCH_OVERHEAD:]
-        elif size <= SMALL_BATCH_BYTES:
-            body = _open_small_body(records, header, rules)
-        checks_all = count <= FEW_RECORDS and body is not None
+        body, checks_all = view[BATCH_OVERHEAD:], True
     if checks_all:
         assert body is not None
         header = _check_all_records(records, header, body, rules, wall_ms)
@@ -189,7 +180,7 @@ def validate(
     if rules.uses_log_append_time:
         header = set_max_timestamp(records, 0, header, TimestampType.LOG_APPEND_TIME, wall_ms)
         return Validated(records, [(0, header)], wall_ms)
-    return Validated(records, [(0, header)], -1)
+    return _new_tuple(Validated, (records, [(0, header)], -1))
 
 
 def validate_replicated(records: Buffer, *, leader_epoch: int) -> list[tuple[int, BatchHeader]]:
@@ -232,6 +223,26 @@ def parse_header_of_client(records: Buffer) -> BatchHeader:
         raise
 
 
+def _body_to_check(
+    records: bytearray | memoryview, header: BatchHeader, rules: BatchRules, wall_ms: int
+) -> tuple[Buffer | None, bool]:
+    """The uncompressed records, if they must be checked, and whether all of them must."""
+    codec, count = header.attributes & COMPRESSION_MASK, header.record_count
+    if codec:
+        _check_frame(records, codec)
+    if (
+        rules.checks_all_records
+        or (codec and count > MAX_UNCHECKED_COUNT)
+        or header.attributes & LOG_APPEND_TIME_BIT
+        or (not rules.uses_log_append_time and _is_out_of_range(header, rules, wall_ms))
+    ):
+        return open_body(records, header, rules, rules.max_opened_bytes), True
+    if not codec:
+        return memoryview(records)[BATCH_OVERHEAD:], False
+    body = _open_small_body(records, header, rules) if len(records) <= SMALL_BATCH_BYTES else None
+    return body, body is not None and count <= FEW_RECORDS
+
+
 # ---- decoding a batch ------------------------------------------------------------------------------------
 
 
@@ -239,8 +250,8 @@ def _check_all_records(
     records: bytearray | memoryview, header: BatchHeader, body: Buffer, rules: BatchRules, wall_ms: int
 ) -> BatchHeader:
     """Check every record; returns the header with the true max timestamp."""
-    timestamps, keyless = scan(body, header.record_count)
-    first, last = header.base_timestamp + min(timestamps), header.base_timestamp + max(timestamps)
+    lowest, greatest, keyless = scan(body, header.record_count)
+    first, last = header.base_timestamp + lowest, header.base_timestamp + greatest
     errors: list[tuple[int, str]] = []
     if rules.is_compacted and keyless:
         text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
@@ -251,7 +262,7 @@ def _check_all_records(
             text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
             timestamp_errors = [(index, text) for index in range(header.record_count)]
     elif last - wall_ms > rules.after_max_ms or wall_ms - first > rules.before_max_ms:
-        timestamp_errors = _timestamp_errors(header, timestamps, rules, wall_ms)
+        timestamp_errors = _timestamp_errors(header, body, rules, wall_ms)
     if timestamp_errors:
         raise RejectedRecords(
             ErrorCode.INVALID_TIMESTAMP,
@@ -298,13 +309,11 @@ def _is_out_of_range(header: BatchHeader, rules: BatchRules, wall_ms: int) -> bo
     )
 
 
-def _timestamp_errors(
-    header: BatchHeader, timestamps: list[int], rules: BatchRules, wall_ms: int
-) -> list[tuple[int, str]]:
+def _timestamp_errors(header: BatchHeader, body: Buffer, rules: BatchRules, wall_ms: int) -> list[tuple[int, str]]:
     base = header.base_timestamp
     earliest, latest = wall_ms - rules.before_max_ms, wall_ms + rules.after_max_ms
     errors: list[tuple[int, str]] = []
-    for index, delta in enumerate(timestamps):
+    for index, delta in enumerate(timestamp_deltas(body, header.record_count)):
         stamp = base + delta
         if stamp != NO_TIMESTAMP and not earliest <= stamp <= latest:
             text = f"Timestamp {stamp} of message with offset {index} is out of range. "

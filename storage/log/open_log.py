@@ -117,7 +117,7 @@ class OpenLog:
         self._offsets.truncation_count += 1
         self._offsets.first_dirty_offset = min(self._offsets.first_dirty_offset, offset)
         self.flush.truncate(offset)
-        self.snapshots.delete_all()
+        self.snapshots.delete_after(-1)
         self.engine.reset(offset)
         self.appends.next_offset = offset
         self.epochs.truncate(0)
@@ -144,7 +144,7 @@ class OpenLog:
         deleted_files = engine.trim(offsets.log_start_offset, submit_first)
         self.snapshots.delete_before(engine.start_offset, submit_first)
         if engine.start_offset > oldest:
-            files.delete_later(deleted_files, wall_ms + self._config.file_delete_delay_ms)
+            files.deleted_files.append((wall_ms + self._config.file_delete_delay_ms, deleted_files))
 
     # ---- segments ----------------------------------------------------------------------------------------
 
@@ -165,7 +165,7 @@ class OpenLog:
         bases = [segment.base_offset for segment in segments]
         deleted_files = engine.replace(bases, size, has_aborted=has_aborted)
         self.snapshots.delete(bases[1:])
-        self._files.delete_later(deleted_files, wall_ms + self._config.file_delete_delay_ms)
+        self._files.deleted_files.append((wall_ms + self._config.file_delete_delay_ms, deleted_files))
         return True
 
     # ---- close -------------------------------------------------------------------------------------------

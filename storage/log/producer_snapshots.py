@@ -100,10 +100,6 @@ class ProducerSnapshots:
         """Delete the snapshots of segments that were merged into the previous one."""
         self._delete([offset for offset in offsets if offset in self.offsets])
 
-    def delete_all(self) -> None:
-        """Delete all snapshots."""
-        self._delete(self.offsets.copy(), run_now)
-
     def rename_strays(self, bases: set[int]) -> list[str]:
         """Keep the newest and those at a segment start; rename the others for deletion and return their new paths."""
         strays = [offset for offset in self.offsets[:-1] if offset not in bases]

@@ -75,7 +75,7 @@ def open_log(
     if epochs.is_unreadable:
         _find_epochs(engine, epochs)
     if engine.end_offset < log_start_offset:
-        snapshots.delete_all()  # before the engine syncs the directory
+        snapshots.delete_after(-1)  # before the engine syncs the directory
         engine.reset(log_start_offset)
         epochs.truncate(0)
         producers.clear()

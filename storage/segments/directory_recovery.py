@@ -16,11 +16,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
-from protocol.records import BATCH_OVERHEAD, parse_header
 from storage.io.disk import DELETED, Disk
+from storage.segments.segment_files import headers_from
 
 LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX = ".log", ".index", ".timeindex", ".txnindex"
 INDEXES = (OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX)
@@ -123,14 +124,8 @@ class _MeasuredLog(NamedTuple):
 def _measure(disk: Disk, path: str) -> _MeasuredLog:
     """Measure a log by the headers of its batches."""
     file = disk.open(path, write=False)
-    size = file.size()
-    position, end_offset = 0, _base(path.rpartition("/")[2])
-    while position + BATCH_OVERHEAD <= size:
-        try:
-            header = parse_header(file.pread(BATCH_OVERHEAD, position))
-        except KafkaError:
-            break
-        position += header.size
-        if position <= size:
-            end_offset = header.next_offset
-    return _MeasuredLog(end_offset, position == size)
+    size, end, end_offset = file.size(), 0, _base(path.rpartition("/")[2])
+    with suppress(KafkaError):
+        for position, header in headers_from(file, size, 0):
+            end, end_offset = position + header.size, header.next_offset
+    return _MeasuredLog(end_offset, end == size)

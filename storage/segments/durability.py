@@ -40,31 +40,20 @@ class _PendingFlush:
 class Durability:
     """The flushed end of one partition, and the segments to sync."""
 
-    __slots__ = ("_disk", "_finished", "_names_changed", "_pending", "_trimmed_files", "flushed_end")
+    __slots__ = ("_disk", "_names_changed", "_pending", "_trimmed_files", "finished", "flushed_end")
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self.flushed_end = UNKNOWN
-        self._finished: dict[int, None] = {}  # base offsets, since the last sync; there may be thousands
+        self.finished: dict[int, None] = {}
+        """Base offsets of segments whose indexes are complete, written and not synced yet; there may be thousands."""
         self._pending: list[_PendingFlush] = []
         self._names_changed = False
         self._trimmed_files: list[File] = []  # rule 5
 
-    def add_finished(self, base_offset: int) -> None:
-        """Record a segment whose indexes are complete and written."""
-        self._finished[base_offset] = None
-
-    def is_unsynced(self, base_offset: int) -> bool:
-        """Whether the segment's indexes are still to be synced."""
-        return base_offset in self._finished
-
-    def remove_finished(self, base_offset: int) -> None:
-        """Record that a segment is deleted, or appended to again."""
-        self._finished.pop(base_offset, None)
-
     def before_trim(self, segment: LogSegment, end_offset: int, *, keep_open: bool) -> list[FileOp]:
         """The operations before the trim of a segment that ends at `end_offset`; `keep_open`: a later sync may use its file."""
-        self.remove_finished(segment.base_offset)
+        self.finished.pop(segment.base_offset, None)
         if not segment.size or not 0 <= self.flushed_end < end_offset:
             return []
         if not keep_open:
@@ -85,7 +74,7 @@ class Durability:
     def recovery_point(self) -> int:
         """The start of a recovery after a crash."""
         syncing = (base_offset for flush in self._pending for base_offset in flush.finished)
-        return min([self.flushed_end, *self._finished, *syncing])
+        return min([self.flushed_end, *self.finished, *syncing])
 
     def collect(
         self,
@@ -101,7 +90,7 @@ class Durability:
         """
         finished = list(islice(self._written(segments), limit))
         for segment in finished:
-            del self._finished[segment.base_offset]
+            del self.finished[segment.base_offset]
         bases = [segment.base_offset for segment in finished]
         self._pending.append(_PendingFlush(end_offset, end_offset, bases))
         files, self._trimmed_files = self._trimmed_files, []
@@ -116,7 +105,7 @@ class Durability:
 
     def _written(self, segments: Sequence[LogSegment]) -> Iterator[LogSegment]:
         """The finished segments without pending writes (rule 7)."""
-        finished = (segments[slot_of(segments, base_offset)] for base_offset in self._finished)
+        finished = (segments[slot_of(segments, base_offset)] for base_offset in self.finished)
         return (segment for segment in finished if segment.is_written)
 
     def mark_flushed(self, end_offset: int) -> None:

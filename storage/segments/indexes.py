@@ -27,6 +27,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from copy import copy
+from operator import attrgetter
 from struct import Struct, unpack
 from typing import ClassVar, Self
 
@@ -39,6 +40,8 @@ WARM_BYTES = 8192
 _SURPLUS_ENTRIES = 256  # surplus entries in memory before the warm section shrinks
 _PENDING_ENTRIES = 64  # unwritten entries before a write is due
 NO_TIMESTAMP = -1
+
+_last_offset = attrgetter("last_offset")
 
 
 class CorruptIndex(Exception):
@@ -63,6 +66,8 @@ class SparseIndex:
     ENTRY: ClassVar[Struct]
     COLUMNS: ClassVar[tuple[Struct, Struct]]
     """Structs of the key alone and the value alone."""
+    OFFSET_COLUMN: ClassVar[int]
+    """Whether the key (0) or the value (1) is an offset."""
     KEY_TYPE: ClassVar[str]
 
     def __init__(self, disk: Disk, path: str, base_offset: int, *, is_new: bool = False) -> None:
@@ -234,8 +239,11 @@ class SparseIndex:
             self._mapping = mapping = file.map(length)
         return mapping
 
-    def _truncate_entries(self, entries: int) -> None:
-        """Keep the first `entries` entries."""
+    def truncate(self, offset: int) -> None:
+        """Remove the entries with an offset at or above `offset`."""
+        last = offset - self.base_offset - 1
+        slot, _ = self._floor(self.OFFSET_COLUMN, last) if last >= 0 else (-1, b"")
+        entries = slot + 1
         if entries >= self.entries:
             return
         self.entries = entries
@@ -269,6 +277,7 @@ class OffsetIndex(SparseIndex):
 
     ENTRY = Struct(">II")
     COLUMNS = (Struct(">I"), Struct(">4xI"))
+    OFFSET_COLUMN = 0
     KEY_TYPE = "I"
 
     def _columns(self, data: bytes) -> tuple[array[int], array[int]]:
@@ -304,11 +313,6 @@ class OffsetIndex(SparseIndex):
             return self.base_offset, 0
         return self.base_offset + self._keys[-1], self._values[-1]
 
-    def truncate(self, offset: int) -> None:
-        """Remove the entries at or above `offset`."""
-        slot, _ = self._floor(0, offset - self.base_offset - 1) if offset > self.base_offset else (-1, b"")
-        self._truncate_entries(slot + 1)
-
 
 class TimeIndex(SparseIndex):
     """Maps a timestamp to an offset below which all timestamps are at most that."""
@@ -317,6 +321,7 @@ class TimeIndex(SparseIndex):
 
     ENTRY = Struct(">qI")
     COLUMNS = (Struct(">q"), Struct(">8xI"))
+    OFFSET_COLUMN = 1
     KEY_TYPE = "q"
 
     @classmethod
@@ -350,11 +355,6 @@ class TimeIndex(SparseIndex):
         if not self.entries:
             return NO_TIMESTAMP, self.base_offset
         return self._keys[-1], self.base_offset + self._values[-1]
-
-    def truncate(self, offset: int) -> None:
-        """Remove the entries with an offset at or above `offset`."""
-        slot, _ = self._floor(1, offset - self.base_offset - 1) if offset > self.base_offset else (-1, b"")
-        self._truncate_entries(slot + 1)
 
 
 class TransactionIndex:
@@ -421,7 +421,3 @@ class TransactionIndex:
             least = transaction.last_offset + 1
             transactions.append(transaction)
         return transactions
-
-
-def _last_offset(transaction: AbortedTransaction) -> int:
-    return transaction.last_offset

@@ -73,11 +73,6 @@ T = TypeVar("T")
 _log = logging.getLogger("barnabas.storage")
 
 
-def no_jitter(limit_ms: int) -> int:  # noqa: ARG001
-    """No jitter for `segment.ms`."""
-    return 0
-
-
 class SegmentReservation(Reservation):
     """A reserved range of one segment's log."""
 
@@ -92,14 +87,14 @@ class SegmentReservation(Reservation):
 
 
 class SegmentEngine:
-    """The segments of one partition; after `open` there is at least one."""
+    """The segments of one partition; after `open` there is at least one. `Engine` describes the methods."""
 
     def __init__(
         self,
         disk: Disk,
         directory: str,
         config: LogConfig,
-        jitter: Callable[[int], int] = no_jitter,
+        jitter: Callable[[int], int] = lambda _: 0,
         open_files: FileHandleCache | None = None,
     ) -> None:
         """`open_files`: the cache that closes unused files; None: files stay open."""
@@ -121,7 +116,6 @@ class SegmentEngine:
     # ---- open and close ----------------------------------------------------------------------------------
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
-        """List the segments; returns the offset from which they must be recovered, or None."""
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
         listing = recover_directory(disk, directory, names)
         self._durable_end = MAX_LONG if recovery_point is None else recovery_point
@@ -149,11 +143,9 @@ class SegmentEngine:
         return None
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        """The bytes that `recover` will read."""
         return sum([segment.size for segment in self._segments[self._slot(start_offset) :]])
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
-        """Check all from the segment that contains `start_offset`; truncate at the first invalid batch."""
         has_gaps = False
         durable_end = self._durable_end or -1
 
@@ -190,7 +182,7 @@ class SegmentEngine:
                     remaining.pop().unlink()
                 self._disk.sync_dir(self._directory)
             elif remaining:
-                self._durability.add_finished(segment.base_offset)
+                self._durability.finished[segment.base_offset] = None
                 self._seal(len(self._segments) - 1, segment.size)
         if self._end_offset <= self._durable_end and self._active.size:
             self._active.sync()  # the next recovery may start at a recovery point that is already checkpointed
@@ -213,25 +205,26 @@ class SegmentEngine:
             segment.close_files()
 
     def delete(self) -> None:
-        """Close the files and write nothing more."""
         self._lookups.cancel()
         for segment in self._segments:
             segment.retire()
 
     def update_config(self, config: LogConfig) -> None:
-        """Apply new settings from the next append on."""
         self._config = config
         for segment in self._segments[-1:]:
             segment.interval = config.index_interval_bytes
         self._roll_ms = _draw_roll_ms(self._config, self._jitter)
 
     def register_files(self) -> None:
-        """Allow unused files to be closed (rule 6)."""
-        self._handles.begin([segment for segment in self._segments if segment.is_open], self.close_if_written)
+        self._handles.close = self.close_if_written
+        for segment in self._segments:
+            if segment.is_open:
+                self._handles.files_opened(segment)
 
     def unregister_files(self) -> None:
-        """Keep files open from now on, and discard pending lookups."""
-        self._handles.end(self._segments)
+        self._handles.close = None
+        for segment in self._segments:
+            self._handles.files_closed(segment)
         self._lookups.cancel()
 
     def close_if_written(self, segment: LogSegment) -> bool:
@@ -249,7 +242,6 @@ class SegmentEngine:
     # ---- append ------------------------------------------------------------------------------------------
 
     def prepare_append(self) -> DiskLookup | None:
-        """The lookup that opens the active segment's files; None if they are open."""
         active = self._active
         if active.is_open or not active.is_created:
             return None
@@ -257,7 +249,6 @@ class SegmentEngine:
         return lookup if isinstance(lookup, DiskLookup) else None
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
-        """Reserve bytes at the end of the active segment, or at the start of a new one."""
         segment = self._active
         rolled = _must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
         if rolled:
@@ -267,13 +258,11 @@ class SegmentEngine:
         return reservation
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
-        """Write the bytes; any thread."""
         assert isinstance(reservation, SegmentReservation)
         if not reservation.is_abandoned:
             reservation.segment.write(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
-        """Make the batches readable and index them."""
         first = self._outstanding.popleft()
         assert first is reservation
         segment = first.segment
@@ -283,7 +272,6 @@ class SegmentEngine:
             self._finish(segment)
 
     def abandon(self, reservation: Reservation) -> None:
-        """Drop this reservation and all later ones, with the segments that they started."""
         assert isinstance(reservation, SegmentReservation)
         while not reservation.is_abandoned:
             last = self._outstanding.pop()
@@ -299,30 +287,25 @@ class SegmentEngine:
 
     @property
     def start_offset(self) -> int:
-        """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
     @property
     def end_offset(self) -> int:
-        """The offset after the last published one."""
         if self._end_offset == UNKNOWN:
             self._load()
         return self._end_offset
 
     @property
     def size_bytes(self) -> int:
-        """The size of the published batches."""
         return sum([segment.size for segment in self._segments])
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before this offset is durable."""
         flushed_end = self._durability.flushed_end
         return flushed_end if flushed_end != UNKNOWN else self.end_offset
 
     @property
     def recovery_point(self) -> int:
-        """The start of a recovery after a crash."""
         flushed_end = self.flushed_end_offset
         point = self._durability.recovery_point() if flushed_end else 0
         # Not the active segment's end: if the next segment starts there, this one's indexes would not be checked.
@@ -331,7 +314,6 @@ class SegmentEngine:
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
     ) -> LocatedBatches | DiskLookup:
-        """The location of the batches from `offset` on: one region of one segment."""
         end_offset = self.end_offset
         if offset >= max_offset:
             return LocatedBatches((), 0, max_offset, self._end_position() if offset == end_offset else None)
@@ -372,16 +354,12 @@ class SegmentEngine:
         return LocatedBatches((FileRegion(segment.file, position, length),), length, region_end, where)
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one, at most `limit`."""
         return segment_infos(self._segments, self.end_offset, limit)
 
     def view(self) -> SegmentsView:
-        """The published batches at this moment."""
         return SegmentsView(self._segments, self.end_offset, self._with_aborted)
 
     def lookup(self, key: Hashable, find: Callable[[SegmentsView], T], *, is_cached: bool = False) -> T | DiskLookup:
-        """The result of `find` on a view, in another thread; `key` identifies the lookup."""
-
         def begin() -> tuple[Callable[[], T], Callable[[], None]]:
             view = self.view()
             return partial(find, view), partial(self._adopt_files, view)
@@ -391,14 +369,12 @@ class SegmentEngine:
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        """Index a transaction in the segment of its marker."""
         segment = self._segments[self._slot(transaction.last_offset)]
         assert isinstance(segment, ActiveSegment), "the marker was just published"
         segment.transactions.append(transaction, self.submit)
         self._with_aborted.add(segment.base_offset)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction] | DiskLookup:
-        """The aborted transactions with records in the range, in the order of their markers."""
         if not self._with_aborted:
             return []
         segments = self._segments[self._slot(start_offset) :]
@@ -413,7 +389,6 @@ class SegmentEngine:
     # ---- truncation and deletion -------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:
-        """Start a new segment at the log end; False if the active one is empty."""
         end_offset = self.end_offset
         if not self._active.size:
             return False
@@ -421,7 +396,6 @@ class SegmentEngine:
         return True
 
     def truncate(self, offset: int) -> None:
-        """Delete every batch that reaches to `offset` or above."""
         if offset >= self.end_offset:
             return
         self._lookups.cancel()
@@ -430,11 +404,10 @@ class SegmentEngine:
         self._disk.sync_dir(self._directory)
         active = self._active
         active.truncate(offset)
-        self._durability.remove_finished(active.base_offset)
+        self._durability.finished.pop(active.base_offset, None)
         self._set_end(active.end_offset)
 
     def reset(self, offset: int) -> None:
-        """Delete everything; the log continues empty at `offset`."""
         self._lookups.cancel()
         old, self._segments = self._segments, []
         # The new segment is created first, so that a crash leaves a log that ends at or above `offset`.
@@ -448,13 +421,12 @@ class SegmentEngine:
         self._set_end(offset)
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        """Replace neighbouring segments by a compacted one whose files are ready."""
         slot = self._slot(bases[0])
         old = self._segments[slot : slot + len(bases)]
         assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
         assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
         deleted_paths: list[str] = []
-        has_unsynced = any(self._durability.is_unsynced(segment.base_offset) for segment in old)
+        has_unsynced = any(segment.base_offset in self._durability.finished for segment in old)
         new, op = swap_segments(self._disk, old, size, self._config.index_interval_bytes, deleted_paths)
         for segment in old:
             self._discard(segment)
@@ -466,11 +438,10 @@ class SegmentEngine:
         self.submit(op)
         self.submit(self._durability.mark_names_changed)
         if has_unsynced:  # a loss of power may bring the old ones back before the names are synced
-            self._durability.add_finished(new.base_offset)
+            self._durability.finished[new.base_offset] = None
         return deleted_paths
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
-        """Rename the segments wholly below `offset` for deletion; never the active one."""
         deleted_paths: list[str] = []
         steps: list[FileOp] = []
         while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
@@ -491,7 +462,6 @@ class SegmentEngine:
     # ---- durability --------------------------------------------------------------------------------------
 
     def collect_sync(self, limit: int | None = None) -> SyncWork:
-        """The files to sync so that all published batches are durable, or only those of the oldest segments."""
         end_offset, flushed_end = self.end_offset, self.flushed_end_offset
         segments = self._segments
         first = self._slot(flushed_end)
@@ -503,7 +473,6 @@ class SegmentEngine:
         return work if is_complete else work._replace(is_complete=False)
 
     def mark_flushed(self, end_offset: int) -> None:
-        """Record that the sync with this end offset has succeeded."""
         self._durability.mark_flushed(end_offset)
 
     # ---- private -----------------------------------------------------------------------------------------
@@ -625,7 +594,7 @@ class SegmentEngine:
         segment.finish(self.submit)
         if self._config.preallocate:
             self.submit(partial(_release_preallocated, self._disk, segment.path(LOG), segment.size))
-        self._durability.add_finished(segment.base_offset)
+        self._durability.finished[segment.base_offset] = None
 
     def _drop_last(self) -> Segment:
         segment = self._segments.pop()
@@ -634,7 +603,7 @@ class SegmentEngine:
 
     def _discard(self, segment: LogSegment) -> None:
         self._with_aborted.discard(segment.base_offset)
-        self._durability.remove_finished(segment.base_offset)
+        self._durability.finished.pop(segment.base_offset, None)
         segment.retire()
 
     def _set_end(self, end_offset: int) -> None:
@@ -662,7 +631,8 @@ def _must_roll(
         return True
     first_timestamp = segment.first_timestamp
     if first_timestamp >= 0:
-        waited_ms = max([batch.max_timestamp for batch in batches]) - first_timestamp
+        greatest = batches[0].max_timestamp if len(batches) == 1 else max([batch.max_timestamp for batch in batches])
+        waited_ms = greatest - first_timestamp
     else:
         waited_ms = wall_ms - segment.created_ms
     return waited_ms > roll_ms or segment.has_full_index(config.segment_index_bytes)

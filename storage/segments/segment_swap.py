@@ -27,7 +27,7 @@ _TEMPORARY_SUFFIXES = (CLEANED, SWAP)
 T = TypeVar("T")
 
 
-class RenameTrackingDisk(Disk):
+class _RenameTrackingDisk(Disk):
     """Finds the files of one segment while they are renamed."""
 
     def __init__(self, disk: Disk) -> None:
@@ -37,27 +37,21 @@ class RenameTrackingDisk(Disk):
         """Whether all files have their final names."""
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
-        """Open a file under its current name."""
         return self._find(path, lambda name: self._disk.open(name, write=write, create=create and name == path))
 
     def exists(self, path: str) -> bool:
-        """Whether the file exists under any of its names."""
         return self._find(path, lambda name: name != path or self._disk.exists(path))
 
     def read(self, path: str) -> bytes:
-        """The contents of a file."""
         return self._find(path, self._disk.read)
 
     def modified_ms(self, path: str) -> int:
-        """The time of the last modification."""
         return self._find(path, self._disk.modified_ms)
 
     def rename(self, source: str, target: str) -> None:
-        """Rename a file with a final name."""
         self._disk.rename(source, target)
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
-        """Delete a file with a final name."""
         self._disk.unlink(path, missing_ok=missing_ok)
 
     def _find(self, path: str, action: Callable[[str], T]) -> T:
@@ -76,7 +70,7 @@ def swap_segments(
     disk: Disk, old: Sequence[Segment], size: int, interval: int, deleted_paths: list[str]
 ) -> tuple[SealedSegment, FileOp]:
     """The segment that replaces `old`, and the operation that renames the files; `deleted_paths` as in Segment.mark_deleted."""
-    tracking = RenameTrackingDisk(disk)
+    tracking = _RenameTrackingDisk(disk)
     directory, base_offset = old[0].directory, old[0].base_offset
 
     steps: list[FileOp] = []  # a retry on a full disk resumes at the failed step

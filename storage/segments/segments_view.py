@@ -23,7 +23,7 @@ _base_offset = attrgetter("base_offset")
 
 
 class SegmentsView:
-    """The segments of a log at one moment."""
+    """The segments of a log at one moment; `EngineView` describes the methods."""
 
     __slots__ = ("_segments", "_with_aborted", "end_offset", "opened")
 
@@ -38,11 +38,9 @@ class SegmentsView:
 
     @property
     def start_offset(self) -> int:
-        """The base offset of the oldest segment."""
         return self._segments[0].base_offset
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
-        """The segments from the oldest to the active one, at most `limit`."""
         return segment_infos(self._segments, self.end_offset, limit)
 
     def open_active(self) -> None:
@@ -54,7 +52,6 @@ class SegmentsView:
         return self._find(self._segments[slot_of(self._segments, base_offset)], offset)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
-        """Whole batches in memory from the first one whose last offset is at or above `offset`."""
         segments = self._segments
         for segment in segments[slot_of(segments, offset) :] if offset < self.end_offset else ():
             found = self._find(segment, offset) if segment.base_offset < self.end_offset else None
@@ -65,7 +62,6 @@ class SegmentsView:
         return b""
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
-        """The base offset of the first batch from `offset` on whose max timestamp is at least `target_ms`."""
         segments = self._segments
         for segment in segments[slot_of(segments, offset) :] if offset < self.end_offset else ():
             greatest, _ = segment.max_timestamp
@@ -76,19 +72,16 @@ class SegmentsView:
         return None
 
     def max_timestamp(self) -> tuple[int, int] | None:
-        """The greatest timestamp in the log and the last offset of the first batch with it."""
         return max(
             [segment.max_timestamp for segment in self._segments if segment.size], key=itemgetter(0), default=None
         )
 
     def segment_max_timestamp(self, base_offset: int) -> int:
-        """The greatest timestamp in a segment; without timestamps, its modification time."""
         segment = self._segments[slot_of(self._segments, base_offset)]
         greatest, _ = segment.max_timestamp
         return greatest if greatest != NO_TIMESTAMP else segment.modified_ms()
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        """The aborted transactions with records in the range, in the order of their markers."""
         segments = self._segments[slot_of(self._segments, start_offset) :]
         return find_aborted(
             (self._open(s).transactions for s in segments if s.base_offset in self._with_aborted),

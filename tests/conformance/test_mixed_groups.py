@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient
 import barnabas
 from broker.coordinators.classic.group_records import GROUP_METADATA, read_group_key
 from broker.coordinators.consumer import consumer_group_records
-from broker.coordinators.runtime.coordinator_runtime import version_of
+from broker.coordinators.runtime.stored_records import version_of
 from broker.tools.message_json import message_json
 from protocol.codec import decode
 from protocol.messages.stored_records import GroupMetadataValue

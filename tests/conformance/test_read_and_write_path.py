@@ -84,7 +84,7 @@ class Script:
             },
         )  # fmt: skip
         request.forgotten_topics_data = [
-            produce_fetch.ForgottenTopic(topic=name, topic_id=self.ids.get(name, ZERO_UUID), partitions=[index])
+            produce_fetch.FetchTopic(topic=name, topic_id=self.ids.get(name, ZERO_UUID), partitions=[index])
             for name, index in forget or []
         ]
         return self.client.ask(request, version)

@@ -29,7 +29,7 @@ OUTSIDE = re.compile(r"\bdesign (?:D\d|section)|\bseam \d|\btrap \d|\bapi-table\
 @cache
 def file_names() -> frozenset[str]:
     """The names of all Python files, and of those that tests write."""
-    return frozenset(path.name for path in ROOT.rglob("*.py") if ".venv" not in path.parts)
+    return frozenset(path.name for path in ROOT.rglob("*.py") if "/.venv" not in str(path))
 
 
 @cache

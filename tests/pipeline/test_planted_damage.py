@@ -28,7 +28,7 @@ from barnabas import Broker
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.trim import write_verified
-from barnabas.pipeline.store.digests import digests
+from barnabas.pipeline.store.durable_files import digests
 from barnabas.pipeline.store.folder import ArchiveFolder
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send, send_transaction, transactional
 

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.pipeline.brokers import Span, Topic, TopicPartition
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.rounds import StartPosition, plan_round, start_positions
+from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 TOPIC = Topic("a", "id-1", 2, 1)
@@ -16,8 +16,9 @@ TOPICS = {A0: TOPIC, A1: TOPIC}
 def positions(
     archived: dict[TopicPartition, int], *, ids: str = "id-1", strict: bool = True
 ) -> dict[TopicPartition, StartPosition]:
+    settings = RoundSettings(fail_on_data_loss=strict)
     return start_positions(
-        TOPICS, archived, {"a": ids} if archived else {}, {A0: 10, A1: 0}, {A0: 50, A1: 50}, fail_on_data_loss=strict
+        settings, TOPICS, archived, {"a": ids} if archived else {}, {A0: 10, A1: 0}, {A0: 50, A1: 50}
     )
 
 

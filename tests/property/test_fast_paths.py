@@ -20,7 +20,7 @@ from protocol.api import request_header_version
 from protocol.codec import encode
 from protocol.errors import MalformedRequest
 from protocol.messages.headers import RequestHeader
-from protocol.messages.produce_fetch import ForgottenTopic
+from protocol.messages.produce_fetch import FetchTopic
 from protocol.records import ControlType, FileRegion, end_txn_marker
 from protocol.schema import Message
 from storage.io.disk_lookup import wait_for_disk
@@ -149,7 +149,7 @@ class Fetches:
         if usual:
             request.replica_state = None
         if not usual and version >= 7 and chance.random() < 0.2:
-            request.forgotten_topics_data = [ForgottenTopic(topic="t", topic_id=bytes(16), partitions=[0])]
+            request.forgotten_topics_data = [FetchTopic(topic="t", topic_id=bytes(16), partitions=[0])]
         if not usual and version >= 12 and chance.random() < 0.2:
             request.unknown_tagged_fields = {99: b"new"}
         return request

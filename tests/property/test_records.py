@@ -22,7 +22,7 @@ from kio.records import writers as kio_writers
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
-from protocol.record_codec import check_first, scan
+from protocol.record_codec import check_first, scan, timestamp_deltas
 from protocol.records import (
     BATCH_OVERHEAD,
     BatchBuilder,
@@ -102,7 +102,9 @@ def test_built_batches_survive_a_round_trip(
     if not codec:
         body = data[BATCH_OVERHEAD:]
         keyless = [index for index, record in enumerate(content) if record[1] is None]
-        assert scan(body, len(content)) == ([record[0] - content[0][0] for record in content], keyless)
+        deltas = [record[0] - content[0][0] for record in content]
+        assert scan(body, len(content)) == (min(deltas), max(deltas), keyless)
+        assert list(timestamp_deltas(body, len(content))) == deltas
         check_first(memoryview(body), len(content), 5)
 
 

@@ -284,13 +284,9 @@ class SimulatedDisk(Disk):
         """Not simulated: one process at a time uses the directory."""
         raise NotImplementedError
 
-    def free_bytes(self, path: str) -> int:
+    def space(self, path: str) -> tuple[int, int]:
         """A constant: space is not simulated."""
-        return 1 << 40
-
-    def total_bytes(self, path: str) -> int:
-        """A constant: space is not simulated."""
-        return 1 << 40
+        return 1 << 40, 1 << 40
 
     def _do(self, kind: str, action: str, path: str, change: Callable[[], None]) -> None:
         with _reported(action, path):

@@ -40,6 +40,7 @@ FIXED_SEEDS = [
     *seeds_of("coordinators", simulate_coordinators, 12, 12),
     *seeds_of("quorum", simulate_quorum, 10, 10),
     *seeds_of("cluster", simulate_cluster, 45, 15),
+    pytest.param(simulate_cluster, [1287245166], id="cluster-1287245166"),
 ]
 NEW_SEEDS = [
     pytest.param(simulate_storage, 10.0, 1500, id="storage", marks=pytest.mark.long),

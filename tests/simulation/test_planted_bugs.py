@@ -59,7 +59,7 @@ SEARCHES = {
             "the_high_watermark_ignores_joining_replicas": 111,
             "records_count_before_they_are_durable": 8,
             "followers_truncate_to_the_high_watermark": 1,
-            "alter_partition_ignores_epochs": 91,
+            "alter_partition_ignores_epochs": 114,
             "an_unclean_restart_changes_nothing": 1,
             "all_elections_are_unclean": 20,
             "a_new_controller_ignores_uncommitted_records": 1,

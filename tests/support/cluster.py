@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -36,7 +36,12 @@ DEFAULTS = {
 class Cluster:
     """Nodes with the ids 1, 2, ..."""
 
-    def __init__(self, nodes: int = 3, settings: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        nodes: int = 3,
+        settings: Mapping[str, str] | None = None,
+        new_broker: Callable[..., Broker] = Broker,
+    ) -> None:
         """In a setting {node} is replaced by the node's id."""
         self._folder = tempfile.TemporaryDirectory(prefix="barnabas-cluster-")
         self.ports = free_ports(2 * nodes)
@@ -51,7 +56,7 @@ class Cluster:
                 "controller.quorum.voters": voters,
                 "listeners": f"PLAINTEXT://127.0.0.1:{client},CONTROLLER://127.0.0.1:{controller}",
             }
-            self.nodes[number] = Broker(
+            self.nodes[number] = new_broker(
                 Path(self._folder.name) / str(number),
                 client,
                 {**DEFAULTS, **_of_node(settings or {}, number), **own},

@@ -12,7 +12,6 @@ from typing import Any
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
-from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll
@@ -295,14 +294,8 @@ class ControllerHarness:
     def submit_through_broker(self, request: Message) -> Any:
         """Send a request to the local broker, which forwards it to its controller."""
         controller: Any = SimpleNamespace(submit=self.controller.submit, image=self.image)
-        handlers = TopicHandlers(
-            1,
-            controller,
-            AllowAll(),
-            deletion_enabled=True,
-            timers=self.timers,
-            broker_config_validator=BrokerConfigValidator(1, DynamicBrokerConfig(BrokerConfig(self.settings))),
-        )
+        config = BrokerConfig(self.settings)
+        handlers = TopicHandlers(controller, AllowAll(), self.timers, config, validates_broker_configs=True)
         routes: dict[type[Message], Callable[[RequestContext, Any], Completion[Any]]] = {
             IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
             AlterConfigsRequest: handlers.alter_configs,

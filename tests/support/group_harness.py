@@ -37,6 +37,7 @@ from broker.handlers.router import ConnectionInfo, RequestContext, Router
 from broker.handlers.transactions.transactions import TransactionHandlers
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
+from protocol.api import APIS, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
@@ -61,6 +62,7 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 NODE = 1
+_FRAME_HEAD = 8  # length, correlation id
 START_WALL_MS = 1_700_000_000_000
 TRANSACTIONS_PARTITIONS = 5
 
@@ -342,22 +344,29 @@ class LocalGroupHarness:
 
     def send(self, actor: str, request: Message, version: int) -> None:
         """Send a request; `take` returns the response."""
-        key = type(request).API_KEY
-        request = decode(type(request), version, encode(request, version))
+        key, frame = type(request).API_KEY, bytearray(encode(request, version))
         clock = self.clock
         context = RequestContext(key, version, 1, actor, self.connection, clock.mono_ms(), clock.wall_ms())
-        answer = self.router.table[key].handler(context, request)
+        route = self.router.table[key]
+        fast_path = None if route.fast_path is None else route.fast_path(version)
+        answer: Any = None if fast_path is None else fast_path(context, frame, 0)
+        if answer is None:
+            answer = route.handler(context, decode(type(request), version, frame))
         if isinstance(answer, Completion):
             self.waiting[actor] = answer
-            answer.then(lambda done: self._deliver(actor, done.result(), version))
+            answer.then(lambda done: self._deliver(actor, key, version, done.result()))
+        else:
+            self._deliver(actor, key, version, answer)
+
+    def _deliver(self, actor: str, key: int, version: int, answer: Message | list[Any] | None) -> None:
+        """Decode a response, which is a message or, from a fast path, the parts of a frame."""
+        self.waiting.pop(actor, None)
+        if isinstance(answer, list):
+            body = b"".join(answer)[_FRAME_HEAD + (response_header_version(key, version) >= 1) :]
         else:
             assert isinstance(answer, Message)
-            self._deliver(actor, answer, version)
-
-    def _deliver(self, actor: str, answer: Message, version: int) -> None:
-        self.waiting.pop(actor, None)
-        seen = decode(type(answer), version, encode(answer, version))
-        self.answers.setdefault(actor, []).append(seen)
+            body = encode(answer, version)
+        self.answers.setdefault(actor, []).append(decode(APIS[key][1], version, body))
 
     def take(self, actor: str, patience_ms: int = 0) -> Message | None:
         """The next response to an actor, if it arrives within `patience_ms`; due timers run first."""

@@ -124,13 +124,15 @@ class Rig:
         info = partition.commit(
             wait_for_disk(partition.prepare, cast("bytearray", count), acks, 0, AppendOrigin.CLIENT), 0
         )
+        partition.update_durable_end_offset()
         self.await_acks(info, acks, info.base_offset)
 
     def await_acks(self, info: Any, acks: int, name: Any) -> None:
         """Wait for the acks of records; `acks` collects (name, error code)."""
         append = Append(bytearray(), acks, 0, AppendOrigin.CLIENT)
         append.then(lambda _: self.acks.append((name, append.error_code)))
-        self.partition.await_acks(append, info)
+        append.info = info
+        self.partition.await_acks(append)
 
     def request_flush(self, _: Partition) -> None:
         self.requested_flushes += 1

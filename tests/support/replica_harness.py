@@ -6,6 +6,7 @@ import itertools
 import os
 import random
 from collections import deque
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import pytest
@@ -223,13 +224,8 @@ class ReplicaHarness:
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
         self.log_manager.load()
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
-        self.moves = LogDirMoves(
-            self.replicas,
-            self.worker,
-            lambda: self.wall_ms,
-            self.timers,
-            lambda: self.mono_ms,
-        )
+        clock: Any = SimpleNamespace(wall_ms=lambda: self.wall_ms, mono_ms=lambda: self.mono_ms)
+        self.moves = LogDirMoves(self.replicas, self.worker, self.timers, clock)
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
@@ -394,7 +390,7 @@ class ReplicaHarness:
             session_epoch=session[1],
             rack_id=rack,
             forgotten_topics_data=[
-                produce_fetch.ForgottenTopic(topic=name, partitions=[index]) for name, index in forgotten
+                produce_fetch.FetchTopic(topic=name, partitions=[index]) for name, index in forgotten
             ],
             **{"max_wait_ms": 500, "max_bytes": 2**31 - 1, **fields},
         )

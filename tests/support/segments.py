@@ -10,13 +10,19 @@ from pathlib import Path
 
 from protocol.records import BatchBuilder, FileRegion, headers
 from storage.config.log_config import LogConfig
-from storage.engine import BatchInfo, Engine, Reservation
+from storage.engine import BatchInfo, Engine, Reservation, SyncWork
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import wait_for_disk
 from storage.segments.indexes import SparseIndex
 from storage.segments.segment_engine import SegmentEngine
 
 NOW_MS = 1_700_000_000_000
+
+
+def sync_files(work: SyncWork) -> None:
+    """Sync the files of a flush one by one."""
+    for file in work.files:
+        file.sync()
 
 
 def batch(base_offset: int, count: int = 1, *, timestamp_ms: int = NOW_MS, size: int = 0, epoch: int = 0) -> bytes:

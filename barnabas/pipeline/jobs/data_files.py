@@ -18,7 +18,7 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.checksums import combine_sums, record_hash, sums
 from barnabas.pipeline.spark.rows import collect_rows
 from barnabas.pipeline.store.archive_reader import SCHEMA, read_files
-from barnabas.pipeline.store.digests import digests
+from barnabas.pipeline.store.durable_files import digests
 from barnabas.pipeline.store.manifest import Contents, DataFile
 
 SCHEMA_WITH_ERROR = f"{SCHEMA}, error string"

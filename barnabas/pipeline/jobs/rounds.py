@@ -43,13 +43,12 @@ class StartPosition:
 
 
 def start_positions(
+    settings: RoundSettings,
     places: Mapping[TopicPartition, Topic],
     archived: Mapping[TopicPartition, int],
     archived_ids: Mapping[str, str],
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
-    *,
-    fail_on_data_loss: bool,
 ) -> dict[TopicPartition, StartPosition]:
     """Returns the start position of each partition. Raises JobError (rules 2 and 3)."""
     positions = {}
@@ -63,7 +62,7 @@ def start_positions(
         if read_to is None:
             positions[tp] = StartPosition(starts[tp])
         elif read_to < starts[tp]:
-            if fail_on_data_loss:
+            if settings.fail_on_data_loss:
                 raise JobError(
                     f"The offsets {read_to} to {starts[tp] - 1} of {tp} are gone from the broker and were not read: "
                     "--no-fail-on-data-loss continues after them and records the gap."

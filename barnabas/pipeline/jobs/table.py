@@ -104,14 +104,8 @@ class _Run:
         ends = brokers.ends(partitions)
         while True:
             read = self._ends()
-            positions = start_positions(
-                partitions,
-                read,
-                {topic.name: self.state.topic_id},
-                brokers.starts(partitions),
-                ends,
-                fail_on_data_loss=self.settings.fail_on_data_loss,
-            )
+            ids = {topic.name: self.state.topic_id}
+            positions = start_positions(self.settings, partitions, read, ids, brokers.starts(partitions), ends)
             if read:
                 brokers.commit(self._group, read)  # also after a crash of the run that read them
             spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)

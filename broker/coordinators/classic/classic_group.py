@@ -16,8 +16,9 @@ from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import Final, NamedTuple
 
-from broker.coordinators.runtime.coordinator_runtime import Replies, version_of
+from broker.coordinators.runtime.coordinator_runtime import Replies
 from broker.coordinators.runtime.java_compat import hash_map_order
+from broker.coordinators.runtime.stored_records import version_of
 from protocol.codec import decode
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages.groups import (

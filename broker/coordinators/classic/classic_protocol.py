@@ -58,6 +58,10 @@ _log = logging.getLogger("barnabas.groups")
 
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 5 * 60 * 1000
 """Session timeout of a new member during a rebalance: it sends no heartbeats before it knows its id."""
+WAIT_FOR_IDS_MS: Final = 2
+"""After its initial delay a new group checks this often whether the members that have got their ids have joined."""
+MAX_WAIT_FOR_IDS_MS: Final = 50
+"""The longest such wait in which no member joins."""
 MAX_PENDING_JOINS: Final = 10_000
 """Limit for unused member ids per group; beyond it the oldest becomes invalid."""
 
@@ -286,13 +290,25 @@ class ClassicProtocol:
         cancel(group.join_deadline)
         group.join_deadline = self._context.schedule(delay_ms, event)
 
-    def _extend_initial_delay(self, group: ClassicGroup, delay_ms: int, left_ms: int) -> Decision:
-        if not group.new_member_added or left_ms == 0:
+    def _extend_initial_delay(
+        self, group: ClassicGroup, delay_ms: int, left_ms: int, waited_for_ids_ms: int = 0
+    ) -> Decision:
+        """Wait on if members have joined during the last delay, or for a short time if member ids are not used yet."""
+        next_ms = 0
+        if group.new_member_added:
+            next_ms, waited_for_ids_ms = self._settings.initial_rebalance_delay_ms, 0
+        has_pending = bool(group.pending_joins) and waited_for_ids_ms < MAX_WAIT_FOR_IDS_MS
+        if left_ms == 0 or not (group.new_member_added or has_pending):
             return self._complete_join(group)
+        if has_pending and next_ms < WAIT_FOR_IDS_MS:
+            next_ms = WAIT_FOR_IDS_MS
+            waited_for_ids_ms += next_ms
         group.new_member_added = False
-        next_ms = min(self._settings.initial_rebalance_delay_ms, left_ms)
-        then_left_ms = max(left_ms - delay_ms, 0)
-        self._set_join_deadline(group, next_ms, lambda: self._extend_initial_delay(group, next_ms, then_left_ms))
+        next_ms = min(next_ms, left_ms)
+        left_ms = max(left_ms - delay_ms, 0)
+        self._set_join_deadline(
+            group, next_ms, lambda: self._extend_initial_delay(group, next_ms, left_ms, waited_for_ids_ms)
+        )
         return EMPTY_DECISION
 
     def _maybe_complete_join_phase(self, group: ClassicGroup) -> Decision:

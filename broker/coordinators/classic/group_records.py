@@ -17,14 +17,13 @@ from struct import Struct, error
 from typing import Final, NamedTuple
 
 from broker.coordinators.classic.classic_group import ClassicGroup, Member, MemberProtocol, State
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
+from broker.coordinators.runtime.stored_records import StoredRecord, version_of
 from protocol.codec import decode, encode
 from protocol.errors import MalformedRequest
 from protocol.messages.stored_records import (
     GroupMetadataKey,
     GroupMetadataValue,
     MemberMetadata,
-    OffsetCommitKey,
     OffsetCommitValue,
 )
 from protocol.primitives import ZERO_UUID
@@ -40,6 +39,7 @@ GROUP_METADATA: Final = 2
 
 _I16 = Struct(">h")
 _I32 = Struct(">i")
+_KEY_START = Struct(">hh")  # record type, length of the group id
 _PLAIN = Struct(">hqixq3x16s")  # version, offset, leader epoch, no metadata, commit time, tag 0 of 16 bytes, topic id
 _PLAIN_AS_WRITTEN = Struct(">hqibqbbb16s")
 
@@ -90,7 +90,9 @@ def encode_plain_commit(offset: int, leader_epoch: int, commit_wall_ms: int, top
 
 def encode_commit_key(group_id: str, topic: str, partition: int) -> bytes:
     """A commit's key as bytes."""
-    return _I16.pack(OFFSET_COMMIT) + encode(OffsetCommitKey(group=group_id, topic=topic, partition=partition), 0)
+    group_bytes, topic_bytes = group_id.encode(), topic.encode()
+    start, topic_length = _KEY_START.pack(OFFSET_COMMIT, len(group_bytes)), _I16.pack(len(topic_bytes))
+    return b"".join((start, group_bytes, topic_length, topic_bytes, _I32.pack(partition)))
 
 
 def encode_commit_value(committed: OffsetAndMetadata) -> bytes:

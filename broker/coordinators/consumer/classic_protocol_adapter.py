@@ -12,6 +12,7 @@ NOT HERE Members of the consumer protocol (`consumer_group_heartbeat.py`), targe
 from __future__ import annotations
 
 import logging
+from dataclasses import dataclass
 from typing import Final
 
 from broker.coordinators.classic.classic_group import (
@@ -57,20 +58,14 @@ FIRST_VERSION_THAT_ASKS_TWICE: Final = 4
 _NONE: Final = ErrorCode.NONE
 
 
+@dataclass(eq=False)
 class ClassicProtocolAdapter:
     """Classic members of one shard's consumer groups."""
 
-    def __init__(
-        self,
-        deps: GroupDependencies,
-        consumer_protocol: ConsumerProtocol,
-        target_updater: TargetAssignmentUpdater,
-        group_upgrade: GroupUpgrade,
-    ) -> None:
-        self._deps = deps
-        self._consumer_protocol = consumer_protocol
-        self._target_updater = target_updater
-        self._group_upgrade = group_upgrade
+    _deps: GroupDependencies
+    _consumer_protocol: ConsumerProtocol
+    _target_updater: TargetAssignmentUpdater
+    _group_upgrade: GroupUpgrade
 
     # ---- join
 

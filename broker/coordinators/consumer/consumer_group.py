@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from broker.coordinators.classic.classic_group import Protocols
 from broker.coordinators.classic.classic_protocol import ClientInfo
 from broker.coordinators.consumer.assignors import Partitions, TopicPartition
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.runtime.stored_records import StoredRecord
 from replication.metadata.image import MetadataImage
 
 JOIN_GROUP_MEMBER_EPOCH: Final = 0

@@ -36,9 +36,10 @@ from broker.coordinators.consumer.group_upgrade import GroupUpgrade
 from broker.coordinators.consumer.member_timeouts import MemberTimeouts
 from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater, invalidate_metadata_check
 from broker.coordinators.consumer.topic_regexes import MayDescribe
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies
+from broker.coordinators.runtime.stored_records import StoredRecord
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.common import TopicIdPartitions
+from protocol.messages.common import TopicById
 from protocol.messages.consumer_groups import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -142,7 +143,7 @@ class ConsumerProtocol:
         if request.member_epoch == JOIN_GROUP_MEMBER_EPOCH or is_full or reconciled.assigned != old.assigned:
             response.assignment = ConsumerGroupHeartbeatResponseAssignment(
                 topic_partitions=[
-                    TopicIdPartitions(topic_id=topic_id, partitions=sorted(partitions))
+                    TopicById(topic_id=topic_id, partitions=sorted(partitions))
                     for topic_id, partitions in reconciled.assigned.items()
                 ]
             )

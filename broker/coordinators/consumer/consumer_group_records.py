@@ -25,9 +25,9 @@ from broker.coordinators.consumer.consumer_group import (
     MemberState,
     ResolvedRegex,
 )
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
+from broker.coordinators.runtime.stored_records import StoredRecord, version_of
 from protocol.codec import decode
-from protocol.messages.common import TopicIdPartitions
+from protocol.messages.common import TopicById
 from protocol.messages.stored_records import (
     ClassicMemberMetadata,
     ClassicProtocol,
@@ -159,7 +159,7 @@ def member_record(group_id: str, member: ConsumerMember) -> StoredRecord:
 
 def target_record(group_id: str, member_id: str, target: Partitions) -> StoredRecord:
     """A member's target assignment."""
-    partitions = [TopicIdPartitions(topic_id=topic_id, partitions=sorted(found)) for topic_id, found in target.items()]
+    partitions = [TopicById(topic_id=topic_id, partitions=sorted(found)) for topic_id, found in target.items()]
     return StoredRecord(
         ConsumerGroupTargetAssignmentMemberKey(group_id=group_id, member_id=member_id),
         ConsumerGroupTargetAssignmentMemberValue(topic_partitions=partitions),

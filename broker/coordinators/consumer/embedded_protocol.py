@@ -62,7 +62,7 @@ def write_assignment(assigned: Mapping[bytes, Collection[int]], metadata: bytes,
     return _I16.pack(version) + encode(ConsumerProtocolAssignment(assigned_partitions=partitions), version)
 
 
-def by_topic_id(named: Iterable[TopicPartitions], image: MetadataImage) -> Partitions:
+def by_topic_id(named: Iterable[TopicPartitions[int]], image: MetadataImage) -> Partitions:
     """Named partitions by topic id."""
     topics = image.topics_by_name
     return {topics[one.topic].topic_id: frozenset(one.partitions) for one in named if one.topic in topics}

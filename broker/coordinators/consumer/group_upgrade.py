@@ -31,7 +31,7 @@ from broker.coordinators.consumer.embedded_protocol import (
     write_assignment,
 )
 from broker.coordinators.group_config import DOWNGRADES, UPGRADES
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.runtime.stored_records import StoredRecord
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from replication.metadata.image import MetadataImage
 

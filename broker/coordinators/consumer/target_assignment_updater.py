@@ -26,7 +26,7 @@ from broker.coordinators.consumer.consumer_group import (
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.consumer.reconciliation import build_current_assignment
 from broker.coordinators.consumer.topic_regexes import MayDescribe, TopicRegexes
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord
+from broker.coordinators.runtime.stored_records import StoredRecord
 from protocol.errors import ErrorCode
 
 _log = logging.getLogger("barnabas.groups")

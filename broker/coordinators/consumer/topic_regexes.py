@@ -17,7 +17,8 @@ from typing import Final
 from broker.coordinators.consumer import consumer_group_records as stored
 from broker.coordinators.consumer.consumer_group import ConsumerGroup, MemberUpdate, ResolvedRegex, metadata_hash
 from broker.coordinators.consumer.dependencies import GroupDependencies
-from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
+from broker.coordinators.runtime.stored_records import StoredRecord
 from protocol.errors import ErrorCode, KafkaError
 from replication.re2_patterns import BadRegex, Matches, compile_regex
 

@@ -1,7 +1,5 @@
 """Runs coordinators: one state machine per partition of an internal topic that this broker leads.
 
-FORMAT   a record of an internal topic: key = i16 record type, then the key message (never flexible);
-         value = i16 version, then the message in that version; a null value is a tombstone
 RULES    1. A shard becomes active after it has read its partition up to the log end offset at election. Until then requests get
             COORDINATOR_LOAD_IN_PROGRESS. Loading runs in slices, so the loop also serves other requests.
          2. Records are applied after the append; the reply of a decision is sent after the commit. A reply without records
@@ -10,7 +8,8 @@ RULES    1. A shard becomes active after it has read its partition up to the log
          4. The leader epoch is the coordinator epoch. A shard of an older epoch is closed and its waiting requests fail.
          5. Everything runs on one thread; clock and timers are passed in.
          6. Records of a producer's transaction are applied as pending until its marker is appended.
-NOT HERE The decisions (`group_coordinator.py` and below), leadership (`replication/`), sending responses (`handlers/`).
+NOT HERE Records and their batches (`stored_records.py`), decisions (`group_coordinator.py` and below), leadership
+         (`replication/`), sending responses (`handlers/`).
 """
 
 from __future__ import annotations
@@ -19,15 +18,13 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
-from itertools import pairwise
-from struct import Struct
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.runtime.loader import Loadable, Loader, ReadableLog
-from protocol.codec import encode
+from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord, batches_of
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.records import BATCH_OVERHEAD, NO_PRODUCER_ID, BatchBuilder
+from protocol.records import NO_PRODUCER_ID, batch_of
 from replication.completion import Completion, completed, failed, gather
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.state_machine import Decision
@@ -37,25 +34,9 @@ from storage.io.disk_lookup import DiskLookup
 
 _log = logging.getLogger("barnabas.coordinators")
 
-RECORD_OVERHEAD: Final = 32
-"""Upper bound of a record's size without its key and value, in bytes."""
-
-_I16 = Struct(">h")
 _NONE: Final = ErrorCode.NONE
 T = TypeVar("T")
 Reply = TypeVar("Reply")
-
-
-class StoredRecord(NamedTuple):
-    """One record of an internal topic. The class of the key message gives the record type; `version` is the value's.
-
-    `encoded` holds ready bytes of key and value; then `key` and `value` can be any objects that `apply` understands.
-    """
-
-    key: Any
-    value: Any
-    version: int = 0
-    encoded: tuple[bytes, bytes | None] | None = None
 
 
 Replies = Sequence[tuple[Completion[Any], Any]]
@@ -249,12 +230,25 @@ class Shard(Generic[M]):
         producer_id = NO_PRODUCER_ID if decision.producer is None else decision.producer[0]
         apply = self.coordinator.apply
         appended = _COMMITTED
-        for batch, applied in _batches(decision.records, self.wall_ms(), self._log.max_batch_bytes, decision):
+        for batch, applied in batches_of(
+            decision.records,
+            self.wall_ms(),
+            self._log.max_batch_bytes,
+            decision.producer,
+            is_atomic=decision.is_atomic,
+        ):
             appended = self._append(batch)
             if appended.error is not None:
                 break
             for record in applied:
                 apply(record, producer_id)
+        return self._commit(appended)
+
+    def write_encoded(self, records: EncodedRecords) -> Commit:
+        """Append and apply records that are encoded already."""
+        appended = self._append(batch_of(records.body, records.size, self.wall_ms()))
+        if appended.error is None:
+            records.apply()
         return self._commit(appended)
 
     def _append(self, batch: bytearray) -> Commit:
@@ -357,14 +351,14 @@ class CoordinatorRuntime(Generic[M]):
 
         The reply is `error_response(error)` if the coordinator is not active here, or if the records are not committed.
         """
-        shard = self._find(key)
+        shard = self.find(key)
         if shard is None:
             return completed(error_response(self._error_of(key)))
         decision = decide(shard.coordinator)
         commit, reply = shard.execute(decision), decision.reply
         if isinstance(reply, Completion):
             return _with_error_response(reply, error_response)
-        return _reply_after(commit, reply, error_response)
+        return reply_after(commit, reply, error_response)
 
     def write_verified(
         self,
@@ -377,7 +371,7 @@ class CoordinatorRuntime(Generic[M]):
 
         Kafka: scheduleTransactionalWriteOperation.
         """
-        shard = self._find(key)
+        shard = self.find(key)
         if shard is None:
             return completed(error_response(self._error_of(key)))
         written = verify(shard.partition).compose(lambda _: self.write(key, decide, error_response))
@@ -387,13 +381,13 @@ class CoordinatorRuntime(Generic[M]):
         self, key: str, query: Callable[[M], Reply], error_response: Callable[[ErrorCode], Reply]
     ) -> Completion[Reply]:
         """The result of a query, when the state that it read is committed (Kafka: scheduleReadOperation)."""
-        shard = self._find(key)
+        shard = self.find(key)
         if shard is None:
             return completed(error_response(self._error_of(key)))
         reply = query(shard.coordinator)
         if shard.pending_commit is _COMMITTED:
             return completed(reply)
-        return _reply_after(shard.pending_commit, reply, error_response)
+        return reply_after(shard.pending_commit, reply, error_response)
 
     def read_all(
         self,
@@ -414,7 +408,7 @@ class CoordinatorRuntime(Generic[M]):
             return failed(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
         return shard.end_transaction(marker, producer_id, is_commit=is_commit)
 
-    def _find(self, key: str) -> Shard[M] | None:
+    def find(self, key: str) -> Shard[M] | None:
         """The active shard of a key."""
         shard = self.shards.get(abs_hash(key) % (self.partition_count or 1))
         return shard if shard is not None and shard.state is ShardState.ACTIVE else None
@@ -493,7 +487,7 @@ def _complete(replies: Replies, commit: Commit) -> None:
             request.fail(commit.error)
 
 
-def _reply_after(commit: Commit, reply: Reply, error_response: Callable[[ErrorCode], Reply]) -> Completion[Reply]:
+def reply_after(commit: Commit, reply: Reply, error_response: Callable[[ErrorCode], Reply]) -> Completion[Reply]:
     """A reply that waits for a commit, or the response for the commit's error."""
     if commit.is_done and commit.error is None:
         return completed(reply)
@@ -538,57 +532,3 @@ _FROM_LOG: Final = {
     ErrorCode.RECORD_LIST_TOO_LARGE: ErrorCode.UNKNOWN_SERVER_ERROR,
     ErrorCode.INVALID_FETCH_SIZE: ErrorCode.UNKNOWN_SERVER_ERROR,
 }
-
-
-def encode_record(record: StoredRecord) -> tuple[bytes, bytes | None]:
-    """Key and value as bytes."""
-    key, value, version, ready = record
-    if ready is not None:
-        return ready
-    encoded = _I16.pack(type(key).API_KEY) + encode(key, 0)
-    return encoded, None if value is None else _I16.pack(version) + encode(value, version)
-
-
-def version_of(value: bytes, highest: int) -> int:
-    """The version at the start of a value."""
-    if len(value) < 2:
-        raise MalformedRequest("a stored value has no version")
-    (version,) = _I16.unpack_from(value)
-    if not 0 <= version <= highest:
-        raise MalformedRequest(f"a stored value has version {version}; the highest known is {highest}")
-    return int(version)
-
-
-def _batches(
-    to_write: Sequence[StoredRecord], wall_ms: int, limit: int, decision: CoordinatorDecision[Any]
-) -> list[tuple[bytearray, Sequence[StoredRecord]]]:
-    """The batches of some records, each with its records; one batch if they are atomic or fit into one."""
-    encoded = list(map(encode_record, to_write))
-    if decision.is_atomic:
-        return [(_batch(encoded, wall_ms, decision), to_write)]
-    cuts = [*_batch_starts(encoded, limit), len(encoded)]
-    return [(_batch(encoded[first:end], wall_ms, decision), to_write[first:end]) for first, end in pairwise(cuts)]
-
-
-def _batch_starts(encoded: Sequence[tuple[bytes, bytes | None]], limit: int) -> list[int]:
-    """The indexes of the records that start a batch; a batch of several records is at most `limit` bytes."""
-    firsts, size = [0], BATCH_OVERHEAD
-    for index, (key, value) in enumerate(encoded):
-        record_size = len(key) + len(value or b"") + RECORD_OVERHEAD
-        if index > firsts[-1] and size + record_size > limit:
-            firsts.append(index)
-            size = BATCH_OVERHEAD
-        size += record_size
-    return firsts
-
-
-def _batch(
-    encoded: Sequence[tuple[bytes, bytes | None]], wall_ms: int, decision: CoordinatorDecision[Any]
-) -> bytearray:
-    if decision.producer is None:
-        builder = BatchBuilder()
-    else:
-        producer_id, epoch = decision.producer
-        builder = BatchBuilder(producer_id=producer_id, producer_epoch=epoch, transactional=True)
-    builder.extend(wall_ms, encoded)
-    return builder.build()

@@ -14,13 +14,13 @@ from collections.abc import Callable
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.quorum import AllocateProducerIdsRequest, AllocateProducerIdsResponse
 from replication.completion import Completion
-from replication.controller.controller_client import ControllerClient
+from replication.controller.controller_client import Controller
 
 
 class ProducerIdManager:
     """Generates producer ids."""
 
-    def __init__(self, controller: ControllerClient, broker_id: int, broker_epoch: Callable[[], int]) -> None:
+    def __init__(self, controller: Controller, broker_id: int, broker_epoch: Callable[[], int]) -> None:
         """`broker_epoch` returns the epoch of this broker's registration."""
         self._controller = controller
         self._broker_id = broker_id

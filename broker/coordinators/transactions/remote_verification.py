@@ -16,7 +16,7 @@ from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from protocol.errors import ErrorCode
-from protocol.messages.common import NamedPartitions
+from protocol.messages.common import Topic
 from protocol.messages.transactions import (
     AddPartitionsToTxnRequest,
     AddPartitionsToTxnResponse,
@@ -78,7 +78,7 @@ class RemoteVerification:
             producer_id=producer.producer_id,
             producer_epoch=producer.epoch,
             verify_only=not adds,
-            topics=[NamedPartitions(name=name, partitions=indexes) for name, indexes in topics.items()],
+            topics=[Topic(name=name, partitions=indexes) for name, indexes in topics.items()],
         )
         query = _Query(transaction, keys, Completion())
         self._waiting.setdefault(coordinator_id, deque()).append(query)

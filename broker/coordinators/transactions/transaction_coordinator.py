@@ -26,9 +26,9 @@ from broker.coordinators.runtime.coordinator_runtime import (
     Replies,
     Reply,
     ShardContext,
-    StoredRecord,
     error_code,
 )
+from broker.coordinators.runtime.stored_records import StoredRecord
 from broker.coordinators.transactions.transaction import (
     LAST_EPOCH,
     NO_EPOCH,

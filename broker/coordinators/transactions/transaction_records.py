@@ -14,7 +14,7 @@ from operator import itemgetter
 from struct import Struct
 from typing import Final
 
-from broker.coordinators.runtime.coordinator_runtime import StoredRecord, version_of
+from broker.coordinators.runtime.stored_records import StoredRecord, version_of
 from broker.coordinators.transactions.transaction import State, TopicPartition, TransactionMetadata
 from protocol.codec import decode
 from protocol.errors import MalformedRequest

@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from broker.config.dynamic_configs import DynamicBrokerConfig
+from broker.config.broker_config import BrokerConfig
+from broker.config.dynamic_configs import PER_BROKER, DynamicBrokerConfig
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import AlterableConfig, AlterConfigsResource, ReplacedConfigsResource
 from replication.controller.configs.config_changes import (
@@ -27,9 +28,9 @@ from storage.config.config_def import BadSetting, Setting, parse
 class BrokerConfigValidator:
     """Validates the configs of one broker."""
 
-    def __init__(self, node_id: int, rules: DynamicBrokerConfig) -> None:
-        self._node_id = node_id
-        self._rules = rules
+    def __init__(self, config: BrokerConfig) -> None:
+        self._node_id = config.node_id
+        self._rules = DynamicBrokerConfig(config)
 
     def check(
         self, image: MetadataImage, requested: AlterConfigsResource | ReplacedConfigsResource, *, is_repeated: bool
@@ -49,7 +50,7 @@ class BrokerConfigValidator:
 
     def _check(self, image: MetadataImage, name: str, requested: Iterable[AlterableConfig]) -> None:
         if name:
-            self._check_node(name)
+            check_node_id(name, self._node_id, "Node", f"broker id, expected {self._node_id}, but")
         rules = self._rules
         updated = sorted(config.name for config in requested if config.config_operation != AlterConfigOp.DELETE)
         _reject("Cannot update these configs dynamically", filter(rules.is_fixed, updated))
@@ -59,18 +60,8 @@ class BrokerConfigValidator:
             _check_value(rules.setting(key), value)
         if not name:
             sentence = "Cannot update these configs at default cluster level, broker id must be specified"
-            _reject(sentence, filter(rules.is_per_broker, updated))
+            _reject(sentence, filter(PER_BROKER.__contains__, updated))
         self._check_together(image, name, changes)
-
-    def _check_node(self, name: str) -> None:
-        try:
-            node_id = int(name)
-        except ValueError:
-            sentence = f"Node id must be an integer, but it is: {name}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
-        if node_id != self._node_id:
-            sentence = f"Unexpected broker id, expected {self._node_id}, but received {name}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
     def _check_together(self, image: MetadataImage, name: str, changes: Mapping[str, str | None]) -> None:
         """Check the resulting configs; a broker's own configs override the cluster-wide defaults."""
@@ -82,6 +73,20 @@ class BrokerConfigValidator:
         error = self._rules.validation_error(before, {**layers[""], **layers[node_name]})
         if error is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, error)
+
+
+def check_node_id(name: str, node_id: int, kind: str, expected: str) -> None:
+    """Checks that a resource is this node; `kind` and `expected` word the errors, which differ as in Apache Kafka.
+
+    Raises:
+        KafkaError: INVALID_REQUEST.
+    """
+    try:
+        is_this_node = int(name) == node_id
+    except ValueError:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"{kind} id must be an integer, but it is: {name}") from None
+    if not is_this_node:
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected {expected} received {name}")
 
 
 def _reject(sentence: str, names: Iterable[str]) -> None:

@@ -11,10 +11,9 @@ from __future__ import annotations
 
 from functools import partial
 
-from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
-from broker.handlers.deferred import submit_with_timeout
+from broker.handlers.authorization import NOT_AUTHORIZED, TimedForwardingHandlers, authorization_error
 from broker.handlers.router import RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation
+from broker.security.authorizer import Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import cluster, common
@@ -22,26 +21,18 @@ from protocol.primitives import ZERO_UUID
 from protocol.schema import Message, blank
 from replication.completion import Completion
 from replication.controller.configs.features import UpgradeType
-from replication.controller.controller_client import Controller
 from replication.controller.partitions.elect_leaders import error_response
 from replication.controller.partitions.reassignments import list_reassignments
-from replication.timer_queue import TimerQueue
 
 METADATA_TOPIC = "__cluster_metadata"
 
 _AUTHORIZATION_ERROR = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
-_TIMED_OUT = ErrorCode.REQUEST_TIMED_OUT
-_TIMED_OUT_TEXT = "The request timed out."
 _WITH_DIRECTORIES = 2
 _NOT_HERE = "This server does not host this topic-partition."
 
 
-class ClusterHandlers(ForwardingHandlers):
+class ClusterHandlers(TimedForwardingHandlers):
     """The handlers of cluster administration."""
-
-    def __init__(self, controller: Controller, authorizer: Authorizer, timers: TimerQueue) -> None:
-        super().__init__(controller, authorizer)
-        self._timers = timers
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -63,8 +54,7 @@ class ClusterHandlers(ForwardingHandlers):
         """Handle ElectLeaders."""
         if not self._is_authorized(context, Operation.ALTER):
             return _for_version(context.api_version, error_response(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED))
-        timed_out = partial(error_response, request, _TIMED_OUT, _TIMED_OUT_TEXT)
-        response = submit_with_timeout(self._controller, self._timers, context, request, timed_out)
+        response = self._submit_with_timeout(context, request, error_response)
         return response.map(partial(_for_version, context.api_version))
 
     def alter_reassignments(
@@ -73,8 +63,7 @@ class ClusterHandlers(ForwardingHandlers):
         """Handle AlterPartitionReassignments."""
         if not self._is_authorized(context, Operation.ALTER):
             return _reassignment_error(request, _AUTHORIZATION_ERROR, NOT_AUTHORIZED)
-        timed_out = partial(_reassignment_error, request, _TIMED_OUT, _TIMED_OUT_TEXT)
-        return submit_with_timeout(self._controller, self._timers, context, request, timed_out)
+        return self._submit_with_timeout(context, request, _reassignment_error)
 
     def list_reassignments(
         self, context: RequestContext, request: cluster.ListPartitionReassignmentsRequest
@@ -127,7 +116,7 @@ def _reassignment_error(
         common.Topic(
             name=topic.name,
             partitions=[
-                cluster.ReassignablePartitionResponse(
+                common.PartitionErrorMessage(
                     partition_index=partition.partition_index, error_code=code, error_message=sentence
                 )
                 for partition in topic.partitions

@@ -18,6 +18,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config.dynamic_configs import DYNAMIC, DYNAMIC_ONLY
 from broker.config.ignored_configs import IGNORED
+from broker.handlers.admin.broker_config_validation import check_node_id
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import log_levels
@@ -148,7 +149,7 @@ class ConfigHandlers(AuthorizingHandlers):
         if kind == ResourceType.BROKER_LOGGER:
             if not name:
                 raise KafkaError(ErrorCode.INVALID_REQUEST, "Broker id must not be empty")
-            self._check_broker_id(name, str(self._config.node_id))
+            check_node_id(name, self._config.node_id, "Broker", f"broker id, expected {self._config.node_id} but")
             return _loggers()
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
@@ -191,7 +192,8 @@ class ConfigHandlers(AuthorizingHandlers):
                 for key, text in sorted(defaults.items())
                 if key in DYNAMIC
             ]
-        self._check_broker_id(name, f"{self._config.node_id} or empty string,")
+        node_id = self._config.node_id
+        check_node_id(name, node_id, "Broker", f"broker id, expected {node_id} or empty string, but")
         layers = self._broker_layers(image)
         dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
         definitions = {**BROKER_SETTINGS, **IGNORED}
@@ -205,16 +207,6 @@ class ConfigHandlers(AuthorizingHandlers):
             (ConfigSource.ALL_BROKERS, image.configs.get((ResourceType.BROKER, ""), {})),
             (ConfigSource.FILE, self._config.given),
         ]
-
-    def _check_broker_id(self, name: str, expected: str) -> None:
-        try:
-            node_id = int(name)
-        except ValueError:
-            sentence = f"Broker id must be an integer, but it is: {name}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence) from None
-        if node_id != self._config.node_id:
-            sentence = f"Unexpected broker id, expected {expected} but received {name}"
-            raise KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 def _names(image: MetadataImage, kind: int) -> Iterable[str]:

@@ -16,6 +16,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from broker.config.broker_config import BrokerConfig
 from broker.handlers.authorization import ForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.peers.endpoints import AdvertisedEndpoints
@@ -65,17 +66,15 @@ class MetadataHandlers(ForwardingHandlers):
         controller: Controller,
         addresses: AdvertisedEndpoints,
         authorizer: Authorizer,
-        *,
-        auto_create: bool,
+        config: BrokerConfig,
         internal_topics: Callable[[str], CreatableTopic | None],
-        partition_limit: int,
         soon: CallSoon,
     ) -> None:
         super().__init__(controller, authorizer)
         self._addresses = addresses
-        self._auto_create = auto_create
+        self._auto_create = bool(config.value("auto.create.topics.enable"))
         self._internal_topics = internal_topics
-        self._partition_limit = partition_limit
+        self._partition_limit = config.number("max.request.partition.size.limit")
         self._soon = soon
 
     def routes(self) -> list[Route]:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any, TypeVar
 
-from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
-from broker.handlers.authorization import ForwardingHandlers
-from broker.handlers.deferred import submit_with_timeout
+from broker.config.broker_config import BrokerConfig
+from broker.handlers.admin.broker_config_validation import BrokerConfigValidator, check_node_id
+from broker.handlers.authorization import TimedForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import change_log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -38,25 +38,22 @@ _AUTHORIZED_BY_NAME = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: R
 T = TypeVar("T")
 
 
-class TopicHandlers(ForwardingHandlers):
+class TopicHandlers(TimedForwardingHandlers):
     """The handlers of topic and config changes."""
 
     def __init__(
         self,
-        node_id: int,
         controller: Controller,
         authorizer: Authorizer,
-        *,
-        deletion_enabled: bool,
         timers: TimerQueue,
-        broker_config_validator: BrokerConfigValidator | None = None,
+        config: BrokerConfig,
+        *,
+        validates_broker_configs: bool,
     ) -> None:
-        """`broker_config_validator` is None on the controller listener."""
-        super().__init__(controller, authorizer)
-        self._node_id = node_id
-        self._own_settings = broker_config_validator
-        self._deletion_enabled = deletion_enabled
-        self._timers = timers
+        """`validates_broker_configs` is False on the controller listener."""
+        super().__init__(controller, authorizer, timers)
+        self._config = config
+        self._own_settings = BrokerConfigValidator(config) if validates_broker_configs else None
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -83,7 +80,7 @@ class TopicHandlers(ForwardingHandlers):
         if context.api_version < 6:
             request.topics = [admin.DeleteTopicState(name=name) for name in request.topic_names]
             request.topic_names = []
-        if not self._deletion_enabled:
+        if not self._config.value("delete.topic.enable"):
             if context.api_version < 3:
                 return error_response(request, ErrorCode.INVALID_REQUEST)
             return error_response(request, ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
@@ -125,8 +122,9 @@ class TopicHandlers(ForwardingHandlers):
                 code, sentence = ErrorCode.NONE, None
                 try:
                     validate_changes(resource.configs, is_repeated=is_repeated(resource))
-                    name, dry_run = resource.resource_name, request.validate_only
-                    change_log_levels(self._node_id, name, resource.configs, validate_only=dry_run)
+                    node_id = self._config.node_id
+                    check_node_id(resource.resource_name, node_id, "Node", f"node id. Expected {node_id}, but")
+                    change_log_levels(resource.configs, validate_only=request.validate_only)
                 except KafkaError as error:
                     code, sentence = error.code, error.message
                 results += error_results(request, [resource], code, sentence)
@@ -160,8 +158,7 @@ class TopicHandlers(ForwardingHandlers):
             return response
 
         if hasattr(request, "timeout_ms"):
-            timed_out = partial(error_response, request, ErrorCode.REQUEST_TIMED_OUT, "The request timed out.")
-            response = submit_with_timeout(self._controller, self._timers, context, request, timed_out)
+            response = self._submit_with_timeout(context, request, error_response)
         else:
             response = self._controller.submit(request)
         return response.map(with_failed)

@@ -26,7 +26,8 @@ from broker.coordinators.transactions.transaction_verification import (
     TransactionVerification,
 )
 from broker.handlers.authorization import AuthorizingHandlers
-from broker.handlers.router import RequestContext, Route
+from broker.handlers.groups.offset_commit_fast_path import OffsetCommitFastPath
+from broker.handlers.router import FastPath, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
@@ -46,6 +47,7 @@ from protocol.messages.groups import (
     OffsetsTopic,
 )
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
+from protocol.offset_commit_codec import FIRST_VERSION
 from protocol.records import NO_SEQUENCE
 from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage, TopicImage
@@ -73,13 +75,18 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
     def routes(self) -> list[Route]:
         """The routes of this module."""
         return [
-            Route(ApiKey.OFFSET_COMMIT, 2, 10, self.offset_commit),
+            Route(ApiKey.OFFSET_COMMIT, 2, 10, self.offset_commit, fast_path=self._commit_fast_path),
             Route(ApiKey.TXN_OFFSET_COMMIT, 0, 5, self.txn_offset_commit),
             Route(ApiKey.OFFSET_FETCH, 1, 10, self.offset_fetch),
             Route(ApiKey.OFFSET_DELETE, 0, 0, self.offset_delete),
         ]
 
     # ------------------------------------------------------------ commit
+    def _commit_fast_path(self, version: int) -> FastPath | None:
+        if version < FIRST_VERSION:
+            return None
+        return OffsetCommitFastPath(version, self._runtime, self._image, self._authorizer).answer
+
     def offset_commit(self, context: RequestContext, request: OffsetCommitRequest) -> Completion[OffsetCommitResponse]:
         """Handle OffsetCommit."""
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):

@@ -41,10 +41,10 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.framing import Part
 from protocol.messages.produce_fetch import (
     AbortedTransaction,
-    FetchableTopicResponse,
     FetchEpochEndOffset,
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     PartitionData,
 )
 from protocol.single_partition_codec import FIRST_FETCH_VERSION, FetchLayout
@@ -454,16 +454,14 @@ class _Fetch(DelayedOperation):
                 if partition in results and self._update_response(partition, results[partition]) | self._is_new_session
             ]
             self._restore_dirty()
-        topics: list[FetchableTopicResponse] = []
+        topics: list[FetchTopic[PartitionData]] = []
         last: FetchedPartition | None = None
         for partition in selected_partitions:
             data, size, _ = results[partition]
             if size and self._is_follower and partition.topic is not None:
                 self._handler.replicas.leader_quota.record(partition.topic, partition.index, size, self._ctx.mono_ms)
             if last is None or partition.topic_id != last.topic_id or partition.topic != last.topic:
-                topics.append(
-                    FetchableTopicResponse(topic=partition.topic or "", topic_id=partition.topic_id, partitions=[data])
-                )
+                topics.append(FetchTopic(topic=partition.topic or "", topic_id=partition.topic_id, partitions=[data]))
                 last = partition
             else:
                 topics[-1].partitions.append(data)

@@ -20,7 +20,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.common import Topic
+from protocol.messages.common import Topic, TopicPartitions
 from protocol.messages.produce_fetch import (
     ListOffsetsPartition,
     ListOffsetsPartitionResponse,
@@ -30,7 +30,6 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     OffsetForLeaderPartition,
-    OffsetForLeaderTopicResult,
 )
 from replication.completion import Completion, all_done
 from replication.partition.partition import (
@@ -116,7 +115,7 @@ class ListOffsetsHandler(AuthorizingHandlers):
                     lookups.append(self._look_up(ctx, topic.topic, requested.partition, find, answer))
                 else:
                     answer.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
-            response.topics.append(OffsetForLeaderTopicResult(topic=topic.topic, partitions=answers))
+            response.topics.append(TopicPartitions(topic=topic.topic, partitions=answers))
         return all_done(lookups).map(lambda _: response)
 
     def _look_up(

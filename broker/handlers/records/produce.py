@@ -109,9 +109,14 @@ class ProduceHandler:
     ) -> ProduceResponse | Completion[ProduceResponse | None] | None:
         """Append, and respond now or later."""
         produce = _Produce(self, ctx, request.acks)
-        refusal = self._check_request(ctx, request)
-        for topic in request.topic_data:
-            produce.append_topic(topic, refusal)
+        transactional = [
+            data.records
+            for topic in request.topic_data
+            for data in topic.partition_data
+            if _is_transactional(data.records)
+        ]
+        refusal = self._check_request(ctx, request, transactional)
+        produce.append(request.topic_data, refusal, has_transactional=bool(transactional))
         if request.transactional_id is not None:
             produce.append_transactional(request.transactional_id)
         return produce.finish(request.timeout_ms)
@@ -133,24 +138,20 @@ class ProduceHandler:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
         return name
 
-    def _check_request(self, ctx: RequestContext, request: ProduceRequest) -> KafkaError | None:
-        """The error of the whole request, if any."""
+    def _check_request(
+        self, ctx: RequestContext, request: ProduceRequest, transactional: list[Any]
+    ) -> KafkaError | None:
+        """The error of the whole request, if any; `transactional` are its transactional batches."""
         if request.acks not in (ACKS_LEADER, ACKS_ALL, ACKS_NONE):
             return KafkaError(ErrorCode.INVALID_REQUIRED_ACKS)
-        producers = {
-            _header_of(data.records).producer_id
-            for topic in request.topic_data
-            for data in topic.partition_data
-            if _is_transactional(data.records)
-        }
-        if not producers:
+        if not transactional:
             return None
         name = request.transactional_id
         if name is None or not self.authorizer.authorize(
             ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name
         ):
             return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if len(producers) > 1:
+        if len({_header_of(records).producer_id for records in transactional}) > 1:
             return KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )
@@ -167,9 +168,26 @@ def _is_transactional(records: Any) -> bool:
     )
 
 
+def _writable(records: Any) -> bytearray | memoryview:
+    """The records, which the log changes in place; empty if there are none."""
+    if records is None:
+        return _NO_RECORDS
+    assert isinstance(records, bytearray | memoryview), "decoded into the frame"
+    return records
+
+
 def _header_of(records: Any) -> BatchHeader:
     """The header of a transactional batch, which is not validated yet."""
     return BatchHeader(*HEADER.unpack_from(records))
+
+
+class _Topic(NamedTuple):
+    """One topic of a request."""
+
+    requested_name: str
+    topic_id: bytes
+    name: str
+    indexes: list[int]
 
 
 class _TransactionalBatch(NamedTuple):
@@ -177,56 +195,65 @@ class _TransactionalBatch(NamedTuple):
 
     topic: str
     data: PartitionProduceData
-    answer: PartitionProduceResponse
+    append: Completion[AppendInfo]
 
 
 class _Produce:
     """A Produce request in progress."""
 
-    __slots__ = (
-        "_acks", "_ctx", "_handler", "_has_error", "_late_response", "_remaining", "_response", "_transactional",
-    )  # fmt: skip
+    __slots__ = ("_acks", "_appends", "_ctx", "_handler", "_late_response", "_remaining", "_topics", "_transactional")
 
     def __init__(self, handler: ProduceHandler, ctx: RequestContext, acks: int) -> None:
         self._handler = handler
         self._ctx = ctx
         self._acks = acks
-        self._response = ProduceResponse(responses=[])
+        self._topics: list[_Topic] = []
+        self._appends: list[Completion[AppendInfo]] = []  # of all partitions, in the order of the request
         self._transactional: list[_TransactionalBatch] = []
         self._remaining = 0
-        self._has_error = False
         self._late_response: Completion[ProduceResponse | None] | None = None
 
     # ------------------------------------------------------------ appending
-    def append_topic(self, topic: TopicProduceData, refusal: KafkaError | None) -> None:
-        """Append the batches of one topic, or return the error of the whole request for each."""
-        answers: list[PartitionProduceResponse] = []
-        self._response.responses.append(
-            TopicProduceResponse(name=topic.name, topic_id=topic.topic_id, partition_responses=answers)
-        )
+    def append(self, topics: list[TopicProduceData], refusal: KafkaError | None, *, has_transactional: bool) -> None:
+        """Append all batches but transactional ones; `refusal` is the error of the whole request."""
+        checks_zstd = self._ctx.api_version < FIRST_PRODUCE_VERSION_WITH_ZSTD
+        appends: list[Completion[AppendInfo] | None] = []
+        batches: list[tuple[str, int, bytearray | memoryview]] = []
+        for topic in topics:
+            name, refused = self._open_topic(topic, refusal)
+            for data in topic.partition_data:
+                records = data.records
+                error = self._zstd_refusal(records) if refused is None and checks_zstd else refused
+                if error is not None:
+                    appends.append(failed(error))
+                elif has_transactional and _is_transactional(records):
+                    batch = _TransactionalBatch(name, data, Completion())
+                    self._transactional.append(batch)
+                    appends.append(batch.append)
+                else:
+                    batches.append((name, data.index, _writable(records)))
+                    appends.append(None)
+        started = iter(self._handler.replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms))
+        self._appends = [next(started) if append is None else append for append in appends]
+
+    def _open_topic(self, topic: TopicProduceData, refusal: KafkaError | None) -> tuple[str, KafkaError | None]:
+        """Add a topic to the response; returns its name, and the error of its partitions."""
         name = topic.name
         if refusal is None:
             try:
                 name = self._handler.topic_name(self._ctx, name, topic.topic_id)
             except KafkaError as error:
                 refusal = error
-        for data in topic.partition_data:
-            # The initial error is the one returned after the timeout.
-            answer = PartitionProduceResponse(index=data.index, error_code=ErrorCode.REQUEST_TIMED_OUT, base_offset=-1)
-            answers.append(answer)
-            self._remaining += 1
-            if refusal is None:
-                self._append(name, data, answer)
-            else:
-                self._on_append(name, answer, failed(refusal))
+        indexes = [data.index for data in topic.partition_data]
+        self._topics.append(_Topic(topic.name, topic.topic_id, name, indexes))
+        return name, refusal
 
-    def failure_response(self, topic: str, topic_id: bytes, index: int, error: Exception) -> ProduceResponse:
-        """The response after the fast path's append failed."""
-        answer = PartitionProduceResponse(index=index, error_code=ErrorCode.NONE, base_offset=-1)
-        answers = TopicProduceResponse(name=topic, topic_id=topic_id or ZERO_UUID, partition_responses=[answer])
-        self._response.responses.append(answers)
-        self._set_error(topic, answer, error)
-        return self._answer()
+    def _zstd_refusal(self, records: Any) -> KafkaError | None:
+        try:
+            refuse_zstd(records, self._ctx.api_version)
+        except KafkaError as error:
+            return error
+        return None
 
     def append_transactional(self, transactional_id: str) -> None:
         """Verify and append the transactional batches."""
@@ -235,7 +262,8 @@ class _Produce:
             return
         header = _header_of(waiting[0].data.records)
         producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        partitions = self._handler.replicas.partitions
+        replicas = self._handler.replicas
+        partitions = replicas.partitions
         first_sequences = {
             (topic, data.index): _header_of(data.records).base_sequence
             for topic, data, _ in waiting
@@ -249,12 +277,17 @@ class _Produce:
         origin = AppendOrigin.CLIENT_FROM_0 if support is TransactionSupport.ADD_PARTITION else AppendOrigin.CLIENT
 
         def on_verified(errors: PartitionErrors) -> None:
-            for topic, data, answer in waiting:
-                refusal = errors.get((topic, data.index))
+            verified = []
+            for batch in waiting:
+                refusal = errors.get((batch.topic, batch.data.index))
                 if refusal is None:
-                    self._append(topic, data, answer, origin)
+                    verified.append(batch)
                 else:
-                    self._on_append(topic, answer, failed(refusal))
+                    batch.append.fail(refusal)
+            batches = [(topic, data.index, _writable(data.records)) for topic, data, _ in verified]
+            started = replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms, origin=origin)
+            for batch, append in zip(verified, started, strict=True):
+                batch.append.follow(append)
 
         self._handler.verification.verify(
             transactional_id,
@@ -263,72 +296,6 @@ class _Produce:
             support,
         ).then(lambda verified: on_verified(verified.result()))
 
-    def _append(
-        self,
-        topic: str,
-        data: PartitionProduceData,
-        answer: PartitionProduceResponse,
-        verified_origin: AppendOrigin | None = None,
-    ) -> None:
-        records = data.records
-        assert records is None or isinstance(records, bytearray | memoryview), "decoded into the frame"
-        version = self._ctx.api_version
-        if version < FIRST_PRODUCE_VERSION_WITH_ZSTD:
-            try:
-                refuse_zstd(records, version)
-            except KafkaError as error:
-                self._on_append(topic, answer, failed(error))
-                return
-        if _is_transactional(records) and verified_origin is None:
-            self._transactional.append(_TransactionalBatch(topic, data, answer))
-            return
-        append = self._handler.replicas.append(
-            topic,
-            data.index,
-            _NO_RECORDS if records is None else records,
-            acks=self._acks,
-            wall_ms=self._ctx.wall_ms,
-            origin=AppendOrigin.CLIENT if verified_origin is None else verified_origin,
-        )
-        append.then(partial(self._on_append, topic, answer))
-
-    def _on_append(self, topic: str, answer: PartitionProduceResponse, append: Completion[AppendInfo]) -> None:
-        """The append of one partition is done."""
-        late = self._late_response
-        if late is not None and late.is_done:  # after the timeout, or the connection is closed
-            return
-        if append.error is None:
-            info = append.value
-            answer.error_code = ErrorCode.NONE
-            answer.base_offset = info.base_offset
-            answer.log_append_time_ms = info.log_append_time_ms
-            answer.log_start_offset = info.log_start_offset
-        else:
-            self._set_error(topic, answer, append.error)
-        self._remaining -= 1
-        if not self._remaining and late is not None:
-            try:
-                late.complete(self._result())
-            except CloseConnection as error:
-                late.fail(error)
-
-    def _set_error(self, topic: str, answer: PartitionProduceResponse, error: Exception) -> None:
-        assert isinstance(error, KafkaError)
-        code = error.code
-        self._has_error = True
-        answer.error_code = code
-        answer.error_message = error.message
-        if isinstance(error, RejectedRecords):
-            answer.record_errors = [
-                BatchIndexAndErrorMessage(batch_index=index, batch_index_error_message=why)
-                for index, why in error.record_errors
-            ]
-        if isinstance(error, RejectedRecords) or code in _ERRORS_WITH_LOG_START:
-            partition = self._handler.replicas.partitions[topic, answer.index]
-            answer.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
-        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
-            answer.current_leader = current_leader(self._handler.replicas.image, topic, answer.index)
-
     # ------------------------------------------------------------ responding
     def finish(self, timeout_ms: int) -> ProduceResponse | Completion[ProduceResponse | None] | None:
         """All appends are started: the response, now or later.
@@ -336,43 +303,106 @@ class _Produce:
         Raises:
             CloseConnection: an append failed with acks=0.
         """
-        if not self._remaining:
+        waiting = [append for append in self._appends if not append.is_done]
+        if not waiting:
             return self._result()
+        self._remaining = len(waiting)
         late = self._late_response = Completion()
         if self._acks != ACKS_NONE:
             deadline_mono_ms = self._ctx.mono_ms + timeout_ms
-            late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(self._answer()))
+            late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(self._response()))
+        for append in waiting:
+            append.then(self._on_append)
         return late
+
+    def _on_append(self, _: Completion[AppendInfo]) -> None:
+        """The append of one partition is done."""
+        self._remaining -= 1
+        late = self._late_response
+        assert late is not None
+        if not self._remaining and not late.is_done:  # it is done after the timeout, or if the connection is closed
+            try:
+                late.complete(self._result())
+            except CloseConnection as error:
+                late.fail(error)
 
     def _result(self) -> ProduceResponse | None:
         """The response to a request whose appends are done; rule 2."""
         if self._acks != ACKS_NONE:
-            return self._answer()
-        if self._has_error:
+            return self._response()
+        if any(append.error is not None for append in self._appends):
             raise CloseConnection(self._close_reason())
         return None
 
-    def _answer(self) -> ProduceResponse:
-        response = self._response
-        if self._has_error and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
-            leaders = (
-                answer.current_leader
+    def _response(self) -> ProduceResponse:
+        """The response; partitions without a result have timed out."""
+        appends = iter(self._appends)
+        response = ProduceResponse(
+            responses=[
+                TopicProduceResponse(
+                    name=requested_name,
+                    topic_id=topic_id,
+                    partition_responses=[self._partition_response(name, index, next(appends)) for index in indexes],
+                )
+                for requested_name, topic_id, name, indexes in self._topics
+            ]
+        )
+        if self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
+            leaders = [
+                partition.current_leader
                 for topic in response.responses
-                for answer in topic.partition_responses
-                if answer.current_leader is not None
-            )
-            image, listener = self._handler.replicas.image, self._ctx.connection.listener_name
-            response.node_endpoints = node_endpoints(image, leaders, listener)
+                for partition in topic.partition_responses
+                if partition.current_leader is not None
+            ]
+            if leaders:
+                image, listener = self._handler.replicas.image, self._ctx.connection.listener_name
+                response.node_endpoints = node_endpoints(image, leaders, listener)
         return response
 
+    def _partition_response(self, topic: str, index: int, append: Completion[AppendInfo]) -> PartitionProduceResponse:
+        if append.is_done and append.error is None:
+            info = append.value
+            return PartitionProduceResponse(
+                index=index,
+                error_code=ErrorCode.NONE,
+                base_offset=info.base_offset,
+                log_append_time_ms=info.log_append_time_ms,
+                log_start_offset=info.log_start_offset,
+            )
+        return self._error_response(topic, index, append.error or KafkaError(ErrorCode.REQUEST_TIMED_OUT))
+
+    def _error_response(self, topic: str, index: int, error: Exception) -> PartitionProduceResponse:
+        assert isinstance(error, KafkaError)
+        code = error.code
+        response = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, error_message=error.message)
+        if isinstance(error, RejectedRecords):
+            response.record_errors = [
+                BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=why)
+                for position, why in error.record_errors
+            ]
+        if isinstance(error, RejectedRecords) or code in _ERRORS_WITH_LOG_START:
+            partition = self._handler.replicas.partitions[topic, index]
+            response.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
+        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
+            response.current_leader = current_leader(self._handler.replicas.image, topic, index)
+        return response
+
+    def failure_response(self, topic: str, topic_id: bytes, index: int, error: Exception) -> ProduceResponse:
+        """The response after the fast path's append failed."""
+        self._topics.append(_Topic(topic, topic_id or ZERO_UUID, topic, [index]))
+        self._appends.append(failed(error))
+        return self._response()
+
     def _close_reason(self) -> str:
-        failed = [
-            f"{topic.name or topic.topic_id.hex()}-{answer.index}: {ErrorCode(answer.error_code).name}"
-            for topic in self._response.responses
-            for answer in topic.partition_responses
-            if answer.error_code
+        partitions = [
+            (topic.requested_name or topic.topic_id.hex(), index) for topic in self._topics for index in topic.indexes
         ]
-        return f"a Produce with acks=0 failed ({', '.join(failed[:10])})"
+        refused = [
+            f"{topic}-{index}: {append.error.code.name}"
+            for (topic, index), append in zip(partitions, self._appends, strict=True)
+            if isinstance(append.error, KafkaError)
+        ]
+        return f"a Produce with acks=0 failed ({', '.join(refused[:10])})"
 
 
 class ProduceFastPath:

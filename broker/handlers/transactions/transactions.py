@@ -37,7 +37,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.common import NamedPartitions, TopicPartitions
+from protocol.messages.common import Topic, TopicPartitions
 from protocol.messages.transactions import (
     AddOffsetsToTxnRequest,
     AddOffsetsToTxnResponse,
@@ -216,7 +216,7 @@ class TransactionHandlers(AuthorizingHandlers):
         return added.map(lambda result: _map_fenced_error(result.error, context, _FIRST_VERSION_WITH_FENCED))
 
     def _partition_errors(
-        self, context: RequestContext, topics: Iterable[NamedPartitions]
+        self, context: RequestContext, topics: Iterable[Topic[int]]
     ) -> dict[TopicPartition, ErrorCode]:
         """The unknown and unauthorized partitions (rule 2)."""
         images = self._image().topics_by_name
@@ -294,7 +294,7 @@ class TransactionHandlers(AuthorizingHandlers):
         transaction = coordinator.transactions.get(name)
         if transaction is None:
             return _describe_error(name, ErrorCode.TRANSACTIONAL_ID_NOT_FOUND)
-        topics: dict[str, TopicPartitions] = {}
+        topics: dict[str, TopicPartitions[int]] = {}
         for topic, index in sorted(coordinator.remaining_partitions(transaction)):
             if topic not in topics:
                 if not self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic):
@@ -377,7 +377,7 @@ def _end_txn_response(result: ProducerIdResult, context: RequestContext) -> EndT
 
 
 def _topic_results(
-    topics: Iterable[NamedPartitions], result: Callable[[TopicPartition], ErrorCode]
+    topics: Iterable[Topic[int]], result: Callable[[TopicPartition], ErrorCode]
 ) -> list[AddPartitionsToTxnTopicResult]:
     return [
         AddPartitionsToTxnTopicResult(
@@ -393,7 +393,7 @@ def _topic_results(
     ]
 
 
-def _same_error(topics: Iterable[NamedPartitions], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
+def _same_error(topics: Iterable[Topic[int]], error: ErrorCode) -> list[AddPartitionsToTxnTopicResult]:
     return _topic_results(topics, lambda _: error)
 
 

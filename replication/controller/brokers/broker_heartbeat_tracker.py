@@ -10,27 +10,27 @@ NOT HERE The handling of heartbeats (`broker_heartbeats.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 
+from replication.cooperative_tasks import no_op
 from replication.timer_queue import Timer, TimerQueue
 
 _UNKNOWN_OFFSET = -1
 
 
+@dataclass(slots=True, eq=False)
 class BrokerHeartbeatState:
     """The state of one broker registration (Kafka: BrokerHeartbeatState)."""
 
-    __slots__ = ("deadline", "epoch", "metadata_offset", "registration_offset", "shutdown_offset")
-
-    def __init__(self, epoch: int, registration_offset: int) -> None:
-        self.epoch = epoch
-        self.registration_offset = registration_offset
-        """The offset of the registration record; a broker that has read it is caught up."""
-        self.metadata_offset = _UNKNOWN_OFFSET
-        """The metadata offset of the last heartbeat."""
-        self.shutdown_offset = _UNKNOWN_OFFSET
-        """The offset of the decision that started the controlled shutdown (Kafka: controlledShutdownOffset)."""
-        self.deadline: Timer | None = None
+    epoch: int
+    registration_offset: int
+    """The offset of the registration record; a broker that has read it is caught up."""
+    metadata_offset: int = _UNKNOWN_OFFSET
+    """The metadata offset of the last heartbeat."""
+    shutdown_offset: int = _UNKNOWN_OFFSET
+    """The offset of the decision that started the controlled shutdown (Kafka: controlledShutdownOffset)."""
+    deadline: Timer | None = None
 
     @property
     def is_shutting_down(self) -> bool:
@@ -54,7 +54,7 @@ class BrokerHeartbeatTracker:
         self._timers = timers
         self._timeout_ms = timeout_ms
         self._states: dict[int, BrokerHeartbeatState] = {}
-        self.on_session_expired: Callable[[int], None] | None = None
+        self.on_session_expired: Callable[[int], None] = no_op
         """Called with the broker id when a session expires."""
 
     def state_of(self, broker_id: int, epoch: int) -> BrokerHeartbeatState:
@@ -82,7 +82,7 @@ class BrokerHeartbeatTracker:
             state.deadline.cancel()
         if mono_ms is None:
             return state
-        on_timeout = partial(self._on_timeout, broker_id)
+        on_timeout = partial(self.on_session_expired, broker_id)
         state.deadline = self._timers.schedule(mono_ms + self._timeout_ms, on_timeout)
         return state
 
@@ -97,10 +97,6 @@ class BrokerHeartbeatTracker:
         """Whether a registration has a session."""
         state = self._states.get(broker_id)
         return state is not None and state.epoch == epoch and state.deadline is not None and state.deadline.is_pending
-
-    def _on_timeout(self, broker_id: int) -> None:
-        if self.on_session_expired is not None:
-            self.on_session_expired(broker_id)
 
     def lowest_metadata_offset(self, broker_ids: list[int]) -> int | None:
         """The lowest metadata offset of the given brokers; None if there is none."""

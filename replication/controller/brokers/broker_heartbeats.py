@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
+from typing import Any
 
 from protocol.errors import ErrorCode
 from protocol.messages.quorum import BrokerHeartbeatRequest, BrokerHeartbeatResponse
@@ -127,37 +128,27 @@ def _next_shutdown_state(
 
 def _transition_records(context: DecisionContext, broker: BrokerImage, after: BrokerControlState) -> list[Versioned]:
     if after is BrokerControlState.UNFENCED:
-        return unfence(context, broker)
+        return [_change(broker, fenced=-1), *broker_unfenced(context, broker.broker_id)]
     if after is BrokerControlState.CONTROLLED_SHUTDOWN:
         return _begin_controlled_shutdown(context, broker)
     if after is BrokerControlState.SHUTDOWN_NOW:
-        return [*controlled_shutdown(context, broker.broker_id), (_fence_record(broker), 0)]
+        return [*controlled_shutdown(context, broker.broker_id), _change(broker, fenced=1)]
     return fence(context, broker)
 
 
 def fence(context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
     """Fence a broker: it loses its leaderships and is hidden from clients."""
-    return [*broker_fenced(context, broker.broker_id), (_fence_record(broker), 0)]
+    return [*broker_fenced(context, broker.broker_id), _change(broker, fenced=1)]
 
 
-def _fence_record(broker: BrokerImage) -> BrokerRegistrationChangeRecord:
-    return BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=1)
-
-
-def unfence(context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
-    """Unfence a broker: clients see it, and it leads its leaderless partitions."""
-    change = BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, fenced=-1)
-    return [(change, 0), *broker_unfenced(context, broker.broker_id)]
+def _change(broker: BrokerImage, version: int = 0, **changed: Any) -> Versioned:
+    """The record, in this version, that changes fields of a registration."""
+    return BrokerRegistrationChangeRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch, **changed), version
 
 
 def _begin_controlled_shutdown(context: DecisionContext, broker: BrokerImage) -> list[Versioned]:
-    records: list[Versioned] = []
-    if not broker.is_shutting_down:
-        change = BrokerRegistrationChangeRecord(
-            broker_id=broker.broker_id, broker_epoch=broker.epoch, in_controlled_shutdown=1
-        )
-        records.append((change, 1))
-    return records + controlled_shutdown(context, broker.broker_id)
+    change = [] if broker.is_shutting_down else [_change(broker, 1, in_controlled_shutdown=1)]
+    return change + controlled_shutdown(context, broker.broker_id)
 
 
 def offline_directories(context: DecisionContext, broker: BrokerImage, offline: Sequence[bytes]) -> list[Versioned]:
@@ -168,12 +159,8 @@ def offline_directories(context: DecisionContext, broker: BrokerImage, offline: 
     records: list[Versioned] = []
     for directory in newly_offline:
         records += directory_offline(context, broker.broker_id, directory)
-    change = BrokerRegistrationChangeRecord(
-        broker_id=broker.broker_id,
-        broker_epoch=broker.epoch,
-        log_dirs=[directory for directory in broker.directories if directory not in offline],
-    )
-    return [*records, (change, 2)]
+    online = [directory for directory in broker.directories if directory not in offline]
+    return [*records, _change(broker, 2, log_dirs=online)]
 
 
 def cordoned_directories(broker: BrokerImage, directories: list[bytes]) -> list[Versioned]:
@@ -181,7 +168,4 @@ def cordoned_directories(broker: BrokerImage, directories: list[bytes]) -> list[
     known = broker.cordoned_directories
     if known is not None and set(known) == set(directories):
         return []
-    change = BrokerRegistrationChangeRecord(
-        broker_id=broker.broker_id, broker_epoch=broker.epoch, cordoned_log_dirs=directories
-    )
-    return [(change, 3)]
+    return [_change(broker, 3, cordoned_log_dirs=directories)]

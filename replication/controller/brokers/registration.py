@@ -42,11 +42,7 @@ def register(
 ) -> Decision[quorum.BrokerRegistrationResponse]:
     """Decide on a registration.
 
-    Args:
-        context: the inputs of decisions.
-        request: the broker's registration.
-        next_offset: the offset of the first record.
-        is_alive: whether the registered broker with this id has a session.
+    `next_offset`: the offset of the first record; `is_alive`: whether the registered broker with this id has a session.
 
     Raises:
         KafkaError: the registration is rejected.

@@ -24,6 +24,8 @@ from replication.state_machine import Decision
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 _HASHES = {1: hashlib.sha256, 2: hashlib.sha512}
 
+_Change = quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion
+
 
 def credentials_of(image: MetadataImage) -> dict[str, dict[int, UserScramCredentialRecord]]:
     """The credentials of each user, by mechanism."""
@@ -39,15 +41,15 @@ def alter_credentials(
 ) -> Decision[quotas_scram.AlterUserScramCredentialsResponse]:
     """Decide on the credentials of each user."""
     known = credentials_of(context.image)
-    wanted: list[quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion] = [
-        *request.deletions,
-        *request.upsertions,
-    ]
+    wanted: list[_Change] = [*request.deletions, *request.upsertions]
     outcomes: dict[str, Versioned | KafkaError] = {}
     for change in wanted:
         before = outcomes.get(change.name)
         if before is None:
-            outcomes[change.name] = _try_record(known.get(change.name, {}), change)
+            try:
+                outcomes[change.name] = _record(known.get(change.name, {}), change)
+            except KafkaError as error:
+                outcomes[change.name] = error
         elif not isinstance(before, KafkaError):
             message = "A user credential cannot be altered twice in the same request"
             outcomes[change.name] = KafkaError(ErrorCode.DUPLICATE_RESOURCE, message)
@@ -62,20 +64,7 @@ def _result(name: str, outcome: Versioned | KafkaError) -> quotas_scram.AlteredS
     return quotas_scram.AlteredScramUser(user=name, error_code=ErrorCode.NONE)
 
 
-def _try_record(
-    known: dict[int, UserScramCredentialRecord],
-    change: quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion,
-) -> Versioned | KafkaError:
-    try:
-        return _record(known, change)
-    except KafkaError as error:
-        return error
-
-
-def _record(
-    known: dict[int, UserScramCredentialRecord],
-    change: quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion,
-) -> Versioned:
+def _record(known: dict[int, UserScramCredentialRecord], change: _Change) -> Versioned:
     if not change.name:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Username must not be empty")
     if change.mechanism not in _HASHES:

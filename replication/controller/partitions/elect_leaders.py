@@ -20,7 +20,7 @@ from protocol.messages.cluster import (
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import leader_change
 from replication.metadata.feature_levels import partition_version
-from replication.metadata.image import NO_LEADER, MetadataImage, PartitionState
+from replication.metadata.image import NO_LEADER, MetadataImage
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
 
@@ -73,31 +73,20 @@ def _elect(
     state = topic.partitions.get(index)
     if state is None:
         return _result(index, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"No such partition as {name}-{index}")
-    if _is_not_needed(state, election_type):
+    is_preferred = election_type == PREFERRED
+    is_led = state.leader == state.replicas[0] if is_preferred else state.leader != NO_LEADER
+    if is_led:
         message = "Leader election not needed for topic partition."
         return _result(index, ErrorCode.ELECTION_NOT_NEEDED, message)
-    change = leader_change(
-        context, topic, index, state, prefers_first=election_type == PREFERRED, allows_unclean=election_type == UNCLEAN
-    )
+    change = leader_change(context, topic, index, state, prefers_first=is_preferred, allows_unclean=not is_preferred)
+    if change is None and is_preferred:
+        message = "The preferred leader was not available."
+        return _result(index, ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
     if change is None:
-        code = (
-            ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE
-            if election_type == PREFERRED
-            else ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE
-        )
-        return _result(index, code, _MESSAGES[code])
+        message = "Eligible topic partition leaders are not available."
+        return _result(index, ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
     records.append((change, partition_version(context.image.metadata_version)))
     return _result(index, ErrorCode.NONE, None)
-
-
-_MESSAGES = {
-    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "The preferred leader was not available.",
-    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Eligible topic partition leaders are not available.",
-}
-
-
-def _is_not_needed(state: PartitionState, election_type: int) -> bool:
-    return state.leader == state.replicas[0] if election_type == PREFERRED else state.leader != NO_LEADER
 
 
 def _result(index: int, code: ErrorCode, message: str | None) -> ElectionPartitionResult:

@@ -16,6 +16,7 @@ from functools import partial
 from protocol.messages.stored_records import PartitionChangeRecord
 from replication.controller.configs.configs import MIN_ISR, UNCLEAN_ELECTION, topic_config_value
 from replication.controller.decision_context import DecisionContext
+from replication.controller.partitions.assignments import default_log_dir
 from replication.controller.partitions.partition_changes import LeaderFilter, TopicRules, build_partition_change
 from replication.metadata.feature_levels import WITHOUT_EPOCH_PER_SHRINK, partition_version
 from replication.metadata.image import NO_LEADER, MetadataImage, PartitionState, TopicImage
@@ -32,6 +33,7 @@ def topic_rules(context: DecisionContext, topic: TopicImage) -> TopicRules:
         context.image.has_eligible_leaders,
         topic_config_value(context, topic.name, UNCLEAN_ELECTION) == "true",
         context.image.metadata_version < WITHOUT_EPOCH_PER_SHRINK,
+        new_log_dir=partial(default_log_dir, context.image),
     )
 
 
@@ -100,8 +102,7 @@ def broker_restarted(
     is_single_broker = context.image.brokers.keys() == {broker_id} == {context.node_id}
     drops_elr = not was_clean_shutdown and context.image.has_eligible_leaders
 
-    def is_kept(state: PartitionState) -> bool:
-        return _is_kept_over_restart(context, broker_id, state)
+    is_kept = partial(_is_kept_over_restart, context, broker_id)
 
     def is_affected(state: PartitionState) -> bool:
         if is_kept(state):

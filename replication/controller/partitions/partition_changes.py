@@ -20,13 +20,12 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from protocol.messages.stored_records import PartitionChangeRecord
-from replication.metadata.image import NO_LEADER, UNCHANGED_LEADER, PartitionState
+from replication.metadata.image import NO_LEADER, UNASSIGNED_DIRECTORY, UNCHANGED_LEADER, PartitionState
 
 RECOVERED = 0
 RECOVERING = 1
 
 LeaderFilter = Callable[[int], bool]
-DirectoryOf = Callable[[int], bytes]
 
 
 class TopicRules(NamedTuple):
@@ -38,6 +37,8 @@ class TopicRules(NamedTuple):
     has_epoch_per_shrink: bool = False
     prefers_first: bool = False
     """Whether the preferred replica is elected even if the current leader could stay."""
+    new_log_dir: Callable[[int], bytes] = lambda _: UNASSIGNED_DIRECTORY
+    """Returns the log directory for a new replica on a broker."""
 
 
 class TargetReplicas(NamedTuple):
@@ -59,21 +60,11 @@ def build_partition_change(
     unclean_shutdown_id: int = NO_LEADER,
     recovery_state: int | None = None,
     target: TargetReplicas | None = None,
-    directory_of: DirectoryOf | None = None,
 ) -> PartitionChangeRecord | None:
     """Return the record that applies a new ISR and elects a leader if needed; None if nothing changes.
 
-    Args:
-        topic_id: the topic id.
-        index: the partition index.
-        state: the current state.
-        isr: the new ISR; the current one for an election.
-        can_be_leader: whether a broker can lead this partition.
-        rules: the rules of the topic.
-        unclean_shutdown_id: a broker that may have lost records and is no eligible leader replica.
-        recovery_state: the recovery state that the leader reports.
-        target: the new replicas; None keeps the current ones.
-        directory_of: the log directory for a new replica on a broker; required with a target.
+    `isr` is the current one for an election; `unclean_shutdown_id`: a broker that may have lost records and is no eligible
+    leader replica; `recovery_state`: the one that the leader reports; `target`: None keeps the current replicas.
     """
     record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
     target, isr = _complete_reassignment(target or TargetReplicas(state.replicas, state.adding, state.removing), isr)
@@ -97,7 +88,7 @@ def build_partition_change(
             record.leader = leader
     if rules.has_eligible_leaders:
         _set_last_known_leader(record, state)
-    _set_replicas(record, state, target, directory_of)
+    _set_replicas(record, state, target, rules)
     if recovery_state is not None and recovery_state != state.leader_recovery_state:
         record.leader_recovery_state = recovery_state
     return None if record == PartitionChangeRecord(partition_id=index, topic_id=topic_id) else record
@@ -116,25 +107,18 @@ def _complete_reassignment(target: TargetReplicas, isr: tuple[int, ...]) -> tupl
 
 
 def _set_replicas(
-    record: PartitionChangeRecord, state: PartitionState, target: TargetReplicas, directory_of: DirectoryOf | None
+    record: PartitionChangeRecord, state: PartitionState, target: TargetReplicas, rules: TopicRules
 ) -> None:
     if target.replicas != state.replicas:
         record.replicas = list(target.replicas)
         if state.directories:
             known = dict(zip(state.replicas, state.directories, strict=True))
-            directories = [
-                known[replica] if replica in known else _directory(replica, directory_of) for replica in target.replicas
-            ]
+            directories = [known.get(replica) or rules.new_log_dir(replica) for replica in target.replicas]
             record.directories = directories if directories != list(state.directories) else None
     if target.removing != state.removing:
         record.removing_replicas = list(target.removing)
     if target.adding != state.adding:
         record.adding_replicas = list(target.adding)
-
-
-def _directory(replica: int, directory_of: DirectoryOf | None) -> bytes:
-    assert directory_of is not None, f"no directory for the new replica on broker {replica}"
-    return directory_of(replica)
 
 
 def _eligible_leaders(

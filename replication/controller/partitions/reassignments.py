@@ -16,11 +16,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import cluster, common
 from protocol.messages.stored_records import PartitionChangeRecord
 from replication.controller.decision_context import DecisionContext
-from replication.controller.partitions.assignments import (
-    default_log_dir,
-    invalid_assignment,
-    validate_manual_assignment,
-)
+from replication.controller.partitions.assignments import invalid_assignment, validate_manual_assignment
 from replication.controller.partitions.elections import can_lead, topic_rules
 from replication.controller.partitions.partition_changes import TargetReplicas, TopicRules, build_partition_change
 from replication.metadata.feature_levels import partition_version
@@ -39,9 +35,7 @@ def alter_reassignments(
     for topic in request.topics:
         results = []
         for wanted in topic.partitions:
-            result = cluster.ReassignablePartitionResponse(
-                partition_index=wanted.partition_index, error_code=ErrorCode.NONE
-            )
+            result = common.PartitionErrorMessage(partition_index=wanted.partition_index, error_code=ErrorCode.NONE)
             try:
                 change = _alter(context, topic.name, wanted, can_change_factor=request.allow_replication_factor_change)
             except KafkaError as error:
@@ -75,8 +69,9 @@ def _alter(
     if not can_change_factor and len(wanted.replicas) != before:
         message = f"The replication factor is changed from {before} to {len(wanted.replicas)}"
         raise KafkaError(ErrorCode.INVALID_REPLICATION_FACTOR, message)
-    rules = rules._replace(allows_unclean=False)
-    return _change(context.image, topic, index, state, state.isr, _target(state, tuple(wanted.replicas)), rules)
+    rules, target = rules._replace(allows_unclean=False), _target(state, tuple(wanted.replicas))
+    can_be_leader = can_lead(context.image, state)
+    return build_partition_change(topic.topic_id, index, state, state.isr, can_be_leader, rules, target=target)
 
 
 def _target(state: PartitionState, wanted: tuple[int, ...]) -> TargetReplicas:
@@ -99,28 +94,8 @@ def _cancel(
             f"Unable to revert partition assignment for {topic.name}:{index} because it would require an unclean "
             "leader election."
         )
-    return _change(image, topic, index, state, isr or replicas[:1], TargetReplicas(replicas), rules)
-
-
-def _change(
-    image: MetadataImage,
-    topic: TopicImage,
-    index: int,
-    state: PartitionState,
-    isr: tuple[int, ...],
-    target: TargetReplicas,
-    rules: TopicRules,
-) -> PartitionChangeRecord | None:
-    return build_partition_change(
-        topic.topic_id,
-        index,
-        state,
-        isr,
-        can_lead(image, state),
-        rules,
-        target=target,
-        directory_of=lambda broker_id: default_log_dir(image, broker_id),
-    )
+    isr, target, can_be_leader = isr or replicas[:1], TargetReplicas(replicas), can_lead(image, state)
+    return build_partition_change(topic.topic_id, index, state, isr, can_be_leader, rules, target=target)
 
 
 def list_reassignments(

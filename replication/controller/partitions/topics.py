@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cached_property
+from typing import TypeVar
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
@@ -36,6 +37,8 @@ MAX_RECORDS = 10_000
 METADATA_TOPIC = "__cluster_metadata"
 TOO_MANY_PARTITIONS = "Excessively large number of partitions per request."
 TOO_MANY_RECORDS = "Unable to perform excessively large batch operation."
+
+T = TypeVar("T", str, bytes)
 
 
 # ---- create ----------------------------------------------------------------------------------------------
@@ -179,9 +182,9 @@ def _not_created(name: str, error: KafkaError) -> admin.CreatableTopicResult:
     return admin.CreatableTopicResult(name=name, error_code=error.code, error_message=error.message)
 
 
-def _repeated(names: Iterable[str]) -> list[str]:
-    """The names that occur more than once."""
-    return [name for name, count in Counter(names).items() if count > 1]
+def _repeated(keys: Iterable[T]) -> list[T]:
+    """The names or ids that occur more than once."""
+    return [key for key, count in Counter(keys).items() if count > 1]
 
 
 # ---- delete ----------------------------------------------------------------------------------------------
@@ -191,9 +194,11 @@ def delete_topics(context: DecisionContext, request: admin.DeleteTopicsRequest) 
     """Decide on the deletion of topics, by name or id."""
     results: list[admin.DeletableTopicResult] = []
     records: list[Versioned] = []
-    names, ids = _repeated_topics(request.topics)
+    topics = request.topics
+    names = _repeated(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
+    ids = _repeated(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
     deleted_ids: set[bytes] = set()
-    for topic in request.topics:
+    for topic in topics:
         if topic.name in names or topic.topic_id in ids:
             continue
         try:
@@ -211,15 +216,6 @@ def delete_topics(context: DecisionContext, request: admin.DeleteTopicsRequest) 
     duplicate_id = KafkaError(ErrorCode.INVALID_REQUEST, "Duplicate topic id.")
     results += [_not_deleted(None, topic_id, duplicate_id) for topic_id in ids]
     return Decision(records, admin.DeleteTopicsResponse(responses=results))
-
-
-def _repeated_topics(topics: Iterable[admin.DeleteTopicState]) -> tuple[list[str], list[bytes]]:
-    named = Counter(topic.name for topic in topics if topic.name is not None and topic.topic_id == ZERO_UUID)
-    by_id = Counter(topic.topic_id for topic in topics if topic.name is None and topic.topic_id != ZERO_UUID)
-    return (
-        [name for name, count in named.items() if count > 1],
-        [topic_id for topic_id, count in by_id.items() if count > 1],
-    )
 
 
 def _topic_to_delete(image: MetadataImage, topic: admin.DeleteTopicState, deleted_ids: set[bytes]) -> TopicImage:

@@ -91,7 +91,7 @@ def records_count_before_they_are_durable(patch: MonkeyPatch) -> None:
 
 def fetch_epochs_are_not_compared(patch: MonkeyPatch) -> None:
     """The epoch of a follower's last record is ignored."""
-    patch.setattr(Partition, "_check_divergence", lambda _self, _position: None)
+    patch.setattr(Partition, "_check_divergence", lambda *_: None)
 
 
 # ---- followers -------------------------------------------------------------------------------------------

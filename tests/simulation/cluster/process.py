@@ -11,6 +11,7 @@ import itertools
 import math
 import threading
 from collections.abc import Callable, Iterator
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from broker.config.broker_config import BrokerConfig
@@ -20,6 +21,7 @@ from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.network.peer import Response
+from broker.node.kraft_runtime import RuntimeDependencies
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from broker.peers.assignments_manager import AssignmentsManager
@@ -236,8 +238,7 @@ class Process:
             log_dirs=[home.directory_id for home in self.log_manager.directories.values()],
             previous_broker_epoch=self.log_manager.previous_broker_epoch,
         )
-        periods_ms = map(config.number, ("broker.heartbeat.interval.ms", "initial.broker.registration.timeout.ms"))
-        self.lifecycle = lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, *periods_ms)
+        self.lifecycle = lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, config)
         lifecycle.on_failed = _fail
         lifecycle.on_active = self._on_active
         self._directories = AssignmentsManager(self.channel, lifecycle, self.log_manager, self.node_id)
@@ -246,11 +247,10 @@ class Process:
         ).submit
         self._fetchers = ReplicaFetcherManager(
             self._soon,
-            self.node_id,
-            lambda: lifecycle.epoch,
+            config,
+            lifecycle,
             [self._ask_leader],
             FollowerLog(self.replicas, self._worker),
-            config.fetch_settings(),
             self.timers,
             clock,
         )
@@ -262,17 +262,14 @@ class Process:
         self._offsets = ListOffsetsHandler(self.replicas, authorizer)
         self.publisher.on_image = self._on_image
         self.publisher.on_published = self._on_published
+        loop: Any = SimpleNamespace(call_soon=self._soon)
         self._scheduled_tasks = ScheduledTasks(
-            self._soon,
+            RuntimeDependencies(loop, self.disk, self._worker, self.timers, clock),
             config,
-            self.log_manager,
             self.replicas,
             self.publisher,
             MetadataSnapshots(self.disk, self._worker, self.metadata_log, config.snapshot_settings()),
             Compactor(self.replicas, [], config.cleaner_settings().resources, self.wall_ms),
-            self._worker,
-            self.timers,
-            clock,
         )
 
     # ------------------------------------------------------------ lifecycle

@@ -17,7 +17,8 @@ import broker.coordinators.offset_manager
 from broker.coordinators.classic.group_records import group_tombstone, read_group
 from broker.coordinators.consumer.reconciliation import build_current_assignment
 from broker.coordinators.offset_manager import OffsetMetadataManager
-from broker.coordinators.runtime.coordinator_runtime import Shard, StoredRecord
+from broker.coordinators.runtime.coordinator_runtime import Shard
+from broker.coordinators.runtime.stored_records import StoredRecord
 from broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
 from replication.completion import Completion, completed
 

@@ -99,7 +99,7 @@ def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
     def planted(self: Any, prepared: Any, wall_ms: int) -> Any:
         info = commit(self, prepared, wall_ms)
         if prepared.snapshot is not None:
-            self._snapshots.take(info.base_offset, self._producers.snapshot())
+            self._snapshots.write(info.base_offset, self._producers.snapshot())
         return info
 
     patch.setattr(AppendPipeline, "commit", planted)

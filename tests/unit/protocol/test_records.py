@@ -188,7 +188,7 @@ def test_batches_of_other_clients_are_read(name: str) -> None:
         assert [record.timestamp_ms for record in found] == [1357016400000 + index * 60_000 for index in range(5)]
         assert found[1].headers == (("trace", b"\0\1"), ("none", None))
     keyless = [index for index in range(5) if found[index].key is None]
-    assert scan(decompress(header.compression, data[61:], MAX), 5)[1] == keyless
+    assert scan(decompress(header.compression, data[61:], MAX), 5)[2] == keyless
 
 
 @pytest.mark.parametrize("codec", list(Compression))

@@ -54,7 +54,7 @@ def purgatory() -> Purgatory:
 
 
 def is_empty(purgatory: Purgatory) -> bool:
-    return len(purgatory) == 0 and purgatory.watched_keys == 0 and purgatory.drain() == 0
+    return len(purgatory) == 0 and len(purgatory._watchers) == 0 and purgatory.drain() == 0
 
 
 def test_a_woken_operation_is_retried_by_the_next_drain(purgatory):
@@ -155,7 +155,7 @@ def test_a_watcher_is_notified_of_every_change_at_once(purgatory):
     purgatory.wake("a")
     assert watcher.changes == ["a", "b"]
     purgatory.unwatch(watcher, "b")
-    assert purgatory.watched_keys == 0
+    assert len(purgatory._watchers) == 0
 
 
 def test_an_operation_without_keys_can_wake_itself(purgatory):

@@ -18,7 +18,7 @@ from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import EVERYTHING, SMALL, Engines
-from tests.support.segments import NOW_MS, append, batch, infos, region_bytes
+from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, sync_files
 
 MakeEngine = Callable[..., Engine]
 
@@ -72,7 +72,7 @@ def fill(engine: Engine, count: int, records: int = 1, *, size: int, step_ms: in
 
 def sync(engine: Engine) -> None:
     work = engine.collect_sync()
-    work.run()
+    sync_files(work)
     engine.mark_flushed(work.end_offset)
 
 
@@ -399,7 +399,7 @@ class TestBothEngines:
         work = engine.collect_sync()
         append(engine, batch(3, 3))
         disk.reset_counters()
-        work.run()
+        sync_files(work)
         assert disk.syncs
         assert (work.end_offset, engine.flushed_end_offset) == (3, 0)
         engine.mark_flushed(work.end_offset)
@@ -416,7 +416,7 @@ class TestBothEngines:
         append(engine, batch(3, 3))
         later = engine.collect_sync()
         for sync, flushed in ((work, 3), (later, 6)):
-            sync.run()
+            sync_files(sync)
             engine.mark_flushed(sync.end_offset)
             assert engine.flushed_end_offset == flushed
 

@@ -196,14 +196,8 @@ class _Run:
     def _round(self, ends: dict[TopicPartition, int]) -> bool:
         """Runs one round. Returns False if there is nothing to read."""
         topic = self.source.topic
-        positions = start_positions(
-            dict.fromkeys(ends, topic),
-            {TopicPartition(topic.name, int(number)): end for number, end in self.state.ends.items()},
-            {topic.name: self.state.topic_id},
-            self.source.starts(),
-            ends,
-            fail_on_data_loss=self.settings.fail_on_data_loss,
-        )
+        places, ids = dict.fromkeys(ends, topic), {topic.name: self.state.topic_id}
+        positions = start_positions(self.settings, places, self._ends(), ids, self.source.starts(), ends)
         spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
         if not spans:
             return False
@@ -273,8 +267,11 @@ class _Run:
     def _commit_progress(self) -> None:
         """Commits the offsets for the consumer group, which makes the lag visible."""
         if self.state.version:
-            ends = {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
-            self.source.publish_progress(self.settings.group or f"barnabas-aggregate-{self.state.id}", ends)
+            self.source.publish_progress(self.settings.group or f"barnabas-aggregate-{self.state.id}", self._ends())
+
+    def _ends(self) -> dict[TopicPartition, int]:
+        """The start offsets of the next round."""
+        return {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
 
     def _report_round(self, counts: Counter[str], behind: int, seconds: float) -> None:
         self.counts["rounds"] += 1

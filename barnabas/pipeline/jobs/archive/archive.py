@@ -187,14 +187,8 @@ class _Run:
 
     def _round(self, topics: dict[TopicPartition, Topic], ends: dict[TopicPartition, int]) -> bool:
         """Runs one round. Returns False if there is nothing to read and each partition is in the manifest."""
-        positions = start_positions(
-            topics,
-            self._manifest.ends(),
-            self._manifest.topic_ids(),
-            self.brokers.starts(topics),
-            ends,
-            fail_on_data_loss=self.settings.fail_on_data_loss,
-        )
+        read, ids = self._manifest.ends(), self._manifest.topic_ids()
+        positions = start_positions(self.settings, topics, read, ids, self.brokers.starts(topics), ends)
         self._commit_progress()
         interrupted_round = self._sink.interrupted_round(positions, self._manifest.next_sequence)
         spans = interrupted_round or plan_round(positions, ends, self.settings.max_offsets_per_trigger)

@@ -27,7 +27,7 @@ from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import SCHEMA_WITH_ERROR, contents_by_file, path_inside
 from barnabas.pipeline.spark.value_decoding import Decoding, decoded_fields, misdecoded
 from barnabas.pipeline.store.archive_reader import SCHEMA, complete_manifest, read_files
-from barnabas.pipeline.store.digests import digests
+from barnabas.pipeline.store.durable_files import digests
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Contents, DataFile, Manifest, topic_of
 

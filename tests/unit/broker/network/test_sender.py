@@ -13,7 +13,7 @@ import pytest
 from broker.network.sender import MAX_BYTES_PER_CALL, RegionEnded, Sender
 from protocol.codec import decode, encoder
 from protocol.framing import Part, frame_response
-from protocol.messages.produce_fetch import FetchableTopicResponse, FetchResponse, PartitionData
+from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
 from protocol.records import FileRegion
 
 TOPICS, PARTITIONS = 50, 20
@@ -66,9 +66,9 @@ class Chain(NamedTuple):
 
 def answer_of(records: dict[tuple[str, int], Any]) -> list[Part]:
     """The parts of an answer that gives these records, regions or bytes."""
-    topics: dict[str, FetchableTopicResponse] = {}
+    topics: dict[str, FetchTopic[PartitionData]] = {}
     for (name, index), some in records.items():
-        topic = topics.setdefault(name, FetchableTopicResponse(topic=name, partitions=[]))
+        topic = topics.setdefault(name, FetchTopic(topic=name, partitions=[]))
         topic.partitions.append(PartitionData(partition_index=index, error_code=0, high_watermark=9, records=some))
     answer = FetchResponse(responses=list(topics.values()))
     return frame_response(7, encoder(FetchResponse, VERSION)(answer), flexible_header=True)

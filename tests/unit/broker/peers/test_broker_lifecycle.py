@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker_config import BrokerConfig
 from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.controller_channel import ControllerChannel
 from protocol.errors import ErrorCode
@@ -37,7 +38,7 @@ class Rig:
             broker_id=OWN, cluster_id="cluster", incarnation_id=b"I" * 16, listeners=[], features=[], rack=None,
             log_dirs=[b"D" * 16],
         )  # fmt: skip
-        self.lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, INTERVAL_MS, TIMEOUT_MS)
+        self.lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, BrokerConfig({}))
         self.active = 0
         self.lifecycle.on_active = self._is_active
         self.failures: list[str] = []
@@ -91,7 +92,8 @@ class Rig:
 
 def image(epoch: int = -1, *, is_active: bool = False) -> Any:
     brokers = {} if epoch < 0 else {OWN: SimpleNamespace(epoch=epoch, is_active=is_active)}
-    return SimpleNamespace(brokers=brokers, metadata_version=30, features={"metadata.version": 30}, offset=40)
+    offset = 40 if brokers else 0
+    return SimpleNamespace(brokers=brokers, metadata_version=30, features={"metadata.version": 30}, offset=offset)
 
 
 @pytest.fixture
@@ -197,7 +199,21 @@ def test_heartbeats_are_sent_periodically_and_after_changes(rig: Rig) -> None:
 
 def test_a_stale_broker_epoch_registers_again(rig: Rig) -> None:
     rig.registered()
+    rig.beat()
+    rig.wait(INTERVAL_MS)
     rig.beat(error_code=ErrorCode.STALE_BROKER_EPOCH)
+    assert isinstance(rig.sent[0][1], quorum.BrokerRegistrationRequest)
+    rig.answer_registration(epoch=9)
+    rig.publish(epoch=9)
+    assert rig.beat().broker_epoch == 9
+
+
+def test_heartbeats_are_sent_when_an_earlier_process_registers_later(rig: Rig) -> None:
+    """A controller that pauses may read the request of the ended process after that of the new one."""
+    rig.register()
+    rig.answer_registration(epoch=7)
+    rig.publish(epoch=9)
+    assert rig.beat(error_code=ErrorCode.STALE_BROKER_EPOCH).broker_epoch == 7
     assert isinstance(rig.next()[1], quorum.BrokerRegistrationRequest)
 
 

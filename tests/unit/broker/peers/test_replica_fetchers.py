@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker_config import BrokerConfig
 from broker.peers.replica_fetchers import ReplicaFetcherManager
 from protocol.messages.produce_fetch import FetchRequest
 from replication.completion import Completion, completed
-from replication.partition.replica_fetcher import FetchSettings
 from replication.partition.replication_quota import ReplicationQuotaManager
 from replication.timer_queue import TimerQueue
 
@@ -42,9 +42,11 @@ class Rig:
             throttle=ReplicationQuotaManager("follower", OWN, lambda topic: {}),
         )
         clock: Any = SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0)
+        lifecycle: Any = SimpleNamespace(epoch=7)
+        config = BrokerConfig({"node.id": str(OWN)})
         connections = [self._connection(number) for number in range(CONNECTIONS)]
         self.fetchers = ReplicaFetcherManager(
-            self.turns.append, OWN, lambda: 7, connections, following, FetchSettings(), TimerQueue(), clock
+            self.turns.append, config, lifecycle, connections, following, TimerQueue(), clock
         )
 
     def _connection(self, number: int) -> Any:

@@ -14,7 +14,7 @@ PARENT, CHILD = "barnabas.tested", "barnabas.tested.child"
 def change(name: str, level: str | None) -> None:
     operation = AlterConfigOp.DELETE if level is None else AlterConfigOp.SET
     changes = [AlterableConfig(name=name, config_operation=operation, value=level)]
-    change_log_levels(1, "1", changes, validate_only=False)
+    change_log_levels(changes, validate_only=False)
 
 
 def test_records_below_a_loggers_level_are_not_logged() -> None:

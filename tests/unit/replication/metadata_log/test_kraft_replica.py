@@ -6,7 +6,7 @@ from typing import Any
 
 from replication.completion import completed
 from replication.metadata_log.kraft_replica import Dependencies, KRaftReplica
-from replication.raft.events import BecomeLeader
+from replication.raft.events import BecomeLeader, Signal
 from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
@@ -43,7 +43,7 @@ class Rig:
         for value in (-1, 0):
             log.append([Entry(effect.epoch, value)])
             log.flush(log.end.offset)
-            self.quorum.on_flushed()
+            self.quorum.step(Signal.LOG_FLUSHED)
         self.events.append("has begun")
 
     def on_leadership_lost(self) -> None:

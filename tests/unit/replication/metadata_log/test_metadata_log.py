@@ -192,7 +192,7 @@ def test_the_end_of_a_received_snapshot_is_durable(harness: ControllerHarness) -
     loaded: Completion[None] = Completion()
     loaded.then(lambda _: done.append(log.flushed_offset))
     data = snapshot_of(METADATA_VERSION, epoch=2)
-    work = log.snapshots.write_chunk(SnapshotName(49, 2), 0, data, is_last=True)
+    work = log.snapshots.write_chunks(SnapshotName(49, 2), 0, [data], is_last=True)
     work()
     log._start_at_snapshot(SnapshotName(49, 2), WALL_MS, loaded)
     assert done == [49]

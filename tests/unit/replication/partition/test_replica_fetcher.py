@@ -18,7 +18,7 @@ from replication.partition.replication_quota import ReplicationQuotaManager
 
 TOPIC = b"T" * 16
 BACKOFF_MS = FetchSettings().backoff_ms
-FIRST_FORGOTTEN = [produce_fetch.ForgottenTopic(topic_id=TOPIC, partitions=[0])]
+FIRST_FORGOTTEN = [produce_fetch.FetchTopic(topic_id=TOPIC, partitions=[0])]
 THROTTLED = {"follower.replication.throttled.replicas": "0:1,1:7"}
 
 
@@ -104,9 +104,7 @@ class Rig:
         self.respond(*partitions, **response)
 
     def respond(self, *partitions: PartitionData, code: ErrorCode = ErrorCode.NONE, session_id: int = 9) -> None:
-        topics = (
-            [produce_fetch.FetchableTopicResponse(topic_id=TOPIC, partitions=list(partitions))] if partitions else []
-        )
+        topics = [produce_fetch.FetchTopic(topic_id=TOPIC, partitions=list(partitions))] if partitions else []
         response = produce_fetch.FetchResponse(error_code=code, session_id=session_id, responses=topics)
         self.fetcher.on_response(response, self.now_ms, 0)
 

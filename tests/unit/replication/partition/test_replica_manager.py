@@ -9,12 +9,12 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored_records import ConfigRecord, PartitionRecord, TopicRecord
 from replication.metadata.image import ResourceType
-from replication.partition.partition import Reader
+from replication.partition.partition import Partition, Reader
 from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
 from storage.log.log_reader import LogReader
 from storage.log.log_validator import AppendOrigin
-from tests.support.logs import refused
+from tests.support.logs import NOW_MS, refused
 from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, read_regions
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
@@ -397,3 +397,15 @@ def test_a_deleted_log_is_in_no_reference_cycle(harness):
         assert remaining == []
     finally:
         gc.enable()
+
+
+def test_nothing_is_acknowledged_before_all_batches_of_a_request_are_written(harness, monkeypatch):
+    """An acknowledgement may start an append to a partition whose batch is prepared and not written."""
+    harness.replicas.append("t", 0, batch(), acks=1, wall_ms=NOW_MS)  # opens the log
+    steps = []
+    write, await_acks = harness.worker.write, Partition.await_acks
+    monkeypatch.setattr(harness.worker, "write", lambda *args: steps.append("write") or write(*args))
+    monkeypatch.setattr(Partition, "await_acks", lambda *args: steps.append("acks") or await_acks(*args))
+    appends = harness.replicas.append_all([("t", 0, batch()) for _ in range(65)], acks=1, wall_ms=NOW_MS)
+    assert [append.value.base_offset for append in appends] == list(range(1, 66))
+    assert steps == ["write"] * 2 + ["acks"] * 65

@@ -34,6 +34,14 @@ def test_the_high_watermark_does_not_decrease() -> None:
     assert progress.high_watermark == 5
 
 
+def test_the_leader_publishes_only_what_it_has_flushed() -> None:
+    progress = ReplicaProgress(ONE, epoch_start_offset=0, mono_ms=0)
+    for other in (TWO, THREE):
+        progress.on_fetch(other, 5, leader_end=5, mono_ms=1)
+    assert progress.update_high_watermark(VOTERS, 3)
+    assert progress.high_watermark == 3
+
+
 def test_a_leader_without_a_vote_does_not_count_itself() -> None:
     """It leads until its removal is committed (KIP-853)."""
     progress = ReplicaProgress(ONE, epoch_start_offset=0, mono_ms=0)

@@ -185,6 +185,13 @@ def test_after_a_clean_shutdown_no_file_is_opened(manager: LogManager, tmp_path:
     assert values_of(manager.logs["t", 3]) == [(0, "a"), (1, "b")]
 
 
+def test_a_run_that_was_not_registered_keeps_the_broker_epoch_of_the_run_before(tmp_path: Path) -> None:
+    """Otherwise the controller takes it for an unclean shutdown, and the broker is no eligible leader (KIP-966)."""
+    started(tmp_path).shutdown(broker_epoch=14)
+    started(tmp_path).shutdown(broker_epoch=-1)
+    assert started(tmp_path).previous_broker_epoch == 14
+
+
 def test_the_clean_shutdown_marker_is_deleted_durably_at_the_start(tmp_path: Path) -> None:
     started(tmp_path).shutdown()
 

@@ -71,7 +71,12 @@ def test_a_corrupt_checkpoint_raises_its_reason(tmp_path: Path, text: bytes, why
 
 
 @pytest.mark.parametrize(
-    "text", [b"version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A", b"version: 0\ntopic_id: no id, no id, no id, no id"]
+    "text",
+    [
+        b"version: 1\ntopic_id: uLkEB2t9R42XWGd6Vkop6A",
+        b"version: 0\ntopic_id: no id, no id, no id, no id",
+        b"version: 0\ntopic_id: uLkEB2t9R42XWGd6Vkop6H",  # a loss of power replaced the last byte
+    ],
 )
 def test_an_invalid_topic_id_is_rejected(tmp_path: Path, text: bytes) -> None:
     path = tmp_path / "partition.metadata"

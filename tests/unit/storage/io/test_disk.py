@@ -77,7 +77,7 @@ def test_every_path_operation_raises_storage_error(tmp_path: Path) -> None:
         lambda: disk.read(nowhere),
         lambda: disk.sync_dir(nowhere),
         lambda: disk.lock(nowhere),
-        lambda: disk.free_bytes(nowhere),
+        lambda: disk.space(nowhere),
         lambda: disk.replace_atomically(nowhere, b""),
     ):
         with pytest.raises(StorageError, match=r"^Cannot .*\.$") as caught:
@@ -123,7 +123,7 @@ def test_an_unreferenced_mapping_closes_its_descriptor(tmp_path: Path) -> None:
     gc.collect()
     assert disk.open_files == 1
     file.close()
-    assert file.is_closed
+    assert file.fileno() == -1
     assert disk.open_files == 0
 
 
@@ -198,9 +198,10 @@ def test_a_lock_is_refused_to_this_and_another_process(tmp_path: Path) -> None:
     assert other_process() == "locked"
 
 
-def test_free_bytes_and_sizes_are_reported(tmp_path: Path) -> None:
+def test_space_and_sizes_are_reported(tmp_path: Path) -> None:
     disk = Disk()
-    assert disk.free_bytes(f"{tmp_path}") > 0
+    total_bytes, usable_bytes = disk.space(f"{tmp_path}")
+    assert 0 < usable_bytes <= total_bytes
     disk.replace_atomically(f"{tmp_path}/f", b"12345")
     assert disk.size(f"{tmp_path}/f") == 5
     assert disk.modified_ms(f"{tmp_path}/f") > 1_700_000_000_000

@@ -14,7 +14,7 @@ from storage.io.disk_lookup import wait_for_disk
 from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.segments import NOW_MS, append, bases, batch, contents, filled, opened, read
+from tests.support.segments import NOW_MS, append, bases, batch, contents, filled, opened, read, sync_files
 
 SMALL = LogConfig(segment_bytes=10_000, index_interval_bytes=2000)
 
@@ -224,21 +224,21 @@ def test_a_sync_covers_the_active_log_and_finished_segments_with_their_indexes(t
     work = engine.collect_sync()
     assert work.end_offset == 5
     assert engine.flushed_end_offset == 0
-    work.run()
+    sync_files(work)
     engine.mark_flushed(5)
     assert synced(disk) == [".log"]
     assert engine.flushed_end_offset == 5
-    engine.collect_sync().run()
+    sync_files(engine.collect_sync())
     engine.mark_flushed(5)
     assert synced(disk) == []
     for number in range(5, 25):
         append(engine, batch(number, size=1000))
-    engine.collect_sync().run()
+    sync_files(engine.collect_sync())
     names = synced(disk)
     assert set(names) == {".log", ".index", ".timeindex", "10.log", "10.index", "10.timeindex", "20.log"}
     engine.mark_flushed(25)
     engine.roll(NOW_MS)
-    engine.collect_sync().run()
+    sync_files(engine.collect_sync())
     assert set(synced(disk)) == {"20.log", "20.index", "20.timeindex"}
 
 
@@ -253,13 +253,13 @@ def test_new_directory_entries_are_synced_once(tmp_path: Path, monkeypatch: pyte
 
     monkeypatch.setattr(disk, "open_directory", observed)
     engine = filled(tmp_path, 5, config=SMALL, disk=disk)
-    engine.collect_sync().run()
+    sync_files(engine.collect_sync())
     append(engine, batch(5, size=1000))
-    engine.collect_sync().run()
+    sync_files(engine.collect_sync())
     assert directories == [str(tmp_path)]
     for number in range(6, 12):
         append(engine, batch(number, size=1000))
-    engine.collect_sync().run()
+    sync_files(engine.collect_sync())
     assert directories == [str(tmp_path)] * 2
 
 
@@ -269,19 +269,19 @@ def test_sync_work_is_independent_of_later_changes(tmp_path: Path) -> None:
     for path in engine.trim(20):
         Path(path).unlink()
     (tmp_path / "t").rename(tmp_path / "t-delete")
-    work.run()
+    sync_files(work)
 
 
 def test_the_recovery_point_waits_for_the_indexes_of_finished_segments(tmp_path: Path) -> None:
     engine = filled(tmp_path, 10, config=SMALL)
     before_the_roll = engine.collect_sync()
     engine.roll(NOW_MS)
-    before_the_roll.run()
+    sync_files(before_the_roll)
     engine.mark_flushed(10)
     assert (engine.flushed_end_offset, engine.recovery_point) == (10, 0)
     work = engine.collect_sync()
     assert engine.recovery_point == 0
-    work.run()
+    sync_files(work)
     engine.mark_flushed(work.end_offset)
     assert engine.recovery_point == 10
 
@@ -301,7 +301,7 @@ def test_a_failed_sync_is_an_error_and_flushes_nothing(tmp_path: Path) -> None:
     engine = filled(tmp_path, 5, disk=disk)
     disk.fail_syncs = errno.EIO
     with pytest.raises(StorageError):
-        engine.collect_sync().run()
+        sync_files(engine.collect_sync())
     assert engine.flushed_end_offset == 0
 
 

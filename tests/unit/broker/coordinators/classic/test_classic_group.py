@@ -18,7 +18,7 @@ from broker.coordinators.classic.classic_group import (
 from broker.coordinators.classic.group_records import group_record, read_group
 from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
-from broker.coordinators.runtime.coordinator_runtime import encode_record
+from broker.coordinators.runtime.stored_records import encode_record
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetFetchRequest, OffsetFetchRequestGroup
 from tests.support import group_requests

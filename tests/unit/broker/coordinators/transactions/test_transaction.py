@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinators.runtime.coordinator_runtime import encode_record
+from broker.coordinators.runtime.stored_records import encode_record
 from broker.coordinators.transactions.transaction import (
     LAST_EPOCH,
     NO_PRODUCER_ID,

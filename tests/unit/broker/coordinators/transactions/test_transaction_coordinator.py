@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
-from broker.coordinators.runtime.coordinator_runtime import encode_record
 from broker.coordinators.runtime.java_compat import abs_hash
+from broker.coordinators.runtime.stored_records import encode_record
 from broker.coordinators.transactions.transaction import LAST_EPOCH, ProducerIdAndEpoch, State, new_transaction
 from broker.coordinators.transactions.transaction_coordinator import (
     TRANSACTIONS_TOPIC,

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from broker.config.broker_config import BrokerConfig
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.router import ConnectionInfo, RequestContext
@@ -30,7 +31,7 @@ class Stage:
     def __init__(self) -> None:
         self.timers = TimerQueue()
         self.image = MetadataImage("c")
-        topics = TopicHandlers(1, self, AllowAll(), deletion_enabled=True, timers=self.timers)
+        topics = TopicHandlers(self, AllowAll(), self.timers, BrokerConfig({}), validates_broker_configs=False)
         routes = (*topics.routes(), *ClusterHandlers(self, AllowAll(), self.timers).routes())
         self.handlers = {route.api_key: route.handler for route in routes}
         self.replies: list[Completion[Any]] = []

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from broker.config.broker_config import BrokerConfig
 from broker.handlers.admin.metadata import MAX_PARTITIONS_AT_ONCE, MetadataHandlers
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import AllowAll
@@ -24,10 +25,9 @@ def handlers_of(harness: ReplicaHarness, soon: CallSoon = run_inline) -> Metadat
         controller,
         AdvertisedEndpoints(SELF, frozenset()),
         AllowAll(),
-        auto_create=False,
-        internal_topics=lambda _: None,
-        partition_limit=100,
-        soon=soon,
+        BrokerConfig({"auto.create.topics.enable": "false", "max.request.partition.size.limit": "100"}),
+        lambda _: None,
+        soon,
     )
 
 

@@ -22,7 +22,7 @@ from broker.coordinators.classic.group_records import (
 from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.offset_manager import OffsetMetadataManager
-from broker.coordinators.runtime.coordinator_runtime import encode_record
+from broker.coordinators.runtime.stored_records import encode_record
 from protocol.codec import encode
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages.groups import (

@@ -106,7 +106,7 @@ def test_a_fetch_waits_for_min_bytes(harness):
     assert not answer.is_done
     harness.drain_purgatory()
     assert [offsets(fetched(answer, 0, index)) for index in (0, 1)] == [[0], [0]]
-    assert len(harness.purgatory) == harness.purgatory.watched_keys == 0
+    assert len(harness.purgatory) == len(harness.purgatory._watchers) == 0
 
 
 def test_min_bytes_of_zero_is_answered_at_once(harness):
@@ -126,7 +126,7 @@ def test_a_timeout_completes_with_the_available_records(harness):
     assert not answer.is_done
     harness.pass_time(1)
     assert offsets(fetched(answer)) == [0]
-    assert len(harness.purgatory) == harness.purgatory.watched_keys == len(harness.timers) == 0
+    assert len(harness.purgatory) == len(harness.purgatory._watchers) == len(harness.timers) == 0
 
 
 def test_lost_leadership_completes_a_waiting_fetch(harness):
@@ -177,9 +177,9 @@ def test_a_completed_transaction_wakes_a_read_committed_fetch(harness):
 
 def test_closed_connection_leaves_nothing_behind(harness):
     answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0})
-    assert (len(harness.purgatory), harness.purgatory.watched_keys) == (1, 2)
+    assert (len(harness.purgatory), len(harness.purgatory._watchers)) == (1, 2)
     answer.pending.cancel()
-    assert len(harness.purgatory) == harness.purgatory.watched_keys == len(harness.timers) == 0
+    assert len(harness.purgatory) == len(harness.purgatory._watchers) == len(harness.timers) == 0
     harness.load("t")
     harness.drain_purgatory()
     assert not answer.is_done

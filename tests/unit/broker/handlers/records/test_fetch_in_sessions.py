@@ -173,7 +173,7 @@ def test_a_session_with_an_unsent_id_is_closed_with_its_connection(harness):
     assert len(harness.sessions) == 1
     answer.pending.cancel()
     assert len(harness.sessions) == 0
-    assert harness.purgatory.watched_keys == 0
+    assert len(harness.purgatory._watchers) == 0
 
 
 def test_an_evicted_session_completes_its_waiting_request(harness):
@@ -183,7 +183,7 @@ def test_an_evicted_session_completes_its_waiting_request(harness):
     harness.sessions.remove(1001)
     harness.drain_purgatory()
     assert answer.is_done
-    assert harness.purgatory.watched_keys == 0
+    assert len(harness.purgatory._watchers) == 0
     assert client.fetch().message.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 

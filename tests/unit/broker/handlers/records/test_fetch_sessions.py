@@ -144,17 +144,17 @@ def test_a_change_between_requests_marks_the_partition_dirty(sessions, purgatory
 def test_a_sessionless_fetch_watches_only_while_waiting(sessions, purgatory):
     fetch_context = sessions.open(request(epoch=-1, partitions={"t": [0, 1]}), 12, 0, is_follower=False)
     assert isinstance(fetch_context, FetchContext)
-    assert purgatory.watched_keys == 0
+    assert len(purgatory._watchers) == 0
     fetch_context.watch_all()
-    assert purgatory.watched_keys == 2
+    assert len(purgatory._watchers) == 2
     fetch_context.unwatch_all()
-    assert purgatory.watched_keys == 0
+    assert len(purgatory._watchers) == 0
 
 
 def test_a_partition_is_watched_after_its_topic_name_is_known(sessions, purgatory):
     session = sessions.open(request_by_id(), 13, 0, is_follower=False)
     assert isinstance(session, FetchSession)
-    assert purgatory.watched_keys == 0
+    assert len(purgatory._watchers) == 0
     session.set_topic_name(session.partitions[ID, 0], "t")
     session.dirty.clear()
     purgatory.wake(state_key("t", 0))
@@ -245,7 +245,7 @@ def test_no_watches_are_left_after_random_requests(purgatory):
             for key in partition.watched
         }
         assert len(sessions) <= 5, f"seed {seed}"
-        assert purgatory.watched_keys == len(watched), f"seed {seed}"
+        assert len(purgatory._watchers) == len(watched), f"seed {seed}"
     for session in open_sessions:
         sessions.remove(session.session_id)
-    assert purgatory.watched_keys == 0, f"seed {seed}"
+    assert len(purgatory._watchers) == 0, f"seed {seed}"

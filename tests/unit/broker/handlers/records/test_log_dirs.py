@@ -77,7 +77,7 @@ def test_describing_log_dirs_does_not_open_logs(harness: ReplicaHarness) -> None
 
 def test_file_system_sizes_are_returned(harness: ReplicaHarness, tmp_path: Path) -> None:
     result = described(ask(harness))[0]
-    assert result.total_bytes == Disk().total_bytes(str(tmp_path))
+    assert result.total_bytes == Disk().space(str(tmp_path))[0]
     assert 0 < result.usable_bytes <= result.total_bytes
 
 
@@ -97,12 +97,12 @@ def test_a_failed_file_system_takes_its_directory_offline(
 ) -> None:
     first, _ = harness.log_manager.directories
 
-    def fail(self: Disk, path: str) -> int:
+    def fail(self: Disk, path: str) -> tuple[int, int]:
         if path == first:
-            raise StorageError("ask the free space of", path, OSError(5, "Input/output error"))
-        return 7
+            raise StorageError("ask the space of", path, OSError(5, "Input/output error"))
+        return 7, 7
 
-    monkeypatch.setattr(Disk, "free_bytes", fail)
+    monkeypatch.setattr(Disk, "space", fail)
     assert [result.error_code for result in described(ask(harness))] == [E.KAFKA_STORAGE_ERROR, E.NONE]
     assert list(harness.log_manager.offline) == [first]
 

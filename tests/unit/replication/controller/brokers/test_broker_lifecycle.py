@@ -12,6 +12,7 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
+from protocol.messages.quorum import BrokerHeartbeatRequest
 from protocol.messages.stored_records import BrokerFeature
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.brokers.registration import register
@@ -158,6 +159,26 @@ def test_an_expired_session_fences_and_a_heartbeat_unfences(harness: ControllerH
     assert harness.partition(topic_id).eligible_leaders == (2,)
     harness.heartbeat(epoch)
     assert harness.partition(topic_id)[1:4] == ((2,), 2, 2)
+
+
+def test_a_heartbeat_that_waits_for_a_slow_commit_keeps_the_session(harness: ControllerHarness) -> None:
+    """The broker sends the next heartbeat after the response to this one."""
+    epoch = harness.activate_broker()
+    harness.worker.is_held = True
+    harness.submit(registration(3))
+    heartbeat = BrokerHeartbeatRequest(
+        broker_id=2, broker_epoch=epoch, current_metadata_offset=2**40, want_fence=False, want_shut_down=False
+    )
+    response = harness.submit(heartbeat)
+    harness.wait(SESSION_MS - 1)
+    assert not response.is_done
+    harness.worker.let_sync()
+    assert response.is_done
+    harness.worker.is_held = False
+    harness.wait(SESSION_MS - 1)
+    assert not harness.image.brokers[2].is_fenced
+    harness.wait(1)
+    assert harness.image.brokers[2].is_fenced
 
 
 def test_the_last_unfenced_broker_is_not_fenced_on_request(harness: ControllerHarness) -> None:

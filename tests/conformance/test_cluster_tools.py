@@ -166,8 +166,9 @@ def plan(moves: dict[str, dict[int, list[int]]]) -> dict[str, Any]:
     return {"version": 1, "partitions": partitions}
 
 
-def is_in_sync(request: ToolRunner) -> bool:
-    code, text = request.run("kafka-topics --describe --under-replicated-partitions")
+def is_in_sync(unmasked: ToolRunner) -> bool:
+    """Every partition counts, also those that MASKS hides from the comparison: a leader election names them all."""
+    code, text = unmasked.run("kafka-topics --describe --under-replicated-partitions")
     return code == 0 and "Partition:" not in text
 
 
@@ -183,11 +184,12 @@ def test_every_tool_prints_what_it_prints_with_kafka(both: tuple[ApacheCluster, 
     folder = write_json(tmp_path, {name: plan(moves) for name, moves in FILES.items()})
     kafka_runner = ToolRunner(kafka, kafka.bootstrap, kafka.folder, folder, MASKS)
     our_runner = ToolRunner(kafka, ours.bootstrap, ours.folder, folder, MASKS)
+    unmasked = [ToolRunner(kafka, cluster.bootstrap, cluster.folder, folder) for cluster in (kafka, ours)]
     different = []
     for line in filter(None, LINES.splitlines()):
         word, _, number = line.partition(" ")
         if word == "settle":
-            until(lambda: is_in_sync(kafka_runner) and is_in_sync(our_runner), "all replicas are in sync")
+            until(lambda: all(map(is_in_sync, unmasked)), "all replicas are in sync")
         elif word == "stop":
             kafka.stop(int(number))
             ours.nodes[int(number)].stop()

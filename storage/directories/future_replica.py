@@ -4,8 +4,9 @@ FORMAT   `topic-partition.<32 hex digits>-future`, otherwise a normal partition 
          has an empty file `.complete` until it is renamed.
 RULES    1. The swap has three durable steps: mark the copy complete, rename the log's directory for
             deletion, rename the copy's. At any time one of the two is found, and only one is used.
-         2. After a crash, a complete copy without its log is renamed at the start (`finish_interrupted_moves`). Any other
-            copy is deleted, and the move starts again.
+         2. After a crash, a complete copy without its log is renamed at the start (`finish_interrupted_moves`). If a log
+            directory is offline, it may contain the log: the partition stays offline. Any other copy is deleted, and the
+            move starts again.
 NOT HERE Copying (replication/partition/log_dir_moves.py), the list of copies (log_manager.py).
 """
 
@@ -13,12 +14,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from storage.directories.partition_directory import create_partition_dir
 from storage.io.checkpoint_file import TopicPartition
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk
 from storage.log.log import Log
 
 FUTURE: Final = "-future"
@@ -47,23 +48,28 @@ def swap_in_future_log(disk: Disk, log: str, deleted_path: str, future: str, nam
     _rename_to_log(disk, future, name)
 
 
-def finish_interrupted_moves(disk: Disk, directory: str, directories: Iterable[str]) -> None:
-    """At the start, finish the moves into one directory that a crash interrupted (rule 2).
+def finish_interrupted_moves(disk: Disk, directory: str, names: Mapping[str, list[str]]) -> None:
+    """Finish the moves into a log directory that a crash interrupted (rule 2); `names` are the entries by log directory.
 
     The entries of all directories must be durable: a log's directory that reappears would duplicate its copy.
     """
-    complete = {
-        name: f"{key[0]}-{key[1]}"
-        for name in disk.listdir(directory)
-        if (key := parse_future_dir_name(name)) is not None and disk.exists(f"{directory}/{name}/{COMPLETE}")
-    }
-    try:
-        known = {name for path in directories for name in disk.listdir(path)} if complete else {}
-    except StorageError:
-        return  # an unreadable directory may contain the log; the next access reports the error
-    for future, name in complete.items():
-        if name not in known:
-            _rename_to_log(disk, f"{directory}/{future}", f"{directory}/{name}")
+    for copy, key in copies_without_log(disk, directory, names):
+        name = f"{key[0]}-{key[1]}"
+        _rename_to_log(disk, f"{directory}/{copy}", f"{directory}/{name}")
+        names[directory].remove(copy)
+        names[directory].append(name)
+
+
+def copies_without_log(
+    disk: Disk, directory: str, names: Mapping[str, list[str]]
+) -> Iterator[tuple[str, TopicPartition]]:
+    """Name and partition of each complete copy in a log directory whose log is in none of them; lazy."""
+    for name in list(names[directory]):
+        key = parse_future_dir_name(name)
+        if key is None or not disk.exists(f"{directory}/{name}/{COMPLETE}"):
+            continue
+        if not any(f"{key[0]}-{key[1]}" in others for others in names.values()):
+            yield name, key
 
 
 def _rename_to_log(disk: Disk, future: str, name: str) -> None:

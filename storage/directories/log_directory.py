@@ -53,7 +53,8 @@ class LogDirectory:
     """A log directory and its logs."""
 
     __slots__ = (
-        "_device_and_inode", "_disk", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "path",
+        "_device_and_inode", "_disk", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "names",
+        "path",
         "was_clean",
     )  # fmt: skip
 
@@ -62,6 +63,8 @@ class LogDirectory:
         self.path = path
         self.directory_id = directory_id
         self.logs: dict[TopicPartition, Log] = {}
+        self.names: list[str] = []
+        """The names of its entries, at the start."""
         self.was_clean = False
         """Whether the last shutdown was clean."""
         self.broker_epoch = NO_BROKER_EPOCH
@@ -76,6 +79,7 @@ class LogDirectory:
         self._take_marker()
         if not self.was_clean:
             self._disk.sync_dir(self.path)
+        self.names = self._disk.listdir(self.path)
 
     def _take_marker(self) -> None:
         disk, marker = self._disk, f"{self.path}/{CLEAN_SHUTDOWN}"

@@ -34,6 +34,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
 from storage.directories.future_replica import (
     FUTURE,
+    copies_without_log,
     create_future_log,
     finish_interrupted_moves,
     parse_future_dir_name,
@@ -164,13 +165,16 @@ class LogManager:
             raise next(iter(self.offline.values()))
 
     def _finish_moves(self, directory: LogDirectory) -> None:
-        if not self.offline:  # else the log may be in a failed directory
-            finish_interrupted_moves(self._disk, directory.path, self.directories)
+        names = {path: home.names for path, home in self.directories.items()}
+        if not self.offline:
+            finish_interrupted_moves(self._disk, directory.path, names)
+        for _, key in copies_without_log(self._disk, directory.path, names):
+            self._offline_logs[key] = None  # the log may be in a failed directory
 
     def _load(self, id_of: Callable[[str], bytes | None], directory: LogDirectory) -> None:
         path, disk = directory.path, self._disk
         checkpoints = directory.read_checkpoints()
-        for name in disk.listdir(path):
+        for name in directory.names:
             if name.endswith(DELETED):
                 self._deleted_dirs.append(_DeletedDirectory(0, False, path, [f"{path}/{name}"]))
             moved = parse_future_dir_name(name)
@@ -180,14 +184,9 @@ class LogManager:
             if key is None:
                 continue
             log = Log(
-                disk,
-                self.engine_factory,
-                path,
-                *key,
-                self._config,
-                checkpoint=checkpoints.get(key, Checkpoint()),
-                is_clean=directory.was_clean,
-            )
+                disk, self.engine_factory, path, *key, self._config,
+                checkpoint=checkpoints.get(key, Checkpoint()), is_clean=directory.was_clean,
+            )  # fmt: skip
             self._attach(log)
             directory.logs[key] = log
             other = self.logs.setdefault(key, log)

@@ -11,7 +11,7 @@ from protocol.errors import ErrorCode, KafkaError
 from storage.directories.future_replica import COMPLETE, FUTURE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.io.checkpoint_file import PARTITION_METADATA
-from storage.io.disk import StorageError
+from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import SMALL, TOPIC_ID, append, values_of
 from tests.unit.storage.directories.test_log_manager import OTHER, created, started, write_checkpoints
@@ -105,6 +105,26 @@ def test_a_move_is_not_finished_while_a_directory_is_missing(tmp_path: Path) -> 
     manager = started(tmp_path / "a", failed={f"{tmp_path}/b": failed})
     assert copy.exists()
     assert manager.logs == {}
+    here = manager.directories[f"{tmp_path}/a"].directory_id
+    with pytest.raises(StorageError, match=r"Cannot find the log of t-0: .*/b is offline"):
+        created(manager, is_new=False, directory_id=here)
+
+
+@pytest.mark.parametrize("reads", range(3))
+def test_a_move_is_finished_or_its_directory_is_offline_if_one_listing_fails(tmp_path: Path, reads: int) -> None:
+    """Otherwise the log would be created again, without records."""
+    complete_copy(tmp_path / "a")
+    disk = FaultyDisk()
+    listings = iter(range(100))
+
+    def listdir(path: str) -> list[str]:
+        if path == f"{tmp_path}/a" and next(listings) == reads:
+            raise StorageError("list", path, OSError(errno.EIO, "failed"))
+        return Disk.listdir(disk, path)
+
+    disk.listdir = listdir  # type: ignore[method-assign]
+    manager = started(tmp_path / "a", tmp_path / "b", disk=disk)
+    assert list(manager.offline) == [f"{tmp_path}/a"] or list(manager.logs) == [("t", 0)]
 
 
 def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_path: Path) -> None:

@@ -139,12 +139,15 @@ class LogDirectory:
 
         `in_background`: it may run at any time; otherwise it runs before the next operation.
         """
+        written = self.checkpoints.contents.get(FIRST_DIRTY, {})
         now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
         points, starts, watermarks, first_dirty = now.values()
         for key, log in self.logs.items():
             points[key], start_offset, watermarks[key], first_dirty_offset = overrides.get(key) or log.checkpoint
             if start_offset:
                 starts[key] = start_offset
+            if log.files.has_pending_ops:  # a compacted segment is perhaps not in place yet (segment_swap.py rule 2)
+                first_dirty_offset = min(first_dirty_offset, written.get(key, NEVER_CLEANED))
             if first_dirty_offset != NEVER_CLEANED:
                 first_dirty[key] = first_dirty_offset
         return self.checkpoints.update(now, in_background=in_background)

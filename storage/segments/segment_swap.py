@@ -3,7 +3,9 @@
 RULES    1. The new segment is written with the suffix `.cleaned`; all its files are renamed to `.swap`, then the replaced
             files to `.deleted`, then the new ones to their final names. After a crash directory_recovery.py finds either
             the old segments or all files of the new one.
-         2. The renames run later, possibly in a thread; the new segment is readable before. Names only advance
+         2. At the end the new names are durable: only then may the first dirty offset be checkpointed. With that offset and the
+            old segments, a tombstone would be removed as expired, and the records that it deletes would stay.
+         3. The renames run later, possibly in a thread; the new segment is readable before. Names only advance
             in the order of the suffixes, so a lookup in this order finds each file.
 NOT HERE Compaction (compaction/cleaner.py), recovery after a crash (directory_recovery.py).
 """
@@ -83,6 +85,7 @@ def swap_segments(
         steps.extend(partial(disk.rename, path + CLEANED, path + SWAP) for path in existing)
         steps.extend(partial(segment.mark_deleted, deleted_paths) for segment in old)
         steps.extend(partial(disk.rename, path + SWAP, path) for path in existing)
+        steps.append(partial(disk.sync_dir, directory))
 
     def op() -> None:
         names()

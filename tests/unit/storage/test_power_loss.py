@@ -21,6 +21,7 @@ from storage.io.checkpoint_file import PARTITION_METADATA, RECOVERY_POINTS
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
+from storage.log.log_offsets import NEVER_CLEANED
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.file_system import FileSystem
 from tests.simulation.simulated_disk import ProcessEnded, SimulatedDisk
@@ -275,6 +276,26 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
     machine.checkpoint()
     log = machine.lose_power() and machine.log()
     assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 3) == (NOW_MS + 3, 3, 0)
+
+
+@pytest.mark.parametrize(("is_renamed", "outcome"), [(False, (NEVER_CLEANED, [0, 1, 2])), (True, (2, [1, 2]))])
+def test_the_first_dirty_offset_is_not_durable_before_the_compacted_segment(
+    *, is_renamed: bool, outcome: tuple[int, list[int]]
+) -> None:
+    """Otherwise, with an old segment, an expired tombstone would be removed and the record that it deletes would stay."""
+    machine = Machine(journals=False)
+    log = machine.log(config=replace(COMPACTED, segment_bytes=100_000))
+    for value in ("old", "new"):
+        put(log, ("k", value), timestamp_ms=NOW_MS)
+    log.open().roll(NOW_MS)
+    put(log, ("last", "v"), timestamp_ms=NOW_MS)
+    flush(log)
+    waiting: list[Any] = []
+    log.files.submit = log.files.submit if is_renamed else waiting.append
+    compact(log, NOW_MS, disk=machine.disk)
+    machine.checkpoint()
+    log = machine.lose_power() and machine.log()
+    assert (log.offsets.first_dirty_offset, bases(log)) == outcome
 
 
 def test_a_clean_shutdown_makes_indexes_durable(machine: Machine) -> None:

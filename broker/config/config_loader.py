@@ -16,6 +16,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
 from broker.config.ignored_configs import IGNORED
+from broker.config.security_configs import find_unenforced
 from storage.config.config_def import BadSetting, parse
 
 _log = logging.getLogger("barnabas.config")
@@ -65,7 +66,7 @@ def load_config(
             f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *controller_listeners])})
-    error = find_listener_error(config) or find_conflict(config)
+    error = find_listener_error(config) or find_unenforced(config) or find_conflict(config)
     if error is not None:
         raise ConfigError(error)
     return config

@@ -4,6 +4,7 @@ RULES    1. Names and messages are those of Apache Kafka 4.3, except for setting
             static here.
          2. Some names of `ignored_configs.py` are dynamic too: they are accepted and described, without effect.
          3. An unknown name or value in the metadata is ignored with one log line: another release may have written it.
+         4. A security setting that is not enforced is refused, as at startup.
 NOT HERE Storing changes (`replication/controller/configs/configs.py`), applying them (`dynamic_config_applier.py`).
 """
 
@@ -16,6 +17,7 @@ from broker.config import ignored_configs
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict
+from broker.config.security_configs import find_unenforced_value
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 
@@ -107,6 +109,10 @@ def apply_dynamic_configs(config: BrokerConfig, changed: Mapping[str, str]) -> B
 def _is_known(name: str, text: str) -> bool:
     if name not in DYNAMIC:
         _log.warning("ignoring the dynamic setting %s: it is unknown or not dynamic", name)
+        return False
+    unenforced = find_unenforced_value({name: text})
+    if unenforced is not None:
+        _log.warning("ignoring a dynamic setting: %s", unenforced)
         return False
     setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name)
     try:

@@ -94,6 +94,12 @@ def test_an_unusable_directory_is_one_sentence_and_unchanged(
         ("data", ["--set", "nonsense"], "name=value"),
         ("data", ["--config", "nowhere.properties"], "nowhere.properties"),
         ("data", ["--listen", "nonsense"], "NAME://host:port"),
+        ("data", ["--set", "listener.security.protocol.map=PLAINTEXT:SSL"], "listener PLAINTEXT has the protocol SSL"),
+        (
+            "data",
+            ["--set", "security.providers=x"],
+            "security.providers is not enforced by this broker: remove the setting",
+        ),
     ],
 )
 def test_impossible_directories_and_invalid_settings_are_one_sentence(

@@ -267,6 +267,17 @@ ALTER = [
         ours=[("1", INVALID_REQUEST, _TOO_MANY_THREADS)],
         why="the rest of the sentence is about Java classes",
     ),
+    *(
+        _alter(
+            resource(BROKER, node, (name, SET, "5")),
+            answer=[(node, NONE, None)],
+            ours=[
+                (node, INVALID_REQUEST, f"{name} is not enforced by this broker: remove the setting (docs/security.md)")
+            ],
+            why="a limit that is not enforced is refused (docs/security.md)",
+        )
+        for node, name in (("", "max.connection.creation.rate"), ("1", "listener.name.plaintext.max.connections"))
+    ),
     _of(BROKER, "1", ("min.insync.replicas", SET, "1"), message=_CANNOT_ALTER),
     _of(BROKER, "", ("min.insync.replicas", DELETE_SETTING, None), message=_CANNOT_REMOVE),
     *_GROUPS,

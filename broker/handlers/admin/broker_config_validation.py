@@ -13,6 +13,7 @@ from collections.abc import Iterable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import PER_BROKER, DynamicBrokerConfig
+from broker.config.security_configs import find_unenforced_value
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import AlterableConfig, AlterConfigsResource, ReplacedConfigsResource
 from replication.controller.configs.config_changes import (
@@ -61,6 +62,9 @@ class BrokerConfigValidator:
         if not name:
             sentence = "Cannot update these configs at default cluster level, broker id must be specified"
             _reject(sentence, filter(PER_BROKER.__contains__, updated))
+        unenforced = find_unenforced_value({key: value for key, value in changes.items() if value is not None})
+        if unenforced is not None:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, unenforced)
         self._check_together(image, name, changes)
 
     def _check_together(self, image: MetadataImage, name: str, changes: Mapping[str, str | None]) -> None:

@@ -1,0 +1,100 @@
+"""Security settings without an effect are refused (broker/config/security_configs.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config.broker_config import ConfigError
+from broker.config.config_loader import load_config
+from broker.config.dynamic_configs import apply_dynamic_configs
+from broker.config.ignored_configs import IGNORED
+from broker.config.security_configs import find_unenforced_value
+
+MAP = "listener.security.protocol.map"
+CLIENTS = "PLAINTEXT://:9092"
+LOOPBACK = {"listeners": CLIENTS}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"listeners": "SSL://:9093"}, "listener SSL has the protocol SSL, but this broker has only PLAINTEXT: replace"),
+        ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl has the protocol SASL_SSL"),
+        (
+            {"listeners": f"{CLIENTS},External://:9093", MAP: "PLAINTEXT:PLAINTEXT, external : sasl_plaintext"},
+            f"External has the protocol SASL_PLAINTEXT, but this broker has only PLAINTEXT: map it with {MAP}=External:",
+        ),
+        (
+            {"listeners": f"{CLIENTS},CONTROLLER://:9093", MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"},
+            "listener CONTROLLER has the protocol SSL",
+        ),
+        (
+            {
+                "process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093", "listeners": CLIENTS,
+                MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+            },
+            "listener CONTROLLER has the protocol SSL",
+        ),
+        ({"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OTU:SSL"}, "No security protocol defined for"),
+        ({"listeners": CLIENTS, MAP: "PLAINTEXT:TLS"}, "'PLAINTEXT:TLS' is not of the form LISTENER:PROTOCOL"),
+        ({"security.inter.broker.protocol": "SASL_SSL"}, "security.inter.broker.protocol is not enforced by this broker: "),
+        ({"authorizer.class.name": "org.example.Own"}, "authorizer.class.name is not enforced"),
+        ({"principal.builder.class": "org.example.Own"}, "principal.builder.class is not enforced"),
+        ({"listener.name.plaintext.principal.builder.class": "org.example.Own"}, "listener.name.plaintext.principal."),
+        ({"listener.name.plaintext.max.connections": "10"}, "listener.name.plaintext.max.connections is not enforced"),
+        ({"client.quota.callback.class": "org.example.Own"}, "client.quota.callback.class is not enforced"),
+        ({"create.topic.policy.class.name": "org.example.Own"}, "create.topic.policy.class.name is not enforced"),
+        ({"alter.config.policy.class.name": "org.example.Own"}, "alter.config.policy.class.name is not enforced"),
+        ({"security.providers": "org.example.Own"}, "security.providers is not enforced"),
+        ({"delegation.token.secret.key": "secret"}, "delegation.token.secret.key is not enforced"),
+        ({"max.connections.per.ip.overrides": "10.0.0.1:5"}, "max.connections.per.ip.overrides is not enforced"),
+        ({"max.connection.creation.rate": "10"}, "max.connection.creation.rate is not enforced"),
+    ],
+)  # fmt: skip
+def test_what_is_not_enforced_is_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(None, LOOPBACK | settings)
+    assert words in str(refusal.value)
+
+
+def test_a_refusal_shows_no_secret() -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(None, LOOPBACK | {"delegation.token.secret.key": "hunter2"})
+    assert "hunter2" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {MAP: "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"},
+        {"listeners": "SSL://:9092", MAP: "SSL:PLAINTEXT"},
+        {"listeners": f"{CLIENTS},EXTERNAL://:9093"},
+        {
+            "ssl.keystore.location": "/k",
+            "ssl.client.auth": "required",
+            "listener.name.external.ssl.client.auth": "required",
+        },
+        {
+            "sasl.enabled.mechanisms": "PLAIN",
+            "listener.name.plaintext.plain.sasl.jaas.config": "x",
+            "sasl.jaas.config": "x",
+        },
+        {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "false", "early.start.listeners": ""},
+        {"connections.max.reauth.ms": "1000", "password.encoder.secret": "x"},
+        {"authorizer.class.name": "", "security.inter.broker.protocol": "PLAINTEXT", "client.quota.callback.class": ""},
+    ],
+)
+def test_what_restricts_nobody_in_kafka_is_accepted(settings: dict[str, str]) -> None:
+    load_config(None, LOOPBACK | settings)
+
+
+def test_no_default_is_refused() -> None:
+    defaults = {name: setting.default for name, setting in IGNORED.items() if setting.default is not None}
+    assert find_unenforced_value(defaults) is None
+
+
+def test_a_dynamic_setting_that_is_not_enforced_is_ignored_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
+    config = load_config(None, LOOPBACK)
+    changed = apply_dynamic_configs(config, {"max.connection.creation.rate": "5", "max.connections": "7"})
+    assert (changed.given.get("max.connection.creation.rate"), changed.number("max.connections")) == (None, 7)
+    assert "max.connection.creation.rate is not enforced" in caplog.text

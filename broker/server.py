@@ -61,6 +61,7 @@ from broker.process.resource_limits import (
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
+from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
 from protocol.errors import KafkaError
@@ -234,9 +235,8 @@ class Server:
         endpoint = self._config.metrics_listener
         if endpoint is not None:
             try:
-                self._metrics_page = MetricsPage(
-                    (endpoint.host, endpoint.port), self._client_metrics, self._clock.mono_ms
-                )
+                sources = (LoopMetrics(self._watchdog.stalls), self._client_metrics)
+                self._metrics_page = MetricsPage((endpoint.host, endpoint.port), sources, self._clock.mono_ms)
             except OSError as error:
                 raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None
 

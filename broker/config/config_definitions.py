@@ -30,8 +30,8 @@ _OWN: dict[str, Setting] = {
                 "Most log files, mappings included, that are open at the same time; the least recently used ones are "
                 "closed. -1: half of the descriptor limit (ulimit -n). Apache Kafka has no such setting."),
         Setting("barnabas.metrics.listener", Kind.STRING, "", None,
-                "Listener of the page with the metrics that clients report (KIP-714), for Prometheus and browsers, such "
-                "as HTTP://127.0.0.1:9464; empty: no page. Apache Kafka has no such setting."),
+                "Listener of the page with the metrics of the event loop and those that clients report (KIP-714), for "
+                "Prometheus and browsers, such as HTTP://127.0.0.1:9464; empty: no page. Apache Kafka has no such setting."),
         Setting("barnabas.replica.selector.memory.ratio", Kind.DOUBLE, "0.4", between(0, 1),
                 "With replica.selector.class=barnabas.BacklogReplicaSelector: consumers read from a follower "
                 "what is further back than this share of the memory. Apache Kafka has no such setting."),

@@ -1,10 +1,10 @@
-"""A page in Prometheus' text format over HTTP, with the metrics that clients reported.
+"""A page in Prometheus' text format over HTTP: the metrics of the event loop, and those that clients reported.
 
 RULES    1. It listens on `barnabas.metrics.listener`; without it there is no page. It has no authentication.
          2. One request per connection, with limits on size and time; one metric name per iteration of the loop.
          3. Names become Prometheus names: other characters than letters, digits and colons become "_", and counters end in
             _total.
-NOT HERE The numbers (`received.py`).
+NOT HERE The numbers (`loop_metrics.py`, `received.py`).
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import asyncio
 import logging
 import re
 import socket
-from collections.abc import Callable, Iterable
-from typing import Final
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol
 
-from broker.telemetry.received import ClientMetricsStore, Sample
+from broker.telemetry.received import Sample
 
 _log = logging.getLogger("barnabas.telemetry")
 
@@ -29,17 +29,27 @@ _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _TYPE: Final = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
 
 
+class MetricsSource(Protocol):
+    """Metrics by name."""
+
+    def names(self, now_ms: int, /) -> list[str]:
+        """The metric names known now."""
+
+    def numbers(self, name: str, /) -> list[Sample]:
+        """The samples of a name."""
+
+
 class MetricsPage:
-    """The HTTP server of the page.
+    """The HTTP server of the page, which lists the metrics of its sources in order.
 
     Raises:
         OSError: the address is in use or not local.
     """
 
-    def __init__(self, address: tuple[str, int], received: ClientMetricsStore, mono_ms: Callable[[], int]) -> None:
+    def __init__(self, address: tuple[str, int], sources: Sequence[MetricsSource], mono_ms: Callable[[], int]) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family)
-        self._received = received
+        self._sources = sources
         self._mono_ms = mono_ms
         self._server: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
@@ -57,7 +67,7 @@ class MetricsPage:
 
     async def _serve(self) -> None:
         self._server = await asyncio.start_server(self._answer, sock=self._socket, limit=_MAX_REQUEST_BYTES)
-        _log.info("client metrics are at http://%s:%d/metrics", *self.address)
+        _log.info("metrics are at http://%s:%d/metrics", *self.address)
 
     def close(self) -> None:
         """Stops listening."""
@@ -86,10 +96,11 @@ class MetricsPage:
             await writer.drain()
             return
         writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{_TYPE}\r\n".encode())
-        for name in self._received.names(self._mono_ms()):
-            writer.write(prometheus_lines(name, self._received.numbers(name)).encode())
-            await writer.drain()
-            await asyncio.sleep(0)
+        for source in self._sources:
+            for name in source.names(self._mono_ms()):
+                writer.write(prometheus_lines(name, source.numbers(name)).encode())
+                await writer.drain()
+                await asyncio.sleep(0)
 
 
 def prometheus_lines(name: str, numbers: Iterable[Sample]) -> str:

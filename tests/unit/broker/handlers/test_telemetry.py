@@ -229,7 +229,7 @@ def test_the_page_is_in_prometheus_format() -> None:
 
 
 async def answer(kept: ClientMetricsStore, question: bytes) -> bytes:
-    page = MetricsPage(("127.0.0.1", 0), kept, lambda: 0)
+    page = MetricsPage(("127.0.0.1", 0), [kept], lambda: 0)
     page.start(asyncio.get_running_loop())
     reader, writer = await asyncio.open_connection(*page.address)
     writer.write(question)

@@ -1,0 +1,51 @@
+"""How busy the event loop is, as counters: the share of a period in which one of them grew is its rate.
+
+RULES    1. Nothing is measured while requests are handled: the kernel counts, and the counters are read when the page is
+            requested, on the loop's own thread.
+         2. The loop is busy while its thread has a CPU or waits for one. Other waits inside a callback (a disk, the
+            interpreter lock) are not included; those of more than 20 ms are stalls (`process/watchdog.py`).
+NOT HERE What the values mean for an operator: docs/multicore.md.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Final
+
+from broker.process.watchdog import StallLog
+from broker.telemetry.received import Sample
+
+CPU: Final = "barnabas.event.loop.cpu.seconds"
+CPU_WAIT: Final = "barnabas.event.loop.cpu.wait.seconds"
+STALLS: Final = "barnabas.event.loop.stalls"
+STALL_SECONDS: Final = "barnabas.event.loop.stall.seconds"
+PROCESS_CPU: Final = "process.cpu.seconds"
+"""All threads; Prometheus' usual name."""
+_SCHEDSTAT: Final = Path("/proc/thread-self/schedstat")
+"""Nanoseconds on a CPU, nanoseconds runnable without one, time slices (Linux, Documentation/scheduler/sched-stats.rst)."""
+
+
+class LoopMetrics:
+    """The counters of the event loop, for the metrics page. Read them on the loop."""
+
+    def __init__(self, stalls: StallLog, schedstat: Path = _SCHEDSTAT) -> None:
+        self._stalls = stalls
+        self._schedstat = schedstat
+
+    def names(self, _now_ms: int) -> list[str]:
+        """The metrics of this system: not every one counts the time without a CPU."""
+        return [CPU, *([CPU_WAIT] if self._schedstat.exists() else []), STALLS, STALL_SECONDS, PROCESS_CPU]
+
+    def numbers(self, name: str) -> list[Sample]:
+        """The current value of a counter."""
+        return [Sample((), self._value(name), is_counter=True)]
+
+    def _value(self, name: str) -> float:
+        if name == CPU:
+            return time.thread_time()
+        if name == CPU_WAIT:
+            return int(self._schedstat.read_text().split()[1]) / 1e9
+        if name == PROCESS_CPU:
+            return time.process_time()
+        return float(self._stalls.count) if name == STALLS else self._stalls.seconds

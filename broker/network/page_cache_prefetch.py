@@ -22,7 +22,7 @@ from weakref import ref
 from protocol.records import FileRegion
 from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult
-from storage.io.disk import File, StorageError
+from storage.io.disk import Buffer, File, StorageError
 
 _log = logging.getLogger("barnabas.network")
 
@@ -84,6 +84,17 @@ class ReadAhead:
             return file.is_resident(region.position + skip, min(limit, region.length - skip))
         except StorageError:
             return False  # the reader thread gets the same error and reports it
+
+    @staticmethod
+    def read_cached(region: FileRegion) -> Buffer | None:
+        """The bytes of a region; None if they cannot be read without waiting for the disk."""
+        file = region.file
+        if not isinstance(file, File):
+            return None
+        try:
+            return file.pread_if_resident(region.length, region.position)
+        except StorageError:
+            return None  # the reader thread gets the same error and reports it
 
     def prefetch(self, region: FileRegion, skip: int) -> Completion[bytes | None]:
         """Reads the piece that starts `skip` bytes into a region, and the piece after it (rule 2).

@@ -2,10 +2,14 @@
 
 RULES    1. Parts are sent in order: header bytes, file region, header bytes, file region, …
          2. One call sends at most `MAX_BYTES_PER_CALL`, so that one fast reader does not starve the other connections.
-         3. Unsent parts cost the memory of their header bytes and one file reference; a region is never read into memory.
+         3. A region is sent with sendfile and never read into memory. The exception: if several regions are unsent, those of
+            at most `COPIED_REGION_BYTES` in the page cache are read and sent together with the parts around them,
+            `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md). Unsent parts cost the memory
+            of one such call and one file reference per region.
          4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
+         6. A short write means that the socket is full: the rest waits until it is writable.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -19,8 +23,12 @@ from protocol.framing import Part
 from protocol.records import FileRegion
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
-_BUFFERS_PER_CALL = 64
-_SMALL_BYTES = 4096
+COPIED_REGION_BYTES = 32 * 1024
+COPIED_BYTES_PER_CALL = 128 * 1024
+_PARTS_WITH_ONE_REGION = 3
+_BUFFERS_PER_CALL = 256
+_HELD_RESPONSES = 64
+_HELD_RESPONSE_BYTES = 4096
 
 
 class RegionEnded(Exception):
@@ -39,7 +47,7 @@ class Sender:
         self.uncached: tuple[FileRegion, int] | None = None
         """The region to read from disk before more is sent, and the offset in it."""
         self._parts: deque[Part] = deque()
-        self._skip = 0  # bytes of the first part that are sent
+        self._skip = 0  # bytes of the first part that are sent, if it is a region
         self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
         self.is_holding = False
 
@@ -54,15 +62,14 @@ class Sender:
             (part,) = parts
             if isinstance(part, FileRegion):
                 pass
-            elif self.is_holding and len(part) <= _SMALL_BYTES and len(self._parts) < _BUFFERS_PER_CALL:
+            elif self.is_holding and len(part) <= _HELD_RESPONSE_BYTES and len(self._parts) < _HELD_RESPONSES:
                 self._parts.append(part)
                 return True
             elif not self._parts:
                 sent = self._transport.send(part, more=False) or 0
                 if sent == len(part):
                     return True
-                self._skip = sent
-                self._parts.append(part)
+                self._parts.append(memoryview(part)[sent:])
                 return False
         self._parts.extend(parts)
         return self.resume()
@@ -77,29 +84,77 @@ class Sender:
         if self.uncached is not None:
             return False
         budget = MAX_BYTES_PER_CALL
-        parts = self._parts
-        while parts and budget > 0:
-            part = parts[0]
-            if isinstance(part, FileRegion):
-                limit = budget
-                if self._read_ahead is not None:
-                    limit = self._sendable_bytes(self._read_ahead, part, budget)
-                    if not limit:
-                        self.uncached = part, self._skip
-                        return False
-                sent = self._transport.send_file(part, self._skip, limit)
-                if sent == 0 and part.length > self._skip:
-                    raise RegionEnded("a log file ended before the region that was being sent")
-            else:
-                sent = self._send_buffers()
+        while self._parts and budget > 0:
+            buffers = self._take_buffers()
+            sent = self._send_buffers(buffers) if buffers else self._send_region(budget)
             if sent is None:
                 return False
             budget -= sent
-            self._advance(sent)
-        return not parts
+        return not self._parts
 
-    def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, budget: int) -> int:
-        """How much of the region at the front can be sent without waiting for the disk.
+    def _take_buffers(self) -> list[Buffer]:
+        """Removes the parts at the front that one call can send from memory, and reads small regions."""
+        parts = self._parts
+        read_ahead = self._read_ahead if len(parts) > _PARTS_WITH_ONE_REGION else None
+        buffers: list[Buffer] = []
+        size = 0
+        while parts and size < COPIED_BYTES_PER_CALL and len(buffers) < _BUFFERS_PER_CALL:
+            part = parts[0]
+            if isinstance(part, FileRegion):
+                if part.length > COPIED_REGION_BYTES or self._skip or read_ahead is None:
+                    break
+                data = read_ahead.read_cached(part)
+                if data is None:
+                    break
+                part = data
+            buffers.append(part)
+            size += len(part)
+            parts.popleft()
+        return buffers
+
+    def _send_buffers(self, buffers: list[Buffer]) -> int | None:
+        """Sends buffers in one call; None if the socket did not take all of them."""
+        more = bool(self._parts)
+        size = sum(map(len, buffers))
+        if len(buffers) == 1:
+            sent = self._transport.send(buffers[0], more=more) or 0
+        else:
+            sent = self._transport.send_all(buffers, more=more) or 0
+        if sent == size:
+            return size
+        first = 0
+        while sent >= len(buffers[first]):
+            sent -= len(buffers[first])
+            first += 1
+        buffers[first] = memoryview(buffers[first])[sent:]
+        self._parts.extendleft(reversed(buffers[first:]))
+        return None
+
+    def _send_region(self, budget: int) -> int | None:
+        """Sends from the region at the front; None if the socket is full or the region is not in the page cache."""
+        region, skip = self._parts[0], self._skip
+        assert isinstance(region, FileRegion)
+        left = region.length - skip
+        limit = min(left, budget)
+        if self._read_ahead is not None:
+            limit = self._sendable_bytes(self._read_ahead, region, limit)
+            if not limit:
+                self.uncached = region, skip
+                return None
+        sent = self._transport.send_file(region, skip, limit)
+        if sent is None:
+            return None
+        if sent == left:
+            self._parts.popleft()
+            self._skip = self._known_until = 0
+        elif not sent:
+            raise RegionEnded("a log file ended before the region that was being sent")
+        else:
+            self._skip += sent
+        return sent if sent == limit else None
+
+    def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, limit: int) -> int:
+        """How much of the region at the front can be sent without waiting for the disk, at most `limit`.
 
         The page cache is queried once for each piece. What the socket did not take of it is usually still cached: then only its
         next byte is queried, since a query for all of it costs as much as sending it.
@@ -107,11 +162,11 @@ class Sender:
         skip = self._skip
         left = self._known_until - skip
         if left > 0:
-            return min(left, budget) if read_ahead.is_cached(region, skip, 1) else 0
-        if not read_ahead.is_cached(region, skip, budget):
+            return min(left, limit) if read_ahead.is_cached(region, skip, 1) else 0
+        if not read_ahead.is_cached(region, skip, limit):
             return 0
-        self._known_until = skip + min(budget, region.length - skip)
-        return budget
+        self._known_until = skip + limit
+        return limit
 
     def resume_after_prefetch(self, data: bytes | None) -> None:
         """Continues after a read from disk: `data` are the first uncached bytes; None means that the region is cached now."""
@@ -120,34 +175,8 @@ class Sender:
         self._known_until = 0
         if data:
             done = skip + len(data)
-            self._parts[0] = FileRegion(region.file, region.position + done, region.length - done)
+            self._parts.popleft()
+            if done < region.length:
+                self._parts.appendleft(FileRegion(region.file, region.position + done, region.length - done))
             self._parts.appendleft(data)
             self._skip = 0
-
-    def _send_buffers(self) -> int | None:
-        """Sends the byte parts at the front in one call."""
-        parts = self._parts
-        buffers: list[Buffer] = []
-        for part in parts:
-            if isinstance(part, FileRegion) or len(buffers) == _BUFFERS_PER_CALL:
-                break
-            buffers.append(part)
-        more = len(parts) > len(buffers)
-        if self._skip:
-            buffers[0] = memoryview(buffers[0])[self._skip :]
-        if len(buffers) == 1:
-            return self._transport.send(buffers[0], more=more)
-        return self._transport.send_all(buffers, more=more)
-
-    def _advance(self, sent: int) -> None:
-        parts = self._parts
-        skip = self._skip + sent
-        while parts:
-            part = parts[0]
-            length = part.length if isinstance(part, FileRegion) else len(part)
-            if skip < length:
-                break
-            skip -= length
-            parts.popleft()
-            self._known_until = 0
-        self._skip = skip

@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Iterator
 from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from broker.network.sender import MAX_BYTES_PER_CALL, RegionEnded, Sender
+from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
+from broker.network.sender import (
+    COPIED_BYTES_PER_CALL,
+    COPIED_REGION_BYTES,
+    MAX_BYTES_PER_CALL,
+    RegionEnded,
+    Sender,
+)
 from protocol.codec import decode, encoder
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
 from protocol.records import FileRegion
+from storage.io.disk import Disk, File
+from tests.support.replica_harness import HeldWork
 
 TOPICS, PARTITIONS = 50, 20
+LARGE = COPIED_REGION_BYTES * 5 // 4
 VERSION = 12
 FRAME_AND_HEADER_BYTES = 9
 
@@ -27,8 +37,11 @@ class FakeTransport:
     def __init__(self, plan) -> None:
         self.plan = plan
         self.taken = bytearray()
+        self.calls: list[str] = []
+        self.by_sendfile = 0
 
-    def _take(self, data: bytes) -> int | None:
+    def _take(self, name: str, data: bytes) -> int | None:
+        self.calls.append(name)
         count = next(self.plan)
         if count is None:
             return None
@@ -36,14 +49,29 @@ class FakeTransport:
         return min(count, len(data))
 
     def send(self, buffer, *, more):
-        return self._take(buffer)
+        return self._take("send", buffer)
 
     def send_all(self, buffers, *, more):
-        return self._take(b"".join(buffers))
+        return self._take("send_all", b"".join(buffers))
 
     def send_file(self, region, skip, limit):
-        region.file.seek(region.position + skip)
-        return self._take(region.file.read(min(region.length - skip, limit)))
+        data = os.pread(region.file.fileno(), min(region.length - skip, limit), region.position + skip)
+        sent = self._take("send_file", data)
+        self.by_sendfile += sent or 0
+        return sent
+
+
+def copying_sender(transport: FakeTransport) -> Sender:
+    """A sender that copies small regions; nothing has to be prefetched."""
+    return Sender(transport, ReadAhead(PageCachePrefetcher(HeldWork, lambda *_: None)))
+
+
+SENDERS = [pytest.param(Sender, id="without page cache"), pytest.param(copying_sender, id="copying small regions")]
+
+
+def file_with(path: Path, data: bytes) -> File:
+    path.write_bytes(data)
+    return Disk().open(str(path), write=False)
 
 
 def send_everything(sender: Sender, parts) -> int:
@@ -75,40 +103,42 @@ def answer_of(records: dict[tuple[str, int], Any]) -> list[Part]:
 
 
 @pytest.fixture(scope="module")
-def chain(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Chain]:
-    """50 topics of 20 partitions; a partition has a region, two regions, or nothing."""
+def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
+    """50 topics of 20 partitions; a partition has a region, two regions, or nothing. Two regions are not small."""
     path = tmp_path_factory.mktemp("chain") / "segment"
-    data = random.Random(1).randbytes(50_000)
-    path.write_bytes(data)
+    data = random.Random(1).randbytes(90_000)
+    file = file_with(path, data)
     rng = random.Random(2)
-    with path.open("rb") as file:
-        regions: dict[tuple[str, int], tuple[FileRegion, ...]] = {}
-        for topic, index in product(range(TOPICS), range(PARTITIONS)):
-            count = rng.choice([0, 1, 1, 1, 2])
-            regions[f"topic-{topic}", index] = tuple(
-                FileRegion(file, rng.randrange(49_000), rng.randrange(200)) for _ in range(count)
-            )
-        records = {
-            place: b"".join(data[region.position : region.position + region.length] for region in some)
-            for place, some in regions.items()
-        }
-        plain = b"".join(bytes(part) for part in answer_of(records) if not isinstance(part, FileRegion))
-        yield Chain(answer_of(regions), plain, records)
+    regions: dict[tuple[str, int], tuple[FileRegion, ...]] = {}
+    for topic, index in product(range(TOPICS), range(PARTITIONS)):
+        count = rng.choice([0, 1, 1, 1, 2])
+        size = LARGE if index == 7 and topic in (3, 4) else 200
+        regions[f"topic-{topic}", index] = tuple(
+            FileRegion(file, rng.randrange(49_000), rng.randrange(size // 2, size)) for _ in range(count)
+        )
+    records = {
+        place: b"".join(data[region.position : region.position + region.length] for region in some)
+        for place, some in regions.items()
+    }
+    plain = b"".join(bytes(part) for part in answer_of(records) if not isinstance(part, FileRegion))
+    return Chain(answer_of(regions), plain, records)
 
 
+@pytest.mark.parametrize("sender_on", SENDERS)
 @pytest.mark.parametrize("number", range(20))
-def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Chain, number: int) -> None:
+def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Chain, number: int, sender_on) -> None:
     rng = random.Random(number)
     transport = FakeTransport(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
-    sender = Sender(transport)
+    sender = sender_on(transport)
     send_everything(sender, chain.parts)
     assert bytes(transport.taken) == chain.answer
     assert sender.is_idle
 
 
-def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain) -> None:
+@pytest.mark.parametrize("sender_on", SENDERS)
+def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain, sender_on) -> None:
     transport = FakeTransport(iter(lambda: 1, None))
-    send_everything(Sender(transport), chain.parts)
+    send_everything(sender_on(transport), chain.parts)
     assert bytes(transport.taken) == chain.answer
     answer = decode(FetchResponse, VERSION, transport.taken, FRAME_AND_HEADER_BYTES)
     found = {
@@ -119,16 +149,60 @@ def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain) -> None:
     assert found == chain.records
 
 
+def test_small_regions_are_sent_together_and_large_ones_by_sendfile(tmp_path: Path) -> None:
+    file = file_with(tmp_path / "segment", random.Random(1).randbytes(4 * COPIED_REGION_BYTES))
+    small, large = FileRegion(file, 5, COPIED_REGION_BYTES), FileRegion(file, 9, COPIED_REGION_BYTES + 1)
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    assert copying_sender(transport).send([b"a", small, b"b", small, b"c", large, b"d", small, b"e", small])
+    assert transport.calls == ["send_all", "send_file", "send_all"]
+    assert transport.by_sendfile == large.length
+
+
+@pytest.mark.parametrize("end", [[], [b"end"]], ids=["at the end", "before bytes"])
+def test_the_only_region_of_a_response_is_sent_by_sendfile(tmp_path: Path, end: list[Part]) -> None:
+    file = file_with(tmp_path / "segment", bytes(9))
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    assert copying_sender(transport).send([b"a", FileRegion(file, 0, 9), *end])
+    assert transport.by_sendfile == 9
+
+
+def test_one_call_copies_a_bounded_number_of_bytes(tmp_path: Path) -> None:
+    """So a client that reads slowly costs little memory."""
+    file = file_with(tmp_path / "segment", bytes(COPIED_REGION_BYTES))
+    reads: list[int] = []
+
+    class CountingReadAhead(ReadAhead):
+        @staticmethod
+        def read_cached(region):
+            reads.append(region.length)
+            return ReadAhead.read_cached(region)
+
+    prefetcher = PageCachePrefetcher(HeldWork, lambda *_: None)
+    sender = Sender(FakeTransport(iter(lambda: 1, None)), CountingReadAhead(prefetcher))
+    assert not sender.send([FileRegion(file, 0, COPIED_REGION_BYTES)] * 100)
+    for _ in range(10):
+        assert not sender.resume()
+    assert sum(reads) <= COPIED_BYTES_PER_CALL + COPIED_REGION_BYTES
+
+
+def test_a_short_write_is_not_repeated_before_the_socket_is_writable(tmp_path: Path) -> None:
+    file = file_with(tmp_path / "segment", bytes(2 * LARGE))
+    transport = FakeTransport(iter([1, 1, 2, LARGE]))
+    sender = copying_sender(transport)
+    for parts, calls in (([b"ab", FileRegion(file, 0, LARGE)], 1), ([], 3), ([], 4)):
+        sender.send(parts)
+        assert len(transport.calls) == calls
+    assert sender.is_idle
+
+
 def test_one_call_sends_a_bounded_number_of_bytes(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    path.write_bytes(bytes(5 * MAX_BYTES_PER_CALL))
-    with path.open("rb") as file:
-        transport = FakeTransport(iter(lambda: 2**30, None))
-        assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5 + 1
+    file = file_with(tmp_path / "segment", bytes(5 * MAX_BYTES_PER_CALL))
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5 + 1
 
 
-def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path) -> None:
-    path = tmp_path / "segment"
-    path.write_bytes(b"short")
-    with path.open("rb") as file, pytest.raises(RegionEnded):
-        send_everything(Sender(FakeTransport(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])
+@pytest.mark.parametrize("sender_on", SENDERS)
+def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path, sender_on) -> None:
+    file = file_with(tmp_path / "segment", b"short")
+    with pytest.raises(RegionEnded):
+        send_everything(sender_on(FakeTransport(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])

@@ -19,9 +19,14 @@ SOURCES := barnabas $(DAEMON) tests
 FAST := smoke or not (long or needs_kafka)
 PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile --ignore tests/house
 
+# What mypyc built for the Python of .venv (hatch_build.py).
+COMPILED_WHEEL := HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps
+LIBRARIES = build/mypyc/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')/lib
+COMPILED_TESTS := tests/unit tests/property tests/simulation
+
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel wheel-compiled compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -108,6 +113,24 @@ kafka-jars: .venv/.test ## fetch Apache Kafka's jars through Maven, for tests th
 
 wheel: .venv/.run ## build the wheel into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .
+
+wheel-compiled: .venv/.run ## build the wheel of this platform with the hot path compiled (docs/decisions/0057), into dist/
+	@$(COMPILED_WHEEL) --wheel-dir dist .
+
+compile: pure ## compile the hot path in this checkout; changed modules need make compile again, or make pure
+	@$(COMPILED_WHEEL) --wheel-dir build/wheel .
+	@cp --recursive $(LIBRARIES)/. .
+
+pure: ## delete what make compile built: the sources run again
+	@find $(DAEMON) -name '*.so' -delete
+	@rm -f *__mypyc.*.so
+
+test-compiled: .venv/.test ## compile a copy of the checkout in build/compiled, and run tests there: unit, property, simulation
+	@rm -rf build/compiled && mkdir -p build/compiled
+	@git ls-files -z --cached --others --exclude-standard | xargs -0 cp --parents --target-directory build/compiled
+	@$(COMPILED_WHEEL) --wheel-dir build/wheel .
+	@cp --recursive $(LIBRARIES)/. build/compiled
+	@cd build/compiled && PYTHONPATH=$$PWD SEED=$${SEED:-1} exec $(PYTEST:.venv%=../../.venv%) -m "$(FAST)" $(or $(ARGS),$(COMPILED_TESTS))
 
 clean: ## remove the virtual environment and the caches of tools
 	@rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

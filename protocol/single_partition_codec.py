@@ -164,7 +164,7 @@ class SinglePartitionProduce(NamedTuple):
     partition: int
     acks: int
     timeout_ms: int
-    records: memoryview
+    records: "memoryview"  # noqa: UP037  # mypyc looks other names up in the module
     echoed_bytes: bytearray
     """The bytes that the response copies: topic and partition index, with their counts."""
 

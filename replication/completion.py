@@ -145,7 +145,7 @@ class _Completed(Completion[T]):
 
     is_done = True
     is_cancelled = False
-    error = None
+    error: Exception | None = None
 
     def __init__(self, value: T) -> None:
         self.value = value

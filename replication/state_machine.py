@@ -11,7 +11,6 @@ NOT HERE Encoding and committing records: `metadata_log.py` for the controller,
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
 from protocol.schema import Message
@@ -19,12 +18,14 @@ from protocol.schema import Message
 Reply = TypeVar("Reply")
 
 
-@dataclass(slots=True, eq=False)
 class Decision(Generic[Reply]):
     """Records to write, and the reply to send when they are committed."""
 
-    records: Sequence[tuple[Message, int]]
-    """Messages with their versions."""
-    reply: Reply
-    is_atomic: bool = field(default=True, kw_only=True)
-    """Whether the records become visible together, in one batch, instead of being split when the batch grows too large."""
+    __slots__ = ("is_atomic", "records", "reply")
+
+    def __init__(self, records: Sequence[tuple[Message, int]], reply: Reply, *, is_atomic: bool = True) -> None:
+        self.records = records
+        """Messages with their versions."""
+        self.reply = reply
+        self.is_atomic = is_atomic
+        """Whether the records become visible together, in one batch, instead of being split when the batch grows too large."""

@@ -20,7 +20,7 @@ NOT HERE High watermark, leader epochs, producers, a log start offset inside a s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, Protocol, TypeVar, runtime_checkable
+from typing import NamedTuple, Protocol, TypeVar
 
 from protocol.records import BatchHeader, FileRegion
 from storage.config.log_config import LogConfig
@@ -293,17 +293,6 @@ class Engine(PublishedBatches, Protocol):
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded."""
-
-
-@runtime_checkable
-class Compactable(Protocol):
-    """An engine whose segments can be replaced by compacted ones (compaction/)."""
-
-    def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        """Replace neighbouring closed segments by a compacted one of `size` bytes; returns paths of renamed files, as `trim`.
-
-        The new segment's durable files have the first one's names with the suffix `.cleaned`.
-        """
 
 
 EngineFactory = Callable[[str, LogConfig], Engine]

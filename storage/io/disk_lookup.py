@@ -57,7 +57,7 @@ class DiskLookup:
     """Receives the result of `_lookup`, or its KafkaError."""
     _on_done: Callable[[], object] | None = None
     """Discards the result."""
-    _outcome: object = None
+    _outcome: Any = None
 
     def run(self) -> None:
         """Run the lookup; blocks.

@@ -73,7 +73,7 @@ class Durability:
 
     def recovery_point(self) -> int:
         """The start of a recovery after a crash."""
-        syncing = (base_offset for flush in self._pending for base_offset in flush.finished)
+        syncing = [base_offset for flush in self._pending for base_offset in flush.finished]
         return min([self.flushed_end, *self.finished, *syncing])
 
     def collect(
@@ -105,8 +105,10 @@ class Durability:
 
     def _written(self, segments: Sequence[LogSegment]) -> Iterator[LogSegment]:
         """The finished segments without pending writes (rule 7)."""
-        finished = (segments[slot_of(segments, base_offset)] for base_offset in self.finished)
-        return (segment for segment in finished if segment.is_written)
+        for base_offset in self.finished:
+            segment = segments[slot_of(segments, base_offset)]
+            if segment.is_written:
+                yield segment
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded, and with it those that started before."""

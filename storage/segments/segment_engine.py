@@ -33,6 +33,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
+from operator import attrgetter
 from typing import TypeVar
 
 from protocol.records import BatchHeader, FileRegion
@@ -71,6 +72,8 @@ from storage.segments.segments_view import (
 T = TypeVar("T")
 
 _log = logging.getLogger("barnabas.storage")
+
+_transactions = attrgetter("transactions")
 
 
 class SegmentReservation(Reservation):
@@ -378,9 +381,9 @@ class SegmentEngine:
         if not self._with_aborted:
             return []
         segments = self._segments[self._slot(start_offset) :]
-        indexes = (segment.transactions for segment in segments if segment.base_offset in self._with_aborted)
+        with_aborted = [segment for segment in segments if segment.base_offset in self._with_aborted]
         try:
-            return find_aborted(indexes, start_offset, end_offset)
+            return find_aborted(map(_transactions, with_aborted), start_offset, end_offset)
         except NotResident:
             return self.lookup(
                 ("aborted", start_offset, end_offset), lambda view: view.aborted(start_offset, end_offset)

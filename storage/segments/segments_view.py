@@ -8,7 +8,7 @@ NOT HERE Reads that must not wait (segment_engine.py).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import attrgetter, itemgetter
 from typing import cast
 
@@ -83,11 +83,13 @@ class SegmentsView:
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         segments = self._segments[slot_of(self._segments, start_offset) :]
-        return find_aborted(
-            (self._open(s).transactions for s in segments if s.base_offset in self._with_aborted),
-            start_offset,
-            end_offset,
-        )
+        return find_aborted(self._transaction_indexes(segments), start_offset, end_offset)
+
+    def _transaction_indexes(self, segments: Sequence[SealedSegment]) -> Iterator[TransactionIndex]:
+        """Opens the files of a segment when its index is needed."""
+        for segment in segments:
+            if segment.base_offset in self._with_aborted:
+                yield self._open(segment).transactions
 
     def _open(self, segment: SealedSegment) -> SegmentFiles:
         files = self.opened.get(segment) or segment.files

@@ -43,7 +43,7 @@ Replies = Sequence[tuple[Completion[Any], Any]]
 """Requests that waited, with their responses."""
 
 
-class CoordinatorDecision(Decision[Reply]):
+class CoordinatorDecision(Decision[Reply | Completion[Reply]], Generic[Reply]):
     """A decision of a coordinator, with keyed records and replies to several requests.
 
     `reply` is the response to the request. If the request has to wait, it is a completion that the `replies` of a later
@@ -56,7 +56,6 @@ class CoordinatorDecision(Decision[Reply]):
     __slots__ = ("on_commit", "producer", "replies")
 
     records: Sequence[StoredRecord]  # type: ignore[assignment]  # keyed, unlike those of the metadata log
-    reply: Reply | Completion[Reply]  # type: ignore[assignment]
 
     def __init__(
         self,

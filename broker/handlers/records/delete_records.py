@@ -60,7 +60,7 @@ class DeleteRecordsHandler(AuthorizingHandlers):
             deletion.add(topic, index, offset, ctx.wall_ms, errors[topic])
         if deletion.try_complete():
             return deletion.response
-        keys = (state_key(*key) for key in deletion.results)
+        keys = [state_key(*key) for key in deletion.results]
         self._purgatory.park(deletion, keys, ctx.mono_ms + max(request.timeout_ms, 0))
         deletion.pending = Completion(deletion.cancel)
         return deletion.pending

@@ -468,7 +468,7 @@ class _Fetch(DelayedOperation):
         response = FetchResponse(session_id=fetch_context.session_id, responses=topics)
         has_endpoints = self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER and not self._is_follower
         if self._must_respond and has_endpoints:
-            leaders = (read.data.current_leader for read in results.values() if read.data.current_leader is not None)
+            leaders = [read.data.current_leader for read in results.values() if read.data.current_leader is not None]
             listener = self._ctx.connection.listener_name
             response.node_endpoints = node_endpoints(self._handler.replicas.image, leaders, listener)
         return response

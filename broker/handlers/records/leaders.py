@@ -25,7 +25,7 @@ def current_leader(image: MetadataImage, topic: str, index: int) -> LeaderIdAndE
 def node_endpoints(image: MetadataImage, leaders: Iterable[LeaderIdAndEpoch], listener: str) -> list[NodeEndpoint]:
     """The endpoints of these leaders, each once."""
     endpoints: list[NodeEndpoint] = []
-    for leader_id in dict.fromkeys(leader.leader_id for leader in leaders):
+    for leader_id in dict.fromkeys([leader.leader_id for leader in leaders]):
         broker = image.brokers.get(leader_id)
         endpoint = broker.endpoint(listener) if broker is not None and broker.is_active else None
         if broker is not None and endpoint is not None:

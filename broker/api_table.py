@@ -15,6 +15,7 @@ from broker.coordinators.factory import Coordinators
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from broker.handlers import authentication
+from broker.handlers.admin.acls import AclHandlers
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.configs import ConfigHandlers
 from broker.handlers.admin.metadata import MetadataHandlers
@@ -102,6 +103,7 @@ def client_apis(
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
             *QuotaAndScramHandlers(channel, authorizer).routes(),
+            *AclHandlers(channel, authorizer).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
@@ -137,6 +139,7 @@ def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorize
         *TopicHandlers(node, authorizer, timers, config, validates_broker_configs=False).routes(),
         *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
         *(route for route in configs if route.api_key != ApiKey.LIST_CONFIG_RESOURCES),
+        *AclHandlers(node, authorizer).routes(),
         *authentication.routes(),
     ]
     return ApiVersionsHandler(node).table_of([*routes, *EnvelopeHandler(routes, authorizer).routes()])

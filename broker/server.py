@@ -61,6 +61,7 @@ from broker.process.resource_limits import (
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
+from broker.security.standard_authorizer import StandardAuthorizer
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
@@ -168,7 +169,9 @@ class Server:
         self._format_options = format_options or FormatOptions()
         self._quorum_config = load_quorum_config(config)
         self._descriptor_limits = allocate_descriptors(raise_descriptor_limit(), config.number(MAX_OPEN_FILES))
-        self._authorizer = authorizer or AllowAll()
+        self._acls = StandardAuthorizer(config.super_users, allows_without_acl=config.allows_without_acl)
+        is_restricted = bool(config.value("authorizer.class.name"))
+        self._authorizer = authorizer or (self._acls if is_restricted else AllowAll())
         self._loop = loop
         self._disk = Disk()
         self._clock = SystemClock()
@@ -452,6 +455,7 @@ class Server:
         self._coordinators.on_metadata_update(changes, image, self._config.node_id)
 
     def _on_published(self, image: MetadataImage) -> None:
+        self._acls.update(image.acls)
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)
         if "broker" in self._config.roles:

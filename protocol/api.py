@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.messages import (
+    acls,
     admin,
     cluster,
     consumer_groups,
@@ -59,6 +60,9 @@ class ApiKey(IntEnum):
     END_TXN = 26
     WRITE_TXN_MARKERS = 27
     TXN_OFFSET_COMMIT = 28
+    DESCRIBE_ACLS = 29
+    CREATE_ACLS = 30
+    DELETE_ACLS = 31
     DESCRIBE_CONFIGS = 32
     ALTER_CONFIGS = 33
     ALTER_REPLICA_LOG_DIRS = 34
@@ -112,7 +116,7 @@ class Api(NamedTuple):
 
 
 _MODULES = (
-    admin, cluster, consumer_groups, forwarding, groups, logs, metadata, produce_fetch, quorum, quotas_scram, raft, sasl,
+    acls, admin, cluster, consumer_groups, forwarding, groups, logs, metadata, produce_fetch, quorum, quotas_scram, raft, sasl,
     telemetry, transactions,
 )  # fmt: skip
 

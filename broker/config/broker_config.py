@@ -175,6 +175,16 @@ class BrokerConfig:
             return value
         return self.listeners[0].name if self.listeners else "PLAINTEXT"
 
+    @cached_property
+    def super_users(self) -> list[str]:
+        """The principals that an authorizer allows everything; a setting of the authorizer's class."""
+        return [text.strip() for text in self.given.get("super.users", "").split(";") if text.strip()]
+
+    @cached_property
+    def allows_without_acl(self) -> bool:
+        """Whether an authorizer allows everything on resources without entries; a setting of its class."""
+        return self.given.get("allow.everyone.if.no.acl.found", "").strip().lower() == "true"
+
     def fetch_settings(self) -> FetchSettings:
         """The settings of a follower's fetch requests."""
         return FetchSettings(

@@ -24,6 +24,9 @@ _OWN: dict[str, Setting] = {
                 "How often is checked whether that transaction has ended."),
         Setting("advertised.listeners", Kind.LIST, None, None,
                 "Addresses for clients; unset: those of the listeners, or the local address of the client's connection."),
+        Setting("authorizer.class.name", Kind.STRING, "", None,
+                "org.apache.kafka.metadata.authorizer.StandardAuthorizer: ACLs decide who "
+                "may do what; empty: everybody may do everything."),
         Setting("auto.create.topics.enable", Kind.BOOLEAN, "true", None,
                 "Whether a Metadata request for an unknown topic creates it."),
         Setting("barnabas.log.max.open.files", Kind.INT, "-1", between_or(MIN_LIMIT, MAX_INT, -1),

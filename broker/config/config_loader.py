@@ -16,7 +16,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
 from broker.config.ignored_configs import IGNORED
-from broker.config.security_configs import find_unenforced
+from broker.config.security_configs import AUTHORIZER_SETTINGS, find_unenforced
 from storage.config.config_def import BadSetting, parse
 
 _log = logging.getLogger("barnabas.config")
@@ -58,7 +58,7 @@ def load_config(
                 parse(setting, text)
             except BadSetting as invalid:
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
-        elif name not in IGNORED:
+        elif name not in IGNORED and name not in AUTHORIZER_SETTINGS:
             _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
     config = BrokerConfig(texts)
     if listen is not None:

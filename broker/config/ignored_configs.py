@@ -14,7 +14,6 @@ _STATIC = """
 alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
-authorizer.class.name STRING ''
 client.quota.callback.class CLASS
 connection.failed.authentication.delay.ms INT 100
 connections.max.reauth.ms LONG 0

@@ -37,6 +37,9 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
 }
 """Settings that restrict clients in Apache Kafka, but not here, with the values that restrict nothing."""
 
+AUTHORIZER_SETTINGS: Final = ("allow.everyone.if.no.acl.found", "super.users")
+"""Settings of the authorizer's class, which Apache Kafka does not define itself."""
+
 _PER_LISTENER: Final[Mapping[str, frozenset[str]]] = {
     "max.connection.creation.rate": _DEFAULTS["max.connection.creation.rate"],
     "max.connections": frozenset({"2147483647"}),

@@ -37,11 +37,17 @@ class AuthorizingHandlers:
     def _is_authorized(
         self, context: RequestContext, operation: str, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME
     ) -> bool:
-        return self._authorizer.authorize(context.connection.principal, operation, resource_type, name)
+        return self._authorizer.authorize(context, operation, resource_type, name)
+
+    def _may_list(
+        self, context: RequestContext, operation: str, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME
+    ) -> bool:
+        """The same for a resource that the client did not name: the audit log does not report a denial."""
+        return self._authorizer.authorize(context, operation, resource_type, name, log_denied=False)
 
     def _denial(self, context: RequestContext, operation: str, resource_type: str, name: str) -> ErrorCode:
         """NONE if the client is authorized, else the authorization error of the resource type."""
-        is_allowed = self._authorizer.authorize(context.connection.principal, operation, resource_type, name)
+        is_allowed = self._authorizer.authorize(context, operation, resource_type, name)
         return ErrorCode.NONE if is_allowed else _DENIALS[resource_type]
 
     def _require(self, context: RequestContext, operation: str, resource_type: str, name: str) -> None:
@@ -53,7 +59,7 @@ class AuthorizingHandlers:
         self, context: RequestContext, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME
     ) -> int:
         """The bit field of the operations that the client may do on a resource."""
-        return authorized_operations(self._authorizer, context.connection.principal, resource_type, name)
+        return authorized_operations(self._authorizer, context, resource_type, name)
 
 
 class ForwardingHandlers(AuthorizingHandlers):

@@ -1,15 +1,18 @@
 """The authorizer interface of all handlers (Kafka: Authorizer).
 
 RULES    1. A handler passes Kafka's operation and resource names, and applies the result per resource.
-NOT HERE ACLs and authentication: further authorizers and principals.
+NOT HERE ACLs (`standard_authorizer.py`), authentication.
 """
 
 from __future__ import annotations
 
 from typing import Protocol
 
+from replication.metadata.acls import CLUSTER_NAME
+
+__all__ = ["ANONYMOUS", "CLUSTER_NAME", "AllowAll", "AuthorizableRequest", "Authorizer", "Operation", "Resource"]
+
 ANONYMOUS = "User:ANONYMOUS"
-CLUSTER_NAME = "kafka-cluster"
 
 
 class Operation:
@@ -25,6 +28,7 @@ class Operation:
     DESCRIBE_CONFIGS = "DescribeConfigs"
     ALTER_CONFIGS = "AlterConfigs"
     IDEMPOTENT_WRITE = "IdempotentWrite"
+    TWO_PHASE_COMMIT = "TwoPhaseCommit"
 
 
 class Resource:
@@ -36,16 +40,66 @@ class Resource:
     TRANSACTIONAL_ID = "TransactionalId"
 
 
+class Requester(Protocol):
+    """The connection of a request."""
+
+    principal: str
+    """As "User:name"."""
+    peer_host: str
+    """The client's IP address."""
+
+
+class AuthorizableRequest(Protocol):
+    """A request, as far as authorizers need it."""
+
+    @property
+    def api_key(self) -> int:
+        """The API."""
+
+    @property
+    def connection(self) -> Requester:
+        """Who sent it."""
+
+
 class Authorizer(Protocol):
     """Authorizes operations."""
 
-    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
-        """Whether `principal` ("User:name") may do `operation` on the resource."""
+    def authorize(
+        self,
+        request: AuthorizableRequest,
+        operation: str,
+        resource_type: str,
+        resource_name: str,
+        *,
+        log_allowed: bool = True,
+        log_denied: bool = True,
+    ) -> bool:
+        """Whether the client may do `operation` on the resource.
+
+        The flags are for the audit log: False if the result is no access (it fills a bit field), or the client did not ask
+        for the resource (it filters a list).
+        """
+
+    def authorize_any(self, request: AuthorizableRequest, operation: str, resource_type: str) -> bool:
+        """Whether the client may do `operation` on at least one resource of a type (KIP-679)."""
 
 
 class AllowAll:
     """Allows everything, like Apache Kafka without `authorizer.class.name`."""
 
-    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:  # noqa: ARG002
+    def authorize(
+        self,
+        request: AuthorizableRequest,  # noqa: ARG002
+        operation: str,  # noqa: ARG002
+        resource_type: str,  # noqa: ARG002
+        resource_name: str,  # noqa: ARG002
+        *,
+        log_allowed: bool = True,  # noqa: ARG002
+        log_denied: bool = True,  # noqa: ARG002
+    ) -> bool:
+        """Always True."""
+        return True
+
+    def authorize_any(self, request: AuthorizableRequest, operation: str, resource_type: str) -> bool:  # noqa: ARG002
         """Always True."""
         return True

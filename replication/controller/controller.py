@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import admin, cluster, quorum, quotas_scram, stored_records
+from protocol.messages import acls, admin, cluster, quorum, quotas_scram, stored_records
 from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
@@ -36,6 +36,7 @@ from replication.controller.brokers.registration import (
     register_controller,
     unregister,
 )
+from replication.controller.configs.acls import create_acls, delete_acls
 from replication.controller.configs.config_changes import incremental_alter_configs, legacy_alter_configs
 from replication.controller.configs.configs import UNCLEAN_ELECTION
 from replication.controller.configs.features import cluster_min_isr, raised_kraft_version, update_features
@@ -78,6 +79,8 @@ _DECISIONS: dict[type[Message], Decide] = {
     admin.CreatePartitionsRequest: create_partitions,
     admin.IncrementalAlterConfigsRequest: incremental_alter_configs,
     admin.AlterConfigsRequest: legacy_alter_configs,
+    acls.CreateAclsRequest: create_acls,
+    acls.DeleteAclsRequest: delete_acls,
     quorum.AllocateProducerIdsRequest: allocate_producer_ids,
     quorum.AlterPartitionRequest: alter_partitions,
     quorum.AssignReplicasToDirsRequest: assign_replicas,

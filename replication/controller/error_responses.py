@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple
 
 from protocol.api import APIS
 from protocol.errors import ErrorCode
-from protocol.messages import admin, quotas_scram
+from protocol.messages import acls, admin, quotas_scram
 from protocol.schema import Message, blank
 
 _NOT_CONTROLLER: Final = "This is not the active controller: retry with the controller that the metadata names."
-_RESULT_FIELDS: Final = ("topics", "responses", "results", "entries")
+_RESULT_FIELDS: Final = ("topics", "responses", "results", "entries", "filter_results")
 
 
 class _Results(NamedTuple):
@@ -45,6 +45,10 @@ _RESULTS: Final[dict[type[Message], _Results]] = {
     ),
     admin.IncrementalAlterConfigsRequest: _CONFIGS,
     admin.AlterConfigsRequest: _CONFIGS,
+    acls.CreateAclsRequest: _Results("results", acls.AclCreationResult, {}, lambda request: request.creations),
+    acls.DeleteAclsRequest: _Results(
+        "filter_results", acls.DeleteAclsFilterResult, {}, lambda request: request.filters
+    ),
     quotas_scram.AlterClientQuotasRequest: _Results(
         "entries", quotas_scram.AlteredQuotasResult, {"entity": "entity"}, lambda request: request.entries
     ),

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Self
 
 from protocol.messages import stored_records
 from protocol.schema import Message
+from replication.metadata.acls import Acl, acl_of
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION
 from replication.metadata.opaque_records import Key, key_of
 
@@ -207,6 +208,8 @@ class MetadataImage:
     features: dict[str, int] = field(default_factory=dict)
     """Finalized feature levels, `metadata.version` included."""
     next_producer_id: int = 0
+    acls: dict[bytes, Acl] = field(default_factory=dict)
+    """Access control entries by id; a new dictionary after every change."""
     opaque_records: dict[Key, Message] = field(default_factory=dict)
     """Records that this broker stores without applying them (`opaque_records.py`)."""
 
@@ -419,6 +422,15 @@ class _Draft:
     def producer_ids(self, record: stored_records.ProducerIdsRecord) -> None:
         self.image.next_producer_id = record.next_producer_id
 
+    def put_acl(self, record: stored_records.AccessControlEntryRecord) -> None:
+        self._copy_on_write("acls")
+        self.image.acls[record.id] = acl_of(record)
+
+    def remove_acl(self, record: stored_records.RemoveAccessControlEntryRecord) -> None:
+        self._copy_on_write("acls")
+        removed = self.image.acls.pop(record.id, None)
+        assert removed is not None, f"an access control entry removed that is not there: {record.id.hex()}"
+
     def put_opaque(self, record: Message) -> None:
         self._copy_on_write("opaque_records")
         self.image.opaque_records[key_of(record)] = record
@@ -515,8 +527,8 @@ _HANDLERS: dict[type[Message], Callable[[_Draft, Any], None]] = {
     stored_records.FenceBrokerRecord: _Draft.fence_broker,
     stored_records.UnfenceBrokerRecord: _Draft.unfence_broker,
     stored_records.ClientQuotaRecord: _Draft.quota,
-    stored_records.AccessControlEntryRecord: _Draft.put_opaque,
-    stored_records.RemoveAccessControlEntryRecord: _Draft.remove_opaque,
+    stored_records.AccessControlEntryRecord: _Draft.put_acl,
+    stored_records.RemoveAccessControlEntryRecord: _Draft.remove_acl,
     stored_records.UserScramCredentialRecord: _Draft.put_opaque,
     stored_records.RemoveUserScramCredentialRecord: _Draft.remove_opaque,
     stored_records.DelegationTokenRecord: _Draft.put_opaque,

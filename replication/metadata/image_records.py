@@ -3,7 +3,7 @@
 RULES    1. Applied to an empty image of the same cluster, the records give an equal image, except for its leader, offset and
             epoch.
          2. Their order is Kafka's: features (metadata.version first), brokers, controllers, topics with partitions, configs,
-            quotas, producer ids, other opaque records. Record versions follow metadata.version.
+            quotas, producer ids, access control entries, other opaque records. Record versions follow metadata.version.
 NOT HERE The file around them (`snapshot_files.py`).
 """
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from protocol.messages import stored_records
+from replication.metadata.acls import acl_record
 from replication.metadata.feature_levels import (
     METADATA_VERSION,
     WITH_CONTROLLERS,
@@ -44,9 +45,10 @@ def image_records(image: MetadataImage) -> Iterator[Versioned]:
             stored_records.ProducerIdsRecord(broker_id=-1, broker_epoch=-1, next_producer_id=image.next_producer_id),
             0,
         )
+    for acl_id, acl in image.acls.items():
+        yield acl_record(acl_id, acl), 0
     for record in of_kind(
         image.opaque_records,
-        stored_records.AccessControlEntryRecord,
         stored_records.UserScramCredentialRecord,
         stored_records.DelegationTokenRecord,
     ):

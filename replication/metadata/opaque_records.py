@@ -1,4 +1,4 @@
-"""Records that the metadata log stores for others: quotas, ACLs, SCRAM credentials, delegation tokens.
+"""Records that the metadata log stores for others: quotas, SCRAM credentials, delegation tokens.
 
 RULES    1. A record is kept until another one replaces or removes it, so that another broker on the same directory finds it.
          2. This broker does not enforce them. Quotas and SCRAM credentials can be changed and described. A kind moves into the
@@ -24,8 +24,6 @@ def _quota(record: stored_records.ClientQuotaRecord) -> Key:
 
 _KEYS: dict[type[Message], Callable[[Any], Key]] = {
     stored_records.ClientQuotaRecord: _quota,
-    stored_records.AccessControlEntryRecord: lambda record: ("acl", record.id),
-    stored_records.RemoveAccessControlEntryRecord: lambda record: ("acl", record.id),
     stored_records.UserScramCredentialRecord: lambda record: ("scram", record.name, record.mechanism),
     stored_records.RemoveUserScramCredentialRecord: lambda record: ("scram", record.name, record.mechanism),
     stored_records.DelegationTokenRecord: lambda record: ("token", record.token_id),

@@ -9,7 +9,9 @@ class Deny:
     def __init__(self, *denied: tuple[str, str] | tuple[str, str, str | None]) -> None:
         self._denied = set(denied)
 
-    def authorize(self, _principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
+    def authorize(
+        self, _request: object, operation: str, resource_type: str, resource_name: str, **_flags: bool
+    ) -> bool:
         """Whether the operation is allowed."""
         rules = {
             (operation, resource_type, resource_name),
@@ -17,6 +19,10 @@ class Deny:
             (operation, resource_type),
         }
         return not self._denied & rules
+
+    def authorize_any(self, _request: object, operation: str, resource_type: str) -> bool:
+        """Whether the operation is allowed on some resource of the type."""
+        return not self._denied & {(operation, resource_type), (operation, resource_type, None)}
 
 
 class DenyingAuthorizer:
@@ -26,6 +32,11 @@ class DenyingAuthorizer:
         self.is_strict = False
         self.asked: list[tuple[str, str, str]] = []
 
-    def authorize(self, principal: str, operation: str, resource_type: str, resource_name: str) -> bool:
+    def authorize(
+        self, _request: object, operation: str, resource_type: str, resource_name: str, **_flags: bool
+    ) -> bool:
         self.asked.append((operation, resource_type, resource_name))
         return not self.is_strict
+
+    def authorize_any(self, _request: object, operation: str, resource_type: str) -> bool:
+        return self.authorize(None, operation, resource_type, "any")

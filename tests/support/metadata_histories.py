@@ -66,7 +66,6 @@ def random_history(rng: random.Random, steps: int) -> list[Versioned]:
 
 _REMOVALS: dict[type[Message], type[Message]] = {
     stored_records.ClientQuotaRecord: stored_records.ClientQuotaRecord,
-    stored_records.AccessControlEntryRecord: stored_records.RemoveAccessControlEntryRecord,
     stored_records.UserScramCredentialRecord: stored_records.RemoveUserScramCredentialRecord,
     stored_records.DelegationTokenRecord: stored_records.RemoveDelegationTokenRecord,
 }
@@ -109,6 +108,8 @@ class _History:
             self._configure,
             self._configure,
             self._allocate_producer_ids,
+            self._add_acl,
+            self._remove_acl,
             self._add_opaque_record,
             self._add_opaque_record,
             self._remove_opaque_record,
@@ -249,6 +250,13 @@ class _History:
                 broker_id=1, broker_epoch=1, next_producer_id=self._image.next_producer_id + 1000
             )
         )
+
+    def _add_acl(self) -> None:
+        self._add(self._opaque.message(stored_records.AccessControlEntryRecord, 0))
+
+    def _remove_acl(self) -> None:
+        if self._image.acls:
+            self._add(stored_records.RemoveAccessControlEntryRecord(id=self._rng.choice(list(self._image.acls))))
 
     def _add_opaque_record(self) -> None:
         self._add(self._opaque.message(self._rng.choice(list(_REMOVALS)), 0))

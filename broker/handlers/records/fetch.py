@@ -150,7 +150,7 @@ class FetchHandler:
         Raises:
             KafkaError: the client may not read it.
         """
-        if not self.authorizer.authorize(ctx.connection.principal, Operation.READ, Resource.TOPIC, topic):
+        if not self.authorizer.authorize(ctx, Operation.READ, Resource.TOPIC, topic):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def response_max_bytes(self, requested: int) -> int:
@@ -219,7 +219,7 @@ class _Fetch(DelayedOperation):
         """Delay until a throttled follower may get records again."""
         self._pending: Completion[FetchResponse] | None = None
         self._may_replicate = self._is_follower and handler.authorizer.authorize(
-            ctx.principal, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
+            ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
         )
 
     @property

@@ -132,7 +132,7 @@ class ProduceHandler:
             if topic_image is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = topic_image.name
-        if not self.authorizer.authorize(ctx.connection.principal, Operation.WRITE, Resource.TOPIC, name):
+        if not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
@@ -147,9 +147,7 @@ class ProduceHandler:
         if not transactional:
             return None
         name = request.transactional_id
-        if name is None or not self.authorizer.authorize(
-            ctx.principal, Operation.WRITE, Resource.TRANSACTIONAL_ID, name
-        ):
+        if name is None or not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
             return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
         if len({_header_of(records).producer_id for records in transactional}) > 1:
             return KafkaError(

@@ -65,6 +65,8 @@ _OWN: dict[str, Setting] = {
                 "How long a replica of the metadata log waits before a retry."),
         Setting("controller.quorum.voters", Kind.LIST, "", None,
                 "Controllers of a static quorum, as id@host:port."),
+        Setting("early.start.listeners", Kind.LIST, None, None,
+                "Listeners that open before ACLs are loaded. Here these are always those of the controller."),
         Setting("cordoned.log.dirs", Kind.LIST, "", None,
                 "Log directories that take no new replicas, of log.dirs; * is all of them."),
         Setting("default.replication.factor", Kind.INT, "1", None, "Default number of replicas of a topic."),

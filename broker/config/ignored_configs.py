@@ -30,7 +30,6 @@ delegation.token.expiry.time.ms LONG 86400000
 delegation.token.max.lifetime.ms LONG 604800000
 delegation.token.secret.key PASSWORD
 delete.records.purgatory.purge.interval.requests INT 1
-early.start.listeners LIST
 fetch.purgatory.purge.interval.requests INT 1000
 group.coordinator.append.linger.ms INT -1
 group.coordinator.background.threads INT 2

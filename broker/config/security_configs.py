@@ -5,6 +5,8 @@ RULES    1. A node never starts less protected than Apache Kafka would with the 
          2. A setting that has no effect in Apache Kafka either is accepted: `ssl.*` and `sasl.*` while all listeners are
             PLAINTEXT, `super.users` without an authorizer, defaults.
          3. A listener's protocol is found as Kafka finds it: by the map, else by the listener's name.
+         4. Client listeners open when the ACLs are loaded, controllers' listeners before: `early.start.listeners` changes
+            nothing.
 NOT HERE Enforcement (`broker/security/`), the other invalid combinations (`config_rules.py`).
 """
 
@@ -21,9 +23,11 @@ _PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _LISTENER_PREFIX: Final = "listener.name."
 _SEE: Final = "(docs/security.md)"
 
+STANDARD_AUTHORIZER: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+
 _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "alter.config.policy.class.name": frozenset({""}),
-    "authorizer.class.name": frozenset({""}),
+    "authorizer.class.name": frozenset({"", STANDARD_AUTHORIZER}),
     "client.quota.callback.class": frozenset({""}),
     "create.topic.policy.class.name": frozenset({""}),
     "delegation.token.secret.key": frozenset({""}),
@@ -50,7 +54,24 @@ _PER_LISTENER: Final[Mapping[str, frozenset[str]]] = {
 
 def find_unenforced(config: BrokerConfig) -> str | None:
     """The first setting that must be refused, as a sentence; None if all are enforced."""
-    return _listener_error(config) or find_unenforced_value(config.given)
+    return _listener_error(config) or find_unenforced_value(config.given) or _authorizer_error(config)
+
+
+def _authorizer_error(config: BrokerConfig) -> str | None:
+    """Kafka's messages about the settings of an authorizer."""
+    if not config.value("authorizer.class.name"):
+        return None
+    for name in config.super_users:
+        if ":" not in name:
+            return f"super.users: expected a string in format principalType:principalName but got {name}"
+    listeners = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
+    for name in config.texts("early.start.listeners"):
+        if name.upper() not in {listener.upper() for listener in listeners}:
+            return (
+                f"early.start.listeners contains listener {name.upper()}, but this is not contained in listeners or "
+                "controller.listener.names"
+            )
+    return None
 
 
 def find_unenforced_value(texts: Mapping[str, str]) -> str | None:

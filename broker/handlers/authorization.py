@@ -26,6 +26,11 @@ _DENIALS: Final = {
     Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
 NOT_AUTHORIZED: Final = "Cluster authorization failed."
+_SENTENCES: Final = {
+    Resource.TOPIC: "Topic authorization failed.",
+    Resource.GROUP: "Group authorization failed.",
+    Resource.CLUSTER: NOT_AUTHORIZED,
+}
 
 
 class AuthorizingHandlers:
@@ -51,9 +56,9 @@ class AuthorizingHandlers:
         return ErrorCode.NONE if is_allowed else _DENIALS[resource_type]
 
     def _require(self, context: RequestContext, operation: str, resource_type: str, name: str) -> None:
-        """Raises the authorization error of the resource type, as KafkaError, if the client is not authorized."""
+        """Raises the authorization error of the resource type, with a sentence, if the client is not authorized."""
         if not self._is_authorized(context, operation, resource_type, name):
-            raise KafkaError(_DENIALS[resource_type])
+            raise KafkaError(_DENIALS[resource_type], _SENTENCES[resource_type])
 
     def _authorized_operations(
         self, context: RequestContext, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME

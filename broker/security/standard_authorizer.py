@@ -22,7 +22,6 @@ from broker.security.operations import OPERATION_CODES, RESOURCE_CODES
 from protocol.api import APIS
 from replication.metadata.acls import WILDCARD, Acl, OperationCode, PatternCode, PermissionCode, ResourceCode
 
-CLASS_NAME: Final = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
 _TRACE: Final = 5
 _MAX_CACHED: Final = 10_000
 """Cached decisions; the cache is cleared when it is full."""

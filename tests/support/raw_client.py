@@ -18,13 +18,21 @@ class RawClient:
     """A client with this project's codec."""
 
     def __init__(
-        self, bootstrap: str, timeout_s: float = 30, *, receive_buffer_bytes: int | None = None, client_id: str = "raw"
+        self,
+        bootstrap: str,
+        timeout_s: float = 30,
+        *,
+        receive_buffer_bytes: int | None = None,
+        client_id: str = "raw",
+        source: str | None = None,
     ) -> None:
-        """Connects; `receive_buffer_bytes` limits what the kernel receives ahead."""
+        """Connects, from the address `source` if given; `receive_buffer_bytes` limits what the kernel receives ahead."""
         host, port = bootstrap.rsplit(":", 1)
         self.socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         if receive_buffer_bytes is not None:  # counts only when it is set before the connection is made
             self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer_bytes)
+        if source is not None:
+            self.socket.bind((source, 0))
         self.socket.settimeout(timeout_s)
         self.socket.connect((host, int(port)))
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

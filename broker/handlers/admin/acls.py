@@ -2,8 +2,8 @@
 
 RULES    1. Describing requires DESCRIBE on the cluster, changes ALTER. Only then, a node without an authorizer answers
             SECURITY_DISABLED.
-         2. A number that the protocol does not know closes the connection; ANY or MATCH in an entry to create is an error of
-            all entries. Apache Kafka does the same, by exceptions.
+         2. The number 0 (UNKNOWN) closes the connection; ANY or MATCH in an entry to create is an error of all entries.
+            Apache Kafka does the same, by exceptions. Other unknown numbers are errors of entries, or select nothing.
          3. The response to a change is sent after the controller's records are committed and this node obeys them.
 NOT HERE The decisions (`replication/controller/configs/acls.py`), what entries mean (`broker/security/`).
 """
@@ -23,12 +23,6 @@ from replication.completion import Completion
 from replication.controller.error_responses import error_response
 from replication.metadata.acls import Acl, OperationCode, PatternCode, PermissionCode, ResourceCode, matches
 
-_LAST_CODES: Final = (
-    ResourceCode.USER,
-    PatternCode.PREFIXED,
-    OperationCode.TWO_PHASE_COMMIT,
-    PermissionCode.ALLOW,
-)
 _NO_AUTHORIZER: Final = "No Authorizer is configured."
 
 
@@ -95,8 +89,8 @@ def _filter_numbers(wanted: Any) -> tuple[int, int, int, int]:
 
 def _check_numbers(numbers: tuple[int, int, int, int]) -> None:
     """Resource type, pattern type, operation and permission."""
-    if any(not 1 <= number <= last for number, last in zip(numbers, _LAST_CODES, strict=True)):
-        raise CloseConnection(f"an access control entry or filter has an unknown number: {numbers}")
+    if 0 in numbers:
+        raise CloseConnection(f"an access control entry or filter is UNKNOWN: {numbers}")
 
 
 def _is_for_filters(resource_type: int, pattern_type: int, operation: int, permission_type: int) -> bool:

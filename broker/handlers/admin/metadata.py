@@ -96,11 +96,14 @@ class MetadataHandlers(ForwardingHandlers):
             topics = [
                 self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
-                if self._may_describe(context, name)
+                if self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, name)
             ]
         elif version < 12 and any(one.name is None or one.topic_id != ZERO_UUID for one in requested):
             code = ErrorCode.INVALID_REQUEST
-            topics = [MetadataResponseTopic(error_code=code, name=one.name or "") for one in requested]
+            topics = [
+                MetadataResponseTopic(error_code=code, name=one.name or "", topic_id=one.topic_id) for one in requested
+            ]
+            return MetadataResponse(brokers=[], topics=topics)
         else:
             topics = self._requested_topics(context, request, requested)
             missing = self._topics_to_create(context, request, requested)
@@ -160,21 +163,28 @@ class MetadataHandlers(ForwardingHandlers):
         elif self._auto_create and request.allow_auto_topic_creation and not self._is_create_authorized(context, name):
             error = ErrorCode.TOPIC_AUTHORIZATION_FAILED
         else:
-            error = _unknown_topic_error(name)
+            return MetadataResponseTopic(
+                error_code=_unknown_topic_error(name),
+                name=name,
+                is_internal=name in INTERNAL_TOPICS,
+                topic_authorized_operations=self._topic_operations(context, request, name),
+            )
         return MetadataResponseTopic(error_code=error, name=name, is_internal=name in INTERNAL_TOPICS)
+
+    def _topic_operations(self, context: RequestContext, request: MetadataRequest, name: str) -> int:
+        if not request.include_topic_authorized_operations:
+            return NOT_REQUESTED
+        return self._authorized_operations(context, Resource.TOPIC, name)
 
     def _topic(self, context: RequestContext, request: MetadataRequest, topic: TopicImage) -> MetadataResponseTopic:
         """A topic without its partitions, which are added later."""
-        operations = NOT_REQUESTED
-        if request.include_topic_authorized_operations:
-            operations = self._authorized_operations(context, Resource.TOPIC, topic.name)
         return MetadataResponseTopic(
             error_code=0,
             name=topic.name,
             topic_id=topic.topic_id,
             is_internal=topic.name in INTERNAL_TOPICS,
             partitions=[],
-            topic_authorized_operations=operations,
+            topic_authorized_operations=self._topic_operations(context, request, topic.name),
         )
 
     def _metadata_answer(
@@ -282,7 +292,11 @@ class MetadataHandlers(ForwardingHandlers):
         """The topic names from the cursor on, and the first partition of the first topic."""
         names = sorted({topic.name for topic in request.topics})
         if not names:
-            names = sorted(name for name in image.topics_by_name if self._may_describe(context, name))
+            names = sorted(
+                name
+                for name in image.topics_by_name
+                if self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, name)
+            )
         cursor = request.cursor
         if cursor is None:
             return names, 0
@@ -318,7 +332,9 @@ class MetadataHandlers(ForwardingHandlers):
         )
 
     def _cluster_operations(self, context: RequestContext, *, requested: bool) -> int:
-        return self._authorized_operations(context) if requested else NOT_REQUESTED
+        if not requested:
+            return NOT_REQUESTED
+        return self._authorized_operations(context) if self._is_authorized(context, Operation.DESCRIBE) else 0
 
 
 def endpoint_error(requested: int, served: int) -> tuple[ErrorCode, str]:

@@ -7,9 +7,7 @@ NOT HERE The controller's decisions (`replication/controller/configs/quotas.py`,
 
 from __future__ import annotations
 
-from typing import Any, Final
-
-from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers, authorization_error
+from broker.handlers.authorization import ForwardingHandlers, authorization_error
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Operation
 from protocol.api import ApiKey
@@ -19,11 +17,6 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.configs.quotas import describe_quotas
 from replication.controller.configs.scram_credentials import describe_credentials
-
-_DENIED: Final[dict[str, Any]] = {
-    "error_code": ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
-    "error_message": NOT_AUTHORIZED,
-}
 
 
 class QuotaAndScramHandlers(ForwardingHandlers):
@@ -42,7 +35,7 @@ class QuotaAndScramHandlers(ForwardingHandlers):
     def describe_quotas(self, context: RequestContext, request: quotas_scram.DescribeClientQuotasRequest) -> Message:
         """Handle DescribeClientQuotas."""
         if not self._is_authorized(context, Operation.DESCRIBE_CONFIGS):
-            return authorization_error(request)
+            return authorization_error(request, None)
         return describe_quotas(self._controller.image, request)
 
     def alter_quotas(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
@@ -55,11 +48,12 @@ class QuotaAndScramHandlers(ForwardingHandlers):
     ) -> quotas_scram.DescribeUserScramCredentialsResponse:
         """Handle DescribeUserScramCredentials."""
         if not self._is_authorized(context, Operation.DESCRIBE):
-            results = [
-                quotas_scram.DescribedScramUser(user=user.name, credential_infos=[], **_DENIED)
-                for user in request.users or ()
+            denied = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
+            results = [  # without names, as in Apache Kafka
+                quotas_scram.DescribedScramUser(user="", error_code=denied, credential_infos=[])
+                for _ in request.users or ()
             ]
-            return quotas_scram.DescribeUserScramCredentialsResponse(results=results, **_DENIED)
+            return quotas_scram.DescribeUserScramCredentialsResponse(error_code=denied, results=results)
         return describe_credentials(self._controller.image, request)
 
     def alter_credentials(self, context: RequestContext, request: Message) -> Message | Completion[Message]:

@@ -32,6 +32,8 @@ from replication.metadata.image import ResourceType
 from replication.timer_queue import TimerQueue
 
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
+_NOT_AUTHORIZED = "Topic authorization failed."
+_NOT_SHOWN = -1
 _AUTHORIZED_BY_NAME = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: Resource.GROUP}
 """Resource types whose configs are authorized by resource; the others by the cluster."""
 
@@ -67,11 +69,26 @@ class TopicHandlers(TimedForwardingHandlers):
 
     # ------------------------------------------------------------ topics
     def create_topics(self, context: RequestContext, request: admin.CreateTopicsRequest) -> Completion[Any]:
-        """Handle CreateTopics."""
+        """Handle CreateTopics; the configs of new topics are shown to clients that may describe them."""
         denied: list[admin.CreatableTopic] = []
-        if not self._is_authorized(context, Operation.CREATE):
+        if not self._may_list(context, Operation.CREATE):
             request.topics, denied = _split(request.topics, partial(self._may_change, context, Operation.CREATE))
-        return self._submit(context, request, error_results(request, denied, _TOPIC_DENIED, "Authorization failed."))
+        shown = {
+            topic.name
+            for topic in request.topics
+            if self._may_list(context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name)
+        }
+
+        def hide_configs(response: admin.CreateTopicsResponse) -> admin.CreateTopicsResponse:
+            for result in response.topics:
+                if result.error_code == ErrorCode.NONE and result.name not in shown:
+                    result.topic_config_error_code = _TOPIC_DENIED
+                    result.num_partitions = result.replication_factor = _NOT_SHOWN
+                    result.configs = None
+            return response
+
+        failed = error_results(request, denied, _TOPIC_DENIED, "Authorization failed.")
+        return self._submit(context, request, failed).map(hide_configs)
 
     def delete_topics(
         self, context: RequestContext, request: admin.DeleteTopicsRequest
@@ -84,20 +101,32 @@ class TopicHandlers(TimedForwardingHandlers):
             if context.api_version < 3:
                 return error_response(request, ErrorCode.INVALID_REQUEST)
             return error_response(request, ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
-        request.topics, denied = _split(request.topics, partial(self._may_delete, context))
-        return self._submit(context, request, error_results(request, denied, _TOPIC_DENIED))
+        denied: list[Message] = []
+        if not self._may_list(context, Operation.DELETE):
+            is_denied = partial(self._deletion_denial, context, request)
+            denied = [result for topic in request.topics if (result := is_denied(topic)) is not None]
+            request.topics = [topic for topic in request.topics if is_denied(topic) is None]
+        return self._submit(context, request, denied)
 
     def _may_change(self, context: RequestContext, operation: str, topic: Any) -> bool:
         return self._is_authorized(context, operation, Resource.TOPIC, topic.name)
 
-    def _may_delete(self, context: RequestContext, topic: admin.DeleteTopicState) -> bool:
-        name = topic.name
+    def _deletion_denial(
+        self, context: RequestContext, request: admin.DeleteTopicsRequest, topic: admin.DeleteTopicState
+    ) -> Message | None:
+        """The result for a topic that the client may not delete; its name only if it may be described."""
+        image, name = self._controller.image, topic.name
+        found = image.topics_by_id.get(topic.topic_id) if name is None else image.topics_by_name.get(name)
+        if name is None and found is not None:
+            name = found.name
         if name is None:
-            topic_image = self._controller.image.topics_by_id.get(topic.topic_id)
-            if topic_image is None:
-                return True  # the controller returns UNKNOWN_TOPIC_ID
-            name = topic_image.name
-        return self._is_authorized(context, Operation.DELETE, Resource.TOPIC, name)
+            return None  # the controller returns UNKNOWN_TOPIC_ID
+        if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name):
+            if found is None or self._is_authorized(context, Operation.DELETE, Resource.TOPIC, name):
+                return None  # the controller returns UNKNOWN_TOPIC_OR_PARTITION, or deletes it
+            topic.name = name
+        (result,) = error_results(request, [topic], _TOPIC_DENIED, _NOT_AUTHORIZED)
+        return result
 
     def create_partitions(self, context: RequestContext, request: admin.CreatePartitionsRequest) -> Completion[Any]:
         """Handle CreatePartitions."""
@@ -106,9 +135,14 @@ class TopicHandlers(TimedForwardingHandlers):
 
     # ------------------------------------------------------------ configs
     def alter_configs(self, context: RequestContext, request: admin.AlterConfigsRequest) -> Completion[Any]:
-        """Handle AlterConfigs."""
+        """Handle AlterConfigs, which has no log levels."""
+        loggers = [one for one in request.resources if one.resource_type == ResourceType.BROKER_LOGGER]
+        is_broker = self._own_settings is not None
+        sentence = "Unknown resource type 8" if is_broker else "Unexpected resource type BROKER_LOGGER."
+        unknown = error_results(request, loggers, ErrorCode.INVALID_REQUEST, sentence)
+        request.resources = [one for one in request.resources if one.resource_type != ResourceType.BROKER_LOGGER]
         request.resources, failed = self._allowed_resources(context, request)
-        return self._submit(context, request, failed)
+        return self._submit(context, request, [*unknown, *failed])
 
     def incremental_alter_configs(
         self, context: RequestContext, request: admin.IncrementalAlterConfigsRequest
@@ -148,7 +182,14 @@ class TopicHandlers(TimedForwardingHandlers):
     def _check_authorized(self, context: RequestContext, resource: Any) -> None:
         resource_type = _AUTHORIZED_BY_NAME.get(resource.resource_type, Resource.CLUSTER)
         name = CLUSTER_NAME if resource_type == Resource.CLUSTER else resource.resource_name
-        self._require(context, Operation.ALTER_CONFIGS, resource_type, name)
+        is_logger = resource.resource_type == ResourceType.BROKER_LOGGER
+        of_controller = is_logger and self._own_settings is None
+        operation = Operation.CLUSTER_ACTION if of_controller else Operation.ALTER_CONFIGS
+        if is_logger and not of_controller:
+            if not self._is_authorized(context, operation):
+                raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
+        else:
+            self._require(context, operation, resource_type, name)
 
     def _submit(self, context: RequestContext, request: Any, failed: list[Any]) -> Completion[Any]:
         """Submit the authorized part, with the client's timeout if the request has one; `failed` is added to the results."""

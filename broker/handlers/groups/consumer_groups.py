@@ -65,13 +65,14 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
         """Handle ConsumerGroupHeartbeat."""
 
         def may_describe(topic: str) -> bool:
-            return self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic)
+            return self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, topic)
 
         if not self._is_enabled:
             return completed(_error_response(ErrorCode.UNSUPPORTED_VERSION))
         if not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
             return completed(_error_response(ErrorCode.GROUP_AUTHORIZATION_FAILED))
-        if not all(may_describe(topic) for topic in request.subscribed_topic_names or ()):
+        subscribed = request.subscribed_topic_names or ()
+        if not all(self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic) for topic in subscribed):
             return completed(_error_response(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
         if not request.group_id.strip():
             return completed(_error_response(ErrorCode.INVALID_REQUEST, "GroupId can't be empty."))

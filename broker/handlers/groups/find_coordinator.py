@@ -34,6 +34,7 @@ _NONE: Final = ErrorCode.NONE
 _NO_NODE: Final = -1
 _CREATE_TIMEOUT_MS: Final = 30_000
 _UNAVAILABLE: Final = "The coordinator is not available."
+_FIRST_VERSION_WITH_KEYS: Final = 4
 _AUTHORIZATION: Final = {
     GROUP: (Resource.GROUP, ErrorCode.GROUP_AUTHORIZATION_FAILED, "Group authorization failed."),
     TRANSACTION: (
@@ -74,7 +75,9 @@ class FindCoordinatorHandler(ForwardingHandlers):
         """Handle FindCoordinator."""
         kind = request.key_type
         topic = self._topics.get(kind)
-        if topic is None or topic.name in self._controller.image.topics_by_name:
+        keys = request.coordinator_keys if context.api_version >= _FIRST_VERSION_WITH_KEYS else [request.key]
+        may_create = any(self._is_key_authorized(context, kind, key) for key in keys)
+        if topic is None or not may_create or topic.name in self._controller.image.topics_by_name:
             return self._coordinators(context, request, None)
         created = self._creations.get(kind)
         if created is None or created.is_done:
@@ -82,6 +85,9 @@ class FindCoordinatorHandler(ForwardingHandlers):
         response: Completion[FindCoordinatorResponse] = Completion()
         created.then(lambda done: response.complete(self._coordinators(context, request, done.result())))
         return response
+
+    def _is_key_authorized(self, context: RequestContext, kind: int, key: str) -> bool:
+        return kind in _AUTHORIZATION and self._is_authorized(context, Operation.DESCRIBE, _AUTHORIZATION[kind][0], key)
 
     def _create_topic(self, kind: int, topic: CreatableTopic) -> Completion[str | None]:
         """Create a topic; returns None or the error message."""
@@ -101,7 +107,7 @@ class FindCoordinatorHandler(ForwardingHandlers):
     def _coordinators(
         self, context: RequestContext, request: FindCoordinatorRequest, failure: str | None
     ) -> FindCoordinatorResponse:
-        if context.api_version >= 4:
+        if context.api_version >= _FIRST_VERSION_WITH_KEYS:
             found = [self._coordinator(context, request.key_type, key, failure) for key in request.coordinator_keys]
             return FindCoordinatorResponse(coordinators=found)
         one = self._coordinator(context, request.key_type, request.key, failure)
@@ -117,9 +123,9 @@ class FindCoordinatorHandler(ForwardingHandlers):
         internal_topic = self._topics.get(kind)
         if internal_topic is None:
             return _error_coordinator(key, ErrorCode.INVALID_REQUEST, "There are no coordinators of this type here.")
-        resource, denied, message = _AUTHORIZATION[kind]
-        if not self._is_authorized(context, Operation.DESCRIBE, resource, key):
-            return _error_coordinator(key, denied, message)
+        if not self._is_key_authorized(context, kind, key):
+            _, denied, message = _AUTHORIZATION[kind]
+            return _error_coordinator(key, denied, "" if context.api_version >= _FIRST_VERSION_WITH_KEYS else message)
         image = self._controller.image
         topic = image.topics_by_name.get(internal_topic.name)
         if topic is not None and topic.partitions:

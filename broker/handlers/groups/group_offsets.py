@@ -228,7 +228,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
                 answer.topics = [
                     topic
                     for topic in answer.topics
-                    if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+                    if self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
                 ]
                 if context.api_version >= 10:
                     answer.topics = [topic for topic in answer.topics if _set_topic_id(topic, image)]
@@ -317,12 +317,12 @@ def _offset_fetch_response(
 ) -> OffsetFetchResponse:
     """The response in the layout of its version: several groups from 8 on, a group error from 2 on.
 
-    The error is also set in every partition: old clients look only there.
+    Version 1 has the error in every partition.
     """
     if version >= 8:
         return OffsetFetchResponse(groups=results)
     answer = results[0]
-    if answer.error_code != _NONE:
+    if answer.error_code != _NONE and version < 2:
         answer.topics = [_fetch_errors(topic, answer.error_code) for topic in groups[0].topics or ()]
     topics = [
         Topic(

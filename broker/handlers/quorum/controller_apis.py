@@ -49,7 +49,7 @@ class ControllerHandlers(ForwardingHandlers):
     # ------------------------------------------------------------ nodes
     def forward(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Handle a request that the controller handles as it is."""
-        return self._forward(context, request, Operation.CLUSTER_ACTION, None)
+        return self._forward(context, request, Operation.CLUSTER_ACTION)
 
     def register(self, context: RequestContext, request: BrokerRegistrationRequest) -> Message | Completion[Message]:
         """Handle BrokerRegistration."""
@@ -79,7 +79,7 @@ class ControllerHandlers(ForwardingHandlers):
     def describe_cluster(self, context: RequestContext, request: DescribeClusterRequest) -> Message:
         """Handle DescribeCluster for controllers."""
         if not self._is_authorized(context, Operation.ALTER):
-            return authorization_error(request, None)
+            return authorization_error(request)
         if request.endpoint_type != CONTROLLERS:
             code, sentence = endpoint_error(request.endpoint_type, CONTROLLERS)
             return error_response(

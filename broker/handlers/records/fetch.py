@@ -279,13 +279,14 @@ class _Fetch(DelayedOperation):
         """Read one partition, without records if `remaining_bytes` is None; None if it is blocked."""
         replicas, reader = self._handler.replicas, self._reader
         try:
+            if self._is_follower:
+                self._authorize_follower()
             topic = partition.topic
             if self._ctx.api_version >= _FIRST_VERSION_WITH_IDS:
                 topic = self._resolve_topic_name(partition)
             assert topic is not None
             selected = None
             if self._is_follower:
-                self._authorize_follower()
                 is_readable = not self._is_throttled(topic, partition.index)
             else:
                 self._handler.authorize_consumer(self._ctx, topic)

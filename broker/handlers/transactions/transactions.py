@@ -137,7 +137,9 @@ class TransactionHandlers(AuthorizingHandlers):
     def _init_refusal(self, context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
         name = request.transactional_id
         if name is None:
-            denial = self._denial(context, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+            denial = _NONE
+            if not self._authorizer.authorize_any(context, Operation.WRITE, Resource.TOPIC):  # KIP-679
+                denial = self._denial(context, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
         else:
             denial = self._denial(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
         is_half = (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH)

@@ -25,9 +25,25 @@ from protocol.messages.acls import (
 )
 from protocol.messages.stored_records import RemoveAccessControlEntryRecord
 from replication.controller.decision_context import DecisionContext
-from replication.metadata.acls import CLUSTER_NAME, Acl, ResourceCode, acl_record, matches
+from replication.metadata.acls import (
+    CLUSTER_NAME,
+    Acl,
+    AclFilter,
+    OperationCode,
+    PatternCode,
+    PermissionCode,
+    ResourceCode,
+    acl_record,
+    matches,
+)
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
+
+_ANY: Final = 1
+_RESOURCES: Final = range(ResourceCode.TOPIC, ResourceCode.USER + 1)
+_PATTERNS: Final = (PatternCode.LITERAL, PatternCode.PREFIXED)
+_OPERATIONS: Final = range(OperationCode.ALL, OperationCode.TWO_PHASE_COMMIT + 1)
+_PERMISSIONS: Final = (PermissionCode.DENY, PermissionCode.ALLOW)
 
 MAX_RECORDS: Final = 10_000
 """Entries that one request may create or delete."""
@@ -61,6 +77,10 @@ def delete_acls(context: DecisionContext, request: DeleteAclsRequest) -> Decisio
     deleted: dict[bytes, None] = {}
     results = []
     for wanted in request.filters:
+        unknown = _unknown_part(wanted)
+        if unknown is not None:
+            results.append(DeleteAclsFilterResult(error_code=ErrorCode.INVALID_REQUEST, error_message=unknown))
+            continue
         found = {acl_id: acl for acl_id, acl in context.image.acls.items() if matches(acl, wanted)}
         deleted.update(dict.fromkeys(found))
         results.append(
@@ -75,6 +95,17 @@ def delete_acls(context: DecisionContext, request: DeleteAclsRequest) -> Decisio
         return Decision([], DeleteAclsResponse(filter_results=failed))
     records = [(RemoveAccessControlEntryRecord(id=acl_id), 0) for acl_id in deleted]
     return Decision(records, DeleteAclsResponse(filter_results=results))
+
+
+def _unknown_part(wanted: AclFilter) -> str | None:
+    """The sentence about a filter with an unknown number."""
+    if wanted.resource_type_filter not in (_ANY, *_RESOURCES):
+        return "Unknown patternFilter."
+    if wanted.pattern_type_filter not in (_ANY, PatternCode.MATCH, *_PATTERNS):
+        return "Unknown patternFilter."
+    if wanted.operation not in (_ANY, *_OPERATIONS) or wanted.permission_type not in (_ANY, *_PERMISSIONS):
+        return "Unknown entryFilter."
+    return None
 
 
 def _acl(creation: AclCreation) -> Acl:
@@ -95,6 +126,14 @@ def _check(acl: Acl) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, message)
     if not acl.resource_name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Invalid empty resource name")
+    for name, number, known in (
+        ("resourceType", acl.resource_type, _RESOURCES),
+        ("patternType", acl.pattern_type, _PATTERNS),
+        ("operation", acl.operation, _OPERATIONS),
+        ("permissionType", acl.permission_type, _PERMISSIONS),
+    ):
+        if number not in known:
+            raise KafkaError(ErrorCode.INVALID_REQUEST, f"Invalid {name} UNKNOWN")
     if ":" not in acl.principal:
         message = (
             f"Could not parse principal from `{acl.principal}` (no colon is present separating the principal type from "

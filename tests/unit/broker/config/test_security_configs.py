@@ -12,6 +12,7 @@ from broker.config.security_configs import find_unenforced_value
 
 MAP = "listener.security.protocol.map"
 CLIENTS = "PLAINTEXT://:9092"
+AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 LOOPBACK = {"listeners": CLIENTS}
 
 
@@ -39,6 +40,8 @@ LOOPBACK = {"listeners": CLIENTS}
         ({"listeners": CLIENTS, MAP: "PLAINTEXT:TLS"}, "'PLAINTEXT:TLS' is not of the form LISTENER:PROTOCOL"),
         ({"security.inter.broker.protocol": "SASL_SSL"}, "security.inter.broker.protocol is not enforced by this broker: "),
         ({"authorizer.class.name": "org.example.Own"}, "authorizer.class.name is not enforced"),
+        ({**AUTHORIZER, "super.users": "User:a; b"}, "expected a string in format principalType:principalName but got b"),
+        ({**AUTHORIZER, "early.start.listeners": "X"}, "early.start.listeners contains listener X, but this is not"),
         ({"principal.builder.class": "org.example.Own"}, "principal.builder.class is not enforced"),
         ({"listener.name.plaintext.principal.builder.class": "org.example.Own"}, "listener.name.plaintext.principal."),
         ({"listener.name.plaintext.max.connections": "10"}, "listener.name.plaintext.max.connections is not enforced"),
@@ -80,6 +83,7 @@ def test_a_refusal_shows_no_secret() -> None:
             "sasl.jaas.config": "x",
         },
         {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "false", "early.start.listeners": ""},
+        {**AUTHORIZER, "super.users": "User:a;User:CN=b,O=c; ", "early.start.listeners": "plaintext"},
         {"connections.max.reauth.ms": "1000", "password.encoder.secret": "x"},
         {"authorizer.class.name": "", "security.inter.broker.protocol": "PLAINTEXT", "client.quota.callback.class": ""},
     ],

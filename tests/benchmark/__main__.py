@@ -14,6 +14,7 @@ BENCHMARKS = {
     "stalls": "latencies of paced producers while the broker's disk is busy, compared with Apache Kafka",
     "partitions": "restarts and memory with 1,000 and 5,000 partitions, compared with Apache Kafka",
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, compared with Apache Kafka",
+    "flushes": "one small append to each of 1 to 1,000 files made durable: the file system only",
     "coordinators": "transactions and groups, compared with Apache Kafka",
     "cluster": "three nodes compared with three of Apache Kafka: start, replication, fail-over",
     "segments": "the reader of segment files only",

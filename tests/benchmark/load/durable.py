@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from confluent_kafka import KafkaError, Message, Producer
 
+from tests.benchmark.load import raw
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.loading import create
@@ -15,6 +16,8 @@ from tests.support.raw_client import RawClient
 _IN_FLIGHT_EACH = 4
 _IN_FLIGHT = 2000
 _VALUE = b"x" * 100
+_RECORD_BYTES = 1 << 10
+_TOTAL_BYTES = 32 << 20
 _SETTLE_S = 2.0
 _PATIENCE_S = 120.0
 
@@ -66,13 +69,23 @@ class _InFlightProducer:
         return on_delivery
 
 
-def acknowledged(broker: RunningBroker, topic: str, partitions: int, seconds: float) -> Outcome:
-    """Four records of 100 bytes in flight per partition, at most 2,000: acknowledged records and their latencies.
+def record_to_each(broker: RunningBroker, topic: str, partitions: int, **settings: int) -> Outcome:
+    """Requests with a record of 1 KiB for each partition of a new topic with these settings (`_` for `.`), five in flight."""
+    with RawClient(broker.bootstrap, _PATIENCE_S) as admin:
+        create(admin, topic, partitions=partitions, **settings)
+        raw.touch(admin, topic, partitions)
+    return raw.produce(broker, topic, _RECORD_BYTES, _TOTAL_BYTES, partitions, acks=-1)
+
+
+def acknowledged(broker: RunningBroker, topic: str, partitions: int, seconds: float, **settings: int) -> Outcome:
+    """Keeps records in flight for a new topic with these settings (`_` for `.`).
+
+    Four records of 100 bytes in flight per partition, at most 2,000: acknowledged records and their latencies.
 
     The first two seconds do not count; records in flight at the end do.
     """
     with RawClient(broker.bootstrap, _PATIENCE_S) as admin:
-        create(admin, topic, partitions=partitions, flush_messages=1)
+        create(admin, topic, partitions=partitions, **settings)
     time.sleep(_SETTLE_S)
     producer = _InFlightProducer(broker, topic, seconds)
     with Meter(broker.pid) as meter:

@@ -17,6 +17,7 @@ BENCHMARKS = {
     "flushes": "one small append to each of 1 to 1,000 files made durable: the file system only",
     "coordinators": "transactions and groups, compared with Apache Kafka",
     "cluster": "three nodes compared with three of Apache Kafka: start, replication, fail-over",
+    "cores": "several nodes on one host, one per core, and what a node costs without load",
     "segments": "the reader of segment files only",
     "spark": "Spark's source, sink and segment source, compared with Apache Kafka",
     "again": "the tables and plots of earlier runs, from their JSON",

@@ -16,6 +16,7 @@ NOT HERE When to send (`connection.py` watches the socket).
 from __future__ import annotations
 
 from collections import deque
+from itertools import islice
 
 from broker.network.page_cache_prefetch import ReadAhead
 from broker.network.socket_io import Buffer, PlaintextTransportLayer
@@ -94,21 +95,27 @@ class Sender:
 
     def _take_buffers(self) -> list[Buffer]:
         """Removes the parts at the front that one call can send from memory, and reads small regions."""
+        buffers: list[Buffer] = []
+        if self._skip:
+            return buffers
         parts = self._parts
         read_ahead = self._read_ahead if len(parts) > _PARTS_WITH_ONE_REGION else None
-        buffers: list[Buffer] = []
         size = 0
-        while parts and size < COPIED_BYTES_PER_CALL and len(buffers) < _BUFFERS_PER_CALL:
-            part = parts[0]
+        for part in islice(parts, _BUFFERS_PER_CALL):
             if isinstance(part, FileRegion):
-                if part.length > COPIED_REGION_BYTES or self._skip or read_ahead is None:
+                if part.length > COPIED_REGION_BYTES or read_ahead is None:
                     break
                 data = read_ahead.read_cached(part)
                 if data is None:
                     break
-                part = data
-            buffers.append(part)
-            size += len(part)
+                buffers.append(data)
+                size += part.length
+            else:
+                buffers.append(part)
+                size += len(part)
+            if size >= COPIED_BYTES_PER_CALL:
+                break
+        for _ in buffers:
             parts.popleft()
         return buffers
 

@@ -352,6 +352,8 @@ class ProducerState:
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The lower bound of what a read_committed consumer may not read yet (rule 6)."""
+        if not self._open and not self._completed:
+            return None
         undecided = next(iter(self._open), None)
         if self._completed:
             self._forget_completed(high_watermark)

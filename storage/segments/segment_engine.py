@@ -70,6 +70,7 @@ from storage.segments.segments_view import (
 )
 
 T = TypeVar("T")
+_new_tuple = tuple.__new__
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -351,10 +352,10 @@ class SegmentEngine:
                 with suppress(NotResident):
                     bound = segment.offset_at_or_after(position + length)
                     region_end = region_end if bound is None else min(bound, region_end)
-        where = OffsetPosition(segment.base_offset, position)
+        where = _new_tuple(OffsetPosition, (segment.base_offset, position))
         if length <= 0:
             return LocatedBatches((), 0, offset, where)
-        return LocatedBatches((FileRegion(segment.file, position, length),), length, region_end, where)
+        return _new_tuple(LocatedBatches, ((FileRegion(segment.file, position, length),), length, region_end, where))
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         return segment_infos(self._segments, self.end_offset, limit)

@@ -22,7 +22,7 @@ NOT HERE Sessions and dirty partitions (`fetch_sessions.py`), visibility of reco
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.handlers.records.fetch_sessions import (
@@ -65,6 +65,7 @@ _FIRST_VERSION_WITH_IDS: Final = 13
 _FIRST_VERSION_WITH_REPLICA_STATE: Final = 15
 _FIRST_VERSION_WITH_LEADER: Final = 16  # the field exists from 12 on; Kafka fills it from 16 on
 _NO_RECORDS: Final = b""
+_new_tuple = tuple.__new__
 _LEADER_ERRORS: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _ERRORS_BEFORE_READ: Final = frozenset(
     {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.TOPIC_AUTHORIZATION_FAILED}
@@ -183,8 +184,8 @@ class _Fetch(DelayedOperation):
 
     __slots__ = (
         "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_is_follower", "_is_new_session",
-        "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack", "_reader", "_results",
-        "_sends_high_watermarks", "_throttle_ms", "_unblocked",
+        "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack", "_readable_topic", "_reader",
+        "_results", "_sends_high_watermarks", "_throttle_ms", "_unblocked",
     )  # fmt: skip
 
     def __init__(
@@ -213,6 +214,8 @@ class _Fetch(DelayedOperation):
         self._bytes = 0
         self._blocked: dict[FetchedPartition, int | None] = {}  # with the `fetched_mono_ms` of the blocked read
         self._unblocked: dict[FetchedPartition, int | None] = {}  # to read again, with that time
+        self._readable_topic: str | None = None
+        """The topic that the client may read, of the last check."""
         self._has_timed_out = False
         self._must_respond = False
         self._throttle_ms = NEVER
@@ -236,11 +239,6 @@ class _Fetch(DelayedOperation):
             self._fetch_context.is_incremental and not self._is_new_session and (self._bytes > 0 or self._must_respond)
         )
 
-    @property
-    def _at_file_limit(self) -> bool:
-        """Whether this response must not open more files (rule 3)."""
-        return bool(self._bytes or self._blocked or self._unblocked) and self._handler.replicas.at_file_limit
-
     # ------------------------------------------------------------ reading
     def read_dirty(self, fetched_mono_ms: int | None) -> None:
         """Read the dirty partitions; `fetched_mono_ms` is the time of a follower's request, None when reading again."""
@@ -255,6 +253,7 @@ class _Fetch(DelayedOperation):
         unblocked, self._unblocked = self._unblocked, {}
         for partition in unblocked:
             dirty[partition] = None
+        at_file_limit = self._handler.replicas.at_file_limit
         for partition in list(dirty):
             before = results.pop(partition, None)
             if before is not None:
@@ -265,11 +264,14 @@ class _Fetch(DelayedOperation):
             del dirty[partition]
             if partition in self._blocked:
                 continue
-            wants_records = partition in unblocked or not self._at_file_limit
+            has_others = self._bytes or self._blocked or self._unblocked
+            wants_records = partition in unblocked or not (at_file_limit and has_others)
             result = self._read_partition(
                 partition, remaining_bytes if wants_records else None, unblocked.get(partition, fetched_mono_ms)
             )
-            if result is not None:
+            if result is None:
+                at_file_limit = self._handler.replicas.at_file_limit  # a lookup opens files
+            else:
                 results[partition] = result
                 self._bytes += result.size
 
@@ -289,7 +291,9 @@ class _Fetch(DelayedOperation):
             if self._is_follower:
                 is_readable = not self._is_throttled(topic, partition.index)
             else:
-                self._handler.authorize_consumer(self._ctx, topic)
+                if topic != self._readable_topic:
+                    self._handler.authorize_consumer(self._ctx, topic)
+                    self._readable_topic = topic
                 selected = self._select_replica(topic, partition)
                 is_readable = selected is None
             if not is_readable:
@@ -331,7 +335,8 @@ class _Fetch(DelayedOperation):
             self._must_respond = True
         elif self._sends_high_watermarks and partition.sent_high_watermark != info.high_watermark:
             self._must_respond = True
-        return _ReadResult(data, info.size, partition.offset < _read_limit(info, reader.isolation))
+        has_more = partition.offset < _read_limit(info, reader.isolation)
+        return _new_tuple(_ReadResult, (data, info.size, has_more))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:
         name = self._handler.topic_name(partition.topic_id)
@@ -444,21 +449,21 @@ class _Fetch(DelayedOperation):
     def answer(self) -> FetchResponse:
         """The response; updates the values that the session has sent."""
         fetch_context, results = self._fetch_context, self._results
-        selected_partitions: Iterable[FetchedPartition]
+        partitions = fetch_context.partitions.values()
+        selected: list[tuple[FetchedPartition, _ReadResult]]
         if not fetch_context.is_incremental:
-            selected_partitions = fetch_context.partitions.values()
+            selected = [(partition, results[partition]) for partition in partitions]
+        elif self._is_new_session:
+            selected = [(partition, results[partition]) for partition in partitions if partition in results]
+            for partition, read in selected:
+                self._update_response(partition, read)
+            self._restore_dirty()
         else:
-            candidates = fetch_context.partitions.values() if self._is_new_session else results
-            selected_partitions = [
-                partition
-                for partition in candidates
-                if partition in results and self._update_response(partition, results[partition]) | self._is_new_session
-            ]
+            selected = [item for item in results.items() if self._update_response(*item)]
             self._restore_dirty()
         topics: list[FetchTopic[PartitionData]] = []
         last: FetchedPartition | None = None
-        for partition in selected_partitions:
-            data, size, _ = results[partition]
+        for partition, (data, size, _) in selected:
             if size and self._is_follower and partition.topic is not None:
                 self._handler.replicas.leader_quota.record(partition.topic, partition.index, size, self._ctx.mono_ms)
             if last is None or partition.topic_id != last.topic_id or partition.topic != last.topic:

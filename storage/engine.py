@@ -20,7 +20,7 @@ NOT HERE High watermark, leader epochs, producers, a log start offset inside a s
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from protocol.records import BatchHeader, FileRegion
 from storage.config.log_config import LogConfig
@@ -103,6 +103,9 @@ class SyncWork(NamedTuple):
     """Whether no further sync is needed."""
 
 
+EngineSummary = list[Any]
+"""JSON values, whose meaning only the engine knows."""
+
 OnBatch = Callable[[Buffer, int, BatchHeader], None]
 """Called for a recovered batch with a buffer that contains it, its position there, and its header."""
 
@@ -160,6 +163,15 @@ class Engine(PublishedBatches, Protocol):
         of a view works, below that offset, and `segments` does not know the end of the last ones. Afterwards the flushed end is
         the log end after a clean close, else the recovery point or the lower log end.
         """
+
+    def summary(self) -> EngineSummary | None:
+        """What `reopen` needs; called after `close`. None if the next open must look at the files."""
+
+    def stamp(self, summary: EngineSummary) -> str:
+        """Differs after every change of the directory's names, and of the files that `reopen` does not read."""
+
+    def reopen(self, summary: EngineSummary) -> None:
+        """Open the log as it was closed, instead of `open`; the caller has compared the stamps. Opens the file for appends."""
 
     def bytes_to_recover(self, start_offset: int) -> int:
         """The bytes that `recover` will read; called before it. Opens no file."""

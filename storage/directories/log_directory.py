@@ -1,12 +1,13 @@
 """One log directory in service: its lock, logs, checkpoints and clean-shutdown marker.
 
 FORMAT   the offset checkpoints (checkpoint_file.py), one per field of `Checkpoint`; after a clean shutdown the marker
-         `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}; an empty `.lock`, which Apache Kafka locks too
+         `.kafka_cleanshutdown`: {"version":0,"brokerEpoch":n}, and the summaries of the logs (summary_file.py); an empty
+         `.lock`, which Apache Kafka locks too
 RULES    1. A corrupt checkpoint is ignored with a warning.
          2. If another directory has its path, because the disk was unmounted or replaced, nothing is written: the log
             directory counts as failed.
-         3. The marker is deleted durably. Without one the directory's entries are synced first: a killed process may have left
-            entries that are visible but not durable.
+         3. The marker and the summaries are deleted durably. Without a marker the directory's entries are synced first: a
+            killed process may have left entries that are visible but not durable.
 NOT HERE The list of directories and logs (log_manager.py); writing checkpoints (checkpoint_writer.py).
 """
 
@@ -19,6 +20,7 @@ from typing import Final
 
 from storage.directories.checkpoint_writer import CheckpointWriter, Offsets, Work
 from storage.directories.partition_directory import create_partition_dir
+from storage.directories.summary_file import LOG_SUMMARIES, read_summaries, write_summaries
 from storage.io.checkpoint_file import (
     FIRST_DIRTY,
     HIGH_WATERMARKS,
@@ -32,6 +34,7 @@ from storage.io.disk import Disk, Lock, StorageError
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
+from storage.log.log_summary import LogSummary
 
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
@@ -54,8 +57,7 @@ class LogDirectory:
 
     __slots__ = (
         "_device_and_inode", "_disk", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "names",
-        "path",
-        "was_clean",
+        "path", "summaries", "was_clean",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, directory_id: bytes, lock: LockContext) -> None:
@@ -67,6 +69,8 @@ class LogDirectory:
         """The names of its entries, at the start."""
         self.was_clean = False
         """Whether the last shutdown was clean."""
+        self.summaries: dict[str, LogSummary] = {}
+        """The summaries that it left, by name of the log; the logs take them over."""
         self.broker_epoch = NO_BROKER_EPOCH
         self._device_and_inode: tuple[int, int] | None = None
         self.checkpoints = CheckpointWriter(disk, path, lock)
@@ -84,19 +88,35 @@ class LogDirectory:
     def _take_marker(self) -> None:
         disk, marker = self._disk, f"{self.path}/{CLEAN_SHUTDOWN}"
         if not disk.exists(marker):
+            disk.unlink(f"{self.path}/{LOG_SUMMARIES}", missing_ok=True)
             return
         try:
             self.broker_epoch = int(json.loads(disk.read(marker))["brokerEpoch"])
         except (ValueError, KeyError, TypeError):
             self.broker_epoch = NO_BROKER_EPOCH  # older Kafka versions write an empty file, also after a clean shutdown
+        self.summaries = read_summaries(disk, self.path, self.broker_epoch)
+        disk.unlink(f"{self.path}/{LOG_SUMMARIES}", missing_ok=True)
         disk.unlink(marker)
         disk.sync_dir(self.path)
         self.was_clean = True
 
     def write_clean_marker(self, broker_epoch: int) -> None:
-        """Write the clean-shutdown marker: all logs here were closed durably."""
+        """Write the summaries and the clean-shutdown marker: all logs here were closed durably."""
+        self._write_summaries(broker_epoch)
         marker = json.dumps({"version": 0, "brokerEpoch": broker_epoch}, separators=(",", ":")).encode()
         self._disk.replace_atomically(f"{self.path}/{CLEAN_SHUTDOWN}", marker)
+
+    def _write_summaries(self, broker_epoch: int) -> None:
+        found = {log.name: log.stamped_summary() for log in self.logs.values()}
+        summaries = {name: summary for name, summary in found.items() if summary is not None}
+        if broker_epoch == NO_BROKER_EPOCH or not summaries:
+            return  # the next marker may have the same epoch
+        try:
+            write_summaries(self._disk, self.path, broker_epoch, summaries)
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            _log.warning("%s The next use of each log takes longer", error)
 
     def check(self) -> None:
         """Raise StorageError if the path is another directory now (rule 2)."""

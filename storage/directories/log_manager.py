@@ -184,8 +184,8 @@ class LogManager:
             if key is None:
                 continue
             log = Log(
-                disk, self.engine_factory, path, *key, self._config,
-                checkpoint=checkpoints.get(key, Checkpoint()), is_clean=directory.was_clean,
+                disk, self.engine_factory, path, *key, self._config, checkpoint=checkpoints.get(key, Checkpoint()),
+                is_clean=directory.was_clean, summary=directory.summaries.pop(name, None),
             )  # fmt: skip
             self._attach(log)
             directory.logs[key] = log

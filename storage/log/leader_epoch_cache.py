@@ -35,7 +35,8 @@ class LeaderEpochCache:
         "latest", "path",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, known: list[tuple[int, int]] | None = None) -> None:
+        """`known`: the valid entries of the file; None reads them."""
         self._disk = disk
         self.path = path
         self._epochs: list[int] = []
@@ -46,8 +47,16 @@ class LeaderEpochCache:
         """The last epoch; -1 if there is none."""
         self.is_unreadable = False
         """Whether the file is corrupt, so that the batches have to be scanned."""
+        self._is_up_to_date = True
+        if known is None:
+            self._read()
+        elif known:
+            self._set_entries([epoch for epoch, _ in known], [offset for _, offset in known])
+            self._is_up_to_date = True
+
+    def _read(self) -> None:
         try:
-            entries = read_epochs(disk, path)
+            entries = read_epochs(self._disk, self.path)
         except CorruptCheckpoint as error:
             _log.warning("%s Rebuilding the leader epochs from the batches", error)
             entries, self.is_unreadable = [], True

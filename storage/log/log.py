@@ -30,9 +30,10 @@ from storage.log.leader_epoch_cache import UNDEFINED, LeaderEpochCache
 from storage.log.log_files import LogFiles
 from storage.log.log_offsets import Checkpoint, LogOffsets
 from storage.log.log_reader import Isolation, ReadInfo
+from storage.log.log_summary import LogSummary, open_with_summary, stamped, summarize
 from storage.log.log_validator import AppendOrigin
 from storage.log.open_log import OpenLog
-from storage.log.recovery import RecoveredLog, open_log
+from storage.log.recovery import RecoveredLog
 
 
 class Log:
@@ -40,7 +41,7 @@ class Log:
 
     __slots__ = (
         "_closed_end_offset", "_closed_epochs", "_disk", "_engine_factory", "_epoch_to_assign", "_is_clean",
-        "_is_new", "_open_error", "_opening", "config", "directory", "files", "is_being_cleaned", "is_uncleanable",
+        "_is_new", "_open_error", "_opening", "_summary", "config", "directory", "files", "is_being_cleaned", "is_uncleanable",
         "name", "nothing_to_clean", "offsets", "opened", "partition", "retention_due_ms", "topic",
     )  # fmt: skip
 
@@ -57,11 +58,13 @@ class Log:
         is_clean: bool = True,
         topic_id: bytes | None = None,
         is_new: bool = False,
+        summary: LogSummary | None = None,
     ) -> None:
         """Create the object; opens no file.
 
-        `is_clean`: whether the log was closed cleanly; `topic_id`: None reads it from the metadata file; `is_new`: whether the
-        partition's directory was created just now, so that its entry is not durable and may be missing after a kill.
+        `is_clean`: whether the log was closed cleanly; `summary`: of that close; `topic_id`: None reads it from the metadata
+        file; `is_new`: whether the partition's directory was created just now, so that its entry is not durable and may be
+        missing after a kill.
         """
         self._disk = disk
         self._engine_factory = engine_factory
@@ -81,6 +84,7 @@ class Log:
         self.nothing_to_clean = False
         """Whether there was nothing to compact when the log was closed."""
         self._epoch_to_assign = UNDEFINED
+        self._summary = summary  # of the last close
         self._closed_end_offset = -1
         self._closed_epochs: LeaderEpochCache | None = None  # of a close without sync
         self._opening: DiskLookup | None = None  # runs in a thread
@@ -171,7 +175,7 @@ class Log:
         """The number of bytes that opening the log checks; opens no file."""
         if self._is_clean:
             return 0
-        engine = _new_engine(self._engine_factory, self.path, self.config, self.offsets.first_dirty_offset)
+        engine = self._new_engine()()
         start_offset = engine.open(self.offsets.recovery_point)
         return 0 if start_offset is None else engine.bytes_to_recover(start_offset)
 
@@ -185,14 +189,18 @@ class Log:
     def _open_work(self) -> Callable[[], RecoveredLog]:
         """Self-contained work that opens the files; it may be repeated after a StorageError."""
         return partial(
-            open_log,
+            open_with_summary,
             self._disk,
             self.path,
             self.name,
-            partial(_new_engine, self._engine_factory, self.path, self.config, self.offsets.first_dirty_offset),
+            self._new_engine(),
+            self._summary,
             recovery_point=None if self._is_clean else self.offsets.recovery_point,
             log_start_offset=self.offsets.log_start_offset,
         )
+
+    def _new_engine(self) -> Callable[[], Engine]:
+        return partial(_new_engine, self._engine_factory, self.path, self.config, self.offsets.first_dirty_offset)
 
     def _on_opened(self, config: LogConfig, parts: RecoveredLog | KafkaError) -> None:
         self._opening = None
@@ -207,6 +215,7 @@ class Log:
         self.offsets.log_start_offset = parts.log_start_offset
         self.opened = opened = OpenLog(parts, self.name, self.config, self.files, self.offsets)
         self._is_clean = True
+        self._summary = None
         if parts.deleted_files:
             self.files.deleted_files.append((0, parts.deleted_files))
         self.nothing_to_clean = False
@@ -232,6 +241,8 @@ class Log:
         self._closed_end_offset = end_offset = engine.end_offset
         if end_offset and not snapshots.has(end_offset):
             snapshots.write(end_offset, opened.producers.snapshot(), sync=sync)
+            if len(snapshots.offsets) > len(engine.segments()):
+                snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
         if sync:
             opened.flush.flush_all()
             opened.epochs.write()
@@ -240,6 +251,8 @@ class Log:
         self.offsets.recovery_point = end_offset if sync else engine.recovery_point
         engine.close(sync=sync)
         self._closed_epochs = None if sync else opened.epochs
+        if not self.files.deleted_files:
+            self._summary = summarize(engine, opened.epochs, opened.producers, snapshots)
         self._detach()
 
     def confirm_flushed(self) -> None:
@@ -247,6 +260,12 @@ class Log:
         if self._closed_epochs is not None:
             self._closed_epochs.commit_temporary()
             self.offsets.recovery_point = self._closed_end_offset
+
+    def stamped_summary(self) -> LogSummary | None:
+        """The summary of a closed log for the next start, if it has one; everything is durable."""
+        if self._summary is not None and not self.is_open:
+            self._summary = stamped(self._summary, self._new_engine())
+        return self._summary
 
     def release(self) -> bool:
         """Close an idle log without a sync; it is opened at its next use.

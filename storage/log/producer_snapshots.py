@@ -3,7 +3,8 @@
 RULES    1. The snapshot at an offset contains the effects of all batches before it. A corrupt snapshot is deleted and
             an earlier one is used, with a longer replay.
          2. There is one at the start of each segment but the first, and one at the end of a closed log. Snapshots of deleted
-            segments and above the log end are deleted. Others are renamed when the log is opened and deleted later, because
+            segments and above the log end are deleted. Others are left from earlier closes: a few of them stay, more are
+            deleted when the log is closed. If the log is opened from its files, they are renamed, and deleted later, because
             deletion can take longer than the rest of the open.
          3. A flush of the log makes its snapshots durable; a lost one is replaced by replaying batches.
          4. After an unclean stop, snapshots above the start of the recovery may be incomplete: they are invalid until
@@ -17,10 +18,18 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable
 from functools import partial
+from typing import Final
 
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import DELETED, Disk, File
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
+
+_MAX_STRAYS: Final = 8
+
+
+def snapshot_offsets(names: Iterable[str]) -> list[int]:
+    """The offsets of the snapshots among the names in a directory, ascending."""
+    return sorted(offset for name in names if (offset := snapshot_offset(name)) is not None)
 
 
 class ProducerSnapshots:
@@ -28,14 +37,14 @@ class ProducerSnapshots:
 
     __slots__ = ("_directory", "_disk", "_invalid", "_unsynced", "offsets", "submit")
 
-    def __init__(self, disk: Disk, directory: str, names: Iterable[str]) -> None:
-        """`names`: the files in the directory."""
+    def __init__(self, disk: Disk, directory: str, offsets: list[int]) -> None:
+        """`offsets`: of the snapshots in the directory, ascending."""
         self._disk = disk
         self._directory = directory
         self._unsynced: list[str] = []
         self._invalid: set[int] = set()
         self.submit: Submit = run_now
-        self.offsets: list[int] = sorted(offset for name in names if (offset := snapshot_offset(name)) is not None)
+        self.offsets = offsets
 
     def write(self, offset: int, data: bytes, *, sync: bool = False) -> None:
         """Write the snapshot at an offset."""
@@ -102,12 +111,21 @@ class ProducerSnapshots:
 
     def rename_strays(self, bases: set[int]) -> list[str]:
         """Keep the newest and those at a segment start; rename the others for deletion and return their new paths."""
-        strays = [offset for offset in self.offsets[:-1] if offset not in bases]
+        strays = self._strays(bases)
         paths = [self._path(offset) for offset in strays]
         for path in paths:
             self._disk.rename(path, path + DELETED)
         self.offsets = [offset for offset in self.offsets if offset not in strays]
         return [path + DELETED for path in paths]
+
+    def delete_strays(self, bases: set[int]) -> None:
+        """Delete those of earlier closes at once, if they are more than a few."""
+        strays = self._strays(bases)
+        if len(strays) > _MAX_STRAYS:
+            self._delete(strays, run_now)
+
+    def _strays(self, bases: set[int]) -> list[int]:
+        return [offset for offset in self.offsets[:-1] if offset not in bases]
 
     def _delete(self, offsets: list[int], submit: Submit | None = None) -> None:
         for offset in offsets:

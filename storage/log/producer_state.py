@@ -26,6 +26,7 @@ from __future__ import annotations
 
 import struct
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
@@ -415,10 +416,43 @@ class ProducerState:
     def restore(self, snapshot: Buffer, wall_ms: int) -> None:
         """Replace the state by a snapshot's, without expired producers; CorruptSnapshot leaves it unchanged."""
         found = _read_snapshot(snapshot)
+        self._set(
+            [
+                (producer_id, producer)
+                for producer_id, producer in found
+                if not _is_idle(producer, wall_ms, DEFAULT_EXPIRATION_MS)
+            ]
+        )
+
+    def summary(self) -> list[list[int]]:
+        """The fields of each producer and of its last batches, for `resume`; nothing is reserved."""
+        return [
+            [
+                producer_id,
+                producer.epoch,
+                producer.last_timestamp,
+                producer.coordinator_epoch,
+                producer.txn_first_offset,
+                *[number for batch in producer.batches for number in batch],
+            ]
+            for producer_id, producer in self.producers.items()
+        ]
+
+    def resume(self, summary: list[list[int]]) -> None:
+        """Replace the state by that of a summary."""
+        self._set(
+            [
+                (
+                    producer_id,
+                    ProducerEntry(epoch, _batches_of(numbers), last_timestamp, coordinator_epoch, txn_first_offset),
+                )
+                for producer_id, epoch, last_timestamp, coordinator_epoch, txn_first_offset, *numbers in summary
+            ]
+        )
+
+    def _set(self, producers: Iterable[tuple[int, ProducerEntry]]) -> None:
         self.clear()
-        for producer_id, producer in found:
-            if not _is_idle(producer, wall_ms, DEFAULT_EXPIRATION_MS):
-                self.producers[producer_id] = producer
+        self.producers.update(producers)
         self._open = dict(
             sorted(
                 (producer.txn_first_offset, producer_id)
@@ -426,6 +460,11 @@ class ProducerState:
                 if producer.txn_first_offset >= 0
             )
         )
+
+
+def _batches_of(numbers: list[int]) -> tuple[BatchMetadata, ...]:
+    width = len(BatchMetadata._fields)
+    return tuple([BatchMetadata(*numbers[start : start + width]) for start in range(0, len(numbers), width)])
 
 
 def _is_idle(producer: ProducerEntry, wall_ms: int, expiration_ms: int) -> bool:

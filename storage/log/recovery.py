@@ -26,7 +26,7 @@ from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
 from storage.log.leader_epoch_cache import LeaderEpochCache
-from storage.log.producer_snapshots import ProducerSnapshots
+from storage.log.producer_snapshots import ProducerSnapshots, snapshot_offsets
 from storage.log.producer_state import CompletedTransaction, ProducerState, read_end_transaction_marker
 
 REPLAY_BYTES = 1024 * 1024
@@ -61,7 +61,7 @@ def open_log(
     names = disk.listdir(directory)
     start_offset = engine.open(recovery_point, names)
     epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
-    snapshots = ProducerSnapshots(disk, directory, names)
+    snapshots = ProducerSnapshots(disk, directory, snapshot_offsets(names))
     snapshots.delete_before(engine.start_offset)  # an older one may reappear after a loss of power
     producers = ProducerState(name)
     if start_offset is not None:

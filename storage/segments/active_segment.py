@@ -19,7 +19,7 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_header
@@ -38,6 +38,19 @@ _LARGEST_BATCH_BYTES: Final = 1 << 27  # larger than any request: a greater leng
 _RECENT_BATCHES = 64
 
 _log = logging.getLogger("barnabas.storage")
+
+
+class ActiveSummary(NamedTuple):
+    """What a segment is continued from without reading its files."""
+
+    size: int
+    end_offset: int
+    first_timestamp: int
+    max_timestamp: int
+    max_timestamp_offset: int
+    unindexed: int
+    offset_index: list[int]
+    time_index: list[int]
 
 
 class ActiveSegment(Segment):
@@ -140,6 +153,30 @@ class ActiveSegment(Segment):
         if not self.is_retired:
             self._set_file(file)
         self.is_created = True
+
+    def resume(self, summary: ActiveSummary) -> None:
+        """Continue an existing segment whose files are unchanged since the summary; only opens the log."""
+        disk, base_offset = self.disk, self.base_offset
+        self.size = self.reserved = summary.size
+        self.end_offset = self._recent_start = summary.end_offset
+        self._first_timestamp = summary.first_timestamp
+        self.max_timestamp = summary.max_timestamp, summary.max_timestamp_offset
+        self._unindexed = summary.unindexed
+        self.offset_index = OffsetIndex.resume(disk, self.path(OFFSET_INDEX), base_offset, summary.offset_index)
+        self.time_index = TimeIndex.resume(disk, self.path(TIME_INDEX), base_offset, summary.time_index)
+        self._set_file(self.open_log())
+
+    def summary(self) -> ActiveSummary:
+        """What `resume` needs; everything is written."""
+        return ActiveSummary(
+            self.size,
+            self.end_offset,
+            self.first_timestamp,
+            *self.max_timestamp,
+            self._unindexed,
+            self.offset_index.summary(),
+            self.time_index.summary(),
+        )
 
     def load(self, size: int) -> None:
         """Continue an existing segment of `size` bytes; inconsistent indexes are rebuilt."""

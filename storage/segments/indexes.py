@@ -39,6 +39,7 @@ from storage.io.disk_lookup import NotResident, Read, read_waiting
 WARM_BYTES = 8192
 _SURPLUS_ENTRIES = 256  # surplus entries in memory before the warm section shrinks
 _PENDING_ENTRIES = 64  # unwritten entries before a write is due
+_SUMMARY_ENTRIES = 8  # enough for a reader near the end; a summary is in memory until the log is used
 NO_TIMESTAMP = -1
 
 _last_offset = attrgetter("last_offset")
@@ -93,6 +94,22 @@ class SparseIndex:
         # A preallocated file that was never truncated ends with zeros.
         if len(keys) > 1 and (keys[-1] <= keys[-2] or values[-1] < values[-2]):
             raise CorruptIndex(f"{path} does not ascend at its end")
+
+    @classmethod
+    def resume(cls, disk: Disk, path: str, base_offset: int, summary: list[int]) -> Self:
+        """The index that `summary` describes; reads nothing."""
+        index = cls(disk, path, base_offset, is_new=True)
+        index._is_comparing = False
+        index.entries = index._written = index._collected = summary[0]
+        index._keys.extend(summary[1::2])
+        index._values.extend(summary[2::2])
+        index._warm_start = index.entries - len(index._keys)
+        return index
+
+    def summary(self) -> list[int]:
+        """The number of entries, and key and value of the last ones; all are written."""
+        last = zip(self._keys[-_SUMMARY_ENTRIES:], self._values[-_SUMMARY_ENTRIES:], strict=True)
+        return [self.entries, *[number for entry in last for number in entry]]
 
     @property
     def is_behind(self) -> bool:

@@ -33,8 +33,9 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from operator import attrgetter
-from typing import TypeVar
+from typing import Final, TypeVar
 
 from protocol.records import BatchHeader, FileRegion
 from storage.config.config_def import MAX_LONG
@@ -43,6 +44,7 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
+    EngineSummary,
     LocatedBatches,
     OffsetPosition,
     OnBatch,
@@ -54,8 +56,8 @@ from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
 from storage.io.disk import Disk
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
 from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
-from storage.segments.active_segment import ActiveSegment
-from storage.segments.directory_recovery import LOG, recover_directory
+from storage.segments.active_segment import ActiveSegment, ActiveSummary
+from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.sealed_segment import LogSegment, SealedSegment
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
@@ -68,6 +70,8 @@ from storage.segments.segments_view import (
     segment_infos,
     slot_of,
 )
+
+_SUMMARY_SEGMENTS: Final = 64  # a larger log is opened from its files
 
 T = TypeVar("T")
 _new_tuple = tuple.__new__
@@ -145,6 +149,29 @@ class SegmentEngine:
         if not self._segments[-1].size:
             self._end_offset = self._durability.flushed_end = self._active.base_offset
         return None
+
+    def summary(self) -> EngineSummary | None:
+        segments, active = self._segments, self._segments[-1]
+        if not isinstance(active, ActiveSegment) or self._with_aborted or len(segments) > _SUMMARY_SEGMENTS:
+            return None
+        return [[number for segment in segments for number in (segment.base_offset, segment.size)], active.summary()]
+
+    def stamp(self, summary: EngineSummary) -> str:
+        directory, stamp = self._directory, self._disk.stamp
+        active = f"{directory}/{summary[0][-2]:020d}"
+        paths = directory, active + LOG, active + OFFSET_INDEX, active + TIME_INDEX
+        return ",".join(map(str, chain.from_iterable([stamp(path) or () for path in paths])))
+
+    def reopen(self, summary: EngineSummary) -> None:
+        disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
+        numbers, active_summary = summary
+        for slot in range(0, len(numbers) - 2, 2):
+            self._add(SealedSegment(disk, directory, numbers[slot], numbers[slot + 1], interval))
+        active = ActiveSegment(disk, directory, numbers[-2], interval)
+        active.resume(ActiveSummary(*active_summary))
+        self._add(active)
+        self._end_offset = self._durability.flushed_end = active.end_offset
+        self._durable_end = MAX_LONG
 
     def bytes_to_recover(self, start_offset: int) -> int:
         return sum([segment.size for segment in self._segments[self._slot(start_offset) :]])

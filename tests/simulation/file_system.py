@@ -9,6 +9,8 @@ RULES    1. A file has its visible bytes, its durable bytes, and the changes in 
             name can be durable before its file's bytes, so a rename can survive without the data.
          4. A failed sync loses its changes: some reach the disk, the others never do, although they stay readable until the
             page cache is dropped (`drop_pages`). Later syncs succeed.
+         5. The time of the last change is a number that no two changes share. After a power loss that of a file or directory
+            with changes that were not durable tells nothing: it may be the last one although the changes are lost.
 NOT HERE Errors, short reads, the `Disk` interface (simulated_disk.py).
 """
 
@@ -17,6 +19,7 @@ from __future__ import annotations
 import errno
 import os
 from collections.abc import Iterator
+from itertools import count
 from random import Random
 
 Change = tuple[int, bytes] | int
@@ -30,9 +33,13 @@ def fail(number: int) -> OSError:
 class FileNode:
     """A file, independent of its names."""
 
-    __slots__ = ("changes", "data", "durable", "modified_ms")
+    __slots__ = ("_clock", "changed", "changes", "data", "durable", "durable_changed", "inode", "modified_ms")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Iterator[int]) -> None:
+        """`clock`: numbers the changes of the file system."""
+        self._clock = clock
+        self.inode = self.changed = self.durable_changed = next(clock)
+        """`changed`: the time of the last change (ctime)."""
         self.data = bytearray()
         self.durable = bytearray()
         self.changes: list[Change] = []
@@ -40,16 +47,19 @@ class FileNode:
 
     def write(self, data: bytes, position: int) -> None:
         self.changes.append((position, data))
+        self.changed = next(self._clock)
         _write(self.data, position, data)
 
     def truncate(self, size: int) -> None:
         """Shorten the file, or extend it with zeros."""
         self.changes.append(size)
+        self.changed = next(self._clock)
         _cut(self.data, size)
 
     def sync(self) -> None:
         if self.changes:
             self.durable[:] = self.data
+            self.durable_changed = self.changed
             self.changes.clear()
 
     def fail_sync(self, random: Random) -> None:
@@ -67,6 +77,7 @@ class FileNode:
         if self.changes:
             self._persist_some(random)
             self.changes.clear()
+            self.changed = random.choice((self.changed, self.durable_changed))
         self.data[:] = self.durable
 
     def _persist_some(self, random: Random) -> None:
@@ -115,9 +126,11 @@ class FileNode:
 class DirectoryNode:
     """A directory: its visible and its durable names."""
 
-    __slots__ = ("durable", "names")
+    __slots__ = ("changed", "durable", "inode", "names")
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Iterator[int]) -> None:
+        self.inode = self.changed = next(clock)
+        """`changed`: the time of the last change of a name."""
         self.names: dict[str, Node] = {}
         self.durable: dict[str, Node] = {}
 
@@ -132,7 +145,8 @@ class FileSystem:
 
     def __init__(self, *, journals: bool) -> None:
         self._journals = journals
-        self._root = DirectoryNode()
+        self._clock = count()
+        self._root = DirectoryNode(self._clock)
         self._changes: list[NameChange] = []
 
     def find(self, path: str) -> Node | None:
@@ -165,7 +179,7 @@ class FileSystem:
         """The file at a path, created if needed."""
         node = self.find(path)
         if node is None:
-            node = FileNode()
+            node = FileNode(self._clock)
             parent, name = self._parent_and_name(path)
             self._change(parent, {name: node})
         if isinstance(node, DirectoryNode):
@@ -176,7 +190,7 @@ class FileSystem:
         parent, name = self._parent_and_name(path)
         if name in parent.names:
             raise fail(errno.EEXIST)
-        self._change(parent, {name: DirectoryNode()})
+        self._change(parent, {name: DirectoryNode(self._clock)})
 
     def rename(self, source: str, target: str) -> None:
         """Rename within a directory, replacing an existing file."""
@@ -229,8 +243,8 @@ class FileSystem:
         for change in self._changes:
             journal = 0 if self._journals else id(change[0])
             kept[journal] = kept.get(journal, 0) + 1
-        for journal, count in kept.items():
-            kept[journal] = random.choice((0, count, random.randrange(count + 1)))
+        for journal, pending in kept.items():
+            kept[journal] = random.choice((0, pending, random.randrange(pending + 1)))
         for change in self._changes:
             journal = 0 if self._journals else id(change[0])
             kept[journal] -= 1
@@ -265,6 +279,7 @@ class FileSystem:
 
     def _change(self, directory: DirectoryNode, names: dict[str, Node | None]) -> None:
         _apply(directory.names, names)
+        directory.changed = next(self._clock)
         self._changes.append((directory, names))
 
 

@@ -32,6 +32,7 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
+    EngineSummary,
     EngineView,
     LocatedBatches,
     OffsetPosition,
@@ -133,6 +134,15 @@ class ScatteredEngine:
         if recovery_point is None or not self._batches:
             return None
         return self._bases[max(bisect_right(self._bases, recovery_point) - 1, 0)]
+
+    def summary(self) -> EngineSummary | None:
+        return None
+
+    def stamp(self, summary: EngineSummary) -> str:
+        raise NotImplementedError
+
+    def reopen(self, summary: EngineSummary) -> None:
+        raise NotImplementedError
 
     def bytes_to_recover(self, start_offset: int) -> int:
         return sum(batch.size for batch in self._batches if batch.base_offset >= start_offset)

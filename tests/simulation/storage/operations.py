@@ -43,7 +43,7 @@ class Operations:
             self.truncate: 3, self.truncate_fully: 1, self.trim: 3, self.retain: 4, self.delete_files: 3,
             self.checkpoint: 6, self.compact: 10, self.change_settings: 2, self.close_idle: 2, self.release: 2,
             self.begin_epoch: 2, self.delete_topic: 1, self.move: 3, self.look: 4, self.wait: 4, self.inject_fault: 1,
-            simulation.restart_cleanly: 2, simulation.crash: 4,
+            simulation.restart_cleanly: simulation.restarts, simulation.crash: 4,
         }  # fmt: skip
         if simulation.is_compacting:
             weights.update(

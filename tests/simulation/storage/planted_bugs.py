@@ -12,6 +12,7 @@ from pytest import MonkeyPatch  # noqa: PT013
 
 import storage.compaction.cleanable
 import storage.directories.log_manager
+import storage.directories.summary_file
 import storage.log.recovery
 import storage.segments.active_segment
 import tests.support.compaction
@@ -174,6 +175,9 @@ def _replaced(name: str, owner: object, attribute: str, returned: object) -> Pla
 
 PLANTED_BUGS: tuple[PlantedBug, ...] = (
     _replaced("directories_are_not_synced", SimulatedDirectory, "sync", None),
+    _replaced("summaries_are_used_although_files_changed", SegmentEngine, "stamp", "same"),
+    _replaced("damaged_summaries_are_accepted", storage.directories.summary_file, "crc32c", 0),
+    _replaced("summaries_have_no_producers", ProducerState, "summary", []),
     _replaced("corrupt_batches_are_accepted", storage.segments.active_segment, "crc_is_valid", True),
     _replaced("truncation_keeps_the_recovery_point", LogManager, "_lower_checkpoint", None),
     _replaced("compaction_removes_producer_state", _Cleaner, "_is_last_of_producer", False),

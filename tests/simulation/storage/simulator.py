@@ -22,10 +22,11 @@ from random import Random
 
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
+from storage.directories.summary_file import LOG_SUMMARIES
 from storage.io.disk import StorageError
 from storage.io.file_handle_cache import UNLIMITED
 from storage.log.log import Log
-from tests.simulation.file_system import FileSystem
+from tests.simulation.file_system import FileNode, FileSystem
 from tests.simulation.runner import Failure, log_level
 from tests.simulation.simulated_disk import Fault, ProcessEnded, SimulatedDisk
 from tests.simulation.storage.invariants import check_log
@@ -61,8 +62,11 @@ class Simulation:
         self.has_faults = random.random() < 0.25
         self._runs_immediately = random.random() < 0.4
         self.is_compacting = random.random() < 0.3 if is_compacting is None else is_compacting
+        self.restarts = 12 if random.random() < 0.25 else 2
+        """The weight of clean restarts among the operations."""
         self._steps_left = 2 * steps if self.is_compacting else steps
         self._topic_count = 0
+        self._earlier_summaries: dict[str, list[bytes]] = {}  # by path
         self.must_close_files = False
         """Whether the open-file limit is exceeded."""
         self.unmoved_directories: set[str] = set()
@@ -225,7 +229,7 @@ class Simulation:
         self.operations.recover_all_open()
         for partition in self.partitions:
             partition.max_flushed = partition.next_offset
-        self.manager.shutdown(1)
+        self.manager.shutdown(self.random.choice((1, 1, 1, 2)))
         self.notice_offline()
         for partition in self.partitions:
             if partition.log is not None:
@@ -233,11 +237,27 @@ class Simulation:
                 if partition.is_recovered:
                     partition.flushed, partition.durable_start = partition.end, partition.start
         was_clean = set(self.manager.directories) - self.unmoved_directories
+        for directory in self.manager.directories:
+            self._change_summaries(f"{directory}/{LOG_SUMMARIES}")
         self._end(is_killed=self.random.random() < 0.5)
         self._begin_process(None)
         for directory in was_clean & set(self.manager.directories):
             assert self.manager.directories[directory].was_clean, f"{directory} was closed cleanly"
         self._draw_crash()
+
+    def _change_summaries(self, path: str) -> None:
+        """Damage the file, or put back an earlier one, as if a broker without summaries had run in between."""
+        file = self.file_system.find(path)
+        if not isinstance(file, FileNode):
+            return
+        earlier = self._earlier_summaries.setdefault(path, [])
+        earlier.append(bytes(file.data))
+        drawn = self.random.random()
+        if drawn < 0.4:
+            file.data[:] = self.random.choice(earlier)
+        elif drawn < 0.5:
+            file.data[self.random.randrange(len(file.data))] ^= 1 << self.random.randrange(8)
+        file.durable[:] = file.data
 
     def crash(self) -> None:
         """Crash, and start until a start succeeds."""

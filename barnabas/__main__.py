@@ -35,7 +35,7 @@ usage: barnabas VERB [OPTION]...
   dump-log   show the contents of log files      barnabas dump-log --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help
 
-barnabas --version prints the version.
+barnabas --version prints the version and the build.
 """
 
 
@@ -52,7 +52,7 @@ def main(argv: list[str] | None = None) -> int:
         sys.stdout.write(USAGE)
         return 0
     if verb == "--version":
-        sys.stdout.write(f"barnabas {import_module('importlib.metadata').version('barnabas')}\n")
+        sys.stdout.write(f"barnabas {import_module('importlib.metadata').version('barnabas')} ({describe_build()})\n")
         return 0
     sys.stderr.write(f"barnabas: there is no verb {verb!r}; barnabas --help lists them.\n")
     return 2
@@ -63,6 +63,18 @@ def daemon_folder() -> str:
     face = os.path.dirname(os.path.abspath(__file__))
     installed = os.path.join(face, "_daemon")
     return installed if os.path.isdir(installed) else os.path.dirname(face)
+
+
+def describe_build() -> str:
+    """Which build this interpreter runs; figures of benchmarks name it."""
+    return "compiled" if is_compiled() else "pure Python"
+
+
+def is_compiled() -> bool:
+    """Whether the daemon's hot path runs from shared libraries of this interpreter (docs/decisions/0057)."""
+    suffixes = import_module("importlib.machinery").EXTENSION_SUFFIXES
+    library = os.path.join(daemon_folder(), "barnabas__mypyc")
+    return any(os.path.exists(library + suffix) for suffix in suffixes)
 
 
 def _run_daemon(args: list[str]) -> int:

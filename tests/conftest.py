@@ -5,6 +5,7 @@ MARKS    long          takes seconds to minutes; `make test` leaves it out, `mak
                        `make test` leaves it out too
          smoke         one live run of its kind, which `make test` keeps although it is long or needs Kafka
          golden        asks a live Apache Kafka for the answers that tests/goldens records; `make goldens` writes them
+         pure_python   replaces parts of modules in a way that compiled ones refuse; skipped on a compiled build
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 import hypothesis
 import pytest
 
+from barnabas.__main__ import is_compiled
 from tests.support import time_budget
 from tests.support.kafka import why_no_kafka
 from tests.support.stall_lines import StallLines
@@ -37,16 +39,25 @@ def pytest_configure(config: pytest.Config) -> None:
         "needs_kafka: needs Apache Kafka's jars and a Java; left out of make test",
         "smoke: a live run of its kind that make test keeps",
         "golden: asks a live Apache Kafka for the answers that tests/goldens records; make goldens writes them",
+        "pure_python(reason): cannot run on a compiled build",
     ):
         config.addinivalue_line("markers", line)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what needs Apache Kafka where it cannot run."""
+    """Skip what cannot run: without Apache Kafka, or on a compiled build."""
     reason = why_no_kafka()
     for item in items:
         if reason is not None and item.get_closest_marker("needs_kafka"):
             item.add_marker(pytest.mark.skip(reason=reason))
+        pure = item.get_closest_marker("pure_python")
+        if pure is not None and is_compiled():
+            item.add_marker(pytest.mark.skip(reason=f"compiled build: {pure.args[0]}"))
+
+
+def pytest_report_header() -> str:
+    """The build under test: after `make compile`, a change of a compiled module has no effect."""
+    return f"modules of the hot path: {'compiled' if is_compiled() else 'pure Python'}"
 
 
 @pytest.fixture(autouse=True)

@@ -37,6 +37,7 @@ _new_tuple = tuple.__new__
 class _Entry(NamedTuple):
     """Codec functions and handler of one (API key, version)."""
 
+    api_key: ApiKey
     handler: Handler
     fast_path: FastPath | None
     decode: Callable[[bytearray, int], tuple[Message, int]]
@@ -76,6 +77,8 @@ class Dispatcher:
         context: RequestContext = _new_tuple(RequestContext, values)  # half the time of a call of the class
         if entry is None:  # ApiVersions of an unknown version
             return self._answer_unknown_api_versions(context)
+        if watchdog is not None:
+            watchdog.last_request = entry.api_key
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
         try:
@@ -109,6 +112,7 @@ class Dispatcher:
             raise MalformedRequest(f"version {api_version} of {ApiKey(api_key).name} is not served")
         request_class, response_class = APIS[api_key]
         entry = _Entry(
+            ApiKey(api_key),
             route.handler,
             None if route.fast_path is None else route.fast_path(api_version),
             decoder(request_class, api_version),

@@ -7,7 +7,9 @@ RULES    1. While requests are handled, a thread schedules a callback on the loo
             stall of 2 * STALL_S or more is detected.
          3. Without requests the thread is parked and nothing wakes up. The handler of a request tests `is_parked` and calls
             `wake`, nothing else.
-         4. At most one log line per LOG_INTERVAL_S covers all stalls since the previous line; a last one at shutdown.
+         4. The API key of the last request is named too. On a compiled build the stack has no frames of compiled modules, and a
+            compiled function that calls nothing keeps the interpreter, so that the stack is not captured.
+         5. At most one log line per LOG_INTERVAL_S covers all stalls since the previous line; a last one at shutdown.
 NOT HERE Moving slow work off the loop (`replication/io_executor.py`).
 """
 
@@ -21,6 +23,8 @@ from collections.abc import Callable
 from threading import Event, Semaphore, Thread, get_ident
 from types import FrameType
 from typing import Final, NamedTuple
+
+from protocol.api import ApiKey
 
 _log = logging.getLogger("barnabas.watchdog")
 
@@ -39,6 +43,7 @@ class Stall(NamedTuple):
     cpu_seconds: float
     """CPU time of the loop's thread during the stall; near zero when it waited for a disk or for the CPU."""
     stack: str
+    """And the last request (rule 4)."""
 
 
 class StallLog:
@@ -65,7 +70,7 @@ class StallLog:
         return max(0.0, self._next_log_s - now_s) if self._unlogged else None
 
     def log_due(self, now_s: float) -> None:
-        """Logs the unlogged stalls if a line is due (rule 4)."""
+        """Logs the unlogged stalls if a line is due (rule 5)."""
         if not self._unlogged or now_s < self._next_log_s:
             return
         self._next_log_s = now_s + LOG_INTERVAL_S
@@ -96,10 +101,13 @@ class Watchdog:
         self.stalls = StallLog(log)
         self.is_parked = True
         """Whether the handler of a request must call `wake`."""
+        self.last_request: ApiKey | None = None
+        """Of the last request whose handling began; the dispatcher sets it."""
         self._stopping = Event()
         self._wake_up = Semaphore(0)
         self._replied = Event()
         self._replied_s = 0.0
+        self._replied_after: ApiKey | None = None
         self._loop_thread = 0
         self._loop_clock = 0
         self._thread: Thread | None = None
@@ -147,18 +155,21 @@ class Watchdog:
         except RuntimeError:  # the loop is closed
             self._stopping.set()
             return
-        stack = _NOT_SEEN
+        stack = request = None
         self._stopping.wait(STALL_S)
         if not self._replied.is_set():
             stack = describe(sys._current_frames().get(self._loop_thread))  # noqa: SLF001  # no public API
+            request = self.last_request
             self._replied.wait()
         seconds = self._replied_s - sent_s
         if seconds >= STALL_S and not self._stopping.is_set():
             cpu_s = time.clock_gettime(self._loop_clock) - cpu_s
-            self.stalls.add(Stall(seconds, cpu_s, stack), time.monotonic())
+            place = describe_place(stack, request if stack else self._replied_after)
+            self.stalls.add(Stall(seconds, cpu_s, place), time.monotonic())
 
     def _on_loop(self) -> None:
         self._replied_s = time.monotonic()
+        self._replied_after = self.last_request
         self._replied.set()
 
 
@@ -170,6 +181,12 @@ def describe(frame: FrameType | None) -> str:
         calls.append(f"{'/'.join(code.co_filename.rsplit('/', 2)[-2:])}:{code.co_name}")
         frame = frame.f_back
     return " <- ".join(calls) or "no Python"
+
+
+def describe_place(stack: str | None, last_request: ApiKey | None) -> str:
+    """Where a stall was: its stack, if it was captured, and the last request before it ended."""
+    request = "" if last_request is None else f"; last request {last_request.name}"
+    return (stack or _NOT_SEEN) + request
 
 
 def _ms(seconds: float) -> str:

@@ -23,15 +23,19 @@ class FetchPosition:
     __slots__ = ("last_fetched_epoch", "leader_epoch", "offset")
     log_start_offset: int = NO_OFFSET
     """The follower's log start offset; only `FetchedPartition` has one."""
-    requested_mono_ms: int = 0
-    """When this position was last requested, explicitly or as part of the session; only `FetchedPartition` knows.
-
-    A request that is being processed does not count yet."""
 
     def __init__(self, offset: int, leader_epoch: int = NO_EPOCH, last_fetched_epoch: int = NO_EPOCH) -> None:
         self.offset = offset
         self.leader_epoch = leader_epoch
         self.last_fetched_epoch = last_fetched_epoch
+
+    @property
+    def requested_mono_ms(self) -> int:
+        """When this position was last requested, explicitly or as part of the session; only `FetchedPartition` knows.
+
+        A request that is being processed does not count yet.
+        """
+        return 0
 
 
 @dataclass(slots=True, eq=False)

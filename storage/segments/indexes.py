@@ -26,7 +26,6 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from copy import copy
 from operator import attrgetter
 from struct import Struct, unpack
 from typing import ClassVar, Self
@@ -186,15 +185,16 @@ class SparseIndex:
         self.file = self._mapping = None
 
     def copy(self) -> Self:
-        """The current entries, for another thread."""
-        copied = copy(self)
-        copied.detach()
+        """The current entries, for another thread; shares the open file, but no entries and no mapping."""
+        copied = type(self)(self._disk, self.path, self.base_offset, is_new=True)
+        copied._take(self)  # noqa: SLF001  # of the same class
         return copied
 
-    def detach(self) -> None:
-        """Become a copy, which shares no entries and no mapping."""
-        self._mapping = None
-        self._keys, self._values = self._keys[:], self._values[:]
+    def _take(self, source: Self) -> None:
+        self.file = source.file
+        self.entries, self._written, self._collected = source.entries, source._written, source._collected
+        self._is_comparing, self._warm_start = source._is_comparing, source._warm_start
+        self._keys, self._values = source._keys[:], source._values[:]
 
     def entry(self, slot: int, cold: Mapping | bytes = b"") -> tuple[int, int]:
         """Key and value of entry `slot`, as stored; `cold`: the entries before the warm section, if they were needed before."""

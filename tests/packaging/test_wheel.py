@@ -129,7 +129,7 @@ def test_the_fixtures_work_next_to_foreign_modules(clean: Path, workplace: Path)
 
 
 def test_the_version_is_printed(clean: Path, workplace: Path) -> None:
-    assert run(clean.with_name("barnabas"), "--version", cwd=workplace).stdout == "barnabas 0.1.0\n"
+    assert run(clean.with_name("barnabas"), "--version", cwd=workplace).stdout == "barnabas 0.1.0 (pure Python)\n"
 
 
 def test_the_tools_read_the_brokers_directory(clean: Path, workplace: Path) -> None:

@@ -18,6 +18,8 @@ from tests.simulation.runner import PlantedBug, Simulate, bugs_in, finds
 from tests.simulation.storage.planted_bugs import COMPACTION_BUGS, PLANTED_BUGS
 from tests.simulation.storage.simulator import simulate as simulate_storage
 
+pytestmark = pytest.mark.pure_python("plants bugs into compiled modules")
+
 
 class Search(NamedTuple):
     """The planted bugs of a part, and the seeds that find them."""

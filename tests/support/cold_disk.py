@@ -29,19 +29,22 @@ class ColdFile(File):
         return {(self.path, page) for page in range(position // PAGE, (position + max(length, 1) - 1) // PAGE + 1)}
 
     def is_resident(self, position: int, length: int) -> bool:
+        return self._is_cached(position, length)
+
+    def _is_cached(self, position: int, length: int) -> bool:
         return self._pages(position, length) <= self._disk.resident
 
     def cached_bytes(self, position: int, length: int) -> int:
         return min(length, PAGE * len(self._pages(position, length) & self._disk.resident))
 
     def pread(self, length: int, position: int) -> bytes:
-        assert not self._disk.is_blocking_forbidden or self.is_resident(position, length), f"waits for {self.path}"
+        assert not self._disk.is_blocking_forbidden or self._is_cached(position, length), f"waits for {self.path}"
         if self._disk.keeps:
             self._disk.resident |= self._pages(position, length)
         return super().pread(length, position)
 
     def pread_if_resident(self, length: int, position: int) -> bytes | None:
-        return self.pread(length, position) if self.is_resident(position, length) else None
+        return self.pread(length, position) if self._is_cached(position, length) else None
 
     def prefetch(self, position: int, length: int) -> None:
         self._disk.warmed.append((os.path.basename(self.path), position, length))
@@ -51,7 +54,7 @@ class ColdFile(File):
         self._disk.resident -= self._pages(position, length)
 
     def map(self, length: int) -> Mapping:
-        assert not self._disk.is_blocking_forbidden or self.is_resident(0, length), f"maps {self.path}"
+        assert not self._disk.is_blocking_forbidden or self._is_cached(0, length), f"maps {self.path}"
         return super().map(length)
 
 

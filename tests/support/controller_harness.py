@@ -72,7 +72,7 @@ class HeldExecutor(HeldIoExecutor):
         self.writes.append(written := HeldWork(run))
         if not self.holds_writes:
             self.let_write()
-        return written
+        return written.result
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
         synced = super().sync(directory, begin)

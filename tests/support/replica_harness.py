@@ -47,11 +47,11 @@ _PARTITION_FIELDS = ("partition_max_bytes", "last_fetched_epoch", "log_start_off
 """Fields of a partition in a Fetch request; further keywords are fields of the request."""
 
 
-class HeldWork(Completion[StorageError | None]):
-    """Work of an executor: what kind, in which log directory."""
+class HeldWork:
+    """Work of an executor: what kind, in which log directory; and its result."""
 
     def __init__(self, run: Run, kind: str = "", directory: str = "") -> None:
-        super().__init__()
+        self.result: IoResult = Completion()
         self.run = run
         self.kind = kind
         self.directory = directory
@@ -63,7 +63,7 @@ class HeldWork(Completion[StorageError | None]):
                 self.run()
         except StorageError as failure:
             error = failure
-        self.complete(error)
+        self.result.complete(error)
 
 
 class HeldIoExecutor(InlineIoExecutor):
@@ -96,9 +96,9 @@ class HeldIoExecutor(InlineIoExecutor):
         self.syncs.pop(0).finish(error)
 
 
-def _hold(works: list[HeldWork], run: Run) -> HeldWork:
+def _hold(works: list[HeldWork], run: Run) -> IoResult:
     works.append(HeldWork(run))
-    return works[-1]
+    return works[-1].result
 
 
 class QueuedIoExecutor:
@@ -124,7 +124,7 @@ class QueuedIoExecutor:
 
     def _push(self, kind: str, directory: str, run: Run) -> IoResult:
         self.work.append(HeldWork(run, kind, directory))
-        return self.work[-1]
+        return self.work[-1].result
 
 
 class AppendResults(list[tuple[ErrorCode, int | None]]):

@@ -18,10 +18,9 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from struct import Struct
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from crc32c import crc32c
 
@@ -97,15 +96,12 @@ class Store:
                 yield kind, values, start
 
 
-class ScatteredReservation(Reservation):
-    __slots__ = ("entry", "position", "size")
+class Place(NamedTuple):
+    """Where the records of a reservation are stored."""
 
-    def __init__(self, size: int, batches: Sequence[BatchInfo], *, rolled: bool, entry: int, position: int) -> None:
-        self.size = size
-        self.batches = batches
-        self.rolled = rolled
-        self.entry = entry
-        self.position = position
+    entry: int
+    position: int
+    size: int
 
 
 class ScatteredEngine:
@@ -122,7 +118,7 @@ class ScatteredEngine:
         self._aborted: list[AbortedTransaction] = []
         self._end = 0
         self._flushed = 0
-        self._outstanding: deque[ScatteredReservation] = deque()
+        self._outstanding: dict[Reservation, Place] = {}  # in the order of the reservations
         self._syncing: list[list[int]] = []
 
     # ---- life --------------------------------------------------------------------------------------------
@@ -176,9 +172,9 @@ class ScatteredEngine:
 
     # ---- append ------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> ScatteredReservation:
+    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> Reservation:
         active = [batch for batch in self._batches if batch.base_offset >= self._bases[-1]]
-        used = sum(batch.size for batch in active) + sum(waiting.size for waiting in self._outstanding)
+        used = sum(batch.size for batch in active) + sum(place.size for place in self._outstanding.values())
         first_time = active[0].max_timestamp if active else -1
         rolled = used > 0 and (
             used + size > self._config.segment_bytes
@@ -186,27 +182,28 @@ class ScatteredEngine:
         )
         table = [(batch.size, *batch[2:]) for batch in batches]
         entry, position = self._store.add(self._name, "records", [rolled, *table], size)
-        reservation = ScatteredReservation(size, batches, rolled=rolled, entry=entry, position=position)
-        self._outstanding.append(reservation)
+        reservation = Reservation()
+        reservation.batches, reservation.rolled = batches, rolled
+        self._outstanding[reservation] = Place(entry, position, size)
         if rolled:
             self._begin(batches[0].base_offset)
         return reservation
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
-        assert isinstance(reservation, ScatteredReservation)
-        self._store.file.pwrite(buffer, reservation.position)
+        self._store.file.pwrite(buffer, self._outstanding[reservation].position)
 
     def publish(self, reservation: Reservation) -> None:
-        first = self._outstanding.popleft()
+        first = next(iter(self._outstanding))
         assert first is reservation
+        position = self._outstanding.pop(first).position
         for batch in first.batches:
-            self._add(batch._replace(position=first.position + batch.position))
+            self._add(batch._replace(position=position + batch.position))
 
     def abandon(self, reservation: Reservation) -> None:
         last = None
         while last is not reservation:
-            last = self._outstanding.pop()
-            self._store.void(last.entry)
+            last, place = self._outstanding.popitem()
+            self._store.void(place.entry)
             if last.rolled:
                 self._bases.pop()
 

@@ -66,7 +66,7 @@ class FetchedPartition(FetchPosition):
         self.update_request(requested)
 
     @property
-    def requested_mono_ms(self) -> int:  # type: ignore[override]
+    def requested_mono_ms(self) -> int:
         """When it was requested last: at the last request of the session, unless it was removed before."""
         return self.fetch_context.requested_mono_ms if self._removed_mono_ms is None else self._removed_mono_ms
 

@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 from replication.purgatory import DelayedOperation, Key, Purgatory
 from replication.timer_queue import TimerQueue
 
+pytestmark = pytest.mark.pure_python("extends a compiled class")
+
 
 class CountingOperation(DelayedOperation):
     """Completes at the n-th try."""

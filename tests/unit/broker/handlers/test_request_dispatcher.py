@@ -9,7 +9,7 @@ import pytest
 
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.router import RequestContext, Route, Router
-from broker.network.exchange import CloseConnection
+from broker.network.exchange import CloseConnection, ConnectionInfo
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
@@ -19,6 +19,8 @@ from protocol.messages.metadata import MetadataRequest, MetadataResponse
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.schema import Message, fields_of
 from replication.completion import Completion, completed, failed
+
+CONNECTION = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
 
 
 def faulty(context: RequestContext, request: Message) -> Message:
@@ -38,7 +40,7 @@ def answer_of(request: Message, version: int) -> bytes:
     dispatcher = Dispatcher()
     key = request.API_KEY
     dispatcher.serve(Router([Route(key, version, version, faulty)]))
-    parts = dispatcher.dispatch(frame_of(request, version), None, 0)  # type: ignore[arg-type]
+    parts = dispatcher.dispatch(frame_of(request, version), CONNECTION, 0)
     assert isinstance(parts, list)
     return b"".join(parts)[8 + response_header_version(key, version) :]  # type: ignore[arg-type]
 
@@ -67,7 +69,7 @@ def test_a_response_that_cannot_be_encoded_or_failed_is_a_fault(
         finish()
     response: Any
     try:
-        response = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), version), None, 0)  # type: ignore[arg-type]
+        response = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), version), CONNECTION, 0)
     except CloseConnection as error:
         response = failed(error)
     if isinstance(response, list):
@@ -84,7 +86,7 @@ def test_a_response_that_cannot_be_encoded_or_failed_is_a_fault(
 def test_a_handler_may_close_the_connection_later(caplog: pytest.LogCaptureFixture) -> None:
     dispatcher, completion = Dispatcher(), Completion[Message]()
     dispatcher.serve(Router([Route(ApiKey.METADATA, 13, 13, lambda _, __: completion)]))
-    response: Any = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), 13), None, 0)  # type: ignore[arg-type]
+    response: Any = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), 13), CONNECTION, 0)
     completion.fail(CloseConnection("on purpose"))
     assert (str(response.error), caplog.records) == ("on purpose", [])
 

@@ -105,6 +105,7 @@ def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(loop: AbstractEv
     assert MAX_UNREPORTED <= highest <= MAX_UNREPORTED + MAX_READERS
 
 
+@pytest.mark.pure_python("replaces a constant of a compiled module")
 def test_one_reader_runs_all_jobs_while_it_is_fast(
     loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,8 +9,14 @@ from collections.abc import Iterator
 
 import pytest
 
-from broker.process.watchdog import LOG_INTERVAL_S, STALL_S, Stall, StallLog, Watchdog, describe
+from broker.handlers.request_dispatcher import Dispatcher
+from broker.handlers.router import RequestContext, Route, Router
+from broker.process.watchdog import LOG_INTERVAL_S, STALL_S, Stall, StallLog, Watchdog, describe, describe_place
+from protocol.api import ApiKey
+from protocol.messages.metadata import MetadataRequest, MetadataResponse
+from protocol.schema import Message
 from tests.support.waiting import until
+from tests.unit.broker.handlers.test_request_dispatcher import CONNECTION, frame_of
 
 
 @pytest.fixture
@@ -38,16 +44,19 @@ def test_a_stall_is_counted_with_the_stack_during_it(
         add(stall, now_s)
         loop.call_soon_threadsafe(loop.stop)
 
-    def stand_still() -> None:
-        watchdog.wake()
+    def stand_still(context: RequestContext, request: Message) -> Message:
         until(lambda: seen.is_set() or None, "the watchdog has looked at the stack")
+        return MetadataResponse(brokers=[], topics=[])
 
     monkeypatch.setattr(watchdog.stalls, "add", add_and_stop)
     watchdog._replied = _Announcing(seen)
-    loop.call_soon(stand_still)
+    dispatcher = Dispatcher(watchdog)
+    dispatcher.serve(Router([Route(ApiKey.METADATA, 13, 13, stand_still)]))
+    # The dispatcher is compiled on a compiled build: no frame of it is in the stack.
+    loop.call_soon(dispatcher.dispatch, frame_of(MetadataRequest(topics=None), 13), CONNECTION, 0)
     loop.run_forever()
     watchdog.stop()
-    assert any("stand_still" in stall.stack for stall in stalls)
+    assert any("stand_still" in stall.stack and stall.stack.endswith("; last request METADATA") for stall in stalls)
     assert watchdog.stalls.longest_s >= STALL_S
     assert "the event loop stalled" in lines[0]
 
@@ -114,3 +123,8 @@ def test_the_innermost_call_of_a_stack_is_first() -> None:
         "process/test_watchdog.py:test_the_innermost_call_of_a_stack_is_first <- "
     )
     assert describe(None) == "no Python"
+
+
+def test_the_last_request_is_named_even_if_the_stack_was_not_captured() -> None:
+    assert describe_place(None, ApiKey.FETCH) == "(it ended before its stack was captured); last request FETCH"
+    assert describe_place("a <- b", None) == "a <- b"

@@ -58,7 +58,7 @@ class GuardedExecutor(QueuedIoExecutor):
                 held.finish()
             finally:
                 self._disk.is_blocking_forbidden = True
-            work.complete(held.value)
+            work.result.complete(held.result.value)
 
 
 class Rig:

@@ -10,6 +10,8 @@ from storage.io.disk_lookup import wait_for_disk
 from tests.support.logs import refused
 from tests.support.partition_rig import LAG_MS, SELF, NumbersLog, Rig, state
 
+pytestmark = pytest.mark.pure_python("numbers stand in for a log")
+
 
 def test_a_follower_joins_at_the_high_watermark():
     rig = Rig(replicas=(1, 2, 3), isr=(1, 3), appended=10)

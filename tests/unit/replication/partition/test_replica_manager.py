@@ -315,6 +315,7 @@ def test_a_failed_directory_fails_waiting_producers(held, worker, results):
     assert results == [(ErrorCode.KAFKA_STORAGE_ERROR, None)] * 2
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_failed_read_takes_the_directory_offline(harness, monkeypatch):
     def fail(*_, **__):
         raise StorageError("read", "x")
@@ -399,6 +400,7 @@ def test_a_deleted_log_is_in_no_reference_cycle(harness):
         gc.enable()
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_nothing_is_acknowledged_before_all_batches_of_a_request_are_written(harness, monkeypatch):
     """An acknowledgement may start an append to a partition whose batch is prepared and not written."""
     harness.replicas.append("t", 0, batch(), acks=1, wall_ms=NOW_MS)  # opens the log

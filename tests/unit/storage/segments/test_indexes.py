@@ -183,6 +183,7 @@ def written_index(path: Path, kind: type[OffsetIndex | TimeIndex], entries: int)
 INDEX_BYTES = [*(page * PAGE + page % 5 * 12 for page in range(1, 41)), 1_024_000, 4 << 20, LARGEST_INDEX_BYTES]
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 @pytest.mark.parametrize("index_bytes", INDEX_BYTES)
 @pytest.mark.parametrize("kind", [OffsetIndex, TimeIndex])
 def test_lookups_near_the_end_touch_three_pages_at_most_whatever_the_size(
@@ -210,6 +211,7 @@ def test_lookups_near_the_end_touch_three_pages_at_most_whatever_the_size(
     assert len(touched) > 3 or index_bytes < 1_000_000
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_lookup_near_the_end_of_an_open_index_touches_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

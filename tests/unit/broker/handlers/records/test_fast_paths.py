@@ -65,6 +65,7 @@ def test_other_fetch_layouts_are_left_to_the_handler(harness, request_):
     assert fetch_fast(harness, 12, **request_) is None
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_read_that_needs_the_disk_is_left_to_the_handler(harness, monkeypatch):
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0})

@@ -185,6 +185,7 @@ def test_closed_connection_leaves_nothing_behind(harness):
     assert not answer.is_done
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_wakeup_reads_only_changed_partitions(harness, monkeypatch):
     harness.create("many", partitions=50)
     answer = harness.fetch_all({("many", index): 0 for index in range(50)}, min_bytes=2 * ONE)

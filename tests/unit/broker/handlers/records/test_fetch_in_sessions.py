@@ -104,6 +104,7 @@ def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(harness):
     assert answer.message.session_id == 1001
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_an_incremental_fetch_reads_only_changed_partitions(harness, monkeypatch):
     harness.create("many", partitions=100)
     client = Client(harness, max_wait_ms=500)

@@ -161,6 +161,7 @@ def test_a_partition_is_watched_after_its_topic_name_is_known(sessions, purgator
     assert dirty(session) == [("t", 0)]
 
 
+@pytest.mark.pure_python("extends a compiled class")
 def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_watermark(sessions, purgatory):
     session = create(sessions, follower=True)
     session.dirty.clear()

@@ -153,6 +153,7 @@ def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
     ]
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_failing_disk_is_a_storage_error(harness, monkeypatch):
     fill(harness, 0)
 

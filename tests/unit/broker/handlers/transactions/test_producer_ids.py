@@ -13,6 +13,7 @@ from protocol.errors import ErrorCode
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import InitProducerIdRequest
 from replication.completion import Completion
+from replication.timer_queue import TimerQueue
 
 
 class Controller:
@@ -62,7 +63,7 @@ def controller():
 
 @pytest.fixture
 def handler(controller):
-    no_coordinators = CoordinatorRuntime("t", None, None, None, None)
+    no_coordinators = CoordinatorRuntime("t", None, None, TimerQueue(), None)
     producer_ids = ProducerIdManager(controller, 1, lambda: 77)
     return TransactionHandlers(no_coordinators, no_coordinators, producer_ids, None, AllowAll(), 1)
 

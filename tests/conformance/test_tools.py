@@ -9,6 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from barnabas import Broker
+from broker.config.security_configs import STANDARD_AUTHORIZER
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.kafka_tools import KafkaTools
 from tests.support.tool_comparison import ToolRunner, difference, write_json
@@ -213,7 +214,39 @@ kafka-transactions abort --topic a.b --partition 0 --start-offset 0
 kafka-transactions list --transactional-id-pattern x.*
 kafka-transactions list --transactional-id-pattern [
 kafka-transactions list --duration-filter 1000
+kafka-acls --list
+kafka-acls --add --allow-principal User:a --operation Read --topic t
+kafka-acls --remove --force --topic t
 kafka-transactions forceTerminateTransaction --transactional-id none
+"""
+
+# With an authorizer and a super user.
+ACL_LINES = """
+kafka-acls --list
+kafka-acls --add --allow-principal User:alice --allow-host 10.0.0.1 --operation Read --operation Describe --topic t
+kafka-acls --add --allow-principal User:alice --operation Read --topic t --topic u --resource-pattern-type prefixed
+kafka-acls --add --allow-principal User:alice --producer --topic p --transactional-id tx --idempotent
+kafka-acls --add --allow-principal User:* --consumer --topic p --group g
+kafka-acls --add --deny-principal User:bob --deny-host 10.0.0.2 --operation All --topic *
+kafka-acls --add --allow-principal User:alice --operation ClusterAction --operation Alter --cluster
+kafka-acls --add --allow-principal User:alice --operation DescribeTokens --user-principal User:carol
+kafka-acls --add --allow-principal User:alice --operation Describe --delegation-token T
+kafka-acls --add --allow-principal alice --operation Read --topic t
+kafka-acls --add --allow-principal User:alice --operation Create --group g
+kafka-acls --add --allow-principal User:alice --operation Read --topic t --resource-pattern-type match
+kafka-acls --list
+kafka-acls --list --topic t
+kafka-acls --list --topic tt --resource-pattern-type match
+kafka-acls --list --topic t --resource-pattern-type prefixed
+kafka-acls --list --principal User:alice --topic p
+kafka-acls --list --group g --resource-pattern-type any
+kafka-acls --list --cluster
+kafka-acls --remove --force --allow-principal User:alice --allow-host 10.0.0.1 --operation Read --topic t
+kafka-acls --remove --force --topic p
+kafka-acls --remove --force --topic tt --resource-pattern-type match
+kafka-acls --remove --force --topic none
+kafka-acls --remove --force --allow-principal User:alice --producer --topic p --transactional-id tx
+kafka-acls --list
 """
 
 FILES = {
@@ -238,4 +271,16 @@ def test_every_tool_prints_what_it_prints_with_kafka(tmp_path: Path) -> None:
         theirs = ToolRunner(tools, kafka.bootstrap, tmp_path / "kafka", folder)
         ours = ToolRunner(tools, broker.bootstrap, tmp_path / "ours", folder)
         different = [difference(line, theirs, ours) for line in filter(None, LINES.splitlines())]
+    assert not any(different), "\n".join(filter(None, different))
+
+
+def test_kafka_acls_prints_what_it_prints_with_kafka(tmp_path: Path) -> None:
+    """With an authorizer."""
+    settings = {"authorizer.class.name": STANDARD_AUTHORIZER, "super.users": "User:ANONYMOUS"}
+    kafka = ApacheKafka(settings, data_dir=tmp_path / "kafka")
+    broker = Broker(data_dir=tmp_path / "ours", settings=settings)
+    with kafka, broker, KafkaTools() as tools:
+        theirs = ToolRunner(tools, kafka.bootstrap, tmp_path / "kafka", tmp_path)
+        ours = ToolRunner(tools, broker.bootstrap, tmp_path / "ours", tmp_path)
+        different = [difference(line, theirs, ours) for line in filter(None, ACL_LINES.splitlines())]
     assert not any(different), "\n".join(filter(None, different))

@@ -23,6 +23,7 @@ CLASSES = {
     "kafka-log-dirs": f"{_TOOLS}LogDirsCommand",
     "kafka-get-offsets": f"{_TOOLS}GetOffsetShell",
     "kafka-delete-records": f"{_TOOLS}DeleteRecordsCommand",
+    "kafka-acls": f"{_TOOLS}AclCommand",
     "kafka-transactions": f"{_TOOLS}TransactionsCommand",
     "kafka-consumer-groups": f"{_TOOLS}consumer.group.ConsumerGroupCommand",
     "kafka-groups": f"{_TOOLS}GroupsCommand",
@@ -38,7 +39,7 @@ CLASSES = {
 
 MEASURED = {"kafka-producer-perf-test", "kafka-consumer-perf-test", "kafka-e2e-latency"}
 """Tools that print measurements: numbers are masked."""
-UNORDERED = {"kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
+UNORDERED = {"kafka-acls", "kafka-verifiable-producer", "kafka-consumer-groups", "kafka-groups"}
 """Tools whose lines have no fixed order."""
 READ_ONLY_WORDS = {"--describe", "--list", "--verify", "--dry-run", "describe", "list"}
 """Commands with these words change nothing."""

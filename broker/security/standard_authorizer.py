@@ -193,10 +193,10 @@ _NAMES: Final = {
 
 def _matching(acl: Acl) -> str:
     return (
-        f"MatchingAcl(acl=StandardAcl(resourceType={_NAMES[ResourceCode][acl.resource_type]}, "
+        f"MatchingAcl(acl=StandardAcl[resourceType={_NAMES[ResourceCode][acl.resource_type]}, "
         f"resourceName={acl.resource_name}, patternType={_NAMES[PatternCode][acl.pattern_type]}, "
         f"principal={acl.principal}, host={acl.host}, operation={_NAMES[OperationCode][acl.operation]}, "
-        f"permissionType={_NAMES[PermissionCode][acl.permission_type]}))"
+        f"permissionType={_NAMES[PermissionCode][acl.permission_type]}])"
     )
 
 

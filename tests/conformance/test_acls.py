@@ -8,6 +8,7 @@ RULES    1. The node and the administrator connect from 127.0.0.1, whose entries
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +24,7 @@ from protocol.schema import Message
 from tests.conformance.brokers import KAFKA, RECORDED, append, assert_as_recorded, running
 from tests.support import authorization_walk as walk
 from tests.support.batches import batch
+from tests.support.config_cases import SET, resource
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client
 from tests.support.messages import message
@@ -93,6 +95,8 @@ class Node(NamedTuple):
 
     listeners: dict[str, str]
     names: walk.Names
+    log: Callable[[], str]
+    """What the node has logged."""
 
     def change(self, request: Message) -> Any:
         """Ask the broker as administrator."""
@@ -141,7 +145,8 @@ def prepared(kind: str, path: Path) -> Iterator[Node]:
                 until(lambda group=group: commit(raw, group) == 0, "the group commits an offset")
     with running(kind, {**SETTINGS, **ours}, path) as broker:
         controller = broker.controller if kind == KAFKA else controller_of(broker)  # type: ignore[union-attr,arg-type]
-        node = Node({"broker": broker.bootstrap, "controller": controller}, names)
+        log = broker.log_path.read_text
+        node = Node({"broker": broker.bootstrap, "controller": controller}, names, log)
         until(lambda: _is_loaded(node), "the coordinators are loaded")
         yield node
 
@@ -215,3 +220,42 @@ def walked(node: Node) -> dict[str, Any]:
 def test_every_api_answers_a_client_with_few_rights_as_kafka_does(kind: str, tmp_path: Path) -> None:
     with prepared(kind, tmp_path / "data") as node:
         assert_as_recorded("authorization", kind, walked(node))
+
+
+AUDITED = (
+    "Produce", "Fetch", "Metadata", "Metadata of all", "Metadata by id", "ListGroups", "OffsetFetch of all",
+    "FindCoordinator 0", "CreateTopics", "DeleteTopics", "DescribeConfigs", "InitProducerId None", "DescribeCluster",
+    "AlterConfigs", "CreatePartitions", "AddPartitionsToTxn", "TxnOffsetCommit", "DescribeTopicPartitions of all",
+    "ConsumerGroupHeartbeat", "ListTransactions", "CreateAcls", "DescribeAcls", "JoinGroup", "ListOffsets", "DescribeGroups",
+)  # fmt: skip
+AUDIT = re.compile(rf"Principal = .* from host = {TESTED} .*? based on rule [^\n]*?(?= \(kafka|\n|$)")
+
+
+def audited(node: Node) -> dict[str, list[str]]:
+    """The lines of the audit log for each request, at DEBUG."""
+    level = resource(8, "1", ("kafka.authorizer.logger", SET, "DEBUG"))
+    changed = node.change(message(APIS[44].request, resources=[level]))
+    assert changed.responses[0].error_code == 0, changed
+    found: dict[str, list[str]] = {}
+    served = versions(node.listeners["broker"])
+    entries = [
+        entry(TOPIC, READ, "open", PREFIXED),
+        entry(TOPIC, ALL, "secret", LITERAL, DENY),
+        entry(GROUP, READ, "g"),
+    ]
+    with node.allowed(entries):
+        for name in AUDITED:
+            before = len(node.log())
+            request = dict(walk.requests(node.names))[name]
+            assert request.API_KEY is not None
+            walk.answer(node.listeners["broker"], request, served[request.API_KEY][1], node.names, TESTED)
+            lines = {re.sub(r"resourceRefCount = \d+", "", line) for line in AUDIT.findall(node.log()[before:])}
+            found[name] = sorted(lines)
+    return found
+
+
+@pytest.mark.parametrize("kind", RECORDED)
+def test_the_audit_log_has_kafkas_lines(kind: str, tmp_path: Path) -> None:
+    """Except for the number of references, which is one for each check here."""
+    with prepared(kind, tmp_path / "data") as node:
+        assert_as_recorded("audit_log", kind, audited(node))

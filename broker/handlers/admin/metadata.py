@@ -292,11 +292,7 @@ class MetadataHandlers(ForwardingHandlers):
         """The topic names from the cursor on, and the first partition of the first topic."""
         names = sorted({topic.name for topic in request.topics})
         if not names:
-            names = sorted(
-                name
-                for name in image.topics_by_name
-                if self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, name)
-            )
+            names = sorted(name for name in image.topics_by_name if self._may_describe(context, name))
         cursor = request.cursor
         if cursor is None:
             return names, 0

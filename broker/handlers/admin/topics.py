@@ -104,8 +104,10 @@ class TopicHandlers(TimedForwardingHandlers):
         denied: list[Message] = []
         if not self._may_list(context, Operation.DELETE):
             is_denied = partial(self._deletion_denial, context, request)
-            denied = [result for topic in request.topics if (result := is_denied(topic)) is not None]
-            request.topics = [topic for topic in request.topics if is_denied(topic) is None]
+            results = [is_denied(topic) for topic in request.topics]
+            denied = [result for result in results if result is not None]
+            allowed = zip(request.topics, results, strict=True)
+            request.topics = [topic for topic, result in allowed if result is None]
         return self._submit(context, request, denied)
 
     def _may_change(self, context: RequestContext, operation: str, topic: Any) -> bool:
@@ -121,9 +123,11 @@ class TopicHandlers(TimedForwardingHandlers):
             name = found.name
         if name is None:
             return None  # the controller returns UNKNOWN_TOPIC_ID
-        if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name):
-            if found is None or self._is_authorized(context, Operation.DELETE, Resource.TOPIC, name):
-                return None  # the controller returns UNKNOWN_TOPIC_OR_PARTITION, or deletes it
+        may_describe = self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name)
+        may_delete = self._is_authorized(context, Operation.DELETE, Resource.TOPIC, name)
+        if may_describe and (may_delete or found is None):
+            return None  # the controller deletes it, or returns UNKNOWN_TOPIC_OR_PARTITION
+        if may_describe:
             topic.name = name
         (result,) = error_results(request, [topic], _TOPIC_DENIED, _NOT_AUTHORIZED)
         return result

@@ -34,7 +34,7 @@ from broker.coordinators.transactions.transaction import (
 from broker.coordinators.transactions.transaction_coordinator import ProducerIdResult, TransactionCoordinator
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
-from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.common import Topic, TopicPartitions
@@ -137,9 +137,10 @@ class TransactionHandlers(AuthorizingHandlers):
     def _init_refusal(self, context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
         name = request.transactional_id
         if name is None:
-            denial = _NONE
-            if not self._authorizer.authorize_any(context, Operation.WRITE, Resource.TOPIC):  # KIP-679
-                denial = self._denial(context, Operation.IDEMPOTENT_WRITE, Resource.CLUSTER, CLUSTER_NAME)
+            may_write = self._may_list(context, Operation.IDEMPOTENT_WRITE) or self._authorizer.authorize_any(
+                context, Operation.WRITE, Resource.TOPIC
+            )  # KIP-679
+            denial = _NONE if may_write else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         else:
             denial = self._denial(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)
         is_half = (request.producer_id == NO_PRODUCER_ID) is not (request.producer_epoch == NO_PRODUCER_EPOCH)

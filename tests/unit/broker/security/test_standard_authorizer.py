@@ -154,13 +154,13 @@ def test_the_audit_log_has_kafkas_sentences(caplog: pytest.LogCaptureFixture) ->
         "for request = Fetch with "
     )
     assert [(one.levelname, one.getMessage()) for one in caplog.records] == [
-        ("DEBUG", start.format("Allowed", "READ", "t") + "resourceRefCount = 1 based on rule MatchingAcl(acl=StandardAcl("
+        ("DEBUG", start.format("Allowed", "READ", "t") + "resourceRefCount = 1 based on rule MatchingAcl(acl=StandardAcl["
          "resourceType=TOPIC, resourceName=t, patternType=LITERAL, principal=User:ann, host=10.0.0.1, operation=READ, "
-         "permissionType=ALLOW))"),
+         "permissionType=ALLOW])"),
         ("INFO", start.format("Denied", "DESCRIBE_CONFIGS", "n1") + "resourceRefCount = 1 based on rule DefaultDeny"),
-        ("INFO", start.format("Denied", "READ", "n1") + "resourceRefCount = 1 based on rule MatchingAcl(acl=StandardAcl("
+        ("INFO", start.format("Denied", "READ", "n1") + "resourceRefCount = 1 based on rule MatchingAcl(acl=StandardAcl["
          "resourceType=TOPIC, resourceName=n, patternType=PREFIXED, principal=User:ann, host=*, operation=READ, "
-         "permissionType=DENY))"),
+         "permissionType=DENY])"),
         ("DEBUG", start.format("Allowed", "READ", "x").replace("ann", "root")
          + "resourceRefCount = 1 based on rule SuperUser"),
     ]  # fmt: skip

@@ -8,8 +8,9 @@ RULES    1. One round is in progress; later requests join the next one. The firs
             the directory's flush thread.
          3. Results are reported in order, on the loop, failures first: a failure takes the directory offline, and no success
             of that round may be reported after it.
-         4. The next round starts before the results are reported, so the disk works while responses are built. Not after a
-            failure.
+         4. The next round starts before the results are reported, so the disk works while responses are built; or, if that
+            pays (commit_delay.py), when as many flushes are pending as the last round and the next one would have, at the
+            latest after MAX_WAIT_S. Not after a failure.
 NOT HERE What is flushed (storage/io/flush_task.py), the meaning of a failure (`replication/partition/replica_manager.py`).
          Why: docs/decisions/0022-group-commit.md
 """
@@ -17,9 +18,11 @@ NOT HERE What is flushed (storage/io/flush_task.py), the meaning of a failure (`
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from broker.io.commit_delay import CommitDelay
 from broker.io.worker_thread import Job, WorkerThread, is_full
 from replication.cooperative_tasks import no_op
 from replication.io_executor import Begin, IoResult
@@ -30,6 +33,8 @@ from storage.io.flush_task import FlushTask, flush_errors, flush_together
 MAX_PER_ROUND = CAPACITY
 MAX_FIRST_FLUSHES = 32
 """Logs that are flushed for the first time in one round: each keeps a few files open until the round ends."""
+MAX_WAIT_S = 0.001
+"""The shortest time of uvloop's timers."""
 
 
 class _Flush(Job):
@@ -62,8 +67,12 @@ class _AioRound(NamedTuple):
 class GroupCommit(WorkerThread):
     """The rounds of one log directory."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, name: str, delay: CommitDelay | None = None) -> None:
         super().__init__(loop, name)
+        self._delay = delay or CommitDelay()
+        self._started_s = 0.0  # the round in progress, or the wait for the next one
+        self._expected = 0  # pending flushes that end the wait; 0: there is no wait
+        self._wait_timer: asyncio.Handle | None = None
         self._pending: list[_Flush] = []
         self._is_in_progress = False
         self._aio_queue: SyncQueue | None = None
@@ -74,13 +83,18 @@ class GroupCommit(WorkerThread):
         """Joins the next round."""
         flush = _Flush(begin)
         self._pending.append(flush)
-        if not self._is_in_progress:
+        if self._expected:
+            if len(self._pending) >= self._expected:
+                self._end_wait()
+        elif not self._is_in_progress:
             self._is_in_progress = True
             self._loop.call_soon(self._start_round)
         return flush
 
     def stop(self) -> None:
         """Completes all pending flushes and ends the thread."""
+        if self._expected:
+            self._end_wait()
         aio_queue, self._aio_queue = self._aio_queue, None
         self._may_use_aio = False
         if aio_queue is not None:
@@ -106,6 +120,7 @@ class GroupCommit(WorkerThread):
             if others == MAX_FIRST_FLUSHES or len(flushes) == MAX_PER_ROUND:
                 break
         self._pending = pending[len(flushes) :] + self._pending
+        self._started_s = time.monotonic()
         if not self._submit_to_aio(flushes):
             self._submit_to_thread(flushes, lambda: self._run_round(flushes))
 
@@ -134,13 +149,32 @@ class GroupCommit(WorkerThread):
         has_failed = any(errors)
         if has_failed:
             flushes.sort(key=lambda flush: flush.failure is None)
-        is_started = bool(self._pending) and not has_failed
-        if is_started:
+        is_handled = not has_failed and (self._begin_wait(len(flushes)) or bool(self._pending))
+        if is_handled and not self._expected:
             self._start_round()
         for flush in flushes:
             flush.report()
-        if not is_started:
+        if not is_handled:
             self._start_round()
+
+    def _begin_wait(self, completed: int) -> bool:
+        """Whether the next round waits for the flushes that follow the completed ones (rule 4)."""
+        if self._aio_queue is None:  # shutting down, or a slow system
+            return False
+        now_s = time.monotonic()
+        self._expected = self._delay.expected(completed, len(self._pending), now_s - self._started_s)
+        if not self._expected:
+            return False
+        self._started_s = now_s
+        self._wait_timer = self._loop.call_later(MAX_WAIT_S, self._end_wait)
+        return True
+
+    def _end_wait(self) -> None:
+        assert self._wait_timer is not None
+        self._wait_timer.cancel()
+        self._delay.ended(time.monotonic() - self._started_s, is_complete=len(self._pending) >= self._expected)
+        self._expected = 0
+        self._loop.call_soon(self._start_round)
 
     # ------------------------------------------------------------ in the kernel
     def _submit_to_aio(self, flushes: list[_Flush]) -> bool:

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from broker.io.group_commit import MAX_FIRST_FLUSHES, MAX_PER_ROUND, GroupCommit
+from broker.io.commit_delay import CommitDelay
+from broker.io.group_commit import MAX_FIRST_FLUSHES, MAX_PER_ROUND, MAX_WAIT_S, GroupCommit
 from replication.io_executor import IoResult, Run
 from storage.io.aio_fsync import NOT_SUBMITTED, SyncQueue
 from storage.io.disk import Disk, File
 from storage.io.flush_task import FlushTask
 from tests.support.faulty_disk import FaultyDisk
+
+_PATIENCE_S = 5.0
 
 
 class DiskWithoutQueue(Disk):
@@ -24,13 +27,31 @@ class DiskWithoutQueue(Disk):
         return None
 
 
+class Delay(CommitDelay):
+    """Always or never waits, and remembers how the waits ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.waits = False
+        self.outcomes: list[bool] = []
+        self.longest_s = 0.0
+
+    def expected(self, completed: int, pending: int, round_s: float) -> int:
+        return completed + pending if self.waits else 0
+
+    def ended(self, waited_s: float, *, is_complete: bool) -> None:
+        self.outcomes.append(is_complete)
+        self.longest_s = max(self.longest_s, waited_s)
+
+
 class Rounds:
     """The rounds of a directory, and their events in order."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, directory: Path) -> None:
         self.loop = loop
         self.directory = directory
-        self.rounds = GroupCommit(loop, "rounds")
+        self.delay = Delay()
+        self.rounds = GroupCommit(loop, "rounds", self.delay)
         self.events: list[str] = []
 
     def submit(self, name: str, run: Callable[[], Run], then: Callable[[], None] = lambda: None) -> None:
@@ -79,10 +100,72 @@ def test_pending_flushes_share_a_round_and_the_next_round_starts_before_the_repo
     assert rounds.events == [*started, "end a", "end b", "end c", "end late", "end later"]
 
 
-@pytest.mark.parametrize("names", ["a", "ab"])
-def test_a_round_of_files_uses_no_thread(rounds: Rounds, names: str) -> None:
+def needs_queue() -> None:
     if SyncQueue.open() is None:
         pytest.skip("this system has no queue for syncs")
+
+
+def test_a_round_that_waits_has_the_flushes_of_those_that_were_acknowledged(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_queue()
+    monkeypatch.setattr("broker.io.group_commit.MAX_WAIT_S", _PATIENCE_S)
+    rounds.delay.waits = True
+    disk = Disk()
+    rounds.submit("a", rounds.log(disk, "a"), lambda: rounds.loop.call_soon(again))
+    late, second = rounds.log(disk, "late"), rounds.log(disk, "a2")
+
+    def again() -> None:
+        rounds.delay.waits = False
+        rounds.submit("a2", second, rounds.loop.stop)
+
+    rounds.loop.call_soon(lambda: rounds.submit("late", late))
+    rounds.run()
+    assert rounds.events == ["begin a", "end a", "begin late", "begin a2", "end late", "end a2"]
+    assert rounds.delay.outcomes == [True]
+    assert rounds.delay.longest_s < _PATIENCE_S
+
+
+def test_a_round_waits_for_a_limited_time(rounds: Rounds) -> None:
+    needs_queue()
+    rounds.delay.waits = True
+    disk = Disk()
+    rounds.submit("a", rounds.log(disk, "a"))
+    late = rounds.log(disk, "late")
+    rounds.loop.call_soon(lambda: rounds.submit("late", late, rounds.loop.stop))
+    rounds.run()
+    assert rounds.events == ["begin a", "end a", "begin late", "end late"]
+    assert rounds.delay.outcomes == [False]
+
+
+def test_a_wait_without_flushes_ends_and_the_next_flush_starts_a_round(rounds: Rounds) -> None:
+    needs_queue()
+    rounds.delay.waits = True
+    disk = Disk()
+    rounds.submit("a", rounds.log(disk, "a"), lambda: rounds.loop.call_later(2 * MAX_WAIT_S, rounds.loop.stop))
+    rounds.run()
+    assert rounds.delay.outcomes == [False]
+    rounds.submit("b", rounds.log(disk, "b"), rounds.loop.stop)
+    rounds.run()
+    assert rounds.events == ["begin a", "end a", "begin b", "end b"]
+
+
+def test_stop_ends_a_wait_and_flushes_what_is_pending(rounds: Rounds) -> None:
+    needs_queue()
+    rounds.delay.waits = True
+    disk = Disk()
+    rounds.submit("a", rounds.log(disk, "a"), rounds.loop.stop)
+    late = rounds.log(disk, "late")
+    rounds.loop.call_soon(lambda: rounds.submit("late", late))
+    rounds.run()
+    rounds.rounds.stop()
+    rounds.turn()
+    assert rounds.events == ["begin a", "end a", "begin late", "end late"]
+
+
+@pytest.mark.parametrize("names", ["a", "ab"])
+def test_a_round_of_files_uses_no_thread(rounds: Rounds, names: str) -> None:
+    needs_queue()
     disk = Disk()
     for name in names:
         rounds.submit(name, rounds.log(disk, name), rounds.loop.stop)
@@ -135,8 +218,7 @@ def test_a_round_that_the_kernel_refuses_runs_in_the_thread(rounds: Rounds, monk
 def test_each_file_of_a_round_has_its_own_result(
     rounds: Rounds, monkeypatch: pytest.MonkeyPatch, numbers: list[int], expected: str
 ) -> None:
-    if SyncQueue.open() is None:
-        pytest.skip("this system has no queue for syncs")
+    needs_queue()
     monkeypatch.setattr(SyncQueue, "_reap", lambda *_: numbers)
     disk = Disk()
     rounds.submit("a", rounds.log(disk, "a"))

@@ -15,7 +15,9 @@ NOT HERE When to send (`connection.py` watches the socket).
 
 from __future__ import annotations
 
+import time
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from broker.network.page_cache_prefetch import ReadAhead
@@ -30,6 +32,8 @@ _PARTS_WITH_ONE_REGION = 3
 _BUFFERS_PER_CALL = 256
 _HELD_RESPONSES = 64
 _HELD_RESPONSE_BYTES = 4096
+_KNOWN_S = 0.01
+"""An answer of the page cache is used this long: pages in use are seldom evicted within it."""
 
 
 class RegionEnded(Exception):
@@ -39,17 +43,27 @@ class RegionEnded(Exception):
 class Sender:
     """The unsent parts of one connection."""
 
-    __slots__ = ("_known_until", "_parts", "_read_ahead", "_skip", "_transport", "is_holding", "uncached")
+    __slots__ = (
+        "_clock", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_skip", "_transport", "is_holding",
+        "uncached",
+    )  # fmt: skip
 
-    def __init__(self, transport: PlaintextTransportLayer, read_ahead: ReadAhead | None = None) -> None:
-        """Without `read_ahead`, sending blocks on the disk."""
+    def __init__(
+        self,
+        transport: PlaintextTransportLayer,
+        read_ahead: ReadAhead | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Without `read_ahead`, sending blocks on the disk. `clock` returns seconds."""
         self._transport = transport
+        self._clock = clock
         self._read_ahead = read_ahead
         self.uncached: tuple[FileRegion, int] | None = None
         """The region to read from disk before more is sent, and the offset in it."""
         self._parts: deque[Part] = deque()
         self._skip = 0  # bytes of the first part that are sent, if it is a region
         self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
+        self._known_before_s = 0.0
         self.is_holding = False
 
     @property
@@ -163,16 +177,17 @@ class Sender:
     def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, limit: int) -> int:
         """How much of the region at the front can be sent without waiting for the disk, at most `limit`.
 
-        The page cache is queried once for each piece. What the socket did not take of it is usually still cached: then only its
-        next byte is queried, since a query for all of it costs as much as sending it.
+        The page cache is queried once for each piece. What the socket did not take of it is usually still cached: after
+        `_KNOWN_S` only its next byte is queried, since a query for all of it costs as much as sending it.
         """
-        skip = self._skip
+        skip, now_s = self._skip, self._clock()
         left = self._known_until - skip
         if left > 0:
-            return min(left, limit) if read_ahead.is_cached(region, skip, 1) else 0
+            is_known = now_s < self._known_before_s or read_ahead.is_cached(region, skip, 1)
+            return min(left, limit) if is_known else 0
         if not read_ahead.is_cached(region, skip, limit):
             return 0
-        self._known_until = skip + limit
+        self._known_until, self._known_before_s = skip + limit, now_s + _KNOWN_S
         return limit
 
     def resume_after_prefetch(self, data: bytes | None) -> None:

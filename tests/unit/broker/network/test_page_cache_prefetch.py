@@ -189,3 +189,17 @@ def test_a_piece_is_queried_once_however_small_the_socket(tmp_path, monkeypatch)
     rig.send(rig.region())
     assert rig.transport.sent == rig.data
     assert sum(queried) < 4 * MIB + 100
+
+
+@pytest.mark.parametrize(("seconds", "is_asked"), [(0.005, False), (0.02, True)])
+def test_the_rest_of_a_piece_is_queried_again_after_a_while(tmp_path, seconds, is_asked):
+    rig = Rig(tmp_path, MIB)
+    rig.file.pread(MIB, 0)
+    rig.transport = SmallSocket()
+    now_s = 100.0
+    rig.sender = Sender(rig.transport, rig.read_ahead, lambda: now_s)
+    assert not rig.sender.send([rig.region()])
+    rig.file.drop_cache(0, MIB)
+    now_s += seconds
+    assert not rig.sender.resume()
+    assert (rig.sender.uncached is not None) is is_asked

@@ -52,6 +52,17 @@ class FollowerAppend(Completion[bool]):
         self.wall_ms = wall_ms
 
 
+class _Truncation(NamedTuple):
+    """A truncation that waits until no write is pending."""
+
+    partition: Partition
+    truncate: Callable[[Log], None]
+    leader_epoch: int
+    may_retry: bool
+    """Whether to try again after disk space was found."""
+    result: Completion[bool]
+
+
 class FollowerLog:
     """Writes to the logs of the partitions that this broker follows."""
 
@@ -192,38 +203,38 @@ class FollowerLog:
         self, partition: Partition, truncate: Callable[[Log], None], *, may_retry: bool = True
     ) -> Completion[bool]:
         """Truncate when no write is pending (rule 3), unless the leader epoch has changed (rule 4)."""
-        leader_epoch = partition.leader_epoch
-        truncated: Completion[bool] = Completion()
+        waiting = _Truncation(partition, truncate, partition.leader_epoch, may_retry, Completion())
+        self._attempt(waiting)
+        return waiting.result
 
-        def attempt() -> None:
-            log = partition.log
-            if partition.is_offline or log.is_offline:
-                truncated.complete(False)
-            elif partition.is_leader or partition.leader_epoch != leader_epoch:
-                truncated.complete(True)
-            elif partition.writes_in_flight or log.files.has_pending_ops:
-                after_pending_io(self._executor, log.directory, attempt)
-            else:
-                try:
-                    truncate(log)
-                except StorageError as error:
-                    if error.is_full and may_retry:  # wait for disk space (rule 6)
-                        work = self._log_manager.rewrite_checkpoints(log.directory)
-                        self._executor.write(log.directory, 0, work).then(on_checkpointed)
-                    else:
-                        self._on_storage_error(partition, error, truncated)
-                    return
-                partition.on_truncated_as_follower()
-                truncated.complete(True)
+    def _attempt(self, waiting: _Truncation) -> None:
+        partition, result = waiting.partition, waiting.result
+        log = partition.log
+        if partition.is_offline or log.is_offline:
+            result.complete(False)
+        elif partition.is_leader or partition.leader_epoch != waiting.leader_epoch:
+            result.complete(True)
+        elif partition.writes_in_flight or log.files.has_pending_ops:
+            after_pending_io(self._executor, log.directory, lambda: self._attempt(waiting))
+        else:
+            try:
+                waiting.truncate(log)
+            except StorageError as error:
+                if error.is_full and waiting.may_retry:  # wait for disk space (rule 6)
+                    work = self._log_manager.rewrite_checkpoints(log.directory)
+                    written = self._executor.write(log.directory, 0, work)
+                    written.then(lambda checkpointed: self._on_checkpointed(waiting, checkpointed))
+                else:
+                    self._on_storage_error(partition, error, result)
+                return
+            partition.on_truncated_as_follower()
+            result.complete(True)
 
-        def on_checkpointed(checkpointed: IoResult) -> None:
-            if checkpointed.value is None:
-                attempt()
-            else:
-                self._on_storage_error(partition, checkpointed.value, truncated)
-
-        attempt()
-        return truncated
+    def _on_checkpointed(self, waiting: _Truncation, checkpointed: IoResult) -> None:
+        if checkpointed.value is None:
+            self._attempt(waiting)
+        else:
+            self._on_storage_error(waiting.partition, checkpointed.value, waiting.result)
 
     def _on_storage_error(self, partition: Partition, error: StorageError, result: Completion[bool]) -> None:
         if not partition.log.is_offline:  # otherwise it was deleted

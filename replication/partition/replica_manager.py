@@ -569,16 +569,17 @@ class ReplicaManager:
             return
         self._disk_lookups[lookup] = [then]
         log, executor = partition.log, self._executor
-
-        def read(_: IoResult | None = None) -> None:
-            run = executor.read(log.directory, partial(log.files.run_guarded, lookup.run))
-            run.then(lambda io: self._on_disk_read(log, lookup, io.value))
-
         if log.files.has_pending_ops:  # pending operations may create the files
             named = executor.directory_op(log.directory, no_op)
+            read = partial(self._read_disk, log, lookup)
             named.then(lambda _: executor.write(log.directory, 0, no_op).then(read))
         else:
-            read()
+            self._read_disk(log, lookup)
+
+    def _read_disk(self, log: Log, lookup: DiskLookup, _: IoResult | None = None) -> None:
+        """Run a lookup on a thread, after the operations that it had to wait for."""
+        read = self._executor.read(log.directory, partial(log.files.run_guarded, lookup.run))
+        read.then(lambda io: self._on_disk_read(log, lookup, io.value))
 
     def _on_disk_read(self, log: Log, lookup: DiskLookup, error: StorageError | None) -> None:
         if log.is_offline:

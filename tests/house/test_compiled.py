@@ -6,8 +6,10 @@ RULES    1. No class inside a function, and no `@runtime_checkable` protocol: my
          4. A generator expression is the argument of a function in LAZY: anywhere else it becomes a list, evaluated at once.
          5. A property overrides no attribute and an attribute no property: compiled code reads the attribute of the base class.
          6. Nothing is copied by `copy` or `replace`, and no `__dict__` is read: compiled objects have none.
-         7. No interpreted class of the product extends a compiled one.
-         8. The list names modules, each once, and mypyc is pinned as mypy is.
+         7. No function inside a function refers to a sibling: compiled, both are in one environment, and the cycle keeps all
+            that it refers to, such as open files, until the garbage collector runs.
+         8. No interpreted class of the product extends a compiled one.
+         9. The list names modules, each once, and mypyc is pinned as mypy is.
 NOT HERE What is compiled and why: docs/decisions/0057; which tests a compiled build skips: the mark `pure_python`.
 """
 
@@ -39,12 +41,13 @@ COPIES = frozenset({"copy", "copy.copy", "copy.deepcopy", "deepcopy", "dataclass
 
 
 def found_in(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and description of each violation of rules 1 to 6 that one module shows."""
+    """Line and description of each violation of rules 1 to 4, 6 and 7."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef):
             for inner in ast.walk(node):
                 if isinstance(inner, ast.ClassDef):
                     yield inner.lineno, f"class {inner.name} inside a function"
+            yield from _cycles(node)
         elif isinstance(node, ast.ClassDef):
             yield from _class_violations(node)
         elif isinstance(node, ast.For):
@@ -56,6 +59,17 @@ def found_in(module: Module) -> Iterator[tuple[int, str]]:
         elif isinstance(node, ast.Attribute) and node.attr == "__dict__":
             yield node.lineno, "__dict__"
     yield from _stored_generators(module.tree)
+
+
+def _cycles(function: ast.FunctionDef) -> Iterator[tuple[int, str]]:
+    nested = [
+        node for node in ast.walk(function) if isinstance(node, ast.FunctionDef | ast.Lambda) and node is not function
+    ]
+    for node in nested:
+        used = {name.id for name in ast.walk(node) if isinstance(name, ast.Name) and isinstance(name.ctx, ast.Load)}
+        for sibling in nested:
+            if isinstance(sibling, ast.FunctionDef) and sibling is not node and sibling.name in used:
+                yield sibling.lineno, f"{sibling.name}, which a function beside it refers to"
 
 
 def _class_violations(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
@@ -138,7 +152,7 @@ def test_properties_and_attributes_do_not_override_each_other() -> None:
 
 
 def test_no_interpreted_class_extends_a_compiled_one() -> None:
-    """Rule 7; NamedTuples, protocols and enumerations stay ordinary classes."""
+    """Rule 8; NamedTuples, protocols and enumerations stay ordinary classes."""
     trees = {module.path: module.tree for module in modules() if module.path.startswith(FLOORS)}
     ordinary = {"Enum", "Exception", "IntEnum", "KafkaError", "NamedTuple", "Protocol", "StorageError"}
     native: set[str] = set()
@@ -180,6 +194,8 @@ VIOLATIONS = {
     "a = (b for b in c)": 1,
     "a = dict.fromkeys(b for b in c)": 1,
     "a = any(b for b in c), next((b for b in c), None), x.join(b for b in c)": 0,
+    "def f():\n    def g(): ...\n    return lambda: g()": 1,
+    "def f():\n    def g(): ...\n    return g, lambda: 1": 0,
     "a = copy(b)": 1,
     "a = b.__dict__": 1,
 }

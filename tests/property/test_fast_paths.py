@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from broker.handlers import request_dispatcher
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.router import FastPath, Route, Router
@@ -296,7 +295,7 @@ def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is
     seed = seed_of()
     chance = random.Random(seed)
     harnesses = [producing_world(tmp_path / dispatcher, is_held=is_held) for dispatcher in ("short", "long")]
-    monkeypatch.setattr(request_dispatcher, "time", SimpleNamespace(time_ns=lambda: harnesses[0].wall_ms * 1_000_000))
+    monkeypatch.setattr(time, "time_ns", lambda: harnesses[0].wall_ms * 1_000_000)
     short = DispatcherUnderTest(harnesses[0], harnesses[0].producing.routes(), has_fast_path=True)
     long = DispatcherUnderTest(harnesses[1], harnesses[1].producing.routes(), has_fast_path=False)
     sequences: Counter[int] = Counter()

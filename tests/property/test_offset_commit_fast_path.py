@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
+import time
 from types import SimpleNamespace
 from typing import Any
 
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
-from broker.handlers import request_dispatcher
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetCommitRequest
@@ -89,9 +89,7 @@ def test_fast_path_and_handler_answer_offset_commit_alike(monkeypatch):
     seed = seed_of()
     chance = random.Random(seed)
     harnesses = [_Harness(), _Harness()]
-    monkeypatch.setattr(
-        request_dispatcher, "time", SimpleNamespace(time_ns=lambda: harnesses[0].clock.wall_ms() * 1_000_000)
-    )
+    monkeypatch.setattr(time, "time_ns", lambda: harnesses[0].clock.wall_ms() * 1_000_000)
     short, long = (
         DispatcherUnderTest(harness, harness.offset_handlers.routes()[:1], has_fast_path=is_short)  # type: ignore[arg-type]
         for harness, is_short in zip(harnesses, (True, False), strict=True)

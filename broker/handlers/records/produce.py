@@ -274,8 +274,8 @@ class _Produce:
         )
         origin = AppendOrigin.CLIENT_FROM_0 if support is TransactionSupport.ADD_PARTITION else AppendOrigin.CLIENT
 
-        def on_verified(errors: PartitionErrors) -> None:
-            verified = []
+        def on_verified(verification: Completion[PartitionErrors]) -> None:
+            errors, verified = verification.result(), []
             for batch in waiting:
                 refusal = errors.get((batch.topic, batch.data.index))
                 if refusal is None:
@@ -292,7 +292,7 @@ class _Produce:
             producer,
             {key: first for key, first in first_sequences.items() if key in partitions and partitions[key].is_leader},
             support,
-        ).then(lambda verified: on_verified(verified.result()))
+        ).then(on_verified)
 
     # ------------------------------------------------------------ responding
     def finish(self, timeout_ms: int) -> ProduceResponse | Completion[ProduceResponse | None] | None:

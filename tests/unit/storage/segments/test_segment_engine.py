@@ -193,7 +193,7 @@ def test_a_rolled_segment_is_sealed_by_a_later_roll_when_its_files_are_written(t
     held: list[FileOp] = []
 
     def hold_index_writes(op: FileOp) -> None:
-        (held.append if "take_write" in op.__qualname__ else run_now)(op)
+        (held.append if "take_write" in (getattr(op, "__qualname__", "") or type(op).__name__) else run_now)(op)
 
     for number in range(25, 45):
         append(engine, batch(number, size=1000))

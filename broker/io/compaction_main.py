@@ -61,7 +61,7 @@ def _run(
                 if answer is None:
                     raise SystemExit(0)
                 if not answer:
-                    discard(disk, job.path)
+                    discard(disk, job.path, step.replaced[0].base_offset)
                     return None
             elif isinstance(step, BytesProcessed):
                 moved += step.size

@@ -144,6 +144,7 @@ class Compactor:
             and not partition.is_offline
             and log.path not in self._paths
             and not log.is_uncleanable
+            and not log.files.has_pending_ops  # perhaps the swap of the last compaction, which needs its files
             and (log.is_open or _is_worth_opening(log))
         )
 

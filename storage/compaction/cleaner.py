@@ -15,7 +15,9 @@ RULES    1. The map has, for every key between the first dirty offset and the en
             next step; it cancels by taking no further step.
          7. Files are read completely, without indexes: these may not be written yet.
          8. Starts by deleting the files of a cancelled compaction: a `.cleaned` file before a `.swap` file would invalidate
-            the latter after a crash (segments/directory_recovery.py). Segments are rewritten in offset order.
+            the latter after a crash (segments/directory_recovery.py). Segments are rewritten in offset order. No segment may
+            wait for its renames at the start. Later a failure deletes only the files of the unfinished segment: those of
+            earlier ones may still wait.
          9. Neighbouring segments become one if their logs together fit into `segment.bytes`, their indexes of each type into
             `segment.index.bytes`, and their offsets into relative ones of the first base offset. The sizes before the
             compaction count, since it only shrinks segments; an empty segment joins any group.
@@ -57,18 +59,21 @@ def clean(disk: Disk, job: CleanerJob) -> Iterator[Step]:
         KafkaError: the log contains an invalid batch.
     """
     discard(disk, job.path)
+    cleaner = _Cleaner(disk, job)
     try:
-        yield from _Cleaner(disk, job).steps()
+        yield from cleaner.steps()
     except (KafkaError, StorageError):
         with suppress(StorageError):  # the first error is raised
-            discard(disk, job.path)
+            if cleaner.unfinished is not None:
+                discard(disk, job.path, cleaner.unfinished)
         raise
 
 
-def discard(disk: Disk, path: str) -> None:
-    """Delete the files of a cancelled compaction from a partition's directory."""
+def discard(disk: Disk, path: str, base_offset: int | None = None) -> None:
+    """Delete the files of a cancelled compaction from a partition's directory; with `base_offset`, those of one new segment."""
+    prefix = "" if base_offset is None else f"{base_offset:020d}."
     for name in disk.listdir(path):
-        if name.endswith(CLEANED):
+        if name.startswith(prefix) and name.endswith(CLEANED):
             disk.unlink(f"{path}/{name}", missing_ok=True)
 
 
@@ -79,6 +84,8 @@ class _Cleaner:
         memory_bytes, load_factor, _ = job.resources
         self._map = OffsetMap(memory_bytes, load_factor, job.end_offset - job.first_dirty_offset)
         self._transactions = TransactionTracker(job.aborted)
+        self.unfinished: int | None = None
+        """The base offset of the new segment that the caller has not swapped in yet."""
         self._bytes_read = self._bytes_written = self._records_read = self._records_written = 0
 
     def steps(self) -> Iterator[Step]:
@@ -135,6 +142,7 @@ class _Cleaner:
 
     def _rewrite(self, group: list[SegmentInfo]) -> Iterator[Step]:
         job = self._job
+        self.unfinished = group[0].base_offset
         new = ActiveSegment(self._disk, job.path, group[0].base_offset, job.config.index_interval_bytes, CLEANED)
         new.create(job.wall_ms)
         for segment in group:
@@ -148,6 +156,7 @@ class _Cleaner:
             new.transactions.append(transaction)
         self._complete(new, group[-1])
         yield Replacement(tuple(group), new.size, bool(aborted))
+        self.unfinished = None
 
     def _append(self, new: ActiveSegment, data: Buffer, batches: list[tuple[int, BatchHeader]], end_offset: int) -> int:
         """Append the retained part of some batches; returns its size."""

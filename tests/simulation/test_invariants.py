@@ -34,7 +34,7 @@ def seeds_of(name: str, simulate: Simulate, count: int, chunk: int) -> list[Any]
 COMPACTING = partial(simulate_storage, is_compacting=True, steps=300)
 FIXED_SEEDS = [
     *seeds_of("storage", simulate_storage, 400, 100),
-    pytest.param(simulate_storage, [91706, 3980793518], id="storage-91706-3980793518"),
+    pytest.param(simulate_storage, [91706, 3980793518, 4253587705], id="storage-found-later"),
     *seeds_of("compaction", COMPACTING, 40, 20),
     pytest.param(COMPACTING, [81], id="compaction-81"),
     *seeds_of("coordinators", simulate_coordinators, 12, 12),

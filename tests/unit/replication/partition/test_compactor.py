@@ -295,6 +295,19 @@ def test_a_failed_disk_takes_its_directory_offline(harness: ReplicaHarness, clea
     assert not harness.log_manager.directories
 
 
+def test_a_log_with_pending_file_operations_is_not_compacted(harness: ReplicaHarness, cleaner: HeldCleaner) -> None:
+    """One may be the swap of the last compaction; a new one would delete its files."""
+    fill(harness)
+    changes: list[Callable[[], None]] = []
+    harness.partition().log.files.submit_op(lambda: None, changes.append)
+    compaction = compactor(harness, cleaner)
+    compaction.check()
+    assert cleaner.jobs == []
+    changes.pop()()
+    compaction.check()
+    assert len(cleaner.jobs) == 1
+
+
 FULL = CleaningFailed(is_damage=False, text="Cannot write x", path="x", errno=errno.ENOSPC)
 KILLED = CleaningFailed(is_damage=False, text="the compaction process was killed by SIGKILL")
 

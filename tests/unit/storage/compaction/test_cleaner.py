@@ -13,7 +13,7 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType
 from storage.compaction.cleaner import clean
-from storage.compaction.cleaner_job import CleanerResources, CleaningResult
+from storage.compaction.cleaner_job import CleanerResources, CleaningResult, Replacement
 from storage.compaction.offset_map import SLOT_BYTES
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
@@ -32,6 +32,7 @@ from tests.support.compaction import (
     keyed,
     put,
 )
+from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, log_at, marker
 
 LATER_MS = NOW_MS + 10_000
@@ -294,6 +295,17 @@ class TestFiles:
         next(steps)
         assert not left.exists()
         steps.close()
+
+    def test_a_failure_keeps_the_files_of_segments_that_wait_for_their_renames(self, log: Log) -> None:
+        disk = FaultyDisk()
+        steps = clean(disk, job_for(log))
+        first = next(step for step in steps if isinstance(step, Replacement))
+        disk.space_left = 0
+        with pytest.raises(StorageError):
+            list(steps)
+        left = [name for name in os.listdir(log.path) if name.endswith(CLEANED)]
+        assert {int(name[:20]) for name in left} == {first.replaced[0].base_offset}
+        assert f"{first.replaced[0].base_offset:020d}{LOG}{CLEANED}" in left
 
     def test_the_new_file_has_the_modification_time_of_the_replaced_one(self, log: Log) -> None:
         for name in self.names(log):

@@ -29,12 +29,12 @@ def served() -> Iterator[tuple[Broker, int]]:
         yield broker, port
 
 
-def busy_s(port: int) -> float:
+def counters(port: int) -> tuple[float, float]:
     """CPU time of the loop's thread, and the time in which it waited for a CPU."""
     with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
         lines = answer.read().decode().splitlines()
     values = dict(line.replace("{}", "").split() for line in lines if not line.startswith("#"))
-    return float(values[CPU]) + float(values[CPU_WAIT])
+    return float(values[CPU]), float(values[CPU_WAIT])
 
 
 def flood(broker: Broker) -> None:
@@ -53,20 +53,21 @@ def flood(broker: Broker) -> None:
 
 def test_a_loop_that_always_has_requests_is_busy_all_the_time(served: tuple[Broker, int]) -> None:
     broker, port = served
-    before_s, started_s = busy_s(port), time.monotonic()
+    before_s, started_s = sum(counters(port)), time.monotonic()
     flood(broker)
     elapsed_s = time.monotonic() - started_s
-    assert 0.5 < (busy_s(port) - before_s) / elapsed_s < 1.1
+    assert 0.5 < (sum(counters(port)) - before_s) / elapsed_s < 1.1
 
 
-def test_a_loop_whose_only_request_waits_is_idle(served: tuple[Broker, int]) -> None:
+def test_a_loop_whose_only_request_waits_uses_no_cpu(served: tuple[Broker, int]) -> None:
+    """How long it waits for a CPU depends on the other programs."""
     broker, port = served
     with RawClient(broker.bootstrap) as client:
         create(client, "t")
     peer = Peer(broker.bootstrap)
-    before_s, started_s = busy_s(port), time.monotonic()
+    before_s, started_s = counters(port)[0], time.monotonic()
     peer.call(fetch_frame("t", 0, 1024, REST_MS))
     elapsed_s = time.monotonic() - started_s
     peer.close()
     assert elapsed_s * 1000 >= REST_MS
-    assert (busy_s(port) - before_s) / elapsed_s < 0.2
+    assert (counters(port)[0] - before_s) / elapsed_s < 0.2

@@ -31,7 +31,7 @@ from storage.log.log_validator import AppendOrigin
 from tests.support.logs import refused
 from tests.support.partition_rig import CONSUMER, LAG_MS, SELF, NumbersLog, Rig, state
 
-pytestmark = pytest.mark.pure_python("numbers stand in for a log")
+pytestmark = pytest.mark.pure_python("a log of numbers replaces Log")
 
 # ---------------------------------------------------------------- high watermark
 

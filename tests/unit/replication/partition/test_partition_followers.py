@@ -10,7 +10,7 @@ from storage.io.disk_lookup import wait_for_disk
 from tests.support.logs import refused
 from tests.support.partition_rig import LAG_MS, SELF, NumbersLog, Rig, state
 
-pytestmark = pytest.mark.pure_python("numbers stand in for a log")
+pytestmark = pytest.mark.pure_python("a log of numbers replaces Log")
 
 
 def test_a_follower_joins_at_the_high_watermark():

@@ -1,6 +1,6 @@
 """The reader threads of one log directory: one while it is fast, more while one is stuck.
 
-RULES    1. All threads take from one queue. Opening a log is about twenty short system calls, and the thread needs the
+RULES    1. All threads take from one queue. Opening a log is five to twenty-five short system calls, and the thread needs the
             interpreter after each: several threads would slow each other and the loop down. So one thread runs all jobs
             unless the head of the queue has not moved for STUCK_AFTER_S; then another one is woken. While several run, each
             ends after one job.

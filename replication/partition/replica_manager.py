@@ -9,7 +9,7 @@ RULES    1. Partitions follow from the metadata image alone. `apply` creates, ch
             begins, the next round covers the rest.
          4. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
             waiting requests. Other directories are not affected.
-         5. Nothing here waits for the disk. A DiskLookup runs on a reader thread, and the call that returned it is repeated
+         5. Nothing here waits for the disk. A DiskLookup runs on a reader thread (disk_lookups.py), and its call is repeated
             afterwards (`lookup`, `await_disk`). Appends to one partition keep their order: behind a waiting one, later ones
             queue.
          6. A partition without a local replica is NOT_LEADER_OR_FOLLOWER if the image has it, otherwise
@@ -25,7 +25,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -36,6 +36,7 @@ from replication.cooperative_tasks import no_op
 from replication.io_executor import SUCCEEDED, IoExecutor, IoResult, Run
 from replication.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition.append_history import AppendedBytes, AppendHistory
+from replication.partition.disk_lookups import DiskLookups
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.isr_tracker import IsrTracker
 from replication.partition.partition import Append, Partition, Reader
@@ -48,7 +49,7 @@ from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.log import AppendOrigin, Log, ReadInfo
+from storage.log.log import AppendOrigin, ReadInfo
 from storage.log.log_flush import LogFlush
 
 T = TypeVar("T")
@@ -84,7 +85,7 @@ class ReplicaManager:
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
         self._waiting_appends: dict[Partition, deque[Append]] = {}
-        self._disk_lookups: dict[DiskLookup, list[Callable[[], None]]] = {}
+        self._disk_lookups = DiskLookups(self._executor, self.directory_failed)
         self._unprepared: deque[Partition] = deque()  # new logs (rule 8); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
@@ -285,8 +286,11 @@ class ReplicaManager:
     ) -> Append:
         """Append to a partition led by this broker; the result exists when `acks` is satisfied."""
         append = Append(records, acks, wall_ms, origin)
-        if self._begin_append(append, topic, index):
+        lookups: list[tuple[Partition, DiskLookup]] = []
+        if self._begin_append(append, topic, index, lookups):
             self._acknowledge(self._write(append.partition.log.directory, [append]))
+        elif lookups:
+            self._disk_lookups.wait_together(lookups, self._resume_all)
         return append
 
     def append_all(
@@ -302,25 +306,21 @@ class ReplicaManager:
         An acknowledgement may start other appends, so it comes after all of these are published or in a thread.
         """
         appends: list[Append] = []
-        committed: list[Append] = []
-        unwritten: dict[str, list[Append]] = {}
+        lookups: list[tuple[Partition, DiskLookup]] = []
+        writes = _SharedWrites(self._write)
         for topic, index, records in batches:
             append = Append(records, acks, wall_ms, origin)
             appends.append(append)
-            if self._begin_append(append, topic, index):
-                directory = append.partition.log.directory
-                group = unwritten.get(directory)
-                if group is None:
-                    group = unwritten[directory] = []
-                group.append(append)
-                if len(group) == _WRITES_PER_JOB:
-                    committed += self._write(directory, unwritten.pop(directory))
-        for directory, group in unwritten.items():
-            committed += self._write(directory, group)
-        self._acknowledge(committed)
+            if self._begin_append(append, topic, index, lookups):
+                writes.add(append)
+        self._acknowledge(writes.finish())
+        if lookups:
+            self._disk_lookups.wait_together(lookups, self._resume_all)
         return appends
 
-    def _begin_append(self, append: Append, topic: str, index: int) -> bool:
+    def _begin_append(
+        self, append: Append, topic: str, index: int, lookups: list[tuple[Partition, DiskLookup]]
+    ) -> bool:
         """Find the partition and prepare; False if there is nothing to write, or not yet."""
         partition = self.partitions.get((topic, index))
         if partition is None or partition.is_offline:
@@ -334,10 +334,10 @@ class ReplicaManager:
         if waiting is not None:
             waiting.append(append)
             return False
-        return self._prepare(append)
+        return self._prepare(append, lookups)
 
-    def _prepare(self, append: Append) -> bool:
-        """Prepare; False if it failed, is a duplicate, or the disk must be read first: it is the first to wait then."""
+    def _prepare(self, append: Append, lookups: list[tuple[Partition, DiskLookup]]) -> bool:
+        """Prepare; False if it failed, is a duplicate, or needs the disk: it is the first to wait for one of `lookups` then."""
         partition = append.partition
         try:
             prepared = partition.prepare(append.records, append.acks, append.wall_ms, append.origin)
@@ -349,7 +349,7 @@ class ReplicaManager:
             return False
         if isinstance(prepared, DiskLookup):
             self._waiting_appends.setdefault(partition, deque()).appendleft(append)
-            self.await_disk(partition, prepared, lambda: self.resume_appends(partition))
+            lookups.append((partition, prepared))
             return False
         append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
         if prepared.duplicate is not None:
@@ -361,14 +361,32 @@ class ReplicaManager:
 
     def resume_appends(self, partition: Partition) -> None:
         """Start the waiting appends in their order, until one needs the disk."""
-        waiting = self._waiting_appends.get(partition, deque())
-        while waiting:
-            append = waiting.popleft()
-            if self._prepare(append):
-                self._acknowledge(self._write(partition.log.directory, [append]))
-            elif waiting and waiting[0] is append:
-                return
-        self._waiting_appends.pop(partition, None)
+        self._resume_all((partition,))
+
+    def _resume_all(self, partitions: Sequence[Partition]) -> None:
+        """Resume several partitions, whose appends share write jobs; new appends queue behind until these are written."""
+        lookups: list[tuple[Partition, DiskLookup]] = []
+        committed: list[Append] = []
+        resumed = partitions
+        while resumed:
+            writes = _SharedWrites(self._write)
+            for partition in resumed:
+                waiting = self._waiting_appends.get(partition, deque())
+                while waiting:
+                    append = waiting.popleft()
+                    if self._prepare(append, lookups):
+                        writes.add(append)
+                    elif waiting and waiting[0] is append:
+                        break
+            committed += writes.finish()
+            blocked = {partition for partition, _ in lookups}
+            resumed = [p for p in resumed if p not in blocked and self._waiting_appends.get(p)]
+        for partition in partitions:
+            if not self._waiting_appends.get(partition, True):
+                del self._waiting_appends[partition]
+        self._acknowledge(committed)
+        if lookups:
+            self._disk_lookups.wait_together(lookups, self._resume_all)
 
     def pause_appends(self, partition: Partition) -> bool:
         """Queue appends to a partition until `resume_appends`; False if some wait for the disk already."""
@@ -563,34 +581,7 @@ class ReplicaManager:
 
         `then` may be called before this returns.
         """
-        waiting = self._disk_lookups.get(lookup)
-        if waiting is not None:
-            waiting.append(then)
-            return
-        self._disk_lookups[lookup] = [then]
-        log, executor = partition.log, self._executor
-        if log.files.has_pending_ops:  # pending operations may create the files
-            named = executor.directory_op(log.directory, no_op)
-            read = partial(self._read_disk, log, lookup)
-            named.then(lambda _: executor.write(log.directory, 0, no_op).then(read))
-        else:
-            self._read_disk(log, lookup)
-
-    def _read_disk(self, log: Log, lookup: DiskLookup, _: IoResult | None = None) -> None:
-        """Run a lookup on a thread, after the operations that it had to wait for."""
-        read = self._executor.read(log.directory, partial(log.files.run_guarded, lookup.run))
-        read.then(lambda io: self._on_disk_read(log, lookup, io.value))
-
-    def _on_disk_read(self, log: Log, lookup: DiskLookup, error: StorageError | None) -> None:
-        if log.is_offline:
-            pass  # deleted: there is no result
-        elif error is None:
-            lookup.finish()
-        else:
-            self.directory_failed(log.directory, error)
-        for then in self._disk_lookups.pop(lookup):
-            then()
-        lookup.done()
+        self._disk_lookups.wait(partition.log, lookup, then)
 
     def check_isrs(self, mono_ms: int) -> None:
         """Remove followers that fell behind from their ISR; call every half of replica.lag.time.max.ms."""
@@ -683,6 +674,33 @@ class ReplicaManager:
                 self._notify(partition, role_changed=was_leader)
         if is_new_failure:
             self.on_directory_failed(directory, error)
+
+
+class _SharedWrites:
+    """Writes prepared appends in jobs of at most _WRITES_PER_JOB for each log directory."""
+
+    __slots__ = ("_committed", "_unwritten", "_write")
+
+    def __init__(self, write: Callable[[str, list[Append]], list[Append]]) -> None:
+        self._write = write
+        self._committed: list[Append] = []
+        self._unwritten: dict[str, list[Append]] = {}
+
+    def add(self, append: Append) -> None:
+        """Write it in the next job of its directory."""
+        directory = append.partition.log.directory
+        group = self._unwritten.get(directory)
+        if group is None:
+            group = self._unwritten[directory] = []
+        group.append(append)
+        if len(group) == _WRITES_PER_JOB:
+            self._committed += self._write(directory, self._unwritten.pop(directory))
+
+    def finish(self) -> list[Append]:
+        """Write the rest; returns the appends that are committed already."""
+        for directory, group in self._unwritten.items():
+            self._committed += self._write(directory, group)
+        return self._committed
 
 
 def _write_all(appends: list[Append]) -> None:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable
 from typing import NamedTuple
 
-from storage.io.disk import Buffer, Disk, File, FileStamp, Mapping, StorageError
+from storage.io.disk import Buffer, Disk, File, Mapping, StorageError
 
 
 class FileChange(NamedTuple):
@@ -133,7 +133,7 @@ class DryRunDisk(Disk):
     def is_dir(self, path: str) -> bool:
         return path in self._created or (not self._is_deleted(path) and super().is_dir(path))
 
-    def stamp(self, path: str) -> FileStamp | None:  # noqa: ARG002
+    def stamp(self, path: str) -> str | None:  # noqa: ARG002
         """None: a dry run looks at the files themselves."""
         return None
 

@@ -36,12 +36,6 @@ _FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer
 
 _READ_BYTES = 32 * 1024  # most of these files have a few bytes; each read allocates this buffer
 
-FileStamp = tuple[int, int, int]
-"""Inode, size, and time of the last change in nanoseconds (ctime, which no program can set).
-
-It differs after every change of a file's contents or of a directory's names, and for a copy.
-"""
-
 TEMPORARY = ".tmp"
 """Suffix of a file that replaces another one."""
 DELETED = ".deleted"
@@ -315,10 +309,13 @@ class Disk:
         with _as_storage_error("look at", path):
             return _device_and_inode(os.stat(path))
 
-    def stamp(self, path: str) -> FileStamp | None:
-        """The stamp of a file or directory; None if it does not exist."""
+    def stamp(self, path: str) -> str | None:
+        """Inode, size, and time of the last change in nanoseconds (ctime, which no program can set); None if missing.
+
+        Differs after every change of a file's contents or of a directory's names, and for a copy.
+        """
         found = self._stat(path)
-        return None if found is None else (found.st_ino, found.st_size, found.st_ctime_ns)
+        return None if found is None else f"{found.st_ino}/{found.st_size}/{found.st_ctime_ns}"
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, unordered."""

@@ -35,8 +35,8 @@ class LeaderEpochCache:
         "latest", "path",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, path: str, known: list[tuple[int, int]] | None = None) -> None:
-        """`known`: the valid entries of the file; None reads them."""
+    def __init__(self, disk: Disk, path: str, known: tuple[list[int], list[int]] | None = None) -> None:
+        """`known`: the epochs and start offsets in the file, which are valid; None reads them."""
         self._disk = disk
         self.path = path
         self._epochs: list[int] = []
@@ -50,9 +50,9 @@ class LeaderEpochCache:
         self._is_up_to_date = True
         if known is None:
             self._read()
-        elif known:
-            self._set_entries([epoch for epoch, _ in known], [offset for _, offset in known])
-            self._is_up_to_date = True
+        else:
+            self._epochs, self._offsets = known
+            self.latest = self._epochs[-1] if self._epochs else UNDEFINED
 
     def _read(self) -> None:
         try:

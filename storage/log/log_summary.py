@@ -3,9 +3,9 @@
 FORMAT   `stamp`: inode, size and ctime of the partition's directory and of the active segment's files (Engine.stamp).
          `body`: a JSON array of
              0  the engine's summary (segments, the active segment's end, timestamps and last index entries)
-             1  leader epochs: epoch and start offset, alternating
-             2  offsets of the producer snapshots
-             3  for each producer the fields of its entry and of its last batches
+             1  leader epochs, 2  their start offsets
+             3  offsets of the producer snapshots
+             4  for each producer the fields of its entry and of its last batches
 RULES    1. A close makes the summary, the log manager adds the stamp when everything is durable, and the next open uses the
             summary only if the stamp is still that of the files: Apache Kafka, a restored backup or an operator may have
             changed them.
@@ -27,6 +27,9 @@ from storage.log.producer_snapshots import ProducerSnapshots
 from storage.log.producer_state import ProducerState
 from storage.log.recovery import RecoveredLog, open_log
 
+_encode = json.JSONEncoder(separators=(",", ":")).encode
+_decode = json.JSONDecoder().raw_decode
+
 _MAX_EPOCHS: Final = 64
 _MAX_PRODUCERS: Final = 32
 
@@ -46,13 +49,13 @@ def summarize(
     summary, entries = engine.summary(), epochs.entries()
     if summary is None or len(entries) > _MAX_EPOCHS or len(producers.producers) > _MAX_PRODUCERS:
         return None
-    flat = [number for entry in entries for number in entry]
-    return LogSummary("", json.dumps([summary, flat, snapshots.offsets, producers.summary()], separators=(",", ":")))
+    known = [epoch for epoch, _ in entries], [offset for _, offset in entries]
+    return LogSummary("", _encode([summary, *known, snapshots.offsets, producers.summary()]))
 
 
 def stamped(summary: LogSummary, new_engine: Callable[[], Engine]) -> LogSummary:
     """The summary with its stamp: all files of the log are durable."""
-    return summary if summary.stamp else LogSummary(new_engine().stamp(json.loads(summary.body)[0]), summary.body)
+    return summary if summary.stamp else LogSummary(new_engine().stamp(_decode(summary.body)[0][0]), summary.body)
 
 
 def open_with_summary(
@@ -77,15 +80,17 @@ def _reopen(
     disk: Disk, directory: str, name: str, engine: Engine, summary: LogSummary, log_start_offset: int
 ) -> RecoveredLog | None:
     """Open the log that `summary` describes; None if the files were changed since."""
-    engine_summary, flat, offsets, known_producers = json.loads(summary.body)
+    (engine_summary, epochs, start_offsets, snapshot_offsets, known_producers), _ = _decode(summary.body)
     if engine.stamp(engine_summary) != summary.stamp:
         return None
     engine.reopen(engine_summary)
     if engine.end_offset < log_start_offset:
         return None
-    epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}", list(zip(flat[0::2], flat[1::2], strict=True)))
+    cache = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}", (epochs, start_offsets))
     producers = ProducerState(name)
-    producers.resume(known_producers)
+    if known_producers:
+        producers.resume(known_producers)
     log_start_offset = max(log_start_offset, engine.start_offset)
-    epochs.trim(log_start_offset)
-    return RecoveredLog(engine, epochs, producers, ProducerSnapshots(disk, directory, offsets), log_start_offset, [])
+    cache.trim(log_start_offset)
+    snapshots = ProducerSnapshots(disk, directory, snapshot_offsets)
+    return RecoveredLog(engine, cache, producers, snapshots, log_start_offset, [])

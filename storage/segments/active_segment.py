@@ -61,13 +61,27 @@ class ActiveSegment(Segment):
         "end_offset", "max_timestamp", "offset_index", "reserved", "size", "time_index", "transactions",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, directory: str, base_offset: int, interval: int, name_suffix: str = "") -> None:
-        """An empty segment; `create`, `load` or `recover` comes next."""
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        interval: int,
+        name_suffix: str = "",
+        summary: ActiveSummary | None = None,
+    ) -> None:
+        """An empty segment; `create`, `load` or `recover` comes next.
+
+        With a summary an existing segment, whose files are unchanged since; no file is opened.
+        """
         super().__init__(disk, directory, base_offset, interval, name_suffix)
         self._file: File | None = None
         self.created_ms = -1
         self.transactions = TransactionIndex(disk, self.path(TRANSACTION_INDEX), base_offset, is_new=True)
-        self._start_empty()
+        if summary is None:
+            self._start_empty()
+        else:
+            self._resume(summary)
 
     def _start_empty(self) -> None:
         disk, base_offset = self.disk, self.base_offset
@@ -154,20 +168,20 @@ class ActiveSegment(Segment):
             self._set_file(file)
         self.is_created = True
 
-    def resume(self, summary: ActiveSummary) -> None:
-        """Continue an existing segment whose files are unchanged since the summary; only opens the log."""
+    def _resume(self, summary: ActiveSummary) -> None:
         disk, base_offset = self.disk, self.base_offset
         self.size = self.reserved = summary.size
         self.end_offset = self._recent_start = summary.end_offset
+        self.offset_index = OffsetIndex(disk, self.path(OFFSET_INDEX), base_offset, summary=summary.offset_index)
+        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, summary=summary.time_index)
+        self._recent_ends = array("q")
+        self._recent_positions = array("Q")
         self._first_timestamp = summary.first_timestamp
         self.max_timestamp = summary.max_timestamp, summary.max_timestamp_offset
         self._unindexed = summary.unindexed
-        self.offset_index = OffsetIndex.resume(disk, self.path(OFFSET_INDEX), base_offset, summary.offset_index)
-        self.time_index = TimeIndex.resume(disk, self.path(TIME_INDEX), base_offset, summary.time_index)
-        self._set_file(self.open_log())
 
     def summary(self) -> ActiveSummary:
-        """What `resume` needs; everything is written."""
+        """What the segment is continued from; everything is written."""
         return ActiveSummary(
             self.size,
             self.end_offset,

@@ -26,6 +26,7 @@ from __future__ import annotations
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from operator import attrgetter
 from struct import Struct, unpack
 from typing import ClassVar, Self
@@ -70,8 +71,13 @@ class SparseIndex:
     """Whether the key (0) or the value (1) is an offset."""
     KEY_TYPE: ClassVar[str]
 
-    def __init__(self, disk: Disk, path: str, base_offset: int, *, is_new: bool = False) -> None:
-        """Open the file; with `is_new` start empty: the existing file is compared with the new entries and corrected."""
+    def __init__(
+        self, disk: Disk, path: str, base_offset: int, *, is_new: bool = False, summary: Sequence[int] = ()
+    ) -> None:
+        """Open the file; with `is_new` start empty: the existing file is compared with the new entries and corrected.
+
+        `summary`: of the file when it was closed, and it is unchanged since; the file is not opened.
+        """
         self._disk = disk
         self._mapping: Mapping | None = None
         self.file: File | None = None
@@ -79,6 +85,11 @@ class SparseIndex:
         self._is_comparing = is_new
         self.path = path
         self.base_offset = base_offset
+        if summary:
+            self.entries = self._written = self._collected = summary[0]
+            self._keys, self._values = array(self.KEY_TYPE, summary[1::2]), array("I", summary[2::2])
+            self._warm_start = self.entries - len(self._keys)
+            return
         if is_new:
             self.entries = self._written = self._collected = self._warm_start = 0
             self._keys, self._values = array(self.KEY_TYPE), array("I")
@@ -93,17 +104,6 @@ class SparseIndex:
         # A preallocated file that was never truncated ends with zeros.
         if len(keys) > 1 and (keys[-1] <= keys[-2] or values[-1] < values[-2]):
             raise CorruptIndex(f"{path} does not ascend at its end")
-
-    @classmethod
-    def resume(cls, disk: Disk, path: str, base_offset: int, summary: list[int]) -> Self:
-        """The index that `summary` describes; reads nothing."""
-        index = cls(disk, path, base_offset, is_new=True)
-        index._is_comparing = False
-        index.entries = index._written = index._collected = summary[0]
-        index._keys.extend(summary[1::2])
-        index._values.extend(summary[2::2])
-        index._warm_start = index.entries - len(index._keys)
-        return index
 
     def summary(self) -> list[int]:
         """The number of entries, and key and value of the last ones; all are written."""

@@ -33,7 +33,6 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
-from itertools import chain
 from operator import attrgetter
 from typing import Final, TypeVar
 
@@ -159,17 +158,17 @@ class SegmentEngine:
     def stamp(self, summary: EngineSummary) -> str:
         directory, stamp = self._directory, self._disk.stamp
         active = f"{directory}/{summary[0][-2]:020d}"
-        paths = directory, active + LOG, active + OFFSET_INDEX, active + TIME_INDEX
-        return ",".join(map(str, chain.from_iterable([stamp(path) or () for path in paths])))
+        paths = (directory, active + LOG, active + OFFSET_INDEX, active + TIME_INDEX)
+        return ",".join([str(stamp(path)) for path in paths])
 
     def reopen(self, summary: EngineSummary) -> None:
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
         numbers, active_summary = summary
         for slot in range(0, len(numbers) - 2, 2):
             self._add(SealedSegment(disk, directory, numbers[slot], numbers[slot + 1], interval))
-        active = ActiveSegment(disk, directory, numbers[-2], interval)
-        active.resume(ActiveSummary(*active_summary))
+        active = ActiveSegment(disk, directory, numbers[-2], interval, summary=ActiveSummary(*active_summary))
         self._add(active)
+        active.file  # noqa: B018  (opened now, so that no append has to)
         self._end_offset = self._durability.flushed_end = active.end_offset
         self._durable_end = MAX_LONG
 

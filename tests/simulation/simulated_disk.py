@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from storage.io.disk import Buffer, Disk, File, FileStamp, Lock, Mapping, StorageError
+from storage.io.disk import Buffer, Disk, File, Lock, Mapping, StorageError
 from tests.simulation.file_system import DirectoryNode, FileNode, FileSystem, fail
 
 
@@ -225,11 +225,11 @@ class SimulatedDisk(Disk):
     def device_and_inode(self, path: str) -> tuple[int, int]:
         return 0, id(self.file_system.find(path))
 
-    def stamp(self, path: str) -> FileStamp | None:
+    def stamp(self, path: str) -> str | None:
         node = self.file_system.find(path)
         if node is None:
             return None
-        return node.inode, len(node.data) if isinstance(node, FileNode) else 0, node.changed
+        return f"{node.inode}/{len(node.data) if isinstance(node, FileNode) else 0}/{node.changed}"
 
     def is_dir(self, path: str) -> bool:
         return isinstance(self.file_system.find(path), DirectoryNode)

@@ -221,12 +221,13 @@ def test_a_slow_disk_delays_the_next_request_with_acks_zero(slow):
 
 
 def test_the_response_waits_for_the_slowest_partition(slow):
-    answer = slow.produce_all([("t", index, batch()) for index in range(3)], acks=1)
+    slow.create("wide", partitions=20)  # first used in groups of 8, each with a write job
+    answer = slow.produce_all([("wide", index, batch()) for index in range(20)], acks=1)
     for _ in range(2):
         slow.worker.let_write()
         assert not answer.is_done
     slow.worker.let_write()
-    assert [code(answer, 0, index) for index in range(3)] == [0, 0, 0]
+    assert [code(answer, 0, index) for index in range(20)] == [0] * 20
     assert len(slow.timers) == 0
 
 

@@ -131,6 +131,7 @@ class RecoveryRun:
         return False
 
     def _open(self, manager: LogManager, log: Log) -> None:
+        log.discard_summary()
         try:
             self.ends[log.path] = log.log_end_offset
             log.close()

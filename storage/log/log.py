@@ -267,6 +267,10 @@ class Log:
             self._summary = stamped(self._summary, self._new_engine())
         return self._summary
 
+    def discard_summary(self) -> None:
+        """Open the log from its files next time."""
+        self._summary = None
+
     def release(self) -> bool:
         """Close an idle log without a sync; it is opened at its next use.
 

@@ -211,6 +211,21 @@ def test_after_a_change_a_log_is_opened_from_its_files(closed: Path, change: Cal
     assert log.log_end_offset == 20
 
 
+def test_a_repair_opens_a_log_from_its_files(closed: Path) -> None:
+    """Damage inside a producer snapshot does not change the stamp."""
+    newest = max((closed / "t-0").glob("*.snapshot"))
+    damaged = bytearray(newest.read_bytes())
+    damaged[-1] ^= 1
+    with newest.open("r+b") as snapshot:
+        snapshot.write(damaged)
+    disk = CountingDisk()
+    _, log = restarted(closed, disk)
+    log.discard_summary()
+    assert is_opened_from_files(log, disk)
+    assert not newest.exists()
+    assert log.open().producers.producers[5].last_sequence == 19
+
+
 def test_damaged_summaries_are_reported(closed: Path, caplog: pytest.LogCaptureFixture) -> None:
     _damage_the_summaries(closed)
     with caplog.at_level(logging.WARNING):

@@ -17,6 +17,7 @@ from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.controller import Controller, LocalController
+from replication.controller.controller_client import Client
 from replication.controller.decision_context import DecisionContext, KraftVersion
 from replication.controller.periodic_tasks import DEFAULT_INTERVALS, PeriodicTasks, TaskIntervals
 from replication.io_executor import IoResult
@@ -107,7 +108,7 @@ class KRaftNode:
         self.log.flush_initial_records()
         self.quorum.start()
 
-    def submit(self, request: Message) -> Completion[Any]:
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:  # noqa: ARG002
         """Pass a request to this node's controller or quorum; the response exists when the decision is committed."""
         if isinstance(request, DescribeQuorumRequest):
             clock = self._dependencies.clock

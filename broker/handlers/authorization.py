@@ -15,7 +15,7 @@ from broker.security.operations import authorized_operations
 from protocol.errors import ErrorCode, KafkaError
 from protocol.schema import Message
 from replication.completion import Completion
-from replication.controller.controller_client import Controller
+from replication.controller.controller_client import Client, Controller
 from replication.controller.error_responses import error_response
 from replication.timer_queue import TimerQueue
 
@@ -80,7 +80,12 @@ class ForwardingHandlers(AuthorizingHandlers):
         """The controller's response if the client is authorized on the cluster, else an error with the text `denial`."""
         if not self._is_authorized(context, operation):
             return authorization_error(request, denial)
-        return self._controller.submit(request)
+        return self._submit_for(context, request)
+
+    def _submit_for(self, context: RequestContext, request: Message) -> Completion[Any]:
+        """The controller's response to the client's request."""
+        connection = context.connection
+        return self._controller.submit(request, Client(connection.principal, connection.peer_host))
 
 
 class TimedForwardingHandlers(ForwardingHandlers):
@@ -98,7 +103,7 @@ class TimedForwardingHandlers(ForwardingHandlers):
         After a timeout the request still takes effect. `make_error` returns the response with an error.
         """
         timed_out = partial(make_error, request, ErrorCode.REQUEST_TIMED_OUT, "The request timed out.")
-        response = self._controller.submit(request)
+        response = self._submit_for(context, request)
         if request.timeout_ms > 0:
             at_mono_ms = context.mono_ms + request.timeout_ms
             response.expire_at(self._timers, at_mono_ms, lambda: response.complete(timed_out()))

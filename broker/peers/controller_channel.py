@@ -3,7 +3,7 @@
 RULES    1. A request is retried until an active controller answers it: there is none during an election, and the known one
             may have resigned (NOT_CONTROLLER).
          2. Requests are sent in order while the controller stays the same.
-         3. The controller of this process is called directly.
+         3. The controller of this process is called directly. A client's request to another node is in an envelope.
 NOT HERE Which node leads (`replication/metadata_log/kraft_replica.py`), connections (`network/peer.py`), the decisions.
 """
 
@@ -12,18 +12,28 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from broker.network.peer import SendRequest
+from broker.peers.forwarding import envelope, response_in
 from protocol.schema import Message
 from replication.completion import Completion
-from replication.controller.controller_client import Controller
+from replication.controller.controller_client import Client, Controller
 from replication.controller.error_responses import is_not_controller_response
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.timer_queue import Clock, TimerQueue
 
 _RETRY_MS: Final = 50
+
+
+class _Submitted(NamedTuple):
+    """A request that has no response yet."""
+
+    request: Message
+    client: Client | None
+    """Whose request it is; None: this broker's."""
+    response: Completion[Any]
 
 
 @dataclass(eq=False)
@@ -38,7 +48,7 @@ class ControllerChannel:
     _clock: Clock
     _leader_id: int = field(default=-1, init=False)
     _silent_since_ms: int | None = field(default=None, init=False)
-    _queue: deque[tuple[Message, Completion[Any]]] = field(default_factory=deque, init=False)
+    _queue: deque[_Submitted] = field(default_factory=deque, init=False)
 
     def __post_init__(self) -> None:
         self._leader_since_ms = self._clock.mono_ms()
@@ -60,37 +70,40 @@ class ControllerChannel:
         self._leader_since_ms = self._clock.mono_ms()
         self._send_queued()
 
-    def submit(self, request: Message) -> Completion[Any]:
-        """Sends a request to the active controller."""
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
+        """Sends a request of this broker, or of a client, to the active controller."""
         response: Completion[Any] = Completion()
-        self._enqueue(request, response)
+        self._enqueue(_Submitted(request, client, response))
         return response
 
-    def _enqueue(self, request: Message, response: Completion[Any]) -> None:
-        self._queue.append((request, response))
+    def _enqueue(self, submitted: _Submitted) -> None:
+        self._queue.append(submitted)
         self._send_queued()
 
     def _send_queued(self) -> None:
         waiting = self._queue
         while waiting and self._leader_id >= 0:
-            self._send(*waiting.popleft())
+            self._send(waiting.popleft())
 
-    def _send(self, request: Message, response: Completion[Any]) -> None:
-        if self._leader_id != self._node_id:
-            sent = self._send_request(self._leader_id, request)
-        else:
+    def _send(self, submitted: _Submitted) -> None:
+        request, client, _ = submitted
+        if self._leader_id == self._node_id:
             assert self._local is not None, "the leader has a controller"
             sent = self._local.submit(request)
-        sent.then(partial(self._on_response, request, response))
+        elif client is None:
+            sent = self._send_request(self._leader_id, request)
+        else:
+            sent = self._send_request(self._leader_id, envelope(request, client)).map(partial(response_in, request))
+        sent.then(partial(self._on_response, submitted))
 
-    def _on_response(self, request: Message, response: Completion[Any], sent: Completion[Message | None]) -> None:
+    def _on_response(self, submitted: _Submitted, sent: Completion[Message | None]) -> None:
         answer = sent.result()
         if answer is not None:
             self._silent_since_ms = None
         elif self._silent_since_ms is None:
             self._silent_since_ms = self._clock.mono_ms()
         if answer is None or is_not_controller_response(answer):
-            again = partial(self._enqueue, request, response)
+            again = partial(self._enqueue, submitted)
             self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, again)
         else:
-            response.complete(answer)
+            submitted.response.complete(answer)

@@ -42,6 +42,7 @@ from replication.controller.configs.configs import UNCLEAN_ELECTION
 from replication.controller.configs.features import cluster_min_isr, raised_kraft_version, update_features
 from replication.controller.configs.quotas import alter_quotas
 from replication.controller.configs.scram_credentials import alter_credentials
+from replication.controller.controller_client import Client
 from replication.controller.decision_context import DecisionContext
 from replication.controller.error_responses import not_controller_response
 from replication.controller.partitions.alter_partition import alter_partitions
@@ -202,7 +203,7 @@ class Controller:
         ]
 
     # ------------------------------------------------------------ requests
-    def submit(self, request: Message) -> Completion[Any]:
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:  # noqa: ARG002
         """Decide on a request; the response exists after the commit."""
         if not self.is_active:
             return completed(not_controller_response(request))

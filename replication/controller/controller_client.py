@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 
 
+class Client(NamedTuple):
+    """The client whose request a broker forwards."""
+
+    principal: str
+    """As "User:name"."""
+    host: str
+    """Its IP address."""
+
+
 class Controller(Protocol):
     """Submits requests to the controller, and has the metadata image."""
 
-    def submit(self, request: Message) -> Completion[Any]:
-        """Submit a request; the response exists after its records are committed."""
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
+        """Submit a request of this broker, or of a client; the response exists after its records are committed."""
 
     @property
     def image(self) -> MetadataImage:

@@ -1,6 +1,6 @@
 """ACLs in a cluster of one controller and two brokers: all nodes obey them, a client with few rights reaches nothing.
 
-The nodes and the administrator are at 127.0.0.1, the other client at 127.0.0.3.
+The nodes are at 127.0.0.1 and may do ClusterAction, the administrator at 127.0.0.2 everything, the other client at 127.0.0.3.
 """
 
 from __future__ import annotations
@@ -22,9 +22,9 @@ from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
-ADMIN, OTHER = "127.0.0.1", "127.0.0.3"
+NODES, ADMIN, OTHER = "127.0.0.1", "127.0.0.2", "127.0.0.3"
 TOPIC, GROUP, CLUSTER = 2, 3, 4
-ALL, DESCRIBE = 2, 8
+ALL, DESCRIBE, CLUSTER_ACTION = 2, 8, 9
 DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 
 
@@ -69,6 +69,7 @@ def test_all_nodes_of_a_cluster_obey_acls(tmp_path: Path) -> None:
         first = cluster.bootstrap.split(",")[0]
         assert create(first, *(entry(kind, ADMIN) for kind in (TOPIC, GROUP))) == {0}
         assert create(first, entry(CLUSTER, ADMIN, name="kafka-cluster")) == {0}
+        assert create(first, entry(CLUSTER, NODES, CLUSTER_ACTION, "kafka-cluster")) == {0}
     with Cluster(2, 1, data_dir=tmp_path, settings=settings) as cluster:
         addresses = cluster.bootstrap.split(",")
         assert create_topic(addresses[0], "t") == 0
@@ -77,6 +78,7 @@ def test_all_nodes_of_a_cluster_obey_acls(tmp_path: Path) -> None:
             assert topic_error(address, OTHER) == DENIED
             assert create_topic(address, "u", OTHER) == DENIED
         until(lambda: 0 in {produce(address) for address in addresses}, "the follower replicates")
+        assert create_topic(addresses[0], "not-by-a-node", NODES) == DENIED
         assert create(addresses[1], entry(TOPIC, OTHER, DESCRIBE, "t")) == {0}
         for address in addresses:
             until(lambda address=address: topic_error(address, OTHER) == 0, "the new entry counts on every broker")

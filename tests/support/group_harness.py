@@ -54,6 +54,7 @@ from protocol.messages.transactions import DescribeTransactionsRequest
 from protocol.records import ControlType, end_txn_marker, headers, patch
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
+from replication.controller.controller_client import Client
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage, PartitionState, TopicImage
 from replication.timer_queue import TimerQueue
 from storage.io.disk_lookup import DiskLookup
@@ -305,7 +306,7 @@ class LocalGroupHarness:
         """The metadata image."""
         return self.holder.image
 
-    def submit(self, request: Message) -> Completion[Any]:
+    def submit(self, request: Message, _client: Client | None = None) -> Completion[Any]:
         """The controller's API: creates topics, or returns a block of producer ids."""
         if isinstance(request, CreateTopicsRequest):
             for topic in request.topics:

@@ -80,7 +80,7 @@ class AclHandlers(ForwardingHandlers):
             return error_response(request, ErrorCode.SECURITY_DISABLED, _NO_AUTHORIZER)
         if is_invalid:
             return error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
-        return self._controller.submit(request)
+        return self._submit_for(context, request)
 
 
 def _filter_numbers(wanted: Any) -> tuple[int, int, int, int]:

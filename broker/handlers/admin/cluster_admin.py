@@ -97,7 +97,7 @@ class ClusterHandlers(TimedForwardingHandlers):
         if requested != [(METADATA_TOPIC, [0])]:
             topics = [_unknown_topic(topic) for topic in request.topics]
             return cluster.DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=topics)
-        response = self._controller.submit(request)
+        response = self._submit_for(context, request)
         return response.map(_clear_directories) if context.api_version < _WITH_DIRECTORIES else response
 
 

@@ -109,7 +109,7 @@ class MetadataHandlers(ForwardingHandlers):
             missing = self._topics_to_create(context, request, requested)
             if missing:
                 create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
-                self._controller.submit(create_request).then(_log_failures)
+                self._submit_for(context, create_request).then(_log_failures)
         return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_create(

@@ -205,7 +205,7 @@ class TopicHandlers(TimedForwardingHandlers):
         if hasattr(request, "timeout_ms"):
             response = self._submit_with_timeout(context, request, error_response)
         else:
-            response = self._controller.submit(request)
+            response = self._submit_for(context, request)
         return response.map(with_failed)
 
 

@@ -1,4 +1,4 @@
-"""Envelope: a client's request that an Apache Kafka broker forwards to the active controller.
+"""Envelope: a client's request that a broker forwards to the active controller.
 
 FORMAT   request_data is the client's request, header and message without the length; response_data is its response in the same
          form. request_principal is an i16 version (0) and `DefaultPrincipalData`
@@ -6,7 +6,7 @@ RULES    1. Requires CLUSTER_ACTION; the principal in the envelope is trusted.
          2. Errors of the envelope are about the envelope; the request's errors are in its own response. Only NOT_CONTROLLER
             is returned as the envelope's error, so that the broker looks for the active controller.
          3. The requests that Apache Kafka forwards and this listener supports are supported, no others.
-NOT HERE Requests of our brokers to the controller: they are not wrapped (`controller_channel.py`, decision 0030).
+NOT HERE Envelopes that this broker sends (`broker/peers/forwarding.py`).
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ class Stage:
         self.replies: list[Completion[Any]] = []
         self.answers: list[Any] = []
 
-    def submit(self, request: Any) -> Completion[Any]:
+    def submit(self, request: Any, _client: object = None) -> Completion[Any]:
         """Of the controller."""
         self.replies.append(Completion())
         return self.replies[-1]

@@ -1,0 +1,61 @@
+"""Envelopes around clients' requests that this broker forwards to the active controller on another node (KIP-590).
+
+FORMAT   as in `broker/handlers/quorum/envelopes.py`; the request has its newest version
+RULES    1. The controller authorizes this broker for the envelope (ClusterAction), and the client, at its own address, for the
+            request.
+         2. NOT_CONTROLLER is the answer of a node that is not the active controller. Every other error of an envelope is an
+            UNKNOWN_SERVER_ERROR for the client.
+NOT HERE Which requests are forwarded (`broker/handlers/`), which node gets them (`controller_channel.py`).
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from typing import Final
+
+from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from protocol.codec import decode, decoder, encode
+from protocol.errors import ErrorCode
+from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
+from protocol.messages.headers import RequestHeader, ResponseHeader
+from protocol.schema import Message
+from replication.controller.controller_client import Client
+from replication.controller.error_responses import error_response, not_controller_response
+
+_log = logging.getLogger("barnabas.peers")
+
+_PRINCIPAL_VERSION: Final = b"\0\0"
+
+
+def envelope(request: Message, client: Client) -> EnvelopeRequest:
+    """The envelope of a client's request."""
+    cls = type(request)
+    header = RequestHeader(
+        request_api_key=cls.API_KEY, request_api_version=cls.MAX_VERSION, correlation_id=0, client_id=None
+    )
+    kind, _, name = client.principal.partition(":")
+    principal = DefaultPrincipalData(type=kind, name=name, token_authenticated=False)
+    header_version = request_header_version(cls.API_KEY, cls.MAX_VERSION)
+    return EnvelopeRequest(
+        request_data=encode(header, header_version) + encode(request, cls.MAX_VERSION),
+        request_principal=_PRINCIPAL_VERSION + encode(principal, 0),
+        client_host_address=ipaddress.ip_address(client.host.partition("%")[0]).packed,
+    )
+
+
+def response_in(request: Message, answer: Message | None) -> Message | None:
+    """The response to a request whose envelope was answered; None if no answer arrived."""
+    if answer is None:
+        return None
+    assert isinstance(answer, EnvelopeResponse)
+    if answer.error_code == ErrorCode.NOT_CONTROLLER:
+        return not_controller_response(request)
+    key, version = type(request).API_KEY, type(request).MAX_VERSION
+    if answer.error_code or answer.response_data is None:
+        code = ErrorCode(answer.error_code).name
+        _log.warning("the controller rejected the envelope of a %s request: %s", ApiKey(key).name, code)
+        return error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR)
+    data = bytes(answer.response_data)
+    _, position = decoder(ResponseHeader, response_header_version(key, version))(data, 0)
+    return decode(APIS[key].response, version, data, position)

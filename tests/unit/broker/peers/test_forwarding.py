@@ -1,0 +1,64 @@
+"""Envelopes that a broker sends (broker/peers/forwarding.py): the controller's handler opens them, errors become responses."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.handlers.quorum.envelopes import EnvelopeHandler
+from broker.handlers.router import ConnectionInfo, RequestContext, Route
+from broker.peers.forwarding import envelope, response_in
+from broker.security.authorizer import AllowAll
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    DeletableTopicResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+)
+from protocol.messages.forwarding import EnvelopeResponse
+from protocol.schema import Message
+from replication.controller.controller_client import Client
+from tests.support.messages import message
+
+REQUEST = message(DeleteTopicsRequest, topics=[{"name": "t"}], timeout_ms=5)
+
+
+@pytest.mark.parametrize("host", ["10.0.0.1", "2001:db8::1", "fe80::1%eth0"])
+def test_the_controller_sees_the_client(host: str) -> None:
+    seen: list[tuple[str, str, int, Message]] = []
+    response = DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=0)])
+
+    def handle(context: RequestContext, request: Message) -> Message:
+        seen.append((context.principal, context.connection.peer_host, context.api_version, request))
+        return response
+
+    handler = EnvelopeHandler([Route(ApiKey.DELETE_TOPICS, 1, 6, handle)], AllowAll())
+    broker = ConnectionInfo(1, "CONTROLLER", ("127.0.0.1", 1), ("127.0.0.1", 2), "User:broker")
+    context = RequestContext(ApiKey.ENVELOPE, 0, 1, "c", broker, 0, 0)
+    answer = handler.handle(context, envelope(REQUEST, Client("User:CN=a:b", host)))
+    assert isinstance(answer, Message)
+    assert seen == [("User:CN=a:b", host.partition("%")[0], 6, REQUEST)]
+    assert response_in(REQUEST, answer) == response
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (ErrorCode.NOT_CONTROLLER, ErrorCode.NOT_CONTROLLER),
+        (ErrorCode.CLUSTER_AUTHORIZATION_FAILED, ErrorCode.UNKNOWN_SERVER_ERROR),
+        (ErrorCode.UNSUPPORTED_VERSION, ErrorCode.UNKNOWN_SERVER_ERROR),
+    ],
+)
+def test_an_error_of_an_envelope_is_an_error_of_the_request(code: ErrorCode, expected: ErrorCode) -> None:
+    request = message(
+        CreateTopicsRequest, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}], timeout_ms=5
+    )
+    response = response_in(request, EnvelopeResponse(error_code=code))
+    assert isinstance(response, CreateTopicsResponse)
+    assert [topic.error_code for topic in response.topics] == [expected]
+
+
+def test_no_answer_stays_no_answer() -> None:
+    assert response_in(REQUEST, None) is None

@@ -27,6 +27,8 @@ from tests.support.batches import batch
 from tests.support.config_cases import SET, resource
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client
+from tests.support.goldens import as_json, golden
+from tests.support.kafka import needs_kafka
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -126,10 +128,9 @@ class Node(NamedTuple):
 
 
 @contextmanager
-def prepared(kind: str, path: Path) -> Iterator[Node]:
-    """A node whose entries allow the administrator everything; its super user is gone."""
-    ours = {} if kind == KAFKA else WITH_CONTROLLER
-    with running(kind, {**SETTINGS, **ours, "super.users": "User:ANONYMOUS"}, path) as broker:
+def prepared(kind: str, path: Path, writer: str | None = None) -> Iterator[Node]:
+    """A node whose entries allow the administrator everything; its super user is gone. `writer` has created the entries."""
+    with running(writer or kind, {**_settings(writer or kind), "super.users": "User:ANONYMOUS"}, path) as broker:
         client = Client(broker.bootstrap)
         names = walk.Names(client.create(walk.SECRET, [1]), client.create(walk.OPEN, [1]))
         with RawClient(broker.bootstrap) as raw:
@@ -143,12 +144,16 @@ def prepared(kind: str, path: Path) -> Iterator[Node]:
                 until(lambda query=query: raw.ask(query, 4).coordinators[0].error_code == 0, "there is a coordinator")
             for group in (walk.GROUP, walk.OPEN_GROUP):
                 until(lambda group=group: commit(raw, group) == 0, "the group commits an offset")
-    with running(kind, {**SETTINGS, **ours}, path) as broker:
+    with running(kind, _settings(kind), path) as broker:
         controller = broker.controller if kind == KAFKA else controller_of(broker)  # type: ignore[union-attr,arg-type]
         log = broker.log_path.read_text
         node = Node({"broker": broker.bootstrap, "controller": controller}, names, log)
         until(lambda: _is_loaded(node), "the coordinators are loaded")
         yield node
+
+
+def _settings(kind: str) -> dict[str, object]:
+    return SETTINGS if kind == KAFKA else {**SETTINGS, **WITH_CONTROLLER}
 
 
 def commit(client: RawClient, group: str) -> int:
@@ -259,3 +264,19 @@ def test_the_audit_log_has_kafkas_lines(kind: str, tmp_path: Path) -> None:
     """Except for the number of references, which is one for each check here."""
     with prepared(kind, tmp_path / "data") as node:
         assert_as_recorded("audit_log", kind, audited(node))
+
+
+@needs_kafka
+@pytest.mark.parametrize(("writer", "reader"), [(KAFKA, "barnabas"), ("barnabas", KAFKA)])
+def test_acls_that_one_broker_wrote_are_obeyed_by_the_other(writer: str, reader: str, tmp_path: Path) -> None:
+    recorded = {
+        state: row["answer"]
+        for row in golden("authorization")["broker: Metadata, version 13"]
+        for state in row["states"]
+    }
+    with prepared(reader, tmp_path / "data", writer) as node:
+        for state in ("nothing", "open"):
+            with node.allowed(STATES[state]):
+                request = dict(walk.requests(node.names))["Metadata"]
+                found = walk.answer(node.listeners["broker"], request, 13, node.names, TESTED)
+                assert as_json(found) == recorded[state]

@@ -9,7 +9,7 @@ RULES    1. Parts are sent in order: header bytes, file region, header bytes, fi
          4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
-         6. A short write means that the socket is full: the rest waits until it is writable.
+         6. After a short write the rest is tried at once: on a fast connection the receiver has made room meanwhile.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -134,22 +134,22 @@ class Sender:
         return buffers
 
     def _send_buffers(self, buffers: list[Buffer]) -> int | None:
-        """Sends buffers in one call; None if the socket did not take all of them."""
+        """Sends buffers in one call, and puts back what the socket does not take; None if it is full."""
         more = bool(self._parts)
         size = sum(map(len, buffers))
         if len(buffers) == 1:
-            sent = self._transport.send(buffers[0], more=more) or 0
+            sent = self._transport.send(buffers[0], more=more)
         else:
-            sent = self._transport.send_all(buffers, more=more) or 0
+            sent = self._transport.send_all(buffers, more=more)
         if sent == size:
             return size
-        first = 0
-        while sent >= len(buffers[first]):
-            sent -= len(buffers[first])
+        first, done = 0, sent or 0
+        while done >= len(buffers[first]):
+            done -= len(buffers[first])
             first += 1
-        buffers[first] = memoryview(buffers[first])[sent:]
+        buffers[first] = memoryview(buffers[first])[done:]
         self._parts.extendleft(reversed(buffers[first:]))
-        return None
+        return sent
 
     def _send_region(self, budget: int) -> int | None:
         """Sends from the region at the front; None if the socket is full or the region is not in the page cache."""
@@ -172,7 +172,7 @@ class Sender:
             raise RegionEnded("a log file ended before the region that was being sent")
         else:
             self._skip += sent
-        return sent if sent == limit else None
+        return sent
 
     def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, limit: int) -> int:
         """How much of the region at the front can be sent without waiting for the disk, at most `limit`.

@@ -167,10 +167,13 @@ def test_nothing_is_sent_before_the_uncached_region_is_read(tmp_path, position):
 
 
 class SmallSocket(ColdTransport):
-    """Accepts few bytes at a time."""
+    """Accepts few bytes at a time, then none until the next attempt."""
+
+    is_full = True
 
     def send_file(self, region, skip, limit):
-        return super().send_file(region, skip, min(limit, 100_000))
+        self.is_full = not self.is_full
+        return None if self.is_full else super().send_file(region, skip, min(limit, 100_000))
 
 
 def test_a_piece_is_queried_once_however_small_the_socket(tmp_path, monkeypatch):

@@ -104,6 +104,8 @@ def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path):
     batches = [("wide", index, batch()) for index in range(3000)]
     appends = harness.replicas.append_all(batches, acks=1, wall_ms=harness.wall_ms)
     assert {append.error_code for append in appends} == {ErrorCode.NONE}
+    for partition in harness.replicas.partitions.values():
+        partition.log.delete()  # closes its files
 
 
 def test_a_disk_error_fails_the_directory(harness, monkeypatch):

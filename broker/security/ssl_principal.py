@@ -1,0 +1,171 @@
+"""The principal of a client certificate (Kafka: DefaultKafkaPrincipalBuilder, SslPrincipalMapper).
+
+FORMAT   Name ::= SEQUENCE OF SET OF SEQUENCE { type OBJECT IDENTIFIER, value ANY } (X.501), the subject of a certificate.
+         ssl.principal.mapping.rules: DEFAULT or RULE:pattern/replacement/[LU], separated by commas.
+RULES    1. The name is the subject as Java prints it (X500Principal.getName, RFC 2253): last RDN first, attribute types
+            without a keyword there as OID and hexadecimal DER.
+         2. The first rule whose pattern matches the whole name decides; without one the connection fails.
+         3. Rules have Java's syntax of patterns as far as Python's `re` has it; others are refused at startup.
+NOT HERE Whether the certificate is trusted (OpenSSL, set up in `tls_context.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
+_STRING_TAGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E})
+_KEYWORDS: Final = {
+    "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET", "2.5.4.10": "O",
+    "2.5.4.11": "OU", "0.9.2342.19200300.100.1.25": "DC", "0.9.2342.19200300.100.1.1": "UID",
+}  # fmt: skip
+"""The attribute types that RFC 2253 names."""
+_ESCAPED: Final = frozenset(',=+<>#;"\\')
+_VERSION_TAG: Final = 0xA0
+
+_RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
+_RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
+_RULE_PARSER: Final = re.compile(_RULE)
+
+
+class NoMatchingRule(Exception):
+    """No rule applies to a name."""
+
+
+class _Rule(NamedTuple):
+    """One rule; no pattern: DEFAULT."""
+
+    pattern: re.Pattern[str] | None
+    replacement: str
+    case: str
+
+
+class PrincipalMapper:
+    """The rules of `ssl.principal.mapping.rules`."""
+
+    def __init__(self, text: str) -> None:
+        """Parses the rules.
+
+        Raises:
+            ValueError: a rule is invalid; the message says which.
+        """
+        self._rules = [rule for part in _RULE_SPLITTER.finditer(text.strip()) for rule in _parsed(part[1])]
+
+    def name(self, distinguished_name: str) -> str:
+        """The name of a principal.
+
+        Raises:
+            NoMatchingRule: no rule applies.
+        """
+        for pattern, replacement, case in self._rules:
+            if pattern is None:
+                return distinguished_name
+            if pattern.fullmatch(distinguished_name):
+                name = pattern.sub(partial(_expanded, replacement), distinguished_name)
+                return name.lower() if case == "L" else name.upper() if case == "U" else name
+        raise NoMatchingRule(f"no rule of ssl.principal.mapping.rules applies to {distinguished_name}")
+
+
+def _parsed(rule: str) -> Iterator[_Rule]:
+    match = _RULE_PARSER.match(rule)
+    if match is None or match.end() != len(rule):
+        raise ValueError(f"Invalid rule: {rule}")
+    if match[1] is not None:
+        yield _Rule(None, "", "")
+    elif match[2] is not None:
+        try:
+            yield _Rule(re.compile(match[2]), match[4], match[6])
+        except re.error as error:
+            raise ValueError(f"Invalid rule: {rule}: {error}") from None
+
+
+def _expanded(replacement: str, match: re.Match[str]) -> str:
+    """Java's Matcher.appendReplacement: `$1` is a group, a backslash escapes; a `$` of no group stands for itself."""
+
+    def part(found: re.Match[str]) -> str:
+        if found[1] is not None:
+            return found[1]
+        digits = found[2]
+        while len(digits) > 1 and int(digits) > match.re.groups:
+            digits = digits[:-1]
+        if int(digits) > match.re.groups:
+            return found[0]
+        return (match[int(digits)] or "") + found[2][len(digits) :]
+
+    return re.sub(r"\\(.)|\$(\d+)", part, replacement)
+
+
+def distinguished_name(certificate: bytes) -> str:
+    """The subject of a certificate in DER.
+
+    Raises:
+        ValueError: it is no certificate.
+    """
+    try:
+        (outer,) = _elements(certificate)
+        to_be_signed, *_ = _elements(outer.content)
+        fields = [field for field in _elements(to_be_signed.content) if field.tag != _VERSION_TAG]
+        subject = fields[4]  # serial number, signature algorithm, issuer, validity, subject
+        names = [_relative_name(element) for element in _elements(subject.content)]
+    except (IndexError, ValueError) as error:
+        raise ValueError(f"a certificate cannot be read: {error}") from None
+    return ",".join(reversed(names))
+
+
+class _Element(NamedTuple):
+    """One value in DER."""
+
+    tag: int
+    content: bytes
+    encoded: bytes
+
+
+def _elements(data: bytes) -> Iterator[_Element]:
+    position = 0
+    while position < len(data):
+        tag, length, start = data[position], data[position + 1], position + 2
+        if length & 0x80:
+            size = length & 0x7F
+            length = int.from_bytes(data[start : start + size], "big")
+            start += size
+        end = start + length
+        if end > len(data):
+            raise ValueError("a length exceeds the certificate")
+        yield _Element(tag, data[start:end], data[position:end])
+        position = end
+
+
+def _relative_name(element: _Element) -> str:
+    return "+".join(_attribute(*_elements(attribute.content)) for attribute in _elements(element.content))
+
+
+def _attribute(kind: _Element, value: _Element) -> str:
+    oid = _oid(kind.content)
+    keyword = _KEYWORDS.get(oid)
+    if keyword is None or value.tag not in _STRING_TAGS:
+        return f"{keyword or oid}=#{value.encoded.hex()}"
+    return f"{keyword}={_escaped(value.content.decode('utf-8', 'replace'))}"
+
+
+def _oid(content: bytes) -> str:
+    numbers, number = [], 0
+    for byte in content:
+        number = number << 7 | byte & 0x7F
+        if not byte & 0x80:
+            numbers.append(number)
+            number = 0
+    first = min(numbers[0] // 40, 2)
+    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
+
+
+def _escaped(text: str) -> str:
+    """Java's AVA.toRFC2253String: special characters, NUL, and spaces at both ends."""
+    escaped = "".join(f"\\{char}" if char in _ESCAPED else "\\00" if char == "\0" else char for char in text)
+    begin = len(escaped) - len(escaped.lstrip(" \r"))
+    end = len(escaped.rstrip(" \r"))
+    if end <= begin:
+        return "".join(f"\\{char}" for char in escaped)
+    leading, trailing = escaped[:begin], escaped[end:]
+    return "".join(f"\\{c}" for c in leading) + escaped[begin:end] + "".join(f"\\{c}" for c in trailing)

@@ -26,6 +26,8 @@ from typing import Any
 
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
+from broker.config.security_configs import uses_tls
+from broker.config.ssl_configs import ssl_settings
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler
@@ -62,6 +64,7 @@ from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.standard_authorizer import StandardAuthorizer
+from broker.security.tls_context import ListenerTls
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
@@ -228,8 +231,10 @@ class Server:
     def _bind(self, endpoints: list[Endpoint], dispatcher: Dispatcher, listeners: list[Listener]) -> None:
         settings = self._config.socket_settings()
         for endpoint in endpoints:
+            name = endpoint.name
+            tls = ListenerTls(name, ssl_settings(self._config.given, name)) if uses_tls(self._config, name) else None
             try:
-                listener = Listener(self._loop, endpoint.name, endpoint.host, endpoint.port, dispatcher, settings)
+                listener = Listener(self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls)
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)

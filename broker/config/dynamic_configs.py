@@ -17,7 +17,7 @@ from broker.config import ignored_configs
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict
-from broker.config.security_configs import find_unenforced_value
+from broker.config.security_configs import find_static_ssl_setting, find_unenforced_value
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 
@@ -79,6 +79,10 @@ class DynamicBrokerConfig:
 
     def validation_error(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
         """Why the changed settings conflict, although each is valid; None if they do not."""
+        changed = {name for name, text in after.items() if before.get(name) != text}
+        error = find_static_ssl_setting(self._config, changed)
+        if error is not None:
+            return error
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
         error = find_conflict(proposed)
         if error is None:

@@ -2,8 +2,8 @@
 
 RULES    1. A node never starts less protected than Apache Kafka would with the same settings. Each refusal is one sentence
             that names the setting and what to do.
-         2. A setting that has no effect in Apache Kafka either is accepted: `ssl.*` and `sasl.*` while all listeners are
-            PLAINTEXT, `super.users` without an authorizer, defaults.
+         2. A setting that has no effect in Apache Kafka either is accepted: `ssl.*` without a listener that uses TLS,
+            `sasl.*`, `super.users` without an authorizer, defaults.
          3. A listener's protocol is found as Kafka finds it: by the map, else by the listener's name.
          4. Client listeners open when the ACLs are loaded, controllers' listeners before: `early.start.listeners` changes
             nothing.
@@ -16,10 +16,12 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.ssl_configs import find_ssl_error, is_ssl_setting
 
 _MAP: Final = "listener.security.protocol.map"
 _PLAINTEXT: Final = "PLAINTEXT"
-_PROTOCOLS: Final = (_PLAINTEXT, "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_SSL: Final = "SSL"
+_PROTOCOLS: Final = (_PLAINTEXT, _SSL, "SASL_PLAINTEXT", "SASL_SSL")
 _LISTENER_PREFIX: Final = "listener.name."
 _SEE: Final = "(docs/security.md)"
 
@@ -91,21 +93,52 @@ def _harmless_values(name: str) -> frozenset[str] | None:
     return _PER_LISTENER.get(own_name)
 
 
-def _listener_error(config: BrokerConfig) -> str | None:
+def uses_tls(config: BrokerConfig, listener: str) -> bool:
+    """Whether the connections of a listener are encrypted."""
+    return _protocol(config, listener) == _SSL
+
+
+def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str | None:
+    """The first of some settings that a listener uses and that cannot be changed at run time, as a sentence."""
+    if not any(uses_tls(config, endpoint.name) for endpoint in config.listeners):
+        return None
+    found = next(filter(is_ssl_setting, sorted(names)), None)
+    return None if found is None else f"{found} cannot be changed at run time: change the file and restart {_SEE}"
+
+
+def _protocol(config: BrokerConfig, listener: str) -> str:
+    """The security protocol of a listener (rule 3); its name if the map does not have it."""
     protocols: dict[str, str] = {}
     for entry in config.given.get(_MAP, "").split(","):
         name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
-        if entry.strip() and protocol not in _PROTOCOLS:
-            return f"{_MAP}: {entry.strip()!r} is not of the form LISTENER:PROTOCOL with one of {', '.join(_PROTOCOLS)}"
         protocols[name] = protocol
-    for name in _listener_names(config):
-        protocol = protocols.get(name.upper(), name.upper())
-        if protocol in _PROTOCOLS[1:]:
+    return protocols.get(listener.upper(), listener.upper())
+
+
+def _listener_error(config: BrokerConfig) -> str | None:
+    for entry in config.given.get(_MAP, "").split(","):
+        if entry.strip() and entry.partition(":")[2].strip().upper() not in _PROTOCOLS:
+            return f"{_MAP}: {entry.strip()!r} is not of the form LISTENER:PROTOCOL with one of {', '.join(_PROTOCOLS)}"
+    errors = (_protocol_error(config, name) for name in _listener_names(config))
+    return next((error for error in errors if error is not None), None)
+
+
+def _protocol_error(config: BrokerConfig, name: str) -> str | None:
+    protocol = _protocol(config, name)
+    if protocol == _PLAINTEXT:
+        return None
+    if protocol == _SSL and name in {endpoint.name for endpoint in config.listeners}:
+        if "broker" in config.roles and name == config.inter_broker_listener:
             return (
-                f"listener {name} has the protocol {protocol}, but this broker has only {_PLAINTEXT}: {_advice(name)}"
+                f"listener {name} has the protocol {_SSL}, which this broker has for clients only: name a {_PLAINTEXT} "
+                f"listener in inter.broker.listener.name {_SEE}"
             )
-        if protocol not in _PROTOCOLS and _MAP in config.given:
-            return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
+        return find_ssl_error(config.given, name)
+    if protocol in _PROTOCOLS:
+        supported = _PLAINTEXT if protocol == _SSL else f"{_PLAINTEXT} and {_SSL}"
+        return f"listener {name} has the protocol {protocol}, but this broker has only {supported}: {_advice(name)}"
+    if _MAP in config.given:
+        return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
     return None
 
 

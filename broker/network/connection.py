@@ -109,6 +109,10 @@ class Connection:
         """Starts to read."""
         self._watch_reading(wanted=True)
 
+    def receive_soon(self) -> None:
+        """Receives in the next iteration of the loop: the transport has bytes that the socket does not announce."""
+        self._receive_soon()
+
     def close(self) -> None:
         """Closes the connection and cancels the requests in flight."""
         if self.is_closed:
@@ -294,6 +298,8 @@ class Connection:
         self._is_reading = wanted
         if wanted:
             self._loop.add_reader(self._transport.fileno(), self._on_readable)
+            if self._transport.has_buffered:
+                self._receive_soon()
         else:
             self._loop.remove_reader(self._transport.fileno())
 

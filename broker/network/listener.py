@@ -3,8 +3,9 @@
 RULES    1. A connection above `max.connections` or `max.connections.per.ip` is closed immediately; one log line a second.
          2. A connection that moves no byte for `connections.max.idle.ms` is closed, also while it has unsent bytes.
          3. `socket.send.buffer.bytes` bounds the kernel's send buffer of a connection.
-         4. While the listener rejects clients, it closes every connection, so that clients go to another broker.
-NOT HERE The work of a connection (`connection.py`).
+         4. With TLS, a connection begins when its handshake is complete; handshakes count as connections.
+         5. While the listener rejects clients, it closes every connection, so that clients go to another broker.
+NOT HERE The work of a connection (`connection.py`), of a handshake (`tls_handshake.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,17 @@ import logging
 import socket
 import time
 from collections import Counter
+from collections.abc import Callable
 
 from broker.config.broker_config import SocketSettings
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatcher
 from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.socket_io import PlaintextTransportLayer
+from broker.network.tls_handshake import HandshakeTurns, TlsHandshake
+from broker.network.tls_transport import TlsBuffers, TlsTransportLayer
 from broker.security.authorizer import ANONYMOUS
+from broker.security.tls_context import ListenerTls
 from protocol.framing import SCRATCH_BYTES, FrameReader
 
 _log = logging.getLogger("barnabas.network")
@@ -45,6 +50,7 @@ class Listener:
         port: int,
         dispatcher: Dispatcher,
         settings: SocketSettings,
+        tls: ListenerTls | None = None,
     ) -> None:
         self._loop = loop
         self.name = name
@@ -54,6 +60,7 @@ class Listener:
         self._scratch = bytearray(SCRATCH_BYTES)
         self._connections: set[Connection] = set()
         self._per_ip: Counter[str] = Counter()
+        self._tls = None if tls is None else _ListenerHandshakes(loop, tls)
         self._next_connection_id = 1
         self._refusal_logged_mono_s = 0.0
         self._is_rejecting = False
@@ -86,6 +93,9 @@ class Listener:
     def _close_connections(self) -> None:
         for connection in list(self._connections):
             connection.close()
+        if self._tls is not None:
+            for handshake in list(self._tls.running):
+                handshake.close()
 
     def close_idle(self, mono_ms: int) -> int | None:
         """Closes the connections that are idle for too long.
@@ -146,22 +156,34 @@ class Listener:
             return
         info = ConnectionInfo(self._next_connection_id, self.name, local[:2], peer[:2], ANONYMOUS)
         self._next_connection_id += 1
+        self._per_ip[peer_host] += 1
+        if self._tls is None:
+            self._open_connection(PlaintextTransportLayer(accepted), info).start()
+        else:
+            self._tls.start(accepted, info, self._on_handshaken, self._on_closed)
+
+    def _open_connection(self, transport: PlaintextTransportLayer, info: ConnectionInfo) -> Connection:
         connection = Connection(
             self._loop,
-            PlaintextTransportLayer(accepted),
+            transport,
             info,
             self._dispatcher,
-            FrameReader(settings.request_max_bytes, self._scratch),
+            FrameReader(self.settings.request_max_bytes, self._scratch),
             self._on_connection_closed,
             self.prefetcher,
         )
         self._connections.add(connection)
-        self._per_ip[peer_host] += 1
+        return connection
+
+    def _on_handshaken(self, transport: TlsTransportLayer, info: ConnectionInfo) -> None:
+        connection = self._open_connection(transport, info)
+        transport.on_buffered = connection.receive_soon
         connection.start()
 
     def _refusal(self, peer_host: str) -> str | None:
         """The limit that forbids one more connection; None if all allow it."""
         settings, count = self.settings, len(self._connections)
+        count += 0 if self._tls is None else len(self._tls.running)
         if count >= settings.max_connections:
             return f"more than max.connections={settings.max_connections} connections; {peer_host} is refused"
         if self.descriptor_limit is not None and count >= self.descriptor_limit:
@@ -172,7 +194,10 @@ class Listener:
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
-        host = connection.info.peer_host
+        self._on_closed(connection.info)
+
+    def _on_closed(self, info: ConnectionInfo) -> None:
+        host = info.peer_host
         self._per_ip[host] -= 1
         if self._per_ip[host] <= 0:
             del self._per_ip[host]
@@ -182,6 +207,39 @@ class Listener:
         if now - self._refusal_logged_mono_s >= 1:
             self._refusal_logged_mono_s = now
             _log.warning("%s: %s", self.name, sentence)
+
+
+class _ListenerHandshakes:
+    """The TLS handshakes of a listener."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ListenerTls) -> None:
+        self._loop = loop
+        self._tls = tls
+        self._turns = HandshakeTurns(loop)
+        self._buffers = TlsBuffers()
+        self.running: set[TlsHandshake] = set()
+
+    def start(
+        self,
+        accepted: socket.socket,
+        info: ConnectionInfo,
+        on_complete: Callable[[TlsTransportLayer, ConnectionInfo], None],
+        on_closed: Callable[[ConnectionInfo], None],
+    ) -> None:
+        """Starts a handshake; one of the callbacks is called at its end."""
+
+        def complete(handshake: TlsHandshake) -> None:
+            info.principal = self._tls.principal(handshake.transport.peer_certificate())
+            self.running.discard(handshake)
+            on_complete(handshake.transport, info)
+
+        def closed(handshake: TlsHandshake) -> None:
+            self.running.discard(handshake)
+            on_closed(info)
+
+        transport = TlsTransportLayer(accepted, self._tls.context, self._buffers)
+        peer = info.peer_host, info.peer_port
+        self.running.add(TlsHandshake(self._loop, self._turns, transport, peer, complete, closed))
 
 
 def _listening_socket(host: str, port: int, settings: SocketSettings) -> socket.socket:

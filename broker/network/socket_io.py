@@ -27,6 +27,9 @@ class PlaintextTransportLayer:
 
     __slots__ = ("_recv_into", "_send", "_socket", "fd")
 
+    has_buffered = False
+    """Whether received bytes are here that the socket does not announce (`tls_transport.py`)."""
+
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self._socket = sock

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, Endpoint
+from broker.config.security_configs import uses_tls
 from broker.network.exchange import ConnectionInfo
 from broker.network.listener import Listener
 from broker.network.peer import HostAndPort
@@ -22,6 +23,8 @@ from replication.metadata.image import Endpoint as RegisteredEndpoint
 from replication.raft.voters import ListenerAddress
 
 PLAINTEXT: Final = 0
+_SSL: Final = 1
+"""SecurityProtocol ids."""
 _CONTROLLER_PORT: Final = 9093
 
 
@@ -71,13 +74,14 @@ def inter_broker_address(image: MetadataImage, broker_id: int, listener: str) ->
 
 def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> RegisteredEndpoint:
     """The endpoint to register for a listener, bound or as configured (rule 3)."""
+    protocol = _SSL if uses_tls(config, listener.name) else PLAINTEXT
     advertised = config.advertised_listeners.get(listener.name)
     if advertised is not None:
         port = advertised.port or listener.port
-        return RegisteredEndpoint(listener.name, advertised.host, port, PLAINTEXT)
+        return RegisteredEndpoint(listener.name, advertised.host, port, protocol)
     bound = Endpoint(listener.name, listener.host, listener.port)
     host = os.uname().nodename if bound.is_wildcard else bound.host
-    return RegisteredEndpoint(listener.name, host, listener.port, PLAINTEXT)
+    return RegisteredEndpoint(listener.name, host, listener.port, protocol)
 
 
 def local_controller_endpoint(config: BrokerConfig, listeners: Sequence[Listener | Endpoint]) -> ListenerAddress:

@@ -1,7 +1,7 @@
 """The authorizer interface of all handlers (Kafka: Authorizer).
 
 RULES    1. A handler passes Kafka's operation and resource names, and applies the result per resource.
-NOT HERE ACLs (`standard_authorizer.py`), authentication.
+NOT HERE ACLs (`standard_authorizer.py`), authentication (`tls_context.py`).
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ import pytest
 
 from broker.config.broker_config import ConfigError
 from broker.config.config_loader import load_config
-from broker.config.dynamic_configs import apply_dynamic_configs
+from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs
 from broker.config.ignored_configs import IGNORED
 from broker.config.security_configs import find_unenforced_value
+from broker.config.ssl_configs import ssl_settings
 
 MAP = "listener.security.protocol.map"
 CLIENTS = "PLAINTEXT://:9092"
@@ -19,11 +20,11 @@ LOOPBACK = {"listeners": CLIENTS}
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"listeners": "SSL://:9093"}, "listener SSL has the protocol SSL, but this broker has only PLAINTEXT: replace"),
+        ({"listeners": "SSL://:9093"}, "listener SSL has the protocol SSL, which this broker has for clients only: name a"),
         ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl has the protocol SASL_SSL"),
         (
             {"listeners": f"{CLIENTS},External://:9093", MAP: "PLAINTEXT:PLAINTEXT, external : sasl_plaintext"},
-            f"External has the protocol SASL_PLAINTEXT, but this broker has only PLAINTEXT: map it with {MAP}=External:",
+            f"External has the protocol SASL_PLAINTEXT, but this broker has only PLAINTEXT and SSL: map it with {MAP}=",
         ),
         (
             {"listeners": f"{CLIENTS},CONTROLLER://:9093", MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"},
@@ -64,6 +65,45 @@ def test_a_refusal_shows_no_secret() -> None:
     with pytest.raises(ConfigError) as refusal:
         load_config(None, LOOPBACK | {"delegation.token.secret.key": "hunter2"})
     assert "hunter2" not in str(refusal.value)
+
+
+TLS = {"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OUT:SSL"}
+PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({}, "listener OUT: TLS needs ssl.keystore.location or ssl.keystore.certificate.chain and ssl.keystore.key"),
+        ({"ssl.keystore.location": "/k"}, "ssl.keystore.type=JKS is not supported: convert the file to PEM"),
+        ({**PEM, "listener.name.out.ssl.keystore.type": "PKCS12"}, "ssl.keystore.type=PKCS12 is not supported"),
+        ({**PEM, "ssl.keystore.password": "hunter2"}, "SSL keystore password cannot be specified with PEM format"),
+        ({**PEM, "ssl.keystore.key": "hunter2"}, "set either ssl.keystore.location or ssl.keystore.key, not both"),
+        ({"ssl.keystore.type": "PEM", "ssl.keystore.key": "hunter2"}, "ssl.keystore.key must be set together"),
+        ({**PEM, "ssl.client.auth": "required"}, "TLS needs ssl.truststore.location or ssl.truststore.certificates"),
+        ({**PEM, "listener.name.out.ssl.client.auth": "yes"}, "ssl.client.auth must be one of none, requested, required"),
+        ({**PEM, "ssl.enabled.protocols": "TLSv1.1,TLSv1.2"}, "ssl.enabled.protocols must be a list of TLSv1.2 and TLSv1.3"),
+        ({**PEM, "ssl.engine.factory.class": "org.example.Own"}, "ssl.engine.factory.class=org.example.Own is not supported"),
+    ],
+)  # fmt: skip
+def test_what_a_tls_listener_does_not_enforce_is_refused(settings: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(None, TLS | settings)
+    assert words in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_the_settings_of_a_tls_listener_override_the_general_ones() -> None:
+    settings = {**PEM, "ssl.client.auth": "required", "listener.name.out.ssl.client.auth": "none"}
+    listener = ssl_settings(load_config(None, TLS | settings).given, "OUT")
+    assert (listener.client_auth, listener.truststore, listener.keystore.location) == ("none", None, "/k")
+
+
+@pytest.mark.parametrize("name", ["ssl.client.auth", "listener.name.out.ssl.keystore.location"])
+def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
+    for settings, is_refused in ((TLS | PEM, True), (LOOPBACK, False)):
+        error = DynamicBrokerConfig(load_config(None, settings)).validation_error({}, {name: "none"})
+        assert (error is not None and f"{name} cannot be changed at run time" in error) == is_refused
 
 
 @pytest.mark.parametrize(

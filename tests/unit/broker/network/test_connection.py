@@ -49,6 +49,7 @@ class FakeTransport:
         self.sent = b""
         self.room = 10**9
         self.sends = 0
+        self.has_buffered = False
         self.is_closed = self.is_reset = self.is_reset_by_peer = False
 
     def fileno(self) -> int:
@@ -130,6 +131,16 @@ class ConnectionHarness:
 @pytest.fixture
 def harness() -> ConnectionHarness:
     return ConnectionHarness()
+
+
+def test_bytes_that_the_socket_does_not_announce_are_received_when_reading_starts() -> None:
+    harness = ConnectionHarness()
+    harness.connection._watch_reading(wanted=False)
+    harness.transport.has_buffered = True
+    harness.transport.incoming.append(struct.pack(">i", 1) + b"a")
+    harness.connection.start()
+    harness.loop.run_soon()
+    assert harness.transport.sent == b"a;"
 
 
 def test_responses_are_sent_in_order_behind_a_deferred_one(harness: ConnectionHarness) -> None:

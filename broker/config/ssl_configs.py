@@ -1,0 +1,139 @@
+"""The settings of a TLS listener (Kafka: SslConfigs, BrokerSecurityConfigs).
+
+RULES    1. `listener.name.<name in lower case>.ssl.X` overrides `ssl.X`.
+         2. A value that would restrict clients in Apache Kafka and is not enforced here is refused, in one sentence.
+         3. No sentence contains a password or a key.
+NOT HERE Certificates and keys (`broker/security/tls_context.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from broker.config.ignored_configs import IGNORED
+
+PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
+_CLIENT_AUTH: Final = ("none", "requested", "required")
+_PEM: Final = "PEM"
+_FIXED: Final[Mapping[str, frozenset[str]]] = {
+    "ssl.engine.factory.class": frozenset({"", "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"}),
+    "ssl.keymanager.algorithm": frozenset({"", "SunX509", "PKIX"}),
+    "ssl.protocol": frozenset({"TLS", *PROTOCOLS}),
+    "ssl.provider": frozenset({""}),
+    "ssl.secure.random.implementation": frozenset({""}),
+    "ssl.trustmanager.algorithm": frozenset({"", "PKIX", "SunX509"}),
+}
+"""Settings that name parts of a Java runtime, with the values that mean the same here."""
+
+
+class Store(NamedTuple):
+    """Certificates in PEM: a file, or the text itself."""
+
+    location: str
+    text: str
+
+
+class SslSettings(NamedTuple):
+    """What a listener's TLS needs."""
+
+    keystore: Store
+    """Certificate chain and private key."""
+    key_password: str
+    truststore: Store | None
+    """The certificates that clients' certificates are verified with; None: clients send none."""
+    client_auth: str
+    protocols: frozenset[str]
+    cipher_suites: tuple[str, ...]
+    """Names of IANA; empty: OpenSSL's default."""
+    mapping_rules: str
+
+    def __repr__(self) -> str:
+        """No keys in logs."""
+        return f"SslSettings(client_auth={self.client_auth!r})"
+
+
+class _Values:
+    """The settings of one listener."""
+
+    def __init__(self, given: Mapping[str, str], listener: str) -> None:
+        self._given = given
+        self._prefix = f"listener.name.{listener.lower()}."
+
+    def text(self, name: str) -> str:
+        default = IGNORED[name].default or ""
+        return self._given.get(self._prefix + name, self._given.get(name, default)).strip()
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
+
+
+def find_ssl_error(given: Mapping[str, str], listener: str) -> str | None:
+    """The first setting of a TLS listener that must be refused, as a sentence; None if all are enforced."""
+    values = _Values(given, listener)
+    for name, allowed in _FIXED.items():
+        if values.text(name) not in allowed:
+            return f"listener {listener}: {name}={values.text(name)} is not supported: remove the setting"
+    unknown = set(values.texts("ssl.enabled.protocols")) - set(PROTOCOLS)
+    if unknown or not values.texts("ssl.enabled.protocols"):
+        return f"listener {listener}: ssl.enabled.protocols must be a list of {' and '.join(PROTOCOLS)}"
+    if values.text("ssl.client.auth") not in _CLIENT_AUTH:
+        return f"listener {listener}: ssl.client.auth must be one of {', '.join(_CLIENT_AUTH)}"
+    return _store_error(values, listener, "keystore") or (
+        None if values.text("ssl.client.auth") == "none" else _store_error(values, listener, "truststore")
+    )
+
+
+def _store_error(values: _Values, listener: str, kind: str) -> str | None:
+    """Kafka's rules for PEM stores (DefaultSslEngineFactory)."""
+    inline = _INLINE[kind]
+    where, store_type = values.text(f"ssl.{kind}.location"), values.text(f"ssl.{kind}.type")
+    given = [name for name in inline if values.text(name)]
+    if not where and not given:
+        return f"listener {listener}: TLS needs ssl.{kind}.location or {' and '.join(inline)}"
+    if store_type.upper() != _PEM:
+        return (
+            f"listener {listener}: ssl.{kind}.type={store_type} is not supported: convert the file to PEM (openssl pkcs12) "
+            f"and set ssl.{kind}.type={_PEM}"
+        )
+    if where and given:
+        return f"listener {listener}: set either ssl.{kind}.location or {given[0]}, not both"
+    if given and len(given) < len(inline):
+        return f"listener {listener}: {' and '.join(inline)} must be set together"
+    if values.text(f"ssl.{kind}.password"):
+        return (
+            f"listener {listener}: SSL {kind} password cannot be specified with PEM format: remove ssl.{kind}.password"
+        )
+    return None
+
+
+_INLINE: Final[Mapping[str, tuple[str, ...]]] = {
+    "keystore": ("ssl.keystore.certificate.chain", "ssl.keystore.key"),
+    "truststore": ("ssl.truststore.certificates",),
+}
+
+
+def ssl_settings(given: Mapping[str, str], listener: str) -> SslSettings:
+    """The settings of a TLS listener for which `find_ssl_error` finds nothing."""
+    values = _Values(given, listener)
+    client_auth = values.text("ssl.client.auth")
+
+    def store(kind: str) -> Store:
+        return Store(values.text(f"ssl.{kind}.location"), "\n".join(map(values.text, _INLINE[kind])))
+
+    return SslSettings(
+        store("keystore"),
+        values.text("ssl.key.password"),
+        None if client_auth == "none" else store("truststore"),
+        client_auth,
+        frozenset(values.texts("ssl.enabled.protocols")),
+        values.texts("ssl.cipher.suites"),
+        values.text("ssl.principal.mapping.rules"),
+    )
+
+
+def is_ssl_setting(name: str) -> bool:
+    """Whether a setting is about TLS, with or without the prefix of a listener."""
+    if name.startswith("listener.name."):
+        _, _, name = name.removeprefix("listener.name.").partition(".")
+    return name.startswith("ssl.")

@@ -1,0 +1,187 @@
+"""Builds what a TLS listener needs from its settings (Kafka: DefaultSslEngineFactory).
+
+RULES    1. Every error is a `ConfigError` with the listener, the setting and OpenSSL's reason, without secrets.
+         2. Each certificate of the truststore is trusted by itself, as in Java: it need not be a root.
+         3. OpenSSL reads keys from files only: keys in the settings are passed through memory without a name.
+         4. Python's `ssl` cannot choose among the suites of TLS 1.3: a list that excludes some of them is refused, unless
+            it excludes all or TLS 1.3 is off.
+NOT HERE Which settings are refused (`broker/config/ssl_configs.py`), sockets (`broker/network/tls_transport.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from broker.config.broker_config import ConfigError
+from broker.config.ssl_configs import SslSettings, Store
+from broker.security.authorizer import ANONYMOUS
+from broker.security.ssl_principal import PrincipalMapper, distinguished_name
+
+_VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
+_TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
+_PEM_BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
+_PEM_LINE: Final = 64
+
+
+class ListenerTls:
+    """The certificate of a listener, and the principals of its clients."""
+
+    def __init__(self, listener: str, settings: SslSettings) -> None:
+        """Reads the stores.
+
+        Raises:
+            ConfigError: a file, a key, a suite or a rule is unusable.
+        """
+        self.context = _server_context(listener, settings)
+        try:
+            self._mapper = PrincipalMapper(settings.mapping_rules)
+        except ValueError as error:
+            raise ConfigError(f"listener {listener}: ssl.principal.mapping.rules: {error}") from None
+
+    def principal(self, certificate: bytes | None) -> str:
+        """The principal of a client with this verified certificate in DER.
+
+        Raises:
+            NoMatchingRule: the mapping rules have no name for it.
+        """
+        return ANONYMOUS if certificate is None else f"User:{self._mapper.name(distinguished_name(certificate))}"
+
+
+def _server_context(listener: str, settings: SslSettings) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    protocols = _choose_suites(context, listener, settings)
+    context.minimum_version = min(protocols)
+    context.maximum_version = max(protocols)
+    _load_key(context, listener, settings)
+    if settings.truststore is not None:
+        _load_trusted(context, listener, settings.truststore)
+    context.verify_mode = _VERIFY_MODES[settings.client_auth]
+    context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _choose_suites(context: ssl.SSLContext, listener: str, settings: SslSettings) -> set[ssl.TLSVersion]:
+    """Sets the cipher suites; returns the protocols that have one."""
+    versions = {"TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3}
+    protocols = {versions[name] for name in settings.protocols}
+    wanted = set(settings.cipher_suites)
+    if not wanted:
+        return protocols
+    newest, older = wanted & _TLS_1_3_SUITES, sorted(wanted - _TLS_1_3_SUITES)
+    if ssl.TLSVersion.TLSv1_3 in protocols:
+        if newest and newest != _TLS_1_3_SUITES:
+            raise ConfigError(
+                f"listener {listener}: ssl.cipher.suites cannot exclude single suites of TLS 1.3: name "
+                f"{', '.join(sorted(_TLS_1_3_SUITES))}, or none of them"
+            )
+        if not newest:
+            protocols.discard(ssl.TLSVersion.TLSv1_3)
+    if not older:
+        protocols.discard(ssl.TLSVersion.TLSv1_2)
+    if not protocols:
+        raise ConfigError(f"listener {listener}: no suite of ssl.cipher.suites belongs to ssl.enabled.protocols")
+    names = [_openssl_name(context, listener, suite) for suite in older]
+    if names:
+        context.set_ciphers(":".join(names))
+    return protocols
+
+
+def _openssl_name(context: ssl.SSLContext, listener: str, suite: str) -> str:
+    """OpenSSL's name of a suite of TLS 1.2: TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256 is ECDHE-RSA-AES128-GCM-SHA256."""
+    exchange, _, cipher = suite.removeprefix("TLS_").partition("_WITH_")
+    cipher = re.sub(r"_CBC_", "_", re.sub(r"^AES_(\d+)", r"AES\1", cipher))
+    cipher = cipher.removesuffix("_SHA256") if cipher.startswith("CHACHA20") else cipher
+    name = "-".join(part for part in (exchange.removeprefix("RSA"), cipher) if part).replace("_", "-")
+    try:
+        context.set_ciphers(name)
+    except ssl.SSLError:
+        known = False
+    else:
+        known = any(row["name"] == name for row in context.get_ciphers())
+    if not known:
+        raise ConfigError(f"listener {listener}: OpenSSL has no cipher suite {suite} (ssl.cipher.suites)")
+    return name
+
+
+def _load_key(context: ssl.SSLContext, listener: str, settings: SslSettings) -> None:
+    store, setting = settings.keystore, _setting(settings.keystore, "keystore")
+    try:
+        with _as_file(store) as path:  # without a password OpenSSL would ask the terminal
+            context.load_cert_chain(path, password=lambda: settings.key_password)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"listener {listener}: {setting} has no usable key and certificate: {_reason(error)}"
+        ) from None
+    except OSError as error:
+        raise ConfigError(f"listener {listener}: {setting}: cannot read {store.location}: {error.strerror}") from None
+
+
+def _load_trusted(context: ssl.SSLContext, listener: str, store: Store) -> None:
+    setting = _setting(store, "truststore")
+    try:
+        text = Path(store.location).read_text(encoding="latin-1") if store.location else store.text
+        context.load_verify_locations(cadata=_normalised(text, "CERTIFICATE"))
+    except ssl.SSLError as error:
+        raise ConfigError(f"listener {listener}: {setting} has no usable certificates: {_reason(error)}") from None
+    except ValueError:
+        raise ConfigError(f"listener {listener}: {setting} has no certificates in PEM") from None
+    except OSError as error:
+        raise ConfigError(f"listener {listener}: {setting}: cannot read {store.location}: {error.strerror}") from None
+
+
+def _setting(store: Store, kind: str) -> str:
+    if store.location:
+        return f"ssl.{kind}.location"
+    return "ssl.truststore.certificates" if kind == "truststore" else "ssl.keystore.key"
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return (error.reason or "the password or the PEM is wrong").lower().replace("_", " ")
+
+
+def _normalised(text: str, only: str = "") -> str:
+    """The blocks of a PEM text with lines of the usual length: in a settings file it is often one line.
+
+    Raises:
+        ValueError: there is none.
+    """
+    blocks = []
+    for label, body in _PEM_BLOCK.findall(text.replace("\\n", "\n").replace("\\r", "")):
+        if only and label != only:
+            continue
+        base64 = "".join(body.split())
+        lines = [base64[start : start + _PEM_LINE] for start in range(0, len(base64), _PEM_LINE)]
+        blocks.append("\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""]))
+    if not blocks:
+        raise ValueError("no block of PEM")
+    return "".join(blocks)
+
+
+@contextmanager
+def _as_file(store: Store) -> Iterator[str]:
+    """A path from which OpenSSL can read a store (rule 3)."""
+    if store.location:
+        yield store.location
+        return
+    try:
+        data = _normalised(store.text).encode()
+    except ValueError:
+        raise ssl.SSLError(1, "no block of PEM") from None
+    if hasattr(os, "memfd_create"):
+        with os.fdopen(os.memfd_create("keystore"), "wb") as file:
+            file.write(data)
+            file.flush()
+            yield f"/proc/self/fd/{file.fileno()}"
+    else:
+        with tempfile.NamedTemporaryFile() as file:  # mode 0600
+            file.write(data)
+            file.flush()
+            yield file.name

@@ -26,8 +26,6 @@ from typing import Any
 
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
-from broker.config.security_configs import uses_tls
-from broker.config.ssl_configs import ssl_settings
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler
@@ -64,7 +62,7 @@ from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.standard_authorizer import StandardAuthorizer
-from broker.security.tls_context import ListenerTls
+from broker.security.tls_context import client_tls, server_tls
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
@@ -232,7 +230,7 @@ class Server:
         settings = self._config.socket_settings()
         for endpoint in endpoints:
             name = endpoint.name
-            tls = ListenerTls(name, ssl_settings(self._config.given, name)) if uses_tls(self._config, name) else None
+            tls = server_tls(self._config, name)
             try:
                 listener = Listener(self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls)
             except OSError as error:
@@ -339,7 +337,12 @@ class Server:
         """Connections to the other brokers; `timeout` is the setting of the request timeout."""
         config = self._config
         caller = ClientContext(
-            self._loop, f"broker-{config.node_id}", self._timers, self._clock.mono_ms, config.number(timeout)
+            self._loop,
+            f"broker-{config.node_id}",
+            self._timers,
+            self._clock.mono_ms,
+            config.number(timeout),
+            client_tls(config, config.inter_broker_listener),
         )
         listener = config.inter_broker_listener
         return PeerConnections(caller, lambda node_id: inter_broker_address(self._publisher.image, node_id, listener))

@@ -173,6 +173,8 @@ class BrokerConfig:
         value = self.value("inter.broker.listener.name")
         if isinstance(value, str):
             return value
+        if self.given.get("security.inter.broker.protocol", "").strip() == "SSL":
+            return "SSL"
         return self.listeners[0].name if self.listeners else "PLAINTEXT"
 
     @cached_property

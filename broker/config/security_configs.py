@@ -38,7 +38,7 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "principal.builder.class": frozenset(
         {"", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"}
     ),
-    "security.inter.broker.protocol": frozenset({_PLAINTEXT}),
+    "security.inter.broker.protocol": frozenset({_PLAINTEXT, _SSL}),
     "security.providers": frozenset({""}),
 }
 """Settings that restrict clients in Apache Kafka, but not here, with the values that restrict nothing."""
@@ -100,7 +100,7 @@ def uses_tls(config: BrokerConfig, listener: str) -> bool:
 
 def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str | None:
     """The first of some settings that a listener uses and that cannot be changed at run time, as a sentence."""
-    if not any(uses_tls(config, endpoint.name) for endpoint in config.listeners):
+    if not any(uses_tls(config, name) for name in _listener_names(config)):
         return None
     found = next(filter(is_ssl_setting, sorted(names)), None)
     return None if found is None else f"{found} cannot be changed at run time: change the file and restart {_SEE}"
@@ -120,23 +120,30 @@ def _listener_error(config: BrokerConfig) -> str | None:
         if entry.strip() and entry.partition(":")[2].strip().upper() not in _PROTOCOLS:
             return f"{_MAP}: {entry.strip()!r} is not of the form LISTENER:PROTOCOL with one of {', '.join(_PROTOCOLS)}"
     errors = (_protocol_error(config, name) for name in _listener_names(config))
-    return next((error for error in errors if error is not None), None)
+    return next((error for error in errors if error is not None), None) or _inter_broker_error(config)
+
+
+def _inter_broker_error(config: BrokerConfig) -> str | None:
+    name = "security.inter.broker.protocol"
+    if name not in config.given or "broker" not in config.roles:
+        return None
+    if config.given.get("inter.broker.listener.name"):
+        return f"Only one of inter.broker.listener.name and {name} should be set."
+    protocol = config.given[name].strip()
+    if protocol == _SSL and not uses_tls(config, config.inter_broker_listener):
+        return f"{name}={_SSL}, but listener {config.inter_broker_listener} is mapped to another protocol by {_MAP}"
+    return None
 
 
 def _protocol_error(config: BrokerConfig, name: str) -> str | None:
     protocol = _protocol(config, name)
     if protocol == _PLAINTEXT:
         return None
-    if protocol == _SSL and name in {endpoint.name for endpoint in config.listeners}:
-        if "broker" in config.roles and name == config.inter_broker_listener:
-            return (
-                f"listener {name} has the protocol {_SSL}, which this broker has for clients only: name a {_PLAINTEXT} "
-                f"listener in inter.broker.listener.name {_SEE}"
-            )
-        return find_ssl_error(config.given, name)
+    if protocol == _SSL:
+        served = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
+        return find_ssl_error(config.given, name, is_served=name in served)
     if protocol in _PROTOCOLS:
-        supported = _PLAINTEXT if protocol == _SSL else f"{_PLAINTEXT} and {_SSL}"
-        return f"listener {name} has the protocol {protocol}, but this broker has only {supported}: {_advice(name)}"
+        return f"listener {name} has the protocol {protocol}, but this broker has only {_PLAINTEXT} and {_SSL}: {_advice(name)}"
     if _MAP in config.given:
         return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
     return None

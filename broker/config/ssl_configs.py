@@ -17,6 +17,7 @@ PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 _CLIENT_AUTH: Final = ("none", "requested", "required")
 _PEM: Final = "PEM"
 _FIXED: Final[Mapping[str, frozenset[str]]] = {
+    "ssl.endpoint.identification.algorithm": frozenset({"", "https", "HTTPS"}),
     "ssl.engine.factory.class": frozenset({"", "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"}),
     "ssl.keymanager.algorithm": frozenset({"", "SunX509", "PKIX"}),
     "ssl.protocol": frozenset({"TLS", *PROTOCOLS}),
@@ -24,7 +25,7 @@ _FIXED: Final[Mapping[str, frozenset[str]]] = {
     "ssl.secure.random.implementation": frozenset({""}),
     "ssl.trustmanager.algorithm": frozenset({"", "PKIX", "SunX509"}),
 }
-"""Settings that name parts of a Java runtime, with the values that mean the same here."""
+"""Settings with few values: most of them name parts of a Java runtime."""
 
 
 class Store(NamedTuple):
@@ -37,16 +38,18 @@ class Store(NamedTuple):
 class SslSettings(NamedTuple):
     """What a listener's TLS needs."""
 
-    keystore: Store
-    """Certificate chain and private key."""
+    keystore: Store | None
+    """Certificate chain and private key; None: this node is only a client there, and sends no certificate."""
     key_password: str
     truststore: Store | None
-    """The certificates that clients' certificates are verified with; None: clients send none."""
+    """The certificates that the peers' certificates are verified with; None: the system's, and clients send none."""
     client_auth: str
     protocols: frozenset[str]
     cipher_suites: tuple[str, ...]
     """Names of IANA; empty: OpenSSL's default."""
     mapping_rules: str
+    verifies_host: bool
+    """Whether a client compares the host with the server's certificate."""
 
     def __repr__(self) -> str:
         """No keys in logs."""
@@ -68,8 +71,11 @@ class _Values:
         return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
 
 
-def find_ssl_error(given: Mapping[str, str], listener: str) -> str | None:
-    """The first setting of a TLS listener that must be refused, as a sentence; None if all are enforced."""
+def find_ssl_error(given: Mapping[str, str], listener: str, *, is_served: bool) -> str | None:
+    """The first setting of a TLS listener that must be refused, as a sentence; None if all are enforced.
+
+    A listener that is not served is one of other nodes, to which this node connects.
+    """
     values = _Values(given, listener)
     for name, allowed in _FIXED.items():
         if values.text(name) not in allowed:
@@ -79,18 +85,19 @@ def find_ssl_error(given: Mapping[str, str], listener: str) -> str | None:
         return f"listener {listener}: ssl.enabled.protocols must be a list of {' and '.join(PROTOCOLS)}"
     if values.text("ssl.client.auth") not in _CLIENT_AUTH:
         return f"listener {listener}: ssl.client.auth must be one of {', '.join(_CLIENT_AUTH)}"
-    return _store_error(values, listener, "keystore") or (
-        None if values.text("ssl.client.auth") == "none" else _store_error(values, listener, "truststore")
+    needs_trust = is_served and values.text("ssl.client.auth") != "none"
+    return _store_error(values, listener, "keystore", is_needed=is_served) or _store_error(
+        values, listener, "truststore", is_needed=needs_trust
     )
 
 
-def _store_error(values: _Values, listener: str, kind: str) -> str | None:
+def _store_error(values: _Values, listener: str, kind: str, *, is_needed: bool) -> str | None:
     """Kafka's rules for PEM stores (DefaultSslEngineFactory)."""
     inline = _INLINE[kind]
     where, store_type = values.text(f"ssl.{kind}.location"), values.text(f"ssl.{kind}.type")
     given = [name for name in inline if values.text(name)]
     if not where and not given:
-        return f"listener {listener}: TLS needs ssl.{kind}.location or {' and '.join(inline)}"
+        return f"listener {listener}: TLS needs ssl.{kind}.location or {' and '.join(inline)}" if is_needed else None
     if store_type.upper() != _PEM:
         return (
             f"listener {listener}: ssl.{kind}.type={store_type} is not supported: convert the file to PEM (openssl pkcs12) "
@@ -116,19 +123,20 @@ _INLINE: Final[Mapping[str, tuple[str, ...]]] = {
 def ssl_settings(given: Mapping[str, str], listener: str) -> SslSettings:
     """The settings of a TLS listener for which `find_ssl_error` finds nothing."""
     values = _Values(given, listener)
-    client_auth = values.text("ssl.client.auth")
 
-    def store(kind: str) -> Store:
-        return Store(values.text(f"ssl.{kind}.location"), "\n".join(map(values.text, _INLINE[kind])))
+    def store(kind: str) -> Store | None:
+        text = Store(values.text(f"ssl.{kind}.location"), "\n".join(map(values.text, _INLINE[kind])).strip())
+        return text if any(text) else None
 
     return SslSettings(
         store("keystore"),
         values.text("ssl.key.password"),
-        None if client_auth == "none" else store("truststore"),
-        client_auth,
+        store("truststore"),
+        values.text("ssl.client.auth"),
         frozenset(values.texts("ssl.enabled.protocols")),
         values.texts("ssl.cipher.suites"),
         values.text("ssl.principal.mapping.rules"),
+        values.text("ssl.endpoint.identification.algorithm") != "",
     )
 
 

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
@@ -67,6 +68,8 @@ class ClientContext(NamedTuple):
     mono_ms: Callable[[], int]
     timeout_ms: int
     """The longest time until a response arrives."""
+    tls: ssl.SSLContext | None = None
+    """Encrypts the connections; None: they are plaintext."""
 
 
 class PeerConnections:
@@ -140,14 +143,21 @@ class Peer:
             if address is None:
                 raise ConnectionError("its address is unknown")
             async with asyncio.timeout(self._caller.timeout_ms / 1000):
+                tls = self._caller.tls
                 _, session = await self._caller.loop.create_connection(
-                    lambda: _Session(self, self._caller), address.host, address.port
+                    lambda: _Session(self, self._caller),
+                    address.host,
+                    address.port,
+                    ssl=tls,
+                    server_hostname=None if tls is None else address.host,
                 )
         except (OSError, TimeoutError) as error:
             _log.debug("cannot connect to the node at %s: %s", address, error)
             if isinstance(error, socket.gaierror) and address is not None and not self._is_unresolved:
                 self._is_unresolved = True
                 _log.warning("the host name %s of another node does not resolve: %s", address.host, error.strerror)
+            if isinstance(error, ssl.SSLError):
+                _log.warning("cannot connect to the node at %s:%d with TLS: %s", *address or ("?", 0), error)
             self._connecting = None
             self._fail_waiting()
             return

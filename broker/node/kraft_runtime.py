@@ -17,9 +17,10 @@ from broker.network.peer import ClientContext
 from broker.peers.controller_channel import ControllerChannel
 from broker.peers.controller_peers import ControllerPeers
 from broker.peers.controller_registration import ControllerRegistration
-from broker.peers.endpoints import PLAINTEXT
+from broker.peers.endpoints import security_protocol
 from broker.peers.quorum_config import QuorumConfig
 from broker.process.timer import SystemClock
+from broker.security.tls_context import client_tls
 from replication.completion import Completion
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
@@ -64,7 +65,8 @@ class KraftRuntime:
         self._quorum_config = quorum_config
         self.incarnation_id = new_uuid(secrets.token_bytes)
         """Of this process."""
-        endpoint = Endpoint(controller.listener, controller.host, controller.port, PLAINTEXT)
+        protocol = security_protocol(config, controller.listener)
+        endpoint = Endpoint(controller.listener, controller.host, controller.port, protocol)
         controller_info = LocalController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
         raft_peers, channel_peers = (self._controller_peers(controller.listener) for _ in range(2))
         self._peers = (raft_peers, channel_peers)
@@ -118,7 +120,8 @@ class KraftRuntime:
     def _controller_peers(self, listener: str) -> ControllerPeers:
         loop, _, _, timers, clock = self._dependencies
         timeout_ms = self._config.number("controller.quorum.request.timeout.ms")
-        caller = ClientContext(loop, f"barnabas-{self._config.node_id}", timers, clock.mono_ms, timeout_ms)
+        tls = client_tls(self._config, listener)
+        caller = ClientContext(loop, f"barnabas-{self._config.node_id}", timers, clock.mono_ms, timeout_ms, tls)
         return ControllerPeers(caller, self._quorum_config.bootstrap, listener)
 
     def _decision_context(self, image: MetadataImage) -> DecisionContext:

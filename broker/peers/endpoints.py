@@ -22,9 +22,8 @@ from replication.metadata.image import BrokerImage, MetadataImage
 from replication.metadata.image import Endpoint as RegisteredEndpoint
 from replication.raft.voters import ListenerAddress
 
-PLAINTEXT: Final = 0
-_SSL: Final = 1
-"""SecurityProtocol ids."""
+_PLAINTEXT, _SSL = 0, 1
+"""Kafka's ids of security protocols."""
 _CONTROLLER_PORT: Final = 9093
 
 
@@ -72,9 +71,14 @@ def inter_broker_address(image: MetadataImage, broker_id: int, listener: str) ->
     return None if endpoint is None else HostAndPort(endpoint.host, endpoint.port)
 
 
+def security_protocol(config: BrokerConfig, listener: str) -> int:
+    """The id of a listener's security protocol, as nodes register it."""
+    return _SSL if uses_tls(config, listener) else _PLAINTEXT
+
+
 def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> RegisteredEndpoint:
     """The endpoint to register for a listener, bound or as configured (rule 3)."""
-    protocol = _SSL if uses_tls(config, listener.name) else PLAINTEXT
+    protocol = security_protocol(config, listener.name)
     advertised = config.advertised_listeners.get(listener.name)
     if advertised is not None:
         port = advertised.port or listener.port

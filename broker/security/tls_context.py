@@ -1,4 +1,4 @@
-"""Builds what a TLS listener needs from its settings (Kafka: DefaultSslEngineFactory).
+"""Builds what TLS connections need from the settings of a listener (Kafka: DefaultSslEngineFactory).
 
 RULES    1. Every error is a `ConfigError` with the listener, the setting and OpenSSL's reason, without secrets.
          2. Each certificate of the truststore is trusted by itself, as in Java: it need not be a root.
@@ -19,8 +19,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from broker.config.broker_config import ConfigError
-from broker.config.ssl_configs import SslSettings, Store
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.security_configs import uses_tls
+from broker.config.ssl_configs import SslSettings, Store, ssl_settings
 from broker.security.authorizer import ANONYMOUS
 from broker.security.ssl_principal import PrincipalMapper, distinguished_name
 
@@ -28,6 +29,32 @@ _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "
 _TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 _PEM_BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
 _PEM_LINE: Final = 64
+
+
+def server_tls(config: BrokerConfig, listener: str) -> ListenerTls | None:
+    """What a listener of this node needs; None if its connections are plaintext.
+
+    Raises:
+        ConfigError: as `ListenerTls`.
+    """
+    return ListenerTls(listener, ssl_settings(config.given, listener)) if uses_tls(config, listener) else None
+
+
+def client_tls(config: BrokerConfig, listener: str) -> ssl.SSLContext | None:
+    """What connections to other nodes' listeners of this name need; None if they are plaintext.
+
+    Raises:
+        ConfigError: a file, a key or a suite is unusable.
+    """
+    if not uses_tls(config, listener):
+        return None
+    settings = ssl_settings(config.given, listener)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load(context, listener, settings)
+    if settings.truststore is None:
+        context.load_default_certs()
+    context.check_hostname = settings.verifies_host
+    return context
 
 
 class ListenerTls:
@@ -56,16 +83,22 @@ class ListenerTls:
 
 def _server_context(listener: str, settings: SslSettings) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, listener, settings)
+    context.verify_mode = _VERIFY_MODES[settings.client_auth]
+    context.options |= ssl.OP_NO_RENEGOTIATION
+    return context
+
+
+def _load(context: ssl.SSLContext, listener: str, settings: SslSettings) -> None:
+    """Sets what servers and clients have alike."""
     protocols = _choose_suites(context, listener, settings)
     context.minimum_version = min(protocols)
     context.maximum_version = max(protocols)
-    _load_key(context, listener, settings)
+    if settings.keystore is not None:
+        _load_key(context, listener, settings.keystore, settings.key_password)
     if settings.truststore is not None:
         _load_trusted(context, listener, settings.truststore)
-    context.verify_mode = _VERIFY_MODES[settings.client_auth]
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    context.options |= ssl.OP_NO_RENEGOTIATION
-    return context
 
 
 def _choose_suites(context: ssl.SSLContext, listener: str, settings: SslSettings) -> set[ssl.TLSVersion]:
@@ -111,11 +144,11 @@ def _openssl_name(context: ssl.SSLContext, listener: str, suite: str) -> str:
     return name
 
 
-def _load_key(context: ssl.SSLContext, listener: str, settings: SslSettings) -> None:
-    store, setting = settings.keystore, _setting(settings.keystore, "keystore")
+def _load_key(context: ssl.SSLContext, listener: str, store: Store, password: str) -> None:
+    setting = _setting(store, "keystore")
     try:
         with _as_file(store) as path:  # without a password OpenSSL would ask the terminal
-            context.load_cert_chain(path, password=lambda: settings.key_password)
+            context.load_cert_chain(path, password=lambda: password)
     except ssl.SSLError as error:
         raise ConfigError(
             f"listener {listener}: {setting} has no usable key and certificate: {_reason(error)}"

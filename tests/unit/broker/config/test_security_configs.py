@@ -9,18 +9,19 @@ from broker.config.config_loader import load_config
 from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs
 from broker.config.ignored_configs import IGNORED
 from broker.config.security_configs import find_unenforced_value
-from broker.config.ssl_configs import ssl_settings
+from broker.config.ssl_configs import find_ssl_error, ssl_settings
 
 MAP = "listener.security.protocol.map"
 CLIENTS = "PLAINTEXT://:9092"
 AUTHORIZER = {"authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer"}
 LOOPBACK = {"listeners": CLIENTS}
+INTER = "security.inter.broker.protocol"
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"listeners": "SSL://:9093"}, "listener SSL has the protocol SSL, which this broker has for clients only: name a"),
+        ({"listeners": "SSL://:9093"}, "listener SSL: TLS needs ssl.keystore.location or ssl.keystore.certificate.chain"),
         ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl has the protocol SASL_SSL"),
         (
             {"listeners": f"{CLIENTS},External://:9093", MAP: "PLAINTEXT:PLAINTEXT, external : sasl_plaintext"},
@@ -28,18 +29,21 @@ LOOPBACK = {"listeners": CLIENTS}
         ),
         (
             {"listeners": f"{CLIENTS},CONTROLLER://:9093", MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"},
-            "listener CONTROLLER has the protocol SSL",
+            "listener CONTROLLER: TLS needs ssl.keystore.location",
         ),
         (
             {
                 "process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093", "listeners": CLIENTS,
-                MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT",
+                MAP: "CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT",
             },
-            "listener CONTROLLER has the protocol SSL",
+            "listener CONTROLLER has the protocol SASL_SSL",
         ),
         ({"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OTU:SSL"}, "No security protocol defined for"),
         ({"listeners": CLIENTS, MAP: "PLAINTEXT:TLS"}, "'PLAINTEXT:TLS' is not of the form LISTENER:PROTOCOL"),
         ({"security.inter.broker.protocol": "SASL_SSL"}, "security.inter.broker.protocol is not enforced by this broker: "),
+        ({INTER: "SSL", "inter.broker.listener.name": "PLAINTEXT"}, "Only one of inter.broker.listener.name and security."),
+        ({INTER: "SSL", "listeners": "SSL://:9093", MAP: "SSL:PLAINTEXT"}, "is mapped to another protocol"),
+        ({INTER: "SSL"}, "inter.broker.listener.name must be a listener name defined in advertised.listeners"),
         ({"authorizer.class.name": "org.example.Own"}, "authorizer.class.name is not enforced"),
         ({**AUTHORIZER, "super.users": "User:a; b"}, "expected a string in format principalType:principalName but got b"),
         ({**AUTHORIZER, "early.start.listeners": "X"}, "early.start.listeners contains listener X, but this is not"),
@@ -93,10 +97,16 @@ def test_what_a_tls_listener_does_not_enforce_is_refused(settings: dict[str, str
     assert "hunter2" not in str(refusal.value)
 
 
+def test_brokers_may_talk_to_each_other_over_the_tls_listener() -> None:
+    config = load_config(None, PEM | {"listeners": f"{CLIENTS},SSL://:9093", INTER: "SSL"})
+    assert config.inter_broker_listener == "SSL"
+    assert find_ssl_error({}, "CONTROLLER", is_served=False) is None
+
+
 def test_the_settings_of_a_tls_listener_override_the_general_ones() -> None:
     settings = {**PEM, "ssl.client.auth": "required", "listener.name.out.ssl.client.auth": "none"}
     listener = ssl_settings(load_config(None, TLS | settings).given, "OUT")
-    assert (listener.client_auth, listener.truststore, listener.keystore.location) == ("none", None, "/k")
+    assert (listener.client_auth, listener.truststore, listener.keystore) == ("none", None, ("/k", ""))
 
 
 @pytest.mark.parametrize("name", ["ssl.client.auth", "listener.name.out.ssl.keystore.location"])

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import ConfigError
+from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.ssl_configs import ssl_settings
-from broker.security.tls_context import ListenerTls
+from broker.security.tls_context import ListenerTls, client_tls
 from tests.support.certificates import PASSWORD, Certificates
 
 TLS_1_3 = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
@@ -37,16 +37,21 @@ def negotiated(server: ssl.SSLContext, ca: Path, version: ssl.TLSVersion) -> tup
     """The protocol and the suite of a client with one protocol; raises ssl.SSLError."""
     client = ssl.create_default_context(cafile=ca)
     client.minimum_version = client.maximum_version = version
+    suite = handshake(server, client, "localhost").cipher()
+    assert suite is not None
+    return suite[1], suite[0]
+
+
+def handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> ssl.SSLObject:
+    """The server's end of a connection; raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     near = server.wrap_bio(to_server, to_client, server_side=True)
-    far = client.wrap_bio(to_client, to_server, server_hostname="localhost")
+    far = client.wrap_bio(to_client, to_server, server_hostname=host)
     for _ in range(4):
         for end in (far, near):
             with contextlib.suppress(ssl.SSLWantReadError):
                 end.do_handshake()
-    suite = near.cipher()
-    assert suite is not None
-    return suite[1], suite[0]
+    return near
 
 
 @pytest.mark.parametrize(
@@ -113,6 +118,26 @@ def test_a_key_in_the_settings_needs_no_file(certificates: Certificates, separat
     texts = {"ssl.keystore.certificate.chain": certificate, "ssl.keystore.key": f"-----BEGIN PRIVATE{key}"}
     tls = build({name: text.replace("\n", separator) for name, text in texts.items()})
     assert negotiated(tls.context, certificates.ca, ssl.TLSVersion.TLSv1_3)[0] == "TLSv1.3"
+
+
+@pytest.mark.parametrize(
+    ("verification", "host", "is_refused"),
+    [("https", "localhost", False), ("https", "other", True), ("", "other", False)],
+)
+def test_a_node_verifies_the_host_of_another_one(
+    keystore: dict[str, str], certificates: Certificates, verification: str, host: str, *, is_refused: bool
+) -> None:
+    settings = {"listeners": "SSL://:1", "ssl.truststore.location": str(certificates.ca), **keystore}
+    client = client_tls(BrokerConfig({**settings, "ssl.endpoint.identification.algorithm": verification}), "SSL")
+    assert client is not None
+    server = build({**settings, "ssl.client.auth": "required"}).context
+    if is_refused:
+        with pytest.raises(ssl.SSLError, match="Hostname mismatch"):
+            handshake(server, client, host)
+    else:
+        certificate = handshake(server, client, host).getpeercert()
+        assert certificate is not None
+        assert certificate["subject"] == ((("commonName", "node"),),)
 
 
 def test_a_client_without_a_certificate_is_anonymous(keystore: dict[str, str]) -> None:

@@ -1,0 +1,48 @@
+"""SASL/PLAIN (RFC 4616; Kafka: PlainSaslServer).
+
+FORMAT   client     [authorization id] NUL user NUL password, in UTF-8; the server answers with an empty token
+RULES    1. The authorization id is empty or the user.
+         2. The users are those of the listener's settings: `user_NAME="password"` of PlainLoginModule.
+         3. Passwords are compared in constant time.
+"""
+
+from __future__ import annotations
+
+import hmac
+from collections.abc import Mapping
+
+from broker.security.sasl.mechanism import InvalidCredentials
+
+_TOKENS = 3
+
+
+class PlainServer:
+    """The server of one authentication; `passwords` are by user."""
+
+    def __init__(self, passwords: Mapping[str, str]) -> None:
+        self._passwords = passwords
+        self.user: str | None = None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """Authenticates the user of the only token.
+
+        Raises:
+            InvalidCredentials: the token is malformed, or the password is wrong.
+        """
+        parts = token.decode(errors="replace").split("\0", _TOKENS)
+        if len(parts) != _TOKENS:
+            raise InvalidCredentials(f"Invalid SASL/PLAIN response: expected 3 tokens, got {len(parts)}")
+        authorization_id, user, password = parts
+        if not user:
+            raise InvalidCredentials("Authentication failed: username not specified")
+        if not password:
+            raise InvalidCredentials("Authentication failed: password not specified")
+        expected = self._passwords.get(user)
+        if expected is None or not hmac.compare_digest(password.encode(), expected.encode()):
+            raise InvalidCredentials("Authentication failed: Invalid username or password")
+        if authorization_id not in ("", user):
+            raise InvalidCredentials(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self.user = user
+        return b""

@@ -1,0 +1,108 @@
+"""SASL/SCRAM-SHA-256 and SCRAM-SHA-512 (RFC 5802, RFC 7677; Kafka: ScramSaslServer).
+
+FORMAT   client     n,[a=authorization id],n=user,r=client nonce[,extension=value…]
+         server     r=client nonce + server nonce,s=salt,i=iterations
+         client     c=channel binding,r=both nonces[,extension=value…],p=proof
+         server     v=server signature
+RULES    1. Every failure has the same message for the client; a user without credentials fails at the first message, as in
+            Apache Kafka.
+         2. The nonce of the last message equals the server's (CVE-2024-56128), and its channel binding the header of the
+            first message (RFC 5802, section 6; Apache Kafka ignores it).
+         3. Proofs are compared in constant time.
+         4. There is no channel binding, no reserved extension and no delegation token (`tokenauth`).
+NOT HERE Stored credentials and their limits (`replication/controller/configs/scram_credentials.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+from base64 import b64decode, b64encode
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from broker.security.sasl.mechanism import InvalidCredentials
+
+MIN_ITERATIONS: Final = 4096
+_NAME: Final = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
+_EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
+_NONCE: Final = rb"[\x21-\x2b\x2d-\x7e]+"
+_BASE64: Final = rb"(?:[a-zA-Z0-9/+]{4})*(?:[a-zA-Z0-9/+]{3}=|[a-zA-Z0-9/+]{2}==)?"
+_FIRST: Final = re.compile(
+    rb"(?P<header>n,(?:a=(?P<authorization_id>%b))?,)(?P<bare>n=(?P<user>%b),r=(?P<nonce>%b)(?P<extensions>%b))"
+    % (_NAME, _NAME, _NONCE, _EXTENSIONS)
+)
+_FINAL: Final = re.compile(
+    rb"(?P<unsigned>c=(?P<binding>%b),r=(?P<nonce>%b)%b),p=(?P<proof>%b)" % (_BASE64, _NONCE, _EXTENSIONS, _BASE64)
+)
+_TOKEN_AUTHENTICATION: Final = b"tokenauth=true"
+
+
+class ScramCredential(NamedTuple):
+    """What is stored of a user's password."""
+
+    salt: bytes
+    stored_key: bytes
+    server_key: bytes
+    iterations: int
+
+
+class ScramServer:
+    """The server of one authentication with one hash function, such as "sha256"."""
+
+    def __init__(self, hash_name: str, find: Callable[[str], ScramCredential | None], nonce: str) -> None:
+        """`find` returns a user's credential; `nonce` is random and printable."""
+        self._hash_name = hash_name
+        self._find = find
+        self._nonce = nonce.encode()
+        self._credential: ScramCredential | None = None
+        self._candidate = ""
+        self._binding = b""
+        self._messages = b""  # the messages of client and server so far, as they are signed
+        self.user: str | None = None
+
+    def evaluate(self, token: bytes) -> bytes:
+        """The server's first or final message.
+
+        Raises:
+            InvalidCredentials: a message is malformed, the user is unknown or the proof is wrong.
+        """
+        return self._on_first(token) if self._credential is None else self._on_final(token, self._credential)
+
+    def _on_first(self, token: bytes) -> bytes:
+        first = _FIRST.fullmatch(token)
+        if first is None or _TOKEN_AUTHENTICATION in first["extensions"].lower().split(b","):
+            raise InvalidCredentials
+        self._candidate = _decode_name(first["user"])
+        credential = self._find(self._candidate)
+        if credential is None or credential.iterations < MIN_ITERATIONS:
+            raise InvalidCredentials
+        if first["authorization_id"] is not None and _decode_name(first["authorization_id"]) != self._candidate:
+            raise InvalidCredentials(
+                "Authentication failed: Client requested an authorization id that is different from username"
+            )
+        self._credential, self._binding = credential, b64encode(first["header"])
+        self._nonce = first["nonce"] + self._nonce
+        answer = b"r=%b,s=%b,i=%d" % (self._nonce, b64encode(credential.salt), credential.iterations)
+        self._messages = first["bare"] + b"," + answer
+        return answer
+
+    def _on_final(self, token: bytes, credential: ScramCredential) -> bytes:
+        final = _FINAL.fullmatch(token)
+        if final is None or final["nonce"] != self._nonce or final["binding"] != self._binding:
+            raise InvalidCredentials
+        signed = self._messages + b"," + final["unsigned"]
+        signature = hmac.digest(credential.stored_key, signed, self._hash_name)
+        proof = b64decode(final["proof"])
+        if len(proof) != len(signature):
+            raise InvalidCredentials
+        client_key = bytes(left ^ right for left, right in zip(signature, proof, strict=True))
+        if not hmac.compare_digest(hashlib.new(self._hash_name, client_key).digest(), credential.stored_key):
+            raise InvalidCredentials
+        self.user = self._candidate
+        return b"v=" + b64encode(hmac.digest(credential.server_key, signed, self._hash_name))
+
+
+def _decode_name(name: bytes) -> str:
+    return name.replace(b"=2C", b",").replace(b"=3D", b"=").decode("ascii")

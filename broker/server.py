@@ -26,14 +26,17 @@ from typing import Any
 
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
+from broker.config.sasl_configs import sasl_listener
+from broker.config.security_configs import SASL_PLAINTEXT, inter_broker_credentials, security_protocol
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
+from broker.handlers.sasl_dispatcher import SaslContext, SaslDispatcher
 from broker.io.io_thread_pool import IoThreadPool
-from broker.network.listener import Listener
+from broker.network.listener import Authentication, Listener
 from broker.network.page_cache_prefetch import PageCachePrefetcher
-from broker.network.peer import ClientContext, PeerConnections
+from broker.network.peer import ClientContext, PeerConnections, peer_login
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
@@ -61,6 +64,7 @@ from broker.process.resource_limits import (
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
+from broker.security.sasl.mechanisms import sasl_servers
 from broker.security.standard_authorizer import StandardAuthorizer
 from broker.security.tls_context import client_tls, server_tls
 from broker.telemetry.loop_metrics import LoopMetrics
@@ -102,6 +106,8 @@ _YOUNG_GENERATIONS = 1
 
 _OFFLINE = "log directory %s is offline: %s"
 _MAX_LISTED = 20
+_NONCE_BYTES = 24
+"""Of a SCRAM server's nonce."""
 _CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
 """The longest controlled shutdown."""
 _NO_CONTROLLER_TIMEOUT_MS = 1_500
@@ -232,10 +238,21 @@ class Server:
             name = endpoint.name
             tls = server_tls(self._config, name)
             try:
-                listener = Listener(self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls)
+                authentication = self._authentication(endpoint, dispatcher)
+                listener = Listener(
+                    self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls, authentication
+                )
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)
+
+    def _authentication(self, endpoint: Endpoint, dispatcher: Dispatcher) -> Authentication | None:
+        """What authenticates the clients of a listener; None: nothing."""
+        if security_protocol(self._config, endpoint.name) != SASL_PLAINTEXT:
+            return None
+        config = sasl_listener(self._config, endpoint.name)
+        servers = sasl_servers(config, lambda: self._publisher.image, partial(secrets.token_urlsafe, _NONCE_BYTES))
+        return partial(SaslDispatcher, SaslContext(config, dispatcher, servers, self._timers))
 
     def _bind_metrics_page(self) -> None:
         endpoint = self._config.metrics_listener
@@ -336,14 +353,10 @@ class Server:
     def _broker_connections(self, timeout: str) -> PeerConnections:
         """Connections to the other brokers; `timeout` is the setting of the request timeout."""
         config = self._config
-        caller = ClientContext(
-            self._loop,
-            f"broker-{config.node_id}",
-            self._timers,
-            self._clock.mono_ms,
-            config.number(timeout),
-            client_tls(config, config.inter_broker_listener),
-        )
+        login = peer_login(inter_broker_credentials(config)) if config.listeners else None
+        tls = client_tls(config, config.inter_broker_listener)
+        name, timeout_ms = f"broker-{config.node_id}", config.number(timeout)
+        caller = ClientContext(self._loop, name, self._timers, self._clock.mono_ms, timeout_ms, tls, login)
         listener = config.inter_broker_listener
         return PeerConnections(caller, lambda node_id: inter_broker_address(self._publisher.image, node_id, listener))
 

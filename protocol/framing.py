@@ -33,11 +33,12 @@ _new_tuple = tuple.__new__
 class FrameReader:
     """Splits one connection's stream into frames: receive into `space`, then pass the number of bytes to `received`."""
 
-    __slots__ = ("_filled", "_frame", "_initial_bytes", "_length", "_max_frame_bytes", "_prefix", "_scratch")
+    __slots__ = ("_filled", "_frame", "_initial_bytes", "_length", "_prefix", "_scratch", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int, scratch: bytearray, initial_bytes: int = _INITIAL_BYTES) -> None:
         """Accept frames of up to `max_frame_bytes`; of a frame, at most `initial_bytes` are allocated before they arrive."""
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
+        """The limit of the frames that begin later."""
         self._initial_bytes = initial_bytes
         self._scratch = scratch
         self._prefix = b""  # the received part of an incomplete length
@@ -81,8 +82,8 @@ class FrameReader:
         self._prefix = b""
         while end - position >= _PREFIX:
             (length,) = _LENGTH.unpack_from(data, position)
-            if not 0 <= length <= self._max_frame_bytes:
-                raise MalformedRequest(f"frame of {length} bytes, the limit is {self._max_frame_bytes}")
+            if not 0 <= length <= self.max_frame_bytes:
+                raise MalformedRequest(f"frame of {length} bytes, the limit is {self.max_frame_bytes}")
             start = position + _PREFIX
             position = start + length
             if position > end:

@@ -25,6 +25,7 @@ from storage.config.log_config import LogConfig
 
 _MIN_BUFFER_BYTES = 4096
 ALL_LOG_DIRS = "*"
+_INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
 
 
 class ConfigError(ValueError):
@@ -170,12 +171,16 @@ class BrokerConfig:
     @cached_property
     def inter_broker_listener(self) -> str:
         """The name of the inter-broker listener."""
-        value = self.value("inter.broker.listener.name")
+        value = self.value("inter.broker.listener.name") or self.given.get(_INTER_BROKER_PROTOCOL)
         if isinstance(value, str):
             return value
-        if self.given.get("security.inter.broker.protocol", "").strip() == "SSL":
-            return "SSL"
-        return self.listeners[0].name if self.listeners else "PLAINTEXT"
+        names = [listener.name for listener in self.listeners]
+        return "PLAINTEXT" if "PLAINTEXT" in names or not names else names[0]
+
+    @property
+    def is_inter_broker_ambiguous(self) -> bool:
+        """Whether two settings say which listener is for connections between brokers."""
+        return {"inter.broker.listener.name", _INTER_BROKER_PROTOCOL} <= self.given.keys()
 
     @cached_property
     def super_users(self) -> list[str]:

@@ -16,6 +16,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
 from broker.config.ignored_configs import IGNORED
+from broker.config.sasl_configs import is_listener_setting
 from broker.config.security_configs import AUTHORIZER_SETTINGS, find_unenforced
 from broker.config.ssl_configs import is_ssl_setting
 from storage.config.config_def import BadSetting, parse
@@ -59,7 +60,7 @@ def load_config(
                 parse(setting, text)
             except BadSetting as invalid:
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
-        elif name not in IGNORED and name not in AUTHORIZER_SETTINGS and not is_ssl_setting(name):
+        elif not (name in IGNORED or name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or is_listener_setting(name)):
             _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
     config = BrokerConfig(texts)
     if listen is not None:

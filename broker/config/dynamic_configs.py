@@ -53,7 +53,11 @@ producer.id.expiration.ms
 transaction.partition.verification.enable
 """
 
-PER_BROKER = ignored_configs.DYNAMIC_PER_BROKER.keys() | {"cordoned.log.dirs"}
+PER_BROKER = ignored_configs.DYNAMIC_PER_BROKER.keys() | {
+    "cordoned.log.dirs",
+    "sasl.enabled.mechanisms",
+    "sasl.mechanism.inter.broker.protocol",
+}
 """Settings that cannot be set for all brokers at once."""
 
 DYNAMIC = (

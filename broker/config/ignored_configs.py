@@ -15,7 +15,6 @@ alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
 client.quota.callback.class CLASS
-connection.failed.authentication.delay.ms INT 100
 connections.max.reauth.ms LONG 0
 controlled.shutdown.enable BOOLEAN true
 controller.quorum.append.linger.ms INT 25
@@ -108,7 +107,6 @@ sasl.login.connect.timeout.ms INT
 sasl.login.read.timeout.ms INT
 sasl.login.retry.backoff.max.ms LONG 10000
 sasl.login.retry.backoff.ms LONG 100
-sasl.mechanism.controller.protocol STRING GSSAPI
 sasl.oauthbearer.assertion.algorithm STRING RS256
 sasl.oauthbearer.assertion.claim.aud STRING
 sasl.oauthbearer.assertion.claim.exp.seconds INT 300
@@ -136,7 +134,6 @@ sasl.oauthbearer.scope.claim.name STRING scope
 sasl.oauthbearer.sub.claim.name STRING sub
 sasl.oauthbearer.token.endpoint.url STRING
 sasl.server.callback.handler.class CLASS
-sasl.server.max.receive.size INT 524288
 security.inter.broker.protocol STRING PLAINTEXT
 security.providers STRING
 share.coordinator.append.linger.ms INT -1
@@ -211,7 +208,6 @@ remote.log.reader.threads INT 10
 share.coordinator.cached.buffer.max.bytes INT 1048588
 """
 _DYNAMIC_PER_BROKER = """
-sasl.enabled.mechanisms LIST GSSAPI
 sasl.jaas.config PASSWORD
 sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin LONG 60000
@@ -223,7 +219,6 @@ sasl.login.refresh.buffer.seconds SHORT 300
 sasl.login.refresh.min.period.seconds SHORT 60
 sasl.login.refresh.window.factor DOUBLE 0.8
 sasl.login.refresh.window.jitter DOUBLE 0.05
-sasl.mechanism.inter.broker.protocol STRING GSSAPI
 ssl.cipher.suites LIST ''
 ssl.client.auth STRING none
 ssl.enabled.protocols LIST TLSv1.2,TLSv1.3

@@ -7,7 +7,8 @@ RULES    1. A node never starts less protected than Apache Kafka would with the 
          3. A listener's protocol is found as Kafka finds it: by the map, else by the listener's name.
          4. Client listeners open when the ACLs are loaded, controllers' listeners before: `early.start.listeners` changes
             nothing.
-NOT HERE Enforcement (`broker/security/`), the other invalid combinations (`config_rules.py`).
+NOT HERE Enforcement (`broker/security/`), the settings of SASL listeners (`sasl_configs.py`), the other invalid combinations
+         (`config_rules.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +16,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from broker.config.broker_config import BrokerConfig
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.sasl_configs import ClientCredentials, client_credentials, sasl_listener
 from broker.config.ssl_configs import find_ssl_error, is_ssl_setting
 
 _MAP: Final = "listener.security.protocol.map"
 _PLAINTEXT: Final = "PLAINTEXT"
-_SSL: Final = "SSL"
-_PROTOCOLS: Final = (_PLAINTEXT, _SSL, "SASL_PLAINTEXT", "SASL_SSL")
+SSL: Final = "SSL"
+SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
+_PROTOCOLS: Final = (_PLAINTEXT, SSL, SASL_PLAINTEXT, "SASL_SSL")
+_ENFORCED: Final = (_PLAINTEXT, SSL, SASL_PLAINTEXT)
 _LISTENER_PREFIX: Final = "listener.name."
 _SEE: Final = "(docs/security.md)"
 
@@ -38,7 +42,7 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "principal.builder.class": frozenset(
         {"", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"}
     ),
-    "security.inter.broker.protocol": frozenset({_PLAINTEXT, _SSL}),
+    "security.inter.broker.protocol": frozenset(_ENFORCED),
     "security.providers": frozenset({""}),
 }
 """Settings that restrict clients in Apache Kafka, but not here, with the values that restrict nothing."""
@@ -56,7 +60,74 @@ _PER_LISTENER: Final[Mapping[str, frozenset[str]]] = {
 
 def find_unenforced(config: BrokerConfig) -> str | None:
     """The first setting that must be refused, as a sentence; None if all are enforced."""
-    return _listener_error(config) or find_unenforced_value(config.given) or _authorizer_error(config)
+    return (
+        _listener_error(config)
+        or _sasl_error(config)
+        or find_unenforced_value(config.given)
+        or _authorizer_error(config)
+    )
+
+
+def security_protocol(config: BrokerConfig, listener: str) -> str:
+    """The security protocol of a listener, by the map, else by its name."""
+    protocols = {}
+    for entry in config.given.get(_MAP, "").split(","):
+        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
+        protocols[name] = protocol
+    return protocols.get(listener.upper(), listener.upper())
+
+
+def _sasl_error(config: BrokerConfig) -> str | None:
+    """The first error of the SASL listeners' settings."""
+    if config.is_inter_broker_ambiguous:
+        return "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
+    try:
+        for endpoint in (*config.listeners, *config.controller_listeners):
+            if security_protocol(config, endpoint.name) == SASL_PLAINTEXT:
+                sasl_listener(config, endpoint.name)
+        if config.listeners:
+            inter_broker_credentials(config)
+        controller_credentials(config)
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def inter_broker_credentials(config: BrokerConfig) -> ClientCredentials | None:
+    """How this broker authenticates to other brokers; None: it does not, since it has none or their listener has no SASL.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+    setting = "sasl.mechanism.inter.broker.protocol"
+    controllers = config.texts("controller.quorum.voters") + config.texts("controller.quorum.bootstrap.servers")
+    is_alone = config.roles == {"broker", "controller"} and len(controllers) <= 1
+    if is_alone and setting not in config.given:
+        return None
+    return _credentials(config, config.inter_broker_listener, setting)
+
+
+def controller_credentials(config: BrokerConfig) -> ClientCredentials | None:
+    """How this node authenticates to controllers; None: it does not.
+
+    Raises:
+        ConfigError: a setting is invalid.
+    """
+    for name in config.controller_listener_names:
+        return _credentials(config, name, "sasl.mechanism.controller.protocol")
+    return None
+
+
+def _credentials(config: BrokerConfig, listener: str, setting: str) -> ClientCredentials | None:
+    if security_protocol(config, listener) != SASL_PLAINTEXT:
+        return None
+    credentials = client_credentials(config, listener, setting)
+    endpoints = (*config.listeners, *config.controller_listeners)
+    if any(endpoint.name == listener for endpoint in endpoints) and (
+        credentials.mechanism not in sasl_listener(config, listener).mechanisms
+    ):
+        raise ConfigError(f"{setting} must be included in sasl.enabled.mechanisms of the listener {listener}")
+    return credentials
 
 
 def _authorizer_error(config: BrokerConfig) -> str | None:
@@ -95,7 +166,7 @@ def _harmless_values(name: str) -> frozenset[str] | None:
 
 def uses_tls(config: BrokerConfig, listener: str) -> bool:
     """Whether the connections of a listener are encrypted."""
-    return _protocol(config, listener) == _SSL
+    return security_protocol(config, listener) == SSL
 
 
 def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str | None:
@@ -104,15 +175,6 @@ def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str |
         return None
     found = next(filter(is_ssl_setting, sorted(names)), None)
     return None if found is None else f"{found} cannot be changed at run time: change the file and restart {_SEE}"
-
-
-def _protocol(config: BrokerConfig, listener: str) -> str:
-    """The security protocol of a listener (rule 3); its name if the map does not have it."""
-    protocols: dict[str, str] = {}
-    for entry in config.given.get(_MAP, "").split(","):
-        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
-        protocols[name] = protocol
-    return protocols.get(listener.upper(), listener.upper())
 
 
 def _listener_error(config: BrokerConfig) -> str | None:
@@ -125,25 +187,23 @@ def _listener_error(config: BrokerConfig) -> str | None:
 
 def _inter_broker_error(config: BrokerConfig) -> str | None:
     name = "security.inter.broker.protocol"
-    if name not in config.given or "broker" not in config.roles:
+    if name not in config.given or "broker" not in config.roles or config.is_inter_broker_ambiguous:
         return None
-    if config.given.get("inter.broker.listener.name"):
-        return f"Only one of inter.broker.listener.name and {name} should be set."
     protocol = config.given[name].strip()
-    if protocol == _SSL and not uses_tls(config, config.inter_broker_listener):
-        return f"{name}={_SSL}, but listener {config.inter_broker_listener} is mapped to another protocol by {_MAP}"
+    if protocol in _ENFORCED and security_protocol(config, config.inter_broker_listener) != protocol:
+        return f"{name}={protocol}, but listener {config.inter_broker_listener} is mapped to another protocol by {_MAP}"
     return None
 
 
 def _protocol_error(config: BrokerConfig, name: str) -> str | None:
-    protocol = _protocol(config, name)
-    if protocol == _PLAINTEXT:
-        return None
-    if protocol == _SSL:
+    protocol = security_protocol(config, name)
+    if protocol == SSL:
         served = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
         return find_ssl_error(config.given, name, is_served=name in served)
+    if protocol in _ENFORCED:
+        return None
     if protocol in _PROTOCOLS:
-        return f"listener {name} has the protocol {protocol}, but this broker has only {_PLAINTEXT} and {_SSL}: {_advice(name)}"
+        return f"listener {name} has the protocol {protocol}, but this broker has only {', '.join(_ENFORCED)}: {_advice(name)}"
     if _MAP in config.given:
         return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
     return None

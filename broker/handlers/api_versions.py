@@ -25,7 +25,7 @@ from protocol.messages.metadata import (
 from replication.controller.controller_client import Controller
 from replication.metadata.feature_levels import features_for
 
-_NEWEST = 4
+NEWEST_API_VERSIONS = 4
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 
 
@@ -46,14 +46,14 @@ class ApiVersionsHandler:
 
     def table_of(self, routes: list[Route]) -> Router:
         """Create the table of these routes and of this handler, which then advertises it."""
-        self._router = Router([Route(ApiKey.API_VERSIONS, 0, _NEWEST, self.handle), *routes])
+        self._router = Router([Route(ApiKey.API_VERSIONS, 0, NEWEST_API_VERSIONS, self.handle), *routes])
         return self._router
 
     def handle(self, context: RequestContext, request: ApiVersionsRequest) -> ApiVersionsResponse:
         """Handle ApiVersions."""
         assert self._router is not None
         version = context.api_version
-        if version > _NEWEST:
+        if version > NEWEST_API_VERSIONS:
             route = self._router.table[ApiKey.API_VERSIONS]
             row = ApiVersion(api_key=route.api_key, min_version=route.min_version, max_version=route.max_version)
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[row])

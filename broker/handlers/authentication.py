@@ -1,7 +1,7 @@
-"""SaslHandshake and SaslAuthenticate on listeners without SASL.
+"""SaslHandshake and SaslAuthenticate on listeners without SASL, and after authentication.
 
-RULES    1. Error codes and messages are those of Apache Kafka 4.3 on a listener without SASL.
-NOT HERE SASL itself: no listener supports it yet (`broker/security`).
+RULES    1. Error codes and messages are those of Apache Kafka 4.3.
+NOT HERE Authentication (`sasl_dispatcher.py`).
 """
 
 from __future__ import annotations

@@ -97,6 +97,10 @@ class Dispatcher:
             answer = answer.value
         return None if answer is None else self._encode(entry, context, answer)
 
+    def handler(self, api_key: int) -> Handler:
+        """The handler of an API."""
+        return self._router.table[api_key].handler
+
     def can_pipeline(self, frame: bytearray) -> bool:
         """Whether requests of the frame's API may start before the responses to earlier ones are complete."""
         route = self._router.table.get(int.from_bytes(frame[:_API_KEY_BYTES], "big"))

@@ -235,6 +235,8 @@ class Connection:
             try:
                 parts = response.result()
             except (MalformedRequest, CloseConnection) as error:
+                if isinstance(error, CloseConnection) and error.last_response is not None:
+                    self._send(error.last_response)
                 self._close_with_reason(str(error))
             else:
                 if parts is not None:

@@ -18,10 +18,13 @@ UNKNOWN_SOFTWARE = "unknown"
 
 
 class CloseConnection(Exception):
-    """The error of a handler that closes the connection without a response; the message is logged.
+    """The error of a handler that closes the connection; the message is logged.
 
     Apache Kafka does the same where the protocol has no room for an error: a failed Produce with acks=0.
     """
+
+    last_response: list[Part] | None = None
+    """Is sent before; None: no response."""
 
 
 class ConnectionInfo:

@@ -39,6 +39,10 @@ the queue full retries only after a second.
 _OUT_OF_DESCRIPTORS = (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM)
 
 
+Authentication = Callable[[FrameReader], Dispatcher]
+"""Creates the dispatcher of a connection, which authenticates the client before it serves requests."""
+
+
 class Listener:
     """One listening socket and its connections."""
 
@@ -51,10 +55,13 @@ class Listener:
         dispatcher: Dispatcher,
         settings: SocketSettings,
         tls: ListenerTls | None = None,
+        authentication: Authentication | None = None,
     ) -> None:
+        """With `authentication`, clients are not served before they are authenticated."""
         self._loop = loop
         self.name = name
         self._dispatcher = dispatcher
+        self._authentication = authentication
         self.settings = settings
         """The limits can change at run time."""
         self._scratch = bytearray(SCRATCH_BYTES)
@@ -163,12 +170,13 @@ class Listener:
             self._tls.start(accepted, info, self._on_handshaken, self._on_closed)
 
     def _open_connection(self, transport: PlaintextTransportLayer, info: ConnectionInfo) -> Connection:
+        reader = FrameReader(self.settings.request_max_bytes, self._scratch)
         connection = Connection(
             self._loop,
             transport,
             info,
-            self._dispatcher,
-            FrameReader(self.settings.request_max_bytes, self._scratch),
+            self._dispatcher if self._authentication is None else self._authentication(reader),
+            reader,
             self._on_connection_closed,
             self.prefetcher,
         )

@@ -5,7 +5,8 @@ RULES    1. Every request gets exactly one result: the response, or None if the 
          2. The first request on a connection is ApiVersions: requests use the newest version that both nodes support.
          3. After a failure the next connection attempt waits for a short backoff.
          4. A host name that does not resolve is logged once, until the node is reached.
-         5. A closed peer opens no connection, so that none is pending when the event loop is closed.
+         5. With SASL, this node authenticates before the first request; a failure closes the connection.
+         6. A closed peer opens no connection, so that none is pending when the event loop is closed.
 NOT HERE Which node gets which request, and retries (`controller_channel.py`, `replication/`).
 """
 
@@ -13,18 +14,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from broker.config.sasl_configs import ClientCredentials
+from broker.security.sasl.client import InvalidServer, SaslClient, sasl_client
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.framing import SCRATCH_BYTES, FrameReader, frame_request
 from protocol.messages.headers import ResponseHeader
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
+from protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.timer_queue import Timer, TimerQueue
@@ -36,6 +46,9 @@ MAX_PREALLOCATED_BYTES: Final = 16 * 1024 * 1024
 """Responses up to this size are received into one buffer; covers replica.fetch.response.max.bytes."""
 _BACKOFF_MS: Final = 50
 _API_VERSIONS_VERSION: Final = 3
+_AUTHENTICATE_VERSION: Final = 2
+_LOGIN_TIMEOUT_MS: Final = 10_000
+_NONCE_BYTES: Final = 24
 
 Response = Completion[Message | None]
 """The response to a request, or None (rule 1)."""
@@ -59,6 +72,21 @@ class _InFlight(NamedTuple):
     deadline: Timer
 
 
+class PeerLogin(NamedTuple):
+    """How this node authenticates to others."""
+
+    mechanism: str
+    new_client: Callable[[], SaslClient]
+    """Creates the client of one authentication."""
+
+
+def peer_login(credentials: ClientCredentials | None) -> PeerLogin | None:
+    """How this node authenticates with these credentials; None without."""
+    if credentials is None:
+        return None
+    return PeerLogin(credentials.mechanism, lambda: sasl_client(credentials, secrets.token_urlsafe(_NONCE_BYTES)))
+
+
 class ClientContext(NamedTuple):
     """The event loop, clock and limits of the connections that a part of this node opens."""
 
@@ -70,6 +98,8 @@ class ClientContext(NamedTuple):
     """The longest time until a response arrives."""
     tls: ssl.SSLContext | None = None
     """Encrypts the connections; None: they are plaintext."""
+    login: PeerLogin | None = None
+    """How this node authenticates; None: the other nodes' listener has no SASL."""
 
 
 class PeerConnections:
@@ -113,12 +143,13 @@ class Peer:
         self._waiting: list[tuple[Message, Response, int]] = []
         self._is_closed = False
         self._is_unresolved = False
+        self._is_login_refused = False
 
     def send_request(self, request: Message, timeout_ms: int | None = None) -> Response:
         """Sends a request; the response arrives later (rule 1)."""
         response: Response = Completion()
         timeout_ms = self._caller.timeout_ms if timeout_ms is None else timeout_ms
-        if self._session is not None and self._session.versions is not None:
+        if self._session is not None and self._session.is_ready:
             self._session.send(request, response, timeout_ms)
             return response
         self._waiting.append((request, response, timeout_ms))
@@ -168,11 +199,18 @@ class Peer:
 
     # ------------------------------------------------------------ from the session
     def on_ready(self) -> None:
-        """The API versions are known: sends the queued requests."""
+        """The versions are known, and this node is authenticated: sends the queued requests."""
+        self._is_login_refused = False
         assert self._session is not None, "there is a session"
         waiting, self._waiting = self._waiting, []
         for request, response, timeout_ms in waiting:
             self._session.send(request, response, timeout_ms)
+
+    def on_login_failed(self, reason: str) -> None:
+        """Authentication failed; logged once until it succeeds."""
+        if not self._is_login_refused:
+            self._is_login_refused = True
+            _log.warning("cannot authenticate to the node at %s: %s", self._address(), reason)
 
     def on_closed(self, reason: str) -> None:
         """The connection is closed."""
@@ -200,6 +238,8 @@ class _Session(asyncio.BufferedProtocol):
         self._reason = "the peer closed it"
         self.versions: dict[int, tuple[int, int]] | None = None
         """The API versions that the peer supports, by API key."""
+        self.is_ready = False
+        """Whether requests can be sent: the versions are known, and this node is authenticated."""
 
     # ------------------------------------------------------------ asking
     def request_api_versions(self) -> None:
@@ -217,7 +257,54 @@ class _Session(asyncio.BufferedProtocol):
             self.close(f"ApiVersions failed with {ErrorCode(response.error_code).name}")
             return
         self.versions = {row.api_key: (row.min_version, row.max_version) for row in response.api_keys}
+        if self._caller.login is None:
+            self._on_authenticated()
+        else:
+            self._log_in(self._caller.login)
+
+    # ------------------------------------------------------------ authentication (rule 5)
+    def _log_in(self, login: PeerLogin) -> None:
+        accepted: Response = Completion()
+        self._send(SaslHandshakeRequest(mechanism=login.mechanism), 1, accepted, _LOGIN_TIMEOUT_MS)
+        accepted.then(lambda response: self._on_handshake(login, response.value))
+
+    def _on_handshake(self, login: PeerLogin, response: Message | None) -> None:
+        if not isinstance(response, SaslHandshakeResponse):
+            return  # the connection is closed
+        if response.error_code != ErrorCode.NONE:
+            self._fail_login(f"it does not enable {login.mechanism}")
+            return
+        client = login.new_client()
+        self._send_token(client, client.first())
+
+    def _send_token(self, client: SaslClient, token: bytes) -> None:
+        answered: Response = Completion()
+        self._send(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION, answered, _LOGIN_TIMEOUT_MS)
+        answered.then(lambda response: self._on_token(client, response.value))
+
+    def _on_token(self, client: SaslClient, response: Message | None) -> None:
+        if not isinstance(response, SaslAuthenticateResponse):
+            return  # the connection is closed
+        if response.error_code != ErrorCode.NONE:
+            self._fail_login(response.error_message or ErrorCode(response.error_code).name)
+            return
+        try:
+            token = client.answer(bytes(response.auth_bytes))
+        except InvalidServer as error:
+            self._fail_login(str(error))
+            return
+        if token is None:
+            self._on_authenticated()
+        else:
+            self._send_token(client, token)
+
+    def _on_authenticated(self) -> None:
+        self.is_ready = True
         self._peer.on_ready()
+
+    def _fail_login(self, reason: str) -> None:
+        self._peer.on_login_failed(reason)
+        self.close(f"authentication failed: {reason}")
 
     def send(self, request: Message, response: Response, timeout_ms: int) -> None:
         """Sends a request in the newest version that both nodes support."""

@@ -143,11 +143,11 @@ class Sender:
             sent = self._transport.send_all(buffers, more=more)
         if sent == size:
             return size
-        first, done = 0, sent or 0
-        while done >= len(buffers[first]):
-            done -= len(buffers[first])
+        skip, first = sent or 0, 0
+        while skip >= len(buffers[first]) and first + 1 < len(buffers):
+            skip -= len(buffers[first])
             first += 1
-        buffers[first] = memoryview(buffers[first])[done:]
+        buffers[first] = memoryview(buffers[first])[skip:]
         self._parts.extendleft(reversed(buffers[first:]))
         return sent
 

@@ -17,7 +17,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.network.tls_transport import TlsTransportLayer, reason
-from broker.security.ssl_principal import NoMatchingRule
+from broker.security.ssl_principal import NoPrincipal
 
 _log = logging.getLogger("barnabas.network")
 
@@ -59,7 +59,7 @@ class TlsHandshake:
         on_complete: Callable[[TlsHandshake], None],
         on_closed: Callable[[TlsHandshake], None],
     ) -> None:
-        """`on_complete` takes over the transport; else `on_closed` is called. It may raise `NoMatchingRule`."""
+        """`on_complete` takes over the transport; else `on_closed` is called. It may raise `NoPrincipal`."""
         self._loop = loop
         self._turns = turns
         self.transport = transport
@@ -94,7 +94,7 @@ class TlsHandshake:
             text = reason(error)
             hint = " (does the client use TLS?)" if text in _PLAINTEXT_REASONS else ""
             self._fail(text + hint)
-        except NoMatchingRule as error:
+        except NoPrincipal as error:
             self._fail(str(error))
         except OSError as error:
             _log.debug("closing %s:%d during the TLS handshake: %s", *self._peer, error)

@@ -171,6 +171,7 @@ class TlsTransportLayer(PlaintextTransportLayer):
                 if not self._flush():
                     break
                 flushed = done
+        # Held bytes are reported as sent. If the next part is empty and the socket full, None makes the caller repeat it.
         is_held = more and done == size and self._outgoing.pending < _HELD_BYTES
         if is_held or self._flush():
             return done

@@ -13,11 +13,12 @@ from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
-from broker.network.peer import ClientContext
+from broker.config.security_configs import controller_credentials
+from broker.network.peer import ClientContext, peer_login
 from broker.peers.controller_channel import ControllerChannel
 from broker.peers.controller_peers import ControllerPeers
 from broker.peers.controller_registration import ControllerRegistration
-from broker.peers.endpoints import security_protocol
+from broker.peers.endpoints import protocol_id
 from broker.peers.quorum_config import QuorumConfig
 from broker.process.timer import SystemClock
 from broker.security.tls_context import client_tls
@@ -65,7 +66,7 @@ class KraftRuntime:
         self._quorum_config = quorum_config
         self.incarnation_id = new_uuid(secrets.token_bytes)
         """Of this process."""
-        protocol = security_protocol(config, controller.listener)
+        protocol = protocol_id(config, controller.listener)
         endpoint = Endpoint(controller.listener, controller.host, controller.port, protocol)
         controller_info = LocalController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
         raft_peers, channel_peers = (self._controller_peers(controller.listener) for _ in range(2))
@@ -120,8 +121,9 @@ class KraftRuntime:
     def _controller_peers(self, listener: str) -> ControllerPeers:
         loop, _, _, timers, clock = self._dependencies
         timeout_ms = self._config.number("controller.quorum.request.timeout.ms")
-        tls = client_tls(self._config, listener)
-        caller = ClientContext(loop, f"barnabas-{self._config.node_id}", timers, clock.mono_ms, timeout_ms, tls)
+        tls, login = client_tls(self._config, listener), peer_login(controller_credentials(self._config))
+        name = f"barnabas-{self._config.node_id}"
+        caller = ClientContext(loop, name, timers, clock.mono_ms, timeout_ms, tls, login)
         return ControllerPeers(caller, self._quorum_config.bootstrap, listener)
 
     def _decision_context(self, image: MetadataImage) -> DecisionContext:

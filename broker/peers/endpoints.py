@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, Endpoint
-from broker.config.security_configs import uses_tls
+from broker.config.security_configs import SASL_PLAINTEXT, SSL, security_protocol
 from broker.network.exchange import ConnectionInfo
 from broker.network.listener import Listener
 from broker.network.peer import HostAndPort
@@ -22,7 +22,8 @@ from replication.metadata.image import BrokerImage, MetadataImage
 from replication.metadata.image import Endpoint as RegisteredEndpoint
 from replication.raft.voters import ListenerAddress
 
-_PLAINTEXT, _SSL = 0, 1
+_PLAINTEXT: Final = 0
+_PROTOCOL_IDS: Final = {SSL: 1, SASL_PLAINTEXT: 2}
 """Kafka's ids of security protocols."""
 _CONTROLLER_PORT: Final = 9093
 
@@ -71,14 +72,14 @@ def inter_broker_address(image: MetadataImage, broker_id: int, listener: str) ->
     return None if endpoint is None else HostAndPort(endpoint.host, endpoint.port)
 
 
-def security_protocol(config: BrokerConfig, listener: str) -> int:
+def protocol_id(config: BrokerConfig, listener: str) -> int:
     """The id of a listener's security protocol, as nodes register it."""
-    return _SSL if uses_tls(config, listener) else _PLAINTEXT
+    return _PROTOCOL_IDS.get(security_protocol(config, listener), _PLAINTEXT)
 
 
 def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> RegisteredEndpoint:
     """The endpoint to register for a listener, bound or as configured (rule 3)."""
-    protocol = security_protocol(config, listener.name)
+    protocol = protocol_id(config, listener.name)
     advertised = config.advertised_listeners.get(listener.name)
     if advertised is not None:
         port = advertised.port or listener.port

@@ -30,8 +30,8 @@ _RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _RULE_PARSER: Final = re.compile(_RULE)
 
 
-class NoMatchingRule(Exception):
-    """No rule applies to a name."""
+class NoPrincipal(Exception):
+    """A certificate has no readable subject, or no rule applies to it."""
 
 
 class _Rule(NamedTuple):
@@ -57,7 +57,7 @@ class PrincipalMapper:
         """The name of a principal.
 
         Raises:
-            NoMatchingRule: no rule applies.
+            NoPrincipal: no rule applies.
         """
         for pattern, replacement, case in self._rules:
             if pattern is None:
@@ -65,7 +65,7 @@ class PrincipalMapper:
             if pattern.fullmatch(distinguished_name):
                 name = pattern.sub(partial(_expanded, replacement), distinguished_name)
                 return name.lower() if case == "L" else name.upper() if case == "U" else name
-        raise NoMatchingRule(f"no rule of ssl.principal.mapping.rules applies to {distinguished_name}")
+        raise NoPrincipal(f"no rule of ssl.principal.mapping.rules applies to {distinguished_name}")
 
 
 def _parsed(rule: str) -> Iterator[_Rule]:
@@ -101,7 +101,7 @@ def distinguished_name(certificate: bytes) -> str:
     """The subject of a certificate in DER.
 
     Raises:
-        ValueError: it is no certificate.
+        NoPrincipal: it cannot be read.
     """
     try:
         (outer,) = _elements(certificate)
@@ -110,7 +110,7 @@ def distinguished_name(certificate: bytes) -> str:
         subject = fields[4]  # serial number, signature algorithm, issuer, validity, subject
         names = [_relative_name(element) for element in _elements(subject.content)]
     except (IndexError, ValueError) as error:
-        raise ValueError(f"a certificate cannot be read: {error}") from None
+        raise NoPrincipal(f"a certificate cannot be read: {error}") from None
     return ",".join(reversed(names))
 
 
@@ -138,10 +138,11 @@ def _elements(data: bytes) -> Iterator[_Element]:
 
 
 def _relative_name(element: _Element) -> str:
-    return "+".join(_attribute(*_elements(attribute.content)) for attribute in _elements(element.content))
+    return "+".join(map(_attribute, _elements(element.content)))
 
 
-def _attribute(kind: _Element, value: _Element) -> str:
+def _attribute(attribute: _Element) -> str:
+    kind, value = _elements(attribute.content)
     oid = _oid(kind.content)
     keyword = _KEYWORDS.get(oid)
     if keyword is None or value.tag not in _STRING_TAGS:

@@ -76,7 +76,7 @@ class ListenerTls:
         """The principal of a client with this verified certificate in DER.
 
         Raises:
-            NoMatchingRule: the mapping rules have no name for it.
+            NoPrincipal: it cannot be read, or the mapping rules have no name for it.
         """
         return ANONYMOUS if certificate is None else f"User:{self._mapper.name(distinguished_name(certificate))}"
 

@@ -94,7 +94,11 @@ def test_an_unusable_directory_is_one_sentence_and_unchanged(
         ("data", ["--set", "nonsense"], "name=value"),
         ("data", ["--config", "nowhere.properties"], "nowhere.properties"),
         ("data", ["--listen", "nonsense"], "NAME://host:port"),
-        ("data", ["--set", "listener.security.protocol.map=PLAINTEXT:SSL"], "listener PLAINTEXT has the protocol SSL"),
+        (
+            "data",
+            ["--set", "listener.security.protocol.map=PLAINTEXT:SSL"],
+            "listener PLAINTEXT: TLS needs ssl.keystore.location",
+        ),
         (
             "data",
             ["--set", "security.providers=x"],

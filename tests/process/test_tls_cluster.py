@@ -8,7 +8,8 @@ import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from barnabas import Broker, BrokerError, Cluster
+from barnabas import Broker, Cluster
+from barnabas.embedded import BrokerError
 from broker.config.security_configs import STANDARD_AUTHORIZER
 from tests.support.certificates import Certificates
 from tests.support.waiting import until

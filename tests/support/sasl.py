@@ -32,7 +32,7 @@ def jaas(listener: str = "sasl_plaintext", plain: str = PLAIN_JAAS) -> dict[str,
 
 
 def sasl_node(settings: Mapping[str, str] | None = None) -> tuple[dict[str, str], str]:
-    """The settings of a node with a plaintext and a SASL listener, and the address of the latter."""
+    """The settings of a node with a plaintext, a SASL and a controller listener, and the address of the second."""
     plain, address, controller = (f"127.0.0.1:{free_port()}" for _ in range(3))
     listeners = f"PLAINTEXT://{plain},SASL_PLAINTEXT://{address},CONTROLLER://{controller}"
     return {
@@ -45,6 +45,11 @@ def sasl_node(settings: Mapping[str, str] | None = None) -> tuple[dict[str, str]
         **jaas(),
         **(settings or {}),
     }, address
+
+
+def listener_address(settings: Mapping[str, str], name: str) -> str:
+    """The address of a listener."""
+    return dict(text.split("://") for text in settings["listeners"].split(","))[name]
 
 
 def add_scram_user(bootstrap: str, user: str = SCRAM_USER, password: str = SCRAM_PASSWORD) -> None:

@@ -25,6 +25,8 @@ from typing import Final, NamedTuple
 from broker.security.sasl.mechanism import InvalidCredentials
 
 MIN_ITERATIONS: Final = 4096
+HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+"""The hash functions of the mechanisms."""
 _NAME: Final = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _EXTENSIONS: Final = rb"(?:,[A-Za-z]+=[\x01-\x2b\x2d-\x7f]+)*"
 _NONCE: Final = rb"[\x21-\x2b\x2d-\x7e]+"

@@ -18,14 +18,17 @@ LOOPBACK = {"listeners": CLIENTS}
 INTER = "security.inter.broker.protocol"
 
 
+PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
+
+
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
         ({"listeners": "SSL://:9093"}, "listener SSL: TLS needs ssl.keystore.location or ssl.keystore.certificate.chain"),
         ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl has the protocol SASL_SSL"),
         (
-            {"listeners": f"{CLIENTS},External://:9093", MAP: "PLAINTEXT:PLAINTEXT, external : sasl_plaintext"},
-            f"External has the protocol SASL_PLAINTEXT, but this broker has only PLAINTEXT and SSL: map it with {MAP}=",
+            {"listeners": f"{CLIENTS},External://:9093", MAP: "PLAINTEXT:PLAINTEXT, external : sasl_ssl"},
+            f"External has the protocol SASL_SSL, but this broker has only PLAINTEXT, SSL, SASL_PLAINTEXT: map it with {MAP}=",
         ),
         (
             {"listeners": f"{CLIENTS},CONTROLLER://:9093", MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"},
@@ -40,7 +43,7 @@ INTER = "security.inter.broker.protocol"
         ),
         ({"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OTU:SSL"}, "No security protocol defined for"),
         ({"listeners": CLIENTS, MAP: "PLAINTEXT:TLS"}, "'PLAINTEXT:TLS' is not of the form LISTENER:PROTOCOL"),
-        ({"security.inter.broker.protocol": "SASL_SSL"}, "security.inter.broker.protocol is not enforced by this broker: "),
+        ({INTER: "SASL_SSL"}, "inter.broker.listener.name must be a listener name defined in advertised.listeners"),
         ({INTER: "SSL", "inter.broker.listener.name": "PLAINTEXT"}, "Only one of inter.broker.listener.name and security."),
         ({INTER: "SSL", "listeners": "SSL://:9093", MAP: "SSL:PLAINTEXT"}, "is mapped to another protocol"),
         ({INTER: "SSL"}, "inter.broker.listener.name must be a listener name defined in advertised.listeners"),
@@ -72,7 +75,6 @@ def test_a_refusal_shows_no_secret() -> None:
 
 
 TLS = {"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OUT:SSL"}
-PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
 
 
 @pytest.mark.parametrize(

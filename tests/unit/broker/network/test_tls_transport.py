@@ -149,14 +149,26 @@ def test_bytes_before_a_region_wait_for_it(pair: Pair) -> None:
     assert pair.client_read(100) + pair.client_read(100) == b"headerbody"
 
 
+def test_bytes_that_wait_for_an_empty_part_are_not_forgotten(pair: Pair) -> None:
+    really_send = pair.transport._send
+    pair.transport._send = socket_is_full
+    sender = Sender(pair.transport)
+    assert not sender.send([b"x"] * 256 + [b""])
+    pair.transport._send = really_send
+    assert sender.resume()
+    assert pair.client_read(1000) == b"x" * 256
+
+
+def socket_is_full(data: bytes) -> int:
+    raise BlockingIOError
+
+
 def test_a_file_that_is_shorter_than_its_region_ends_the_connection(pair: Pair) -> None:
     with tempfile.TemporaryFile() as file:
         file.write(b"short")
         file.flush()
-        sender = Sender(pair.transport)
-        assert not sender.send([FileRegion(file, 0, 10)])
         with pytest.raises(RegionEnded):
-            sender.resume()
+            Sender(pair.transport).send([FileRegion(file, 0, 10)])
 
 
 def test_received_bytes_arrive_in_spaces_of_any_size(pair: Pair) -> None:

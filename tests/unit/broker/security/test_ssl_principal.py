@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from broker.security.ssl_principal import NoMatchingRule, PrincipalMapper, distinguished_name
+from broker.security.ssl_principal import NoPrincipal, PrincipalMapper, distinguished_name
 from tests.support.certificates import Certificates
 
 NAMES = {
@@ -33,7 +33,7 @@ def test_names_are_printed_as_java_does(tmp_path: Path) -> None:
 
 def test_a_broken_certificate_is_an_error() -> None:
     for data in (b"", b"\x30", b"\x30\x05\x02\x01", b"\x30\x82", b"\x30\x02\x30\x00"):
-        with pytest.raises(ValueError, match="a certificate cannot be read"):
+        with pytest.raises(NoPrincipal, match="a certificate cannot be read"):
             distinguished_name(data)
 
 
@@ -57,7 +57,7 @@ NAME = "CN=kafka1,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
 def test_the_first_rule_that_matches_decides(rules: str, name: str, principal: str | None) -> None:
     mapper = PrincipalMapper(rules)
     if principal is None:
-        with pytest.raises(NoMatchingRule, match=r"no rule of ssl\.principal\.mapping\.rules applies to CN=kafka1"):
+        with pytest.raises(NoPrincipal, match=r"no rule of ssl\.principal\.mapping\.rules applies to CN=kafka1"):
             mapper.name(name)
     else:
         assert mapper.name(name) == principal

@@ -1,0 +1,170 @@
+"""The SASL settings of listeners, and what is refused of them.
+
+RULES    1. A setting with the prefix `listener.name.<listener>.` overrides the one without. JAAS texts count only with the
+            prefix of listener and mechanism, as in Apache Kafka.
+         2. Each enabled mechanism needs its JAAS text with the mechanism's login module; a JAAS file is not read.
+         3. A setting that is not obeyed on a SASL listener is refused in a sentence, which contains no secret.
+         4. On connections to other nodes this node is the user of the JAAS text's options `username` and `password`.
+NOT HERE Which listeners have SASL (`security_configs.py`), authentication (`broker/security/sasl/`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final, NamedTuple
+
+from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.jaas import InvalidJaas, LoginModule, parse_jaas
+from storage.config.config_def import BadSetting, Value, parse
+
+_MODULES: Final = "org.apache.kafka.common.security"
+PLAIN: Final = "PLAIN"
+LOGIN_MODULES: Final[Mapping[str, str]] = {
+    PLAIN: f"{_MODULES}.plain.PlainLoginModule",
+    "SCRAM-SHA-256": f"{_MODULES}.scram.ScramLoginModule",
+    "SCRAM-SHA-512": f"{_MODULES}.scram.ScramLoginModule",
+}
+"""The mechanisms, with their login modules."""
+_ENABLED: Final = "sasl.enabled.mechanisms"
+_MAX_RECEIVE: Final = "sasl.server.max.receive.size"
+_FAILURE_DELAY: Final = "connection.failed.authentication.delay.ms"
+_JAAS: Final = "sasl.jaas.config"
+_USER: Final = "user_"
+_REFUSED: Final[Mapping[str, str]] = {
+    "connections.max.reauth.ms": "0",
+    "sasl.login.callback.handler.class": "",
+    "sasl.login.class": "",
+    "sasl.server.callback.handler.class": "",
+}
+"""Settings that change authentication in Apache Kafka but not here, with the value that changes nothing."""
+
+
+class ClientCredentials(NamedTuple):
+    """How this node authenticates to other nodes on a listener."""
+
+    mechanism: str
+    user: str
+    password: str
+
+    def __repr__(self) -> str:
+        """Without the password."""
+        return f"ClientCredentials({self.mechanism}, {self.user})"
+
+
+class SaslListener(NamedTuple):
+    """The settings of a listener with SASL."""
+
+    mechanisms: tuple[str, ...]
+    """In the order of the setting."""
+    plain_passwords: Mapping[str, str]
+    """Of PLAIN, by user."""
+    max_receive_bytes: int
+    """Of a frame before authentication."""
+    failure_delay_ms: int
+    """Between a failure and its response."""
+
+    def __repr__(self) -> str:
+        """Without secrets."""
+        return f"SaslListener({', '.join(self.mechanisms)})"
+
+
+def is_listener_setting(name: str) -> bool:
+    """Whether a name with the prefix of a listener is a setting of SASL listeners."""
+    _, _, own_name = name.removeprefix("listener.name.").partition(".")
+    _, _, of_mechanism = own_name.partition(".")
+    return name.startswith("listener.name.") and (own_name in (_ENABLED, _MAX_RECEIVE) or of_mechanism == _JAAS)
+
+
+def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
+    """The settings of a listener with SASL.
+
+    Raises:
+        ConfigError: a setting is invalid or not obeyed.
+    """
+    enabled = _value(config, name, _ENABLED)
+    mechanisms = tuple(dict.fromkeys(enabled if isinstance(enabled, list) else ()))
+    if not mechanisms:
+        raise ConfigError(f"listener {name}: {_ENABLED} is empty")
+    for mechanism in mechanisms:
+        _require_known(mechanism, f"listener {name} enables", f"{_prefix(name)}{_ENABLED}")
+    _refuse_unenforced(config, name, mechanisms)
+    modules = {mechanism: _login_module(config, name, mechanism) for mechanism in mechanisms}
+    max_receive, delay_ms = _value(config, name, _MAX_RECEIVE), config.number(_FAILURE_DELAY)
+    assert isinstance(max_receive, int)
+    if delay_ms >= config.number("connections.max.idle.ms") >= 0:
+        raise ConfigError(f"{_FAILURE_DELAY}={delay_ms} should always be less than connections.max.idle.ms")
+    return SaslListener(mechanisms, _plain_passwords(modules), max_receive, delay_ms)
+
+
+def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) -> ClientCredentials:
+    """How this node authenticates on a listener of other nodes; a setting names the mechanism.
+
+    Raises:
+        ConfigError: a setting is invalid or not obeyed.
+    """
+    mechanism = str(config.value(mechanism_setting))
+    _require_known(mechanism, f"{mechanism_setting} names", mechanism_setting)
+    _refuse_unenforced(config, name, (mechanism,))
+    options = _login_module(config, name, mechanism).options
+    user, password = options.get("username"), options.get("password")
+    if not user or not password:
+        raise ConfigError(
+            f"{_prefix(name)}{mechanism.lower()}.{_JAAS} needs username and password, with which this node authenticates to "
+            f"others ({mechanism_setting})"
+        )
+    return ClientCredentials(mechanism, user, password)
+
+
+def _require_known(mechanism: str, who: str, setting: str) -> None:
+    if mechanism not in LOGIN_MODULES:
+        raise ConfigError(
+            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}: set {setting} "
+            "(docs/security.md)"
+        )
+
+
+def _prefix(listener: str) -> str:
+    return f"listener.name.{listener.lower()}."
+
+
+def _value(config: BrokerConfig, listener: str, name: str) -> Value:
+    prefixed = _prefix(listener) + name
+    if prefixed not in config.given:
+        return config.value(name)
+    try:
+        return parse(BROKER_SETTINGS[name]._replace(name=prefixed), config.given[prefixed])
+    except BadSetting as error:
+        raise ConfigError(str(error)) from None
+
+
+def _refuse_unenforced(config: BrokerConfig, listener: str, mechanisms: tuple[str, ...]) -> None:
+    prefixes = ["", _prefix(listener), *(f"{_prefix(listener)}{mechanism.lower()}." for mechanism in mechanisms)]
+    for name, harmless in _REFUSED.items():
+        for prefix in prefixes:
+            if config.given.get(prefix + name, harmless).strip() != harmless:
+                raise ConfigError(
+                    f"{prefix}{name} is not enforced by this broker on the SASL listener {listener}: remove the setting "
+                    "(docs/security.md)"
+                )
+
+
+def _login_module(config: BrokerConfig, listener: str, mechanism: str) -> LoginModule:
+    setting = f"{_prefix(listener)}{mechanism.lower()}.{_JAAS}"
+    if setting not in config.given:
+        raise ConfigError(
+            f"listener {listener} enables {mechanism}: set {setting}, since this broker reads no JAAS file "
+            "(java.security.auth.login.config)"
+        )
+    try:
+        module = parse_jaas(config.given[setting])
+    except InvalidJaas as error:
+        raise ConfigError(f"{setting}: {error}") from None
+    if module.name != LOGIN_MODULES[mechanism]:
+        raise ConfigError(f"{setting}: the login module of {mechanism} must be {LOGIN_MODULES[mechanism]}")
+    return module
+
+
+def _plain_passwords(modules: Mapping[str, LoginModule]) -> dict[str, str]:
+    options = modules[PLAIN].options if PLAIN in modules else {}
+    return {key.removeprefix(_USER): text for key, text in options.items() if key.startswith(_USER)}

@@ -1,0 +1,72 @@
+"""A cluster of one controller and two brokers that authenticate to each other, with ACLs for the nodes' user."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas import Cluster
+from barnabas.embedded import BrokerError
+from broker.config.security_configs import STANDARD_AUTHORIZER
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.metadata import MetadataRequest
+from protocol.messages.produce_fetch import ProduceRequest
+from tests.support.batches import batch
+from tests.support.messages import message
+from tests.support.raw_client import RawClient
+from tests.support.sasl import MODULE, handshake, plain_token, send_token
+from tests.support.timestamps import RECENT_MS
+from tests.support.waiting import until
+
+USERS = 'user_node="node-secret" user_alice="alice-secret";'
+
+
+def settings(password: str = "node-secret") -> dict[str, str]:
+    nodes = f'{MODULE}.plain.PlainLoginModule required username="node" password="{password}" {USERS}'
+    return {
+        "listener.security.protocol.map": "CONTROLLER:SASL_PLAINTEXT,PLAINTEXT:SASL_PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "sasl.mechanism.controller.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": nodes,
+        "listener.name.controller.plain.sasl.jaas.config": nodes,
+        "authorizer.class.name": STANDARD_AUTHORIZER,
+        "super.users": "User:node;User:alice",
+    }
+
+
+def logged_in(address: str) -> RawClient:
+    client = RawClient(address)
+    handshake(client, "PLAIN")
+    assert send_token(client, plain_token("alice", "alice-secret")).error_code == ErrorCode.NONE
+    return client
+
+
+def test_nodes_authenticate_to_each_other() -> None:
+    with Cluster(2, 1, settings=settings()) as cluster:
+        addresses = cluster.bootstrap.split(",")
+        with logged_in(addresses[0]) as client:
+            topics = [{"name": "t", "num_partitions": 1, "replication_factor": 2}]
+            created = client.ask(message(CreateTopicsRequest, topics=topics, timeout_ms=30_000), 7)
+            assert created.topics[0].error_code == ErrorCode.NONE
+
+        def produced(address: str) -> int:
+            partitions = [{"index": 0, "records": bytes(batch(RECENT_MS))}]
+            topic_data = [{"name": "t", "partition_data": partitions}]
+            with logged_in(address) as client:
+                request = message(ProduceRequest, acks=-1, timeout_ms=9000, topic_data=topic_data)
+                return int(client.ask(request, 9).responses[0].partition_responses[0].error_code)
+
+        until(lambda: 0 in {produced(address) for address in addresses}, "the follower replicates")
+        with RawClient(addresses[0]) as client:
+            client.send(MetadataRequest(topics=None), 12)
+            with pytest.raises((EOFError, ConnectionResetError)):
+                client.receive_frame()
+        for node in cluster.nodes.values():
+            assert "-secret" not in node.log()
+
+
+def test_nodes_with_a_wrong_password_form_no_cluster() -> None:
+    cluster = Cluster(1, 1, settings=settings("wrong"), start_timeout_s=3)
+    with pytest.raises(BrokerError), cluster:
+        pass

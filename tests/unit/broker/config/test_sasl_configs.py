@@ -1,0 +1,113 @@
+"""The settings of SASL listeners (broker/config/sasl_configs.py)."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.config.broker_config import ConfigError
+from broker.config.config_loader import load_config
+from broker.config.sasl_configs import sasl_listener
+from broker.config.security_configs import controller_credentials, inter_broker_credentials, security_protocol
+from tests.support.sasl import MECHANISMS, MODULE, SCRAM_JAAS, jaas
+
+PREFIX = "listener.name.sasl_plaintext"
+PLAIN = f"{PREFIX}.plain.sasl.jaas.config"
+MAP = "listener.security.protocol.map"
+NODE_USER = f'{MODULE}.plain.PlainLoginModule required username="n" password="p" user_n="p";'
+NODE = {"listeners": "SASL_PLAINTEXT://:9092", "sasl.enabled.mechanisms": ",".join(MECHANISMS), **jaas()}
+
+
+def test_a_listener_has_its_mechanisms_and_users() -> None:
+    listener = sasl_listener(load_config(None, NODE), "SASL_PLAINTEXT")
+    assert listener == (MECHANISMS, {"alice": "alice-secret", "b=,ob": 'bob"s'}, 524_288, 100)
+    assert "secret" not in repr(listener)
+
+
+def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
+    config = load_config(
+        None,
+        {
+            "listeners": "Out://:9092",
+            MAP: "out:SASL_PLAINTEXT",
+            "sasl.enabled.mechanisms": "GSSAPI",
+            "listener.name.out.sasl.enabled.mechanisms": "SCRAM-SHA-512",
+            "listener.name.out.sasl.server.max.receive.size": "1000",
+            "listener.name.out.scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
+        },
+    )
+    assert security_protocol(config, "Out") == "SASL_PLAINTEXT"
+    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100)
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "enables the SASL mechanism OAUTHBEARER, but this broker has only"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "enables the SASL mechanism GSSAPI"),
+        ({f"{PREFIX}.sasl.enabled.mechanisms": "plain"}, "enables the SASL mechanism plain"),
+        ({"sasl.enabled.mechanisms": ""}, "is empty"),
+        ({PLAIN: "hunter2"}, f"{PLAIN}: Login module control flag not specified"),
+        ({PLAIN: "com.sun.security.auth.module.JndiLoginModule required a=hunter2;"}, "the login module of PLAIN must be"),
+        ({PLAIN: f"{MODULE}.scram.ScramLoginModule required;"}, "the login module of PLAIN must be"),
+        ({f"{PREFIX}.connections.max.reauth.ms": "1000"}, f"{PREFIX}.connections.max.reauth.ms is not enforced"),
+        ({"connections.max.reauth.ms": "1000"}, "connections.max.reauth.ms is not enforced"),
+        ({f"{PREFIX}.plain.connections.max.reauth.ms": "1"}, "plain.connections.max.reauth.ms is not enforced"),
+        ({f"{PREFIX}.plain.sasl.server.callback.handler.class": "x.Y"}, "sasl.server.callback.handler.class is not enforced"),
+        ({f"{PREFIX}.scram-sha-256.sasl.login.class": "x.Y"}, "sasl.login.class is not enforced"),
+        ({f"{PREFIX}.sasl.server.max.receive.size": "x"}, f"configuration {PREFIX}.sasl.server.max.receive.size"),
+        ({"connections.max.idle.ms": "100"}, "should always be less than connections.max.idle.ms"),
+        (
+            {"security.inter.broker.protocol": "SASL_PLAINTEXT", "inter.broker.listener.name": "SASL_PLAINTEXT"},
+            "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set.",
+        ),
+        (
+            {"listeners": f"{NODE['listeners']},C://:9093", "controller.listener.names": "C", MAP: "C:SASL_PLAINTEXT"},
+            "listener C enables PLAIN: set listener.name.c.plain.sasl.jaas.config",
+        ),
+        (
+            {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093"},
+            "sasl.mechanism.inter.broker.protocol names the SASL mechanism GSSAPI",
+        ),
+        ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, f"{PLAIN} needs username and password"),
+        (
+            {"sasl.mechanism.inter.broker.protocol": "PLAIN", PLAIN: NODE_USER, "sasl.enabled.mechanisms": "SCRAM-SHA-256"},
+            "sasl.mechanism.inter.broker.protocol must be included in sasl.enabled.mechanisms",
+        ),
+        ({MAP: "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"}, "sasl.mechanism.controller.protocol names"),
+    ],
+)  # fmt: skip
+def test_what_is_not_obeyed_is_refused(change: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(None, NODE | change)
+    assert words in str(refusal.value)
+    assert "hunter2" not in str(refusal.value)
+
+
+def test_a_mechanism_without_a_jaas_text_is_refused() -> None:
+    without = {name: text for name, text in NODE.items() if name != PLAIN} | {"sasl.jaas.config": SCRAM_JAAS}
+    with pytest.raises(ConfigError, match=r"set listener\.name\.sasl_plaintext\.plain\.sasl\.jaas\.config, since"):
+        load_config(None, without)
+
+
+def test_brokers_may_use_a_plaintext_listener_beside() -> None:
+    roles = {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093"}
+    config = load_config(None, NODE | roles | {"listeners": f"{NODE['listeners']},PLAINTEXT://:9094"})
+    assert config.inter_broker_listener == "PLAINTEXT"
+
+
+def test_nodes_authenticate_as_the_user_of_the_jaas_text() -> None:
+    mechanisms = ("inter.broker", "controller")
+    config = load_config(
+        None,
+        NODE
+        | {MAP: "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT", PLAIN: NODE_USER}
+        | {f"sasl.mechanism.{name}.protocol": "PLAIN" for name in mechanisms}
+        | {"listener.name.controller.plain.sasl.jaas.config": NODE_USER.replace('"p"', '"q"')},
+    )
+    assert inter_broker_credentials(config) == ("PLAIN", "n", "p")
+    assert controller_credentials(config) == ("PLAIN", "n", "q")
+
+
+def test_a_single_node_may_have_only_a_sasl_listener() -> None:
+    config = load_config(None, NODE | {"security.inter.broker.protocol": "SASL_PLAINTEXT"})
+    assert config.inter_broker_listener == "SASL_PLAINTEXT"

@@ -36,6 +36,9 @@ QUICK_START = {
 """The settings without a file: one node, like Kafka's example `server.properties`."""
 
 
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
+
+
 def load_config(
     path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, use_kafka_defaults: bool = False
 ) -> BrokerConfig:
@@ -102,4 +105,10 @@ def _split_property(line: str, path: str, number: int) -> tuple[str, str]:
     if len(parts) < 2:
         raise ConfigError(f"{path}, line {number}: {line!r} is not of the form name=value")
     name, value = parts
-    return name.strip(), value.strip()
+    return name.strip(), re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, value.strip())
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    """Java's escapes in the value of a property."""
+    text = escape[1]
+    return chr(int(text[1:], 16)) if len(text) > 1 else _ESCAPES.get(text, text)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.config.broker_config import ConfigError
@@ -97,6 +99,13 @@ def test_what_a_tls_listener_does_not_enforce_is_refused(settings: dict[str, str
         load_config(None, TLS | settings)
     assert words in str(refusal.value)
     assert "hunter2" not in str(refusal.value)
+
+
+def test_a_file_has_the_escapes_of_java(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.principal.mapping.rules=RULE:^CN=(\\\\w+)$/$1/\nssl.key.password=a\\u00e4\\n\\:b\n")
+    given = load_config(str(file), LOOPBACK).given
+    assert (given["ssl.principal.mapping.rules"], given["ssl.key.password"]) == (r"RULE:^CN=(\w+)$/$1/", "aä\n:b")
 
 
 def test_brokers_may_talk_to_each_other_over_the_tls_listener() -> None:

@@ -93,10 +93,12 @@ def _topic(data: bytes, start: int, version: int) -> tuple[TopicRows, int]:
     else:
         name, at = _string(data, start)
     count, at = _count(data, at)
+    if count < 1:
+        raise _UnusualForm
     end = at + count * ROW_BYTES
     rows = data[at:end]
     has_unusual_row = rows[_METADATA_AT::ROW_BYTES].strip(b"\0\1") or rows[_TAGS_AT::ROW_BYTES].strip(b"\0")
-    if count < 1 or data[end] or has_unusual_row:  # `data[end]`: the tagged fields of the topic
+    if data[end] or has_unusual_row:  # `data[end]`: the tagged fields of the topic
         raise _UnusualForm
     return _new_tuple(TopicRows, (name, topic_id, rows, data[start:at])), end + 1
 

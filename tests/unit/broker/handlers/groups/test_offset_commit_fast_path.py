@@ -12,6 +12,7 @@ from protocol.api import ApiKey
 from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetCommitRequest
+from protocol.offset_commit_codec import decode_request
 from tests.support.group_harness import LocalGroupHarness
 from tests.support.group_requests import commit_request, error_of, fetch_request
 from tests.support.messages import message
@@ -98,3 +99,10 @@ def test_a_rejected_append_stores_nothing(harness: LocalGroupHarness) -> None:
     assert answer_of(harness, commit_request(5)) is None
     assert offset(harness) == -1
     assert error_of(harness.ask(commit_request(5), 9)) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+
+
+def test_a_null_array_of_partitions_is_left_to_the_handler() -> None:
+    """Its count of -1 would end before it starts: in compiled code that is an error."""
+    request = message(OffsetCommitRequest, group_id="g", member_id="m", topics=[{"name": "t", "partitions": []}])
+    data = encode(request, 9).replace(b"\x02t\x01", b"\x02t\x00")
+    assert decode_request(bytearray(data), 0, 9) is None

@@ -82,7 +82,7 @@ def _parsed(rule: str) -> Iterator[_Rule]:
 
 
 def _expanded(replacement: str, match: re.Match[str]) -> str:
-    """Java's Matcher.appendReplacement: `$1` is a group, a backslash escapes; a `$` of no group stands for itself."""
+    """As Java's Matcher.appendReplacement: `$1` inserts a group, a backslash escapes, and a `$` without a group is kept."""
 
     def part(found: re.Match[str]) -> str:
         if found[1] is not None:

@@ -6,8 +6,8 @@ from protocol.messages.common import ErrorMessageResponse, Response
 from protocol.schema import EMPTY, Int8, Int16, Message
 
 
-class DescribeAclsRequest(Message, api_key=29, versions=(1, 3), flexible=2):
-    """Describe the entries that a filter selects; None matches everything."""
+class AclFilter(Message):
+    """Selects entries; None matches everything. Apache Kafka: DeleteAclsFilter."""
 
     resource_type_filter: Int8
     resource_name_filter: str | None
@@ -16,6 +16,10 @@ class DescribeAclsRequest(Message, api_key=29, versions=(1, 3), flexible=2):
     host_filter: str | None
     operation: Int8
     permission_type: Int8
+
+
+class DescribeAclsRequest(AclFilter, api_key=29, versions=(1, 3), flexible=2):
+    """Describe the entries that the filter selects."""
 
 
 class AclDescription(Message):
@@ -69,22 +73,10 @@ class CreateAclsResponse(Response, request=CreateAclsRequest):
     results: list[AclCreationResult]
 
 
-class DeleteAclsFilter(Message):
-    """A filter for entries to delete; None matches everything."""
-
-    resource_type_filter: Int8
-    resource_name_filter: str | None
-    pattern_type_filter: Int8 = 3
-    principal_filter: str | None
-    host_filter: str | None
-    operation: Int8
-    permission_type: Int8
-
-
 class DeleteAclsRequest(Message, api_key=31, versions=(1, 3), flexible=2):
     """Delete the entries that filters select."""
 
-    filters: list[DeleteAclsFilter]
+    filters: list[AclFilter]
 
 
 class DeleteAclsMatchingAcl(Message):

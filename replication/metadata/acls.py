@@ -8,8 +8,9 @@ NOT HERE Who may do what (`broker/security/standard_authorizer.py`), changes (`r
 
 from __future__ import annotations
 
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from protocol.messages.acls import AclFilter
 from protocol.messages.stored_records import AccessControlEntryRecord
 
 WILDCARD = "*"
@@ -74,18 +75,6 @@ class Acl(NamedTuple):
     pattern_type: int
     principal: str
     host: str
-    operation: int
-    permission_type: int
-
-
-class AclFilter(Protocol):
-    """The fields of a filter, which two requests have."""
-
-    resource_type_filter: int
-    resource_name_filter: str | None
-    pattern_type_filter: int
-    principal_filter: str | None
-    host_filter: str | None
     operation: int
     permission_type: int
 

@@ -145,7 +145,7 @@ def test_the_principal_is_the_mapped_subject(node: Node) -> None:
     assert "Principal = User:CN=other is Denied operation = DESCRIBE" in node.broker.log()
 
 
-def test_a_plaintext_client_costs_one_log_line_and_disturbs_nobody(node: Node) -> None:
+def test_a_plaintext_client_costs_one_log_line_and_others_are_served(node: Node) -> None:
     before = node.broker.log().count("the TLS handshake failed")
     host, _, port = node.encrypted.partition(":")
     with socket.create_connection((host, int(port)), timeout=10) as client:
@@ -157,7 +157,7 @@ def test_a_plaintext_client_costs_one_log_line_and_disturbs_nobody(node: Node) -
     assert metadata(node.encrypted, node.ssl()) == 1
 
 
-def test_half_open_handshakes_hold_up_nobody(node: Node) -> None:
+def test_half_open_handshakes_do_not_delay_other_clients(node: Node) -> None:
     host, _, port = node.encrypted.partition(":")
     silent = [socket.create_connection((host, int(port)), timeout=10) for _ in range(100)]
     for client in silent[:50]:

@@ -11,7 +11,6 @@ NOT HERE The states of rights and the record of Apache Kafka's answers (`tests/c
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
@@ -26,6 +25,7 @@ from tests.support.batches import batch
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
+from tests.support.waiting import until
 
 SECRET, OPEN, NOWHERE = "secret", "open", "nowhere"
 TOPICS: Final = (SECRET, OPEN, NOWHERE)
@@ -370,15 +370,18 @@ def fit(found: Message, version: int) -> Message:
     return found
 
 
+def _ask_loaded(client: RawClient, request: Message, version: int) -> Message | None:
+    """The response; None while the coordinator loads."""
+    response = client.ask(request, version)
+    return None if getattr(response, "error_code", 0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else response
+
+
 def answer(bootstrap: str, request: Message, version: int, names: Names, source: str) -> Any:
     """The response to a request of a client at the address `source`, comparable (rule 2)."""
     fitting = fit(request, version)
     with RawClient(bootstrap, source=source, timeout_s=20) as client:
         try:
-            response = client.ask(fitting, version)
-            while getattr(response, "error_code", 0) == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:  # no producer ids yet
-                time.sleep(0.02)
-                response = client.ask(fitting, version)
+            response = until(lambda: _ask_loaded(client, fitting, version), "the coordinator has producer ids")
         except (EOFError, ConnectionResetError):
             return "closed"
     return _comparable(response, version, names)

@@ -10,7 +10,7 @@ NOT HERE The decisions (`replication/controller/configs/acls.py`), what entries 
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Final
 
 from broker.handlers.authorization import NOT_AUTHORIZED, ForwardingHandlers
 from broker.handlers.router import CloseConnection, RequestContext, Route
@@ -83,7 +83,7 @@ class AclHandlers(ForwardingHandlers):
         return self._submit_for(context, request)
 
 
-def _filter_numbers(wanted: Any) -> tuple[int, int, int, int]:
+def _filter_numbers(wanted: acls.AclFilter) -> tuple[int, int, int, int]:
     return wanted.resource_type_filter, wanted.pattern_type_filter, wanted.operation, wanted.permission_type
 
 

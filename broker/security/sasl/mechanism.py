@@ -8,7 +8,7 @@ from typing import Protocol
 class InvalidCredentials(Exception):
     """The client is not authenticated; the message, which Apache Kafka sends too, is for the client.
 
-    An empty message stands for the general one of the mechanism, which does not tell what was wrong.
+    If the message is empty, the authenticator sends its general one, which does not say what was wrong.
     """
 
 

@@ -16,6 +16,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.acls import (
     AclCreation,
     AclCreationResult,
+    AclFilter,
     CreateAclsRequest,
     CreateAclsResponse,
     DeleteAclsFilterResult,
@@ -28,7 +29,6 @@ from replication.controller.decision_context import DecisionContext
 from replication.metadata.acls import (
     CLUSTER_NAME,
     Acl,
-    AclFilter,
     OperationCode,
     PatternCode,
     PermissionCode,

@@ -149,7 +149,7 @@ def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
         {"authorizer.class.name": "", "security.inter.broker.protocol": "PLAINTEXT", "client.quota.callback.class": ""},
     ],
 )
-def test_what_restricts_nobody_in_kafka_is_accepted(settings: dict[str, str]) -> None:
+def test_settings_that_restrict_no_client_in_kafka_are_accepted(settings: dict[str, str]) -> None:
     load_config(None, LOOPBACK | settings)
 
 

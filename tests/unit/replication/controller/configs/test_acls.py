@@ -26,8 +26,8 @@ def creation(name: str = "t", kind: int = 2, principal: str = "User:a", operatio
     )  # fmt: skip
 
 
-def wanted(name: str | None = None, pattern: int = ANY, operation: int = ANY) -> acls.DeleteAclsFilter:
-    return acls.DeleteAclsFilter(
+def wanted(name: str | None = None, pattern: int = ANY, operation: int = ANY) -> acls.AclFilter:
+    return acls.AclFilter(
         resource_type_filter=ANY, resource_name_filter=name, pattern_type_filter=pattern, principal_filter=None,
         host_filter=None, operation=operation, permission_type=ANY,
     )  # fmt: skip
@@ -38,7 +38,7 @@ def create(harness: ControllerHarness, *creations: acls.AclCreation) -> list[tup
     return [(one.error_code, one.error_message) for one in response.results]
 
 
-def delete(harness: ControllerHarness, *filters: acls.DeleteAclsFilter) -> list[tuple[int, set[str]]]:
+def delete(harness: ControllerHarness, *filters: acls.AclFilter) -> list[tuple[int, set[str]]]:
     response = harness.ask(acls.DeleteAclsRequest(filters=list(filters)))
     return [(one.error_code, {acl.resource_name for acl in one.matching_acls}) for one in response.filter_results]
 

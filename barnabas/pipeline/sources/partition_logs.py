@@ -8,7 +8,8 @@ RULES    1. A partition's directory is `<topic>-<number>`. Directories with a su
             with its last complete batch.
          4. A transaction is aborted if its marker, below the high watermark, says so. Older segments have an index of aborted
             transactions. The segment of the high watermark is scanned, starting with the transactions that were open at its
-            base offset. Transactions without a marker are open; the smallest first offset is the last stable offset.
+            base offset. Transactions without a marker are open; the smallest first offset is the last stable offset, as in a
+            broker not below the log start: DeleteRecords may remove the first records of an open transaction.
          5. A segment that the broker deletes meanwhile is skipped: its records are below the log start.
 """
 
@@ -132,7 +133,8 @@ def transactions_of(log: PartitionLog, high_watermark: int) -> Transactions:
     for base in log.bases[place:]:
         if base < high_watermark:
             aborted += _scanned(path_of(log.directory, base, ".log"), is_open, high_watermark)
-    return Transactions(tuple(sorted(set(aborted))), min([high_watermark, *is_open.values()]))
+    last_stable_offset = max(log.start_offset, min([high_watermark, *is_open.values()]))
+    return Transactions(tuple(sorted(set(aborted))), last_stable_offset)
 
 
 def _scanned(path: Path, is_open: dict[int, int], end_offset: int) -> Iterator[Aborted]:

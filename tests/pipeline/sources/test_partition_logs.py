@@ -226,6 +226,19 @@ def test_markers_above_the_high_watermark_are_ignored(tmp_path: Path) -> None:
         assert read(tmp_path) == wanted, high_watermark
 
 
+def test_a_log_start_inside_an_open_transaction_is_its_last_stable_offset(tmp_path: Path) -> None:
+    log = log_at(tmp_path)
+    for turn in range(3):
+        transaction(log, 1, "open", turn)
+    append(log, "behind")
+    log.high_watermark = log.log_end_offset
+    log.close()
+    write_checkpoint(tmp_path, HIGH_WATERMARKS, 4)
+    write_checkpoint(tmp_path, LOG_STARTS, 2)
+    assert read(tmp_path) == []
+    assert [offset for offset, _ in read(tmp_path, kafka_isolation_level="read_uncommitted")] == [2, 3]
+
+
 @pytest.mark.parametrize("harm", ["missing", "damaged"])
 def test_without_a_snapshot_earlier_segments_are_scanned(tmp_path: Path, harm: str) -> None:
     log = log_at(tmp_path)

@@ -18,6 +18,8 @@ RULES    1. An entry points to a whole batch.
             the page cache, and maps it. A thread reads all of it, and is then followed by lookups that find it there. A
             thread uses no mapping: the file may be truncated meanwhile, and access beyond its end raises SIGBUS. A truncation
             drops the mapping before.
+         6. A lookup of an offset before the warm section keeps the entries that follow in memory, so that a sequential reader
+            asks for the page cache and searches the file once for `WINDOW_ENTRIES` entries.
 NOT HERE When an entry is added, and the rebuild of an index (segment.py).
 """
 
@@ -29,7 +31,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from operator import attrgetter
 from struct import Struct, unpack
-from typing import ClassVar, Self
+from typing import ClassVar, NamedTuple, Self
 
 from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp, Submit, run_now
@@ -37,6 +39,7 @@ from storage.io.disk import Disk, File, Mapping, StorageError
 from storage.io.disk_lookup import NotResident, Read, read_waiting
 
 WARM_BYTES = 8192
+WINDOW_ENTRIES = 64
 _SURPLUS_ENTRIES = 256  # surplus entries in memory before the warm section shrinks
 _PENDING_ENTRIES = 64  # unwritten entries before a write is due
 _SUMMARY_ENTRIES = 8  # enough for a reader near the end; a summary is in memory until the log is used
@@ -56,12 +59,19 @@ class CorruptTransactionIndex(StorageError):
         super().__init__("parse the index", path, OSError(0, reason))
 
 
+class _Window(NamedTuple):
+    """Entries before the warm section that were read last (rule 6)."""
+
+    keys: array[int]
+    values: array[int]
+
+
 class SparseIndex:
     """Entries of an ascending key and value; the last ones in memory, the others in a mapped file."""
 
     __slots__ = (
-        "_collected", "_disk", "_is_comparing", "_keys", "_mapping", "_values", "_warm_start", "_written", "base_offset",
-        "entries", "file", "path",
+        "_collected", "_disk", "_is_comparing", "_keys", "_mapping", "_values", "_warm_start", "_window", "_written",
+        "base_offset", "entries", "file", "path",
     )  # fmt: skip
 
     ENTRY: ClassVar[Struct]
@@ -80,6 +90,7 @@ class SparseIndex:
         """
         self._disk = disk
         self._mapping: Mapping | None = None
+        self._window: _Window | None = None
         self.file: File | None = None
         """Open or not (rule 5)."""
         self._is_comparing = is_new
@@ -181,8 +192,8 @@ class SparseIndex:
             self.file = self._disk.open(self.path, write=False)
 
     def close_file(self) -> None:
-        """Close the file and the mapping."""
-        self.file = self._mapping = None
+        """Close the file and forget what was read of it."""
+        self.file = self._mapping = self._window = None
 
     def copy(self) -> Self:
         """The current entries, for another thread; shares the open file, but no entries and no mapping."""
@@ -309,11 +320,20 @@ class OffsetIndex(SparseIndex):
 
     def lookup(self, offset: int, read: Read = read_waiting) -> tuple[int, int]:
         """The last entry at or below `offset` as (offset, position); the segment's start if there is none."""
-        slot, cold = self._floor(0, offset - self.base_offset, read) if offset >= self.base_offset else (-1, b"")
+        target = offset - self.base_offset
+        window = self._window  # read once: another thread may replace it
+        if window is not None and window.keys[0] <= target < window.keys[-1]:
+            at = bisect_right(window.keys, target) - 1
+            return self.base_offset + window.keys[at], window.values[at]
+        slot, cold = self._floor(0, target, read) if target >= 0 else (-1, b"")
         if slot < 0:
             return self.base_offset, 0
-        key, position = self.entry(slot, cold)
-        return self.base_offset + key, position
+        if cold:
+            start = slot * self.ENTRY.size
+            window = _Window(*self._columns(cold[start : start + WINDOW_ENTRIES * self.ENTRY.size]))
+            self._window = window
+            return self.base_offset + window.keys[0], window.values[0]
+        return self.base_offset + self._keys[slot - self._warm_start], self._values[slot - self._warm_start]
 
     def offset_at_or_after(self, position: int, read: Read = read_waiting) -> int | None:
         """The offset of the first entry at or after a position, or None."""

@@ -42,6 +42,8 @@ def test_a_lookup_is_what_a_scan_finds(
             entries.append((offset, position))
             if index.is_behind:
                 write_out(index)
+        for target in data.draw(st.lists(st.integers(base, offset), max_size=5), label="targets before a truncation"):
+            assert index.lookup(target) == max([(base, 0), *[entry for entry in entries if entry[0] <= target]])
         if data.draw(st.booleans(), label="truncated"):
             limit = base + int((offset + 2 - base) * cut)
             index.truncate(limit)

@@ -16,6 +16,7 @@ from storage.io.disk import Disk, Mapping, StorageError
 from storage.io.disk_lookup import NotResident, read_resident
 from storage.segments.indexes import (
     WARM_BYTES,
+    WINDOW_ENTRIES,
     CorruptIndex,
     OffsetIndex,
     SparseIndex,
@@ -131,12 +132,29 @@ def test_only_lookups_that_must_not_wait_keep_a_descriptor(tmp_path: Path) -> No
     assert index.lookup(BASE + 9) == (BASE + 9, 4096)
     assert disk.open_files == 0
     with pytest.raises(NotResident):
-        index.lookup(BASE + 9, read_resident)
+        index.lookup(BASE + 1009, read_resident)
     index.open_file()
-    assert index.lookup(BASE + 9, read_resident) == (BASE + 9, 4096)
+    assert index.lookup(BASE + 1009, read_resident) == (BASE + 1009, 4096 * 101)
     assert disk.open_files == 2  # the mapping has a descriptor of its own
     index.close_file()
     assert disk.open_files == 0
+
+
+def test_a_sequential_reader_searches_the_file_once_per_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_out(offset_index(tmp_path, 4 * WINDOW_ENTRIES + WARM_ENTRIES))
+    index = offset_index(tmp_path)
+    index.open_file()
+    searches: list[int] = []
+    real = SparseIndex._cold_floor
+
+    def counted(self: SparseIndex, target: int, column: int, cold: Mapping | bytes) -> int:
+        searches.append(target)
+        return real(self, target, column, cold)
+
+    monkeypatch.setattr(SparseIndex, "_cold_floor", counted)
+    for entry in range(4 * WINDOW_ENTRIES):
+        assert index.lookup(BASE + 10 * entry + 9, read_resident) == (BASE + 10 * entry + 9, 4096 * (entry + 1))
+    assert len(searches) == 6  # the last entry of a window does not say where its range ends
 
 
 class _ObservedColumn:

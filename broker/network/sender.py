@@ -10,6 +10,8 @@ RULES    1. Parts are sent in order: header bytes, file region, header bytes, fi
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
          6. After a short write the rest is tried at once: on a fast connection the receiver has made room meanwhile.
+         7. Only a small region is joined with the bytes before it into one packet. Before a large one they are sent at once:
+            the receiver wakes up while the region is sent.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -28,6 +30,7 @@ from protocol.records import FileRegion
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
 COPIED_REGION_BYTES = 32 * 1024
 COPIED_BYTES_PER_CALL = 128 * 1024
+JOINED_BYTES = 32 * 1024
 _PARTS_WITH_ONE_REGION = 3
 _BUFFERS_PER_CALL = 256
 _HELD_RESPONSES = 64
@@ -135,8 +138,8 @@ class Sender:
 
     def _send_buffers(self, buffers: list[Buffer]) -> int | None:
         """Sends buffers in one call, and puts back what the socket does not take; None if it is full."""
-        more = bool(self._parts)
         size = sum(map(len, buffers))
+        more = bool(self._parts) and size + _size_of(self._parts[0]) <= JOINED_BYTES
         if len(buffers) == 1:
             sent = self._transport.send(buffers[0], more=more)
         else:
@@ -202,3 +205,7 @@ class Sender:
                 self._parts.appendleft(FileRegion(region.file, region.position + done, region.length - done))
             self._parts.appendleft(data)
             self._skip = 0
+
+
+def _size_of(part: Part) -> int:
+    return part.length if isinstance(part, FileRegion) else len(part)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import random
-from itertools import cycle, product
+from itertools import cycle, product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -14,6 +14,7 @@ from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import (
     COPIED_BYTES_PER_CALL,
     COPIED_REGION_BYTES,
+    JOINED_BYTES,
     MAX_BYTES_PER_CALL,
     RegionEnded,
     Sender,
@@ -39,6 +40,7 @@ class FakeTransport:
         self.taken = bytearray()
         self.calls: list[str] = []
         self.by_sendfile = 0
+        self.joined: list[bool] = []
 
     def _take(self, name: str, data: bytes) -> int | None:
         self.calls.append(name)
@@ -49,6 +51,7 @@ class FakeTransport:
         return min(count, len(data))
 
     def send(self, buffer, *, more):
+        self.joined.append(more)
         return self._take("send", buffer)
 
     def send_all(self, buffers, *, more):
@@ -82,6 +85,13 @@ def send_everything(sender: Sender, parts) -> int:
         done = sender.resume()
         turns += 1
     return turns
+
+
+@pytest.mark.parametrize(("length", "is_joined"), [(JOINED_BYTES - 100, True), (JOINED_BYTES, False)])
+def test_only_a_small_region_is_joined_with_the_header(tmp_path: Path, length: int, *, is_joined: bool) -> None:
+    transport = FakeTransport(repeat(1 << 30))
+    assert Sender(transport).send([bytes(100), FileRegion(file_with(tmp_path / "f", bytes(length)), 0, length)])
+    assert transport.joined == [is_joined]
 
 
 class Chain(NamedTuple):

@@ -1,10 +1,10 @@
 """The cost of 1,000 and 5,000 partitions, compared with Apache Kafka: make bench ARGS="partitions"
 
-One node runs at a time, in alternating order; each number of partitions starts with new nodes. Every partition
-holds a few batches, one in ten of them in as many segments. Work that a start defers to the first use is measured
-too: the first record written to each partition after a clean restart, the first Fetch of each after a SIGKILL, when a record
-and a batch of each partition were not synced. What a start defers is judged together with the start. --only barnabas or --only kafka selects a broker, --add with other --width
-and --only continues a long run; --quick has a tenth of the partitions.
+One node runs at a time, in alternating order; each number of partitions starts with new nodes. Every partition holds a few
+batches, one in ten of them in as many segments. Work that a start defers to the first use is measured too: the first record
+written to each partition after a clean restart, the first Fetch of each after a SIGKILL, when a record and a batch of each
+partition were not synced. What a start defers is judged together with the start. --only barnabas or --only kafka selects a
+broker, --add with other --width and --only continues a long run; --quick has a tenth of the partitions.
 """
 
 from __future__ import annotations

@@ -27,7 +27,7 @@ from typing import Any
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
 from broker.config.sasl_configs import sasl_listener
-from broker.config.security_configs import SASL_PLAINTEXT, inter_broker_credentials, security_protocol
+from broker.config.security_configs import inter_broker_credentials, uses_sasl
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler
@@ -248,7 +248,7 @@ class Server:
 
     def _authentication(self, endpoint: Endpoint, dispatcher: Dispatcher) -> Authentication | None:
         """What authenticates the clients of a listener; None: nothing."""
-        if security_protocol(self._config, endpoint.name) != SASL_PLAINTEXT:
+        if not uses_sasl(self._config, endpoint.name):
             return None
         config = sasl_listener(self._config, endpoint.name)
         servers = sasl_servers(config, lambda: self._publisher.image, partial(secrets.token_urlsafe, _NONCE_BYTES))

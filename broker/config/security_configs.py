@@ -24,8 +24,8 @@ _MAP: Final = "listener.security.protocol.map"
 _PLAINTEXT: Final = "PLAINTEXT"
 SSL: Final = "SSL"
 SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
-_PROTOCOLS: Final = (_PLAINTEXT, SSL, SASL_PLAINTEXT, "SASL_SSL")
-_ENFORCED: Final = (_PLAINTEXT, SSL, SASL_PLAINTEXT)
+SASL_SSL: Final = "SASL_SSL"
+_PROTOCOLS: Final = (_PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
 _LISTENER_PREFIX: Final = "listener.name."
 _SEE: Final = "(docs/security.md)"
 
@@ -42,7 +42,7 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "principal.builder.class": frozenset(
         {"", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"}
     ),
-    "security.inter.broker.protocol": frozenset(_ENFORCED),
+    "security.inter.broker.protocol": frozenset(_PROTOCOLS),
     "security.providers": frozenset({""}),
 }
 """Settings that restrict clients in Apache Kafka, but not here, with the values that restrict nothing."""
@@ -83,7 +83,7 @@ def _sasl_error(config: BrokerConfig) -> str | None:
         return "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
     try:
         for endpoint in (*config.listeners, *config.controller_listeners):
-            if security_protocol(config, endpoint.name) == SASL_PLAINTEXT:
+            if uses_sasl(config, endpoint.name):
                 sasl_listener(config, endpoint.name)
         if config.listeners:
             inter_broker_credentials(config)
@@ -119,7 +119,7 @@ def controller_credentials(config: BrokerConfig) -> ClientCredentials | None:
 
 
 def _credentials(config: BrokerConfig, listener: str, setting: str) -> ClientCredentials | None:
-    if security_protocol(config, listener) != SASL_PLAINTEXT:
+    if not uses_sasl(config, listener):
         return None
     credentials = client_credentials(config, listener, setting)
     endpoints = (*config.listeners, *config.controller_listeners)
@@ -166,7 +166,12 @@ def _harmless_values(name: str) -> frozenset[str] | None:
 
 def uses_tls(config: BrokerConfig, listener: str) -> bool:
     """Whether the connections of a listener are encrypted."""
-    return security_protocol(config, listener) == SSL
+    return security_protocol(config, listener) in (SSL, SASL_SSL)
+
+
+def uses_sasl(config: BrokerConfig, listener: str) -> bool:
+    """Whether the clients of a listener authenticate with SASL."""
+    return security_protocol(config, listener) in (SASL_PLAINTEXT, SASL_SSL)
 
 
 def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str | None:
@@ -190,21 +195,17 @@ def _inter_broker_error(config: BrokerConfig) -> str | None:
     if name not in config.given or "broker" not in config.roles or config.is_inter_broker_ambiguous:
         return None
     protocol = config.given[name].strip()
-    if protocol in _ENFORCED and security_protocol(config, config.inter_broker_listener) != protocol:
+    if protocol in _PROTOCOLS and security_protocol(config, config.inter_broker_listener) != protocol:
         return f"{name}={protocol}, but listener {config.inter_broker_listener} is mapped to another protocol by {_MAP}"
     return None
 
 
 def _protocol_error(config: BrokerConfig, name: str) -> str | None:
-    protocol = security_protocol(config, name)
-    if protocol == SSL:
+    if uses_tls(config, name):
         served = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
-        return find_ssl_error(config.given, name, is_served=name in served)
-    if protocol in _ENFORCED:
-        return None
-    if protocol in _PROTOCOLS:
-        return f"listener {name} has the protocol {protocol}, but this broker has only {', '.join(_ENFORCED)}: {_advice(name)}"
-    if _MAP in config.given:
+        has_sasl = uses_sasl(config, name)
+        return find_ssl_error(config.given, name, is_served=name in served, has_sasl=has_sasl)
+    if _MAP in config.given and security_protocol(config, name) not in _PROTOCOLS:
         return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
     return None
 
@@ -213,8 +214,3 @@ def _listener_names(config: BrokerConfig) -> Iterable[str]:
     """The listeners of this node, and on a broker those of the controllers, to which it connects."""
     names = [endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)]
     return dict.fromkeys([*names, *(config.controller_listener_names if config.roles == {"broker"} else ())])
-
-
-def _advice(name: str) -> str:
-    how = f"map it with {_MAP}={name}:{_PLAINTEXT}" if name.upper() not in _PROTOCOLS else "replace it"
-    return f"{how} if its network is closed {_SEE}"

@@ -2,7 +2,8 @@
 
 RULES    1. `listener.name.<name in lower case>.ssl.X` overrides `ssl.X`.
          2. A value that would restrict clients in Apache Kafka and is not enforced here is refused, in one sentence.
-         3. No sentence contains a password or a key.
+         3. On listeners with SASL only the listener's own `ssl.client.auth` counts, not the general one (KIP-684).
+         4. No sentence contains a password or a key.
 NOT HERE Certificates and keys (`broker/security/tls_context.py`).
 """
 
@@ -14,7 +15,8 @@ from typing import Final, NamedTuple
 from broker.config.ignored_configs import IGNORED
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
-_CLIENT_AUTH: Final = ("none", "requested", "required")
+_CLIENT_AUTH: Final = "ssl.client.auth"
+_CLIENT_AUTHS: Final = ("none", "requested", "required")
 _PEM: Final = "PEM"
 _FIXED: Final[Mapping[str, frozenset[str]]] = {
     "ssl.endpoint.identification.algorithm": frozenset({"", "https", "HTTPS"}),
@@ -50,6 +52,8 @@ class SslSettings(NamedTuple):
     mapping_rules: str
     verifies_host: bool
     """Whether a client compares the host with the server's certificate."""
+    has_sasl: bool = False
+    """The clients' names are those of SASL; their certificates have only to be valid."""
 
     def __repr__(self) -> str:
         """No keys in logs."""
@@ -59,33 +63,40 @@ class SslSettings(NamedTuple):
 class _Values:
     """The settings of one listener."""
 
-    def __init__(self, given: Mapping[str, str], listener: str) -> None:
+    def __init__(self, given: Mapping[str, str], listener: str, *, has_sasl: bool) -> None:
         self._given = given
         self._prefix = f"listener.name.{listener.lower()}."
+        self.has_sasl = has_sasl
 
     def text(self, name: str) -> str:
         default = IGNORED[name].default or ""
         return self._given.get(self._prefix + name, self._given.get(name, default)).strip()
 
+    def client_auth(self) -> str:
+        """The listener's `ssl.client.auth` (rule 3)."""
+        if self.has_sasl and self._prefix + _CLIENT_AUTH not in self._given:
+            return "none"
+        return self.text(_CLIENT_AUTH)
+
     def texts(self, name: str) -> tuple[str, ...]:
         return tuple(part.strip() for part in self.text(name).split(",") if part.strip())
 
 
-def find_ssl_error(given: Mapping[str, str], listener: str, *, is_served: bool) -> str | None:
+def find_ssl_error(given: Mapping[str, str], listener: str, *, is_served: bool, has_sasl: bool = False) -> str | None:
     """The first setting of a TLS listener that must be refused, as a sentence; None if all are enforced.
 
     A listener that is not served is one of other nodes, to which this node connects.
     """
-    values = _Values(given, listener)
+    values = _Values(given, listener, has_sasl=has_sasl)
     for name, allowed in _FIXED.items():
         if values.text(name) not in allowed:
             return f"listener {listener}: {name}={values.text(name)} is not supported: remove the setting"
     unknown = set(values.texts("ssl.enabled.protocols")) - set(PROTOCOLS)
     if unknown or not values.texts("ssl.enabled.protocols"):
         return f"listener {listener}: ssl.enabled.protocols must be a list of {' and '.join(PROTOCOLS)}"
-    if values.text("ssl.client.auth") not in _CLIENT_AUTH:
-        return f"listener {listener}: ssl.client.auth must be one of {', '.join(_CLIENT_AUTH)}"
-    needs_trust = is_served and values.text("ssl.client.auth") != "none"
+    if values.client_auth() not in _CLIENT_AUTHS:
+        return f"listener {listener}: {_CLIENT_AUTH} must be one of {', '.join(_CLIENT_AUTHS)}"
+    needs_trust = is_served and values.client_auth() != "none"
     return _store_error(values, listener, "keystore", is_needed=is_served) or _store_error(
         values, listener, "truststore", is_needed=needs_trust
     )
@@ -120,9 +131,9 @@ _INLINE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 
 
-def ssl_settings(given: Mapping[str, str], listener: str) -> SslSettings:
+def ssl_settings(given: Mapping[str, str], listener: str, *, has_sasl: bool = False) -> SslSettings:
     """The settings of a TLS listener for which `find_ssl_error` finds nothing."""
-    values = _Values(given, listener)
+    values = _Values(given, listener, has_sasl=has_sasl)
 
     def store(kind: str) -> Store | None:
         text = Store(values.text(f"ssl.{kind}.location"), "\n".join(map(values.text, _INLINE[kind])).strip())
@@ -132,11 +143,12 @@ def ssl_settings(given: Mapping[str, str], listener: str) -> SslSettings:
         store("keystore"),
         values.text("ssl.key.password"),
         store("truststore"),
-        values.text("ssl.client.auth"),
+        values.client_auth(),
         frozenset(values.texts("ssl.enabled.protocols")),
         values.texts("ssl.cipher.suites"),
         values.text("ssl.principal.mapping.rules"),
         values.text("ssl.endpoint.identification.algorithm") != "",
+        has_sasl,
     )
 
 

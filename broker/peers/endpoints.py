@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, Endpoint
-from broker.config.security_configs import SASL_PLAINTEXT, SSL, security_protocol
+from broker.config.security_configs import SASL_PLAINTEXT, SASL_SSL, SSL, security_protocol
 from broker.network.exchange import ConnectionInfo
 from broker.network.listener import Listener
 from broker.network.peer import HostAndPort
@@ -23,7 +23,7 @@ from replication.metadata.image import Endpoint as RegisteredEndpoint
 from replication.raft.voters import ListenerAddress
 
 _PLAINTEXT: Final = 0
-_PROTOCOL_IDS: Final = {SSL: 1, SASL_PLAINTEXT: 2}
+_PROTOCOL_IDS: Final = {SSL: 1, SASL_PLAINTEXT: 2, SASL_SSL: 3}
 """Kafka's ids of security protocols."""
 _CONTROLLER_PORT: Final = 9093
 

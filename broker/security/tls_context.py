@@ -10,6 +10,7 @@ NOT HERE Which settings are refused (`broker/config/ssl_configs.py`), sockets (`
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import ssl
@@ -20,10 +21,12 @@ from pathlib import Path
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.config.security_configs import uses_tls
+from broker.config.security_configs import uses_sasl, uses_tls
 from broker.config.ssl_configs import SslSettings, Store, ssl_settings
 from broker.security.authorizer import ANONYMOUS
 from broker.security.ssl_principal import PrincipalMapper, distinguished_name
+
+_log = logging.getLogger("barnabas.network")
 
 _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
@@ -37,7 +40,17 @@ def server_tls(config: BrokerConfig, listener: str) -> ListenerTls | None:
     Raises:
         ConfigError: as `ListenerTls`.
     """
-    return ListenerTls(listener, ssl_settings(config.given, listener)) if uses_tls(config, listener) else None
+    if not uses_tls(config, listener):
+        return None
+    settings = ssl_settings(config.given, listener, has_sasl=uses_sasl(config, listener))
+    if settings.client_auth == "none" != config.given.get("ssl.client.auth", "none"):
+        _log.warning(
+            "listener %s: ssl.client.auth without the prefix listener.name.%s. does not count on this listener, since its "
+            "clients authenticate with SASL",
+            listener,
+            listener.lower(),
+        )
+    return ListenerTls(listener, settings)
 
 
 def client_tls(config: BrokerConfig, listener: str) -> ssl.SSLContext | None:
@@ -66,6 +79,7 @@ class ListenerTls:
         Raises:
             ConfigError: a file, a key, a suite or a rule is unusable.
         """
+        self._settings = settings
         self.context = _server_context(listener, settings)
         try:
             self._mapper = PrincipalMapper(settings.mapping_rules)
@@ -73,12 +87,14 @@ class ListenerTls:
             raise ConfigError(f"listener {listener}: ssl.principal.mapping.rules: {error}") from None
 
     def principal(self, certificate: bytes | None) -> str:
-        """The principal of a client with this verified certificate in DER.
+        """The principal of a client with this verified certificate in DER; with SASL, until it has authenticated.
 
         Raises:
             NoPrincipal: it cannot be read, or the mapping rules have no name for it.
         """
-        return ANONYMOUS if certificate is None else f"User:{self._mapper.name(distinguished_name(certificate))}"
+        if certificate is None or self._settings.has_sasl:
+            return ANONYMOUS
+        return f"User:{self._mapper.name(distinguished_name(certificate))}"
 
 
 def _server_context(listener: str, settings: SslSettings) -> ssl.SSLContext:

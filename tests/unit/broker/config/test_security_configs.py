@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from broker.config.broker_config import ConfigError
+from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_loader import load_config
 from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs
 from broker.config.ignored_configs import IGNORED
 from broker.config.security_configs import find_unenforced_value
 from broker.config.ssl_configs import find_ssl_error, ssl_settings
+from broker.peers.endpoints import protocol_id
 
 MAP = "listener.security.protocol.map"
 CLIENTS = "PLAINTEXT://:9092"
@@ -27,11 +28,8 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
     ("settings", "words"),
     [
         ({"listeners": "SSL://:9093"}, "listener SSL: TLS needs ssl.keystore.location or ssl.keystore.certificate.chain"),
-        ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl has the protocol SASL_SSL"),
-        (
-            {"listeners": f"{CLIENTS},External://:9093", MAP: "PLAINTEXT:PLAINTEXT, external : sasl_ssl"},
-            f"External has the protocol SASL_SSL, but this broker has only PLAINTEXT, SSL, SASL_PLAINTEXT: map it with {MAP}=",
-        ),
+        ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl: TLS needs ssl.keystore.location"),
+        ({**PEM, "listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl enables the SASL mechanism GSSAPI"),
         (
             {"listeners": f"{CLIENTS},CONTROLLER://:9093", MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"},
             "listener CONTROLLER: TLS needs ssl.keystore.location",
@@ -41,7 +39,7 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
                 "process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093", "listeners": CLIENTS,
                 MAP: "CONTROLLER:SASL_SSL,PLAINTEXT:PLAINTEXT",
             },
-            "listener CONTROLLER has the protocol SASL_SSL",
+            "sasl.mechanism.controller.protocol names the SASL mechanism GSSAPI",
         ),
         ({"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OTU:SSL"}, "No security protocol defined for"),
         ({"listeners": CLIENTS, MAP: "PLAINTEXT:TLS"}, "'PLAINTEXT:TLS' is not of the form LISTENER:PROTOCOL"),
@@ -120,6 +118,14 @@ def test_the_settings_of_a_tls_listener_override_the_general_ones() -> None:
     assert (listener.client_auth, listener.truststore, listener.keystore) == ("none", None, ("/k", ""))
 
 
+def test_client_auth_counts_on_a_sasl_listener_only_with_its_prefix() -> None:
+    for settings, expected in (({}, "none"), ({"listener.name.out.ssl.client.auth": "required"}, "required")):
+        given = {**PEM, "ssl.client.auth": "required", **settings}
+        assert ssl_settings(given, "OUT", has_sasl=True).client_auth == expected
+        error = find_ssl_error(given, "OUT", is_served=True, has_sasl=True)
+        assert (error is not None and "TLS needs ssl.truststore.location" in error) == (expected == "required")
+
+
 @pytest.mark.parametrize("name", ["ssl.client.auth", "listener.name.out.ssl.keystore.location"])
 def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
     for settings, is_refused in ((TLS | PEM, True), (LOOPBACK, False)):
@@ -163,3 +169,10 @@ def test_a_dynamic_setting_that_is_not_enforced_is_ignored_with_a_warning(caplog
     changed = apply_dynamic_configs(config, {"max.connection.creation.rate": "5", "max.connections": "7"})
     assert (changed.given.get("max.connection.creation.rate"), changed.number("max.connections")) == (None, 7)
     assert "max.connection.creation.rate is not enforced" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("protocol", "number"), [("PLAINTEXT", 0), ("SSL", 1), ("SASL_PLAINTEXT", 2), ("SASL_SSL", 3), ("sasl_ssl", 3)]
+)
+def test_protocols_are_registered_by_kafkas_ids(protocol: str, number: int) -> None:
+    assert protocol_id(BrokerConfig({"listeners": "OUT://:1", MAP: f"OUT:{protocol}"}), "OUT") == number

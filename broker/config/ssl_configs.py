@@ -17,7 +17,8 @@ from broker.config.ignored_configs import IGNORED
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 _CLIENT_AUTH: Final = "ssl.client.auth"
 _CLIENT_AUTHS: Final = ("none", "requested", "required")
-_PEM: Final = "PEM"
+PEM: Final = "PEM"
+_TYPES: Final = (PEM, "PKCS12", "JKS")
 _FIXED: Final[Mapping[str, frozenset[str]]] = {
     "ssl.endpoint.identification.algorithm": frozenset({"", "https", "HTTPS"}),
     "ssl.engine.factory.class": frozenset({"", "org.apache.kafka.common.security.ssl.DefaultSslEngineFactory"}),
@@ -31,10 +32,18 @@ _FIXED: Final[Mapping[str, frozenset[str]]] = {
 
 
 class Store(NamedTuple):
-    """Certificates in PEM: a file, or the text itself."""
+    """A file, or a text in PEM."""
 
     location: str
     text: str
+    type: str
+    """PEM, or another one: which, the file says."""
+    password: str
+    """Of a file that is not PEM."""
+
+    def __repr__(self) -> str:
+        """No keys in logs."""
+        return f"Store({self.location!r}, {self.type})"
 
 
 class SslSettings(NamedTuple):
@@ -103,22 +112,26 @@ def find_ssl_error(given: Mapping[str, str], listener: str, *, is_served: bool, 
 
 
 def _store_error(values: _Values, listener: str, kind: str, *, is_needed: bool) -> str | None:
-    """Kafka's rules for PEM stores (DefaultSslEngineFactory)."""
+    """Kafka's rules and sentences (DefaultSslEngineFactory)."""
     inline = _INLINE[kind]
-    where, store_type = values.text(f"ssl.{kind}.location"), values.text(f"ssl.{kind}.type")
+    where, password = values.text(f"ssl.{kind}.location"), values.text(f"ssl.{kind}.password")
+    store_type = values.text(f"ssl.{kind}.type").upper()
     given = [name for name in inline if values.text(name)]
     if not where and not given:
         return f"listener {listener}: TLS needs ssl.{kind}.location or {' and '.join(inline)}" if is_needed else None
-    if store_type.upper() != _PEM:
+    if store_type not in _TYPES:
         return (
-            f"listener {listener}: ssl.{kind}.type={store_type} is not supported: convert the file to PEM (openssl pkcs12) "
-            f"and set ssl.{kind}.type={_PEM}"
+            f"listener {listener}: ssl.{kind}.type={store_type} is not supported: it must be one of {', '.join(_TYPES)}"
         )
+    if given and store_type != PEM:
+        return f"listener {listener}: {given[0]} can be specified only for PEM, but ssl.{kind}.type is {store_type}"
     if where and given:
         return f"listener {listener}: set either ssl.{kind}.location or {given[0]}, not both"
     if given and len(given) < len(inline):
         return f"listener {listener}: {' and '.join(inline)} must be set together"
-    if values.text(f"ssl.{kind}.password"):
+    if kind == "keystore" and store_type != PEM and not password:
+        return f"listener {listener}: SSL key store is specified, but ssl.keystore.password is not specified"
+    if store_type == PEM and password:
         return (
             f"listener {listener}: SSL {kind} password cannot be specified with PEM format: remove ssl.{kind}.password"
         )
@@ -136,8 +149,10 @@ def ssl_settings(given: Mapping[str, str], listener: str, *, has_sasl: bool = Fa
     values = _Values(given, listener, has_sasl=has_sasl)
 
     def store(kind: str) -> Store | None:
-        text = Store(values.text(f"ssl.{kind}.location"), "\n".join(map(values.text, _INLINE[kind])).strip())
-        return text if any(text) else None
+        location = values.text(f"ssl.{kind}.location")
+        text = "\n".join(map(values.text, _INLINE[kind])).strip()
+        store_type, password = values.text(f"ssl.{kind}.type").upper(), values.text(f"ssl.{kind}.password")
+        return Store(location, text, store_type, password) if location or text else None
 
     return SslSettings(
         store("keystore"),

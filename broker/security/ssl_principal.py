@@ -16,6 +16,9 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Final, NamedTuple
 
+from broker.security.certificates import certificate_fields
+from broker.security.der import Element, elements, object_identifier
+
 _STRING_TAGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E})
 _KEYWORDS: Final = {
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET", "2.5.4.10": "O",
@@ -23,7 +26,6 @@ _KEYWORDS: Final = {
 }  # fmt: skip
 """The attribute types that RFC 2253 names."""
 _ESCAPED: Final = frozenset(',=+<>#;"\\')
-_VERSION_TAG: Final = 0xA0
 
 _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
@@ -104,61 +106,24 @@ def distinguished_name(certificate: bytes) -> str:
         NoPrincipal: it cannot be read.
     """
     try:
-        (outer,) = _elements(certificate)
-        to_be_signed, *_ = _elements(outer.content)
-        fields = [field for field in _elements(to_be_signed.content) if field.tag != _VERSION_TAG]
-        subject = fields[4]  # serial number, signature algorithm, issuer, validity, subject
-        names = [_relative_name(element) for element in _elements(subject.content)]
+        (subject,) = elements(certificate_fields(certificate).subject)
+        names = [_relative_name(element) for element in elements(subject.content)]
     except (IndexError, ValueError) as error:
         raise NoPrincipal(f"a certificate cannot be read: {error}") from None
     return ",".join(reversed(names))
 
 
-class _Element(NamedTuple):
-    """One value in DER."""
-
-    tag: int
-    content: bytes
-    encoded: bytes
+def _relative_name(element: Element) -> str:
+    return "+".join(map(_attribute, elements(element.content)))
 
 
-def _elements(data: bytes) -> Iterator[_Element]:
-    position = 0
-    while position < len(data):
-        tag, length, start = data[position], data[position + 1], position + 2
-        if length & 0x80:
-            size = length & 0x7F
-            length = int.from_bytes(data[start : start + size], "big")
-            start += size
-        end = start + length
-        if end > len(data):
-            raise ValueError("a length exceeds the certificate")
-        yield _Element(tag, data[start:end], data[position:end])
-        position = end
-
-
-def _relative_name(element: _Element) -> str:
-    return "+".join(map(_attribute, _elements(element.content)))
-
-
-def _attribute(attribute: _Element) -> str:
-    kind, value = _elements(attribute.content)
-    oid = _oid(kind.content)
+def _attribute(attribute: Element) -> str:
+    kind, value = elements(attribute.content)
+    oid = object_identifier(kind.content)
     keyword = _KEYWORDS.get(oid)
     if keyword is None or value.tag not in _STRING_TAGS:
         return f"{keyword or oid}=#{value.encoded.hex()}"
     return f"{keyword}={_escaped(value.content.decode('utf-8', 'replace'))}"
-
-
-def _oid(content: bytes) -> str:
-    numbers, number = [], 0
-    for byte in content:
-        number = number << 7 | byte & 0x7F
-        if not byte & 0x80:
-            numbers.append(number)
-            number = 0
-    first = min(numbers[0] // 40, 2)
-    return ".".join(map(str, (first, numbers[0] - 40 * first, *numbers[1:])))
 
 
 def _escaped(text: str) -> str:

@@ -2,10 +2,11 @@
 
 RULES    1. Every error is a `ConfigError` with the listener, the setting and OpenSSL's reason, without secrets.
          2. Each certificate of the truststore is trusted by itself, as in Java: it need not be a root.
-         3. OpenSSL reads keys from files only: keys in the settings are passed through memory without a name.
+         3. OpenSSL reads keys from files only: they are passed through memory without a name.
          4. Python's `ssl` cannot choose among the suites of TLS 1.3: a list that excludes some of them is refused, unless
             it excludes all or TLS 1.3 is off.
-NOT HERE Which settings are refused (`broker/config/ssl_configs.py`), sockets (`broker/network/tls_transport.py`).
+NOT HERE Which settings are refused (`broker/config/ssl_configs.py`), the stores (`tls_stores.py`), sockets
+         (`broker/network/tls_transport.py`).
 """
 
 from __future__ import annotations
@@ -17,21 +18,19 @@ import ssl
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.security_configs import uses_sasl, uses_tls
-from broker.config.ssl_configs import SslSettings, Store, ssl_settings
+from broker.config.ssl_configs import SslSettings, ssl_settings
 from broker.security.authorizer import ANONYMOUS
 from broker.security.ssl_principal import PrincipalMapper, distinguished_name
+from broker.security.tls_stores import TlsStores, read_stores, setting_name
 
 _log = logging.getLogger("barnabas.network")
 
 _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
-_PEM_BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
-_PEM_LINE: Final = 64
 
 
 def server_tls(config: BrokerConfig, listener: str) -> ListenerTls | None:
@@ -63,7 +62,7 @@ def client_tls(config: BrokerConfig, listener: str) -> ssl.SSLContext | None:
         return None
     settings = ssl_settings(config.given, listener)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load(context, listener, settings)
+    _load(context, listener, settings, read_stores(listener, settings))
     if settings.truststore is None:
         context.load_default_certs()
     context.check_hostname = settings.verifies_host
@@ -80,7 +79,8 @@ class ListenerTls:
             ConfigError: a file, a key, a suite or a rule is unusable.
         """
         self._settings = settings
-        self.context = _server_context(listener, settings)
+        self.stores = read_stores(listener, settings)
+        self.context = _server_context(listener, settings, self.stores)
         try:
             self._mapper = PrincipalMapper(settings.mapping_rules)
         except ValueError as error:
@@ -97,23 +97,23 @@ class ListenerTls:
         return f"User:{self._mapper.name(distinguished_name(certificate))}"
 
 
-def _server_context(listener: str, settings: SslSettings) -> ssl.SSLContext:
+def _server_context(listener: str, settings: SslSettings, stores: TlsStores) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-    _load(context, listener, settings)
+    _load(context, listener, settings, stores)
     context.verify_mode = _VERIFY_MODES[settings.client_auth]
     context.options |= ssl.OP_NO_RENEGOTIATION
     return context
 
 
-def _load(context: ssl.SSLContext, listener: str, settings: SslSettings) -> None:
+def _load(context: ssl.SSLContext, listener: str, settings: SslSettings, stores: TlsStores) -> None:
     """Sets what servers and clients have alike."""
     protocols = _choose_suites(context, listener, settings)
     context.minimum_version = min(protocols)
     context.maximum_version = max(protocols)
-    if settings.keystore is not None:
-        _load_key(context, listener, settings.keystore, settings.key_password)
-    if settings.truststore is not None:
-        _load_trusted(context, listener, settings.truststore)
+    if stores.keystore is not None:
+        _load_key(context, listener, settings, stores.keystore)
+    if stores.truststore is not None:
+        _load_trusted(context, listener, settings, stores.truststore)
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
 
 
@@ -160,70 +160,35 @@ def _openssl_name(context: ssl.SSLContext, listener: str, suite: str) -> str:
     return name
 
 
-def _load_key(context: ssl.SSLContext, listener: str, store: Store, password: str) -> None:
-    setting = _setting(store, "keystore")
+def _load_key(context: ssl.SSLContext, listener: str, settings: SslSettings, text: str) -> None:
+    assert settings.keystore is not None, "the text is of a keystore"
+    setting = setting_name(settings.keystore, "keystore")
     try:
-        with _as_file(store) as path:  # without a password OpenSSL would ask the terminal
-            context.load_cert_chain(path, password=lambda: password)
+        with _as_file(text) as path:  # without a password OpenSSL would ask the terminal
+            context.load_cert_chain(path, password=lambda: settings.key_password)
     except ssl.SSLError as error:
         raise ConfigError(
             f"listener {listener}: {setting} has no usable key and certificate: {_reason(error)}"
         ) from None
-    except OSError as error:
-        raise ConfigError(f"listener {listener}: {setting}: cannot read {store.location}: {error.strerror}") from None
 
 
-def _load_trusted(context: ssl.SSLContext, listener: str, store: Store) -> None:
-    setting = _setting(store, "truststore")
+def _load_trusted(context: ssl.SSLContext, listener: str, settings: SslSettings, text: str) -> None:
+    assert settings.truststore is not None, "the text is of a truststore"
+    setting = setting_name(settings.truststore, "truststore")
     try:
-        text = Path(store.location).read_text(encoding="latin-1") if store.location else store.text
-        context.load_verify_locations(cadata=_normalised(text, "CERTIFICATE"))
+        context.load_verify_locations(cadata=text)
     except ssl.SSLError as error:
         raise ConfigError(f"listener {listener}: {setting} has no usable certificates: {_reason(error)}") from None
-    except ValueError:
-        raise ConfigError(f"listener {listener}: {setting} has no certificates in PEM") from None
-    except OSError as error:
-        raise ConfigError(f"listener {listener}: {setting}: cannot read {store.location}: {error.strerror}") from None
-
-
-def _setting(store: Store, kind: str) -> str:
-    if store.location:
-        return f"ssl.{kind}.location"
-    return "ssl.truststore.certificates" if kind == "truststore" else "ssl.keystore.key"
 
 
 def _reason(error: ssl.SSLError) -> str:
     return (error.reason or "the password or the PEM is wrong").lower().replace("_", " ")
 
 
-def _normalised(text: str, only: str = "") -> str:
-    """The blocks of a PEM text with lines of the usual length: in a settings file it is often one line.
-
-    Raises:
-        ValueError: there is none.
-    """
-    blocks = []
-    for label, body in _PEM_BLOCK.findall(text.replace("\\n", "\n").replace("\\r", "")):
-        if only and label != only:
-            continue
-        base64 = "".join(body.split())
-        lines = [base64[start : start + _PEM_LINE] for start in range(0, len(base64), _PEM_LINE)]
-        blocks.append("\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""]))
-    if not blocks:
-        raise ValueError("no block of PEM")
-    return "".join(blocks)
-
-
 @contextmanager
-def _as_file(store: Store) -> Iterator[str]:
-    """A path from which OpenSSL can read a store (rule 3)."""
-    if store.location:
-        yield store.location
-        return
-    try:
-        data = _normalised(store.text).encode()
-    except ValueError:
-        raise ssl.SSLError(1, "no block of PEM") from None
+def _as_file(text: str) -> Iterator[str]:
+    """A path from which OpenSSL can read a text (rule 3)."""
+    data = text.encode("latin-1", "replace")
     if hasattr(os, "memfd_create"):
         with os.fdopen(os.memfd_create("keystore"), "wb") as file:
             file.write(data)

@@ -81,8 +81,9 @@ TLS = {"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OUT:SSL"
     ("settings", "words"),
     [
         ({}, "listener OUT: TLS needs ssl.keystore.location or ssl.keystore.certificate.chain and ssl.keystore.key"),
-        ({"ssl.keystore.location": "/k"}, "ssl.keystore.type=JKS is not supported: convert the file to PEM"),
-        ({**PEM, "listener.name.out.ssl.keystore.type": "PKCS12"}, "ssl.keystore.type=PKCS12 is not supported"),
+        ({"ssl.keystore.location": "/k"}, "SSL key store is specified, but ssl.keystore.password is not specified"),
+        ({**PEM, "listener.name.out.ssl.keystore.type": "JCEKS"}, "ssl.keystore.type=JCEKS is not supported"),
+        ({"ssl.keystore.key": "hunter2"}, "can be specified only for PEM, but ssl.keystore.type is JKS"),
         ({**PEM, "ssl.keystore.password": "hunter2"}, "SSL keystore password cannot be specified with PEM format"),
         ({**PEM, "ssl.keystore.key": "hunter2"}, "set either ssl.keystore.location or ssl.keystore.key, not both"),
         ({"ssl.keystore.type": "PEM", "ssl.keystore.key": "hunter2"}, "ssl.keystore.key must be set together"),
@@ -115,7 +116,7 @@ def test_brokers_may_talk_to_each_other_over_the_tls_listener() -> None:
 def test_the_settings_of_a_tls_listener_override_the_general_ones() -> None:
     settings = {**PEM, "ssl.client.auth": "required", "listener.name.out.ssl.client.auth": "none"}
     listener = ssl_settings(load_config(None, TLS | settings).given, "OUT")
-    assert (listener.client_auth, listener.truststore, listener.keystore) == ("none", None, ("/k", ""))
+    assert (listener.client_auth, listener.truststore, listener.keystore) == ("none", None, ("/k", "", "PEM", ""))
 
 
 def test_client_auth_counts_on_a_sasl_listener_only_with_its_prefix() -> None:

@@ -16,6 +16,7 @@ from tests.support.certificates import PASSWORD, Certificates
 
 TLS_1_3 = "TLS_AES_128_GCM_SHA256,TLS_AES_256_GCM_SHA384,TLS_CHACHA20_POLY1305_SHA256"
 TLS_1_2 = "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256"
+PEM = {"ssl.keystore.type": "PEM", "ssl.truststore.type": "PEM"}
 PROTOCOLS, SUITES = "ssl.enabled.protocols", "ssl.cipher.suites"
 
 
@@ -30,7 +31,7 @@ def keystore(certificates: Certificates) -> dict[str, str]:
 
 
 def build(settings: Mapping[str, str]) -> ListenerTls:
-    return ListenerTls("OUT", ssl_settings(settings, "OUT"))
+    return ListenerTls("OUT", ssl_settings({**PEM, **settings}, "OUT"))
 
 
 def negotiated(server: ssl.SSLContext, ca: Path, version: ssl.TLSVersion) -> tuple[str, str]:
@@ -127,7 +128,7 @@ def test_a_key_in_the_settings_needs_no_file(certificates: Certificates, separat
 def test_a_node_verifies_the_host_of_another_one(
     keystore: dict[str, str], certificates: Certificates, verification: str, host: str, *, is_refused: bool
 ) -> None:
-    settings = {"listeners": "SSL://:1", "ssl.truststore.location": str(certificates.ca), **keystore}
+    settings = {**PEM, "listeners": "SSL://:1", "ssl.truststore.location": str(certificates.ca), **keystore}
     client = client_tls(BrokerConfig({**settings, "ssl.endpoint.identification.algorithm": verification}), "SSL")
     assert client is not None
     server = build({**settings, "ssl.client.auth": "required"}).context

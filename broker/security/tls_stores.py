@@ -1,0 +1,96 @@
+"""Reads the key and trust stores of a listener, from files or from the settings, as PEM.
+
+RULES    1. Every error is a `ConfigError` with the listener, the setting and the reason, without secrets.
+         2. A file is read once: the key and its certificates are of the same moment.
+         3. A file in PEM must be declared as PEM, and no other, as in Java.
+NOT HERE Binary stores (`key_stores.py`), what OpenSSL makes of a store (`tls_context.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from broker.config.broker_config import ConfigError
+from broker.config.ssl_configs import PEM, SslSettings, Store
+from broker.security.key_stores import is_java_store, keystore_pem, truststore_pem
+
+_BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
+_LINE: Final = 64
+_CERTIFICATE: Final = "CERTIFICATE"
+
+
+class TlsStores(NamedTuple):
+    """The contents of a listener's stores in PEM; None: there is no such store."""
+
+    keystore: str | None
+    """A private key, perhaps encrypted, and its certificate chain."""
+    truststore: str | None
+
+    def __repr__(self) -> str:
+        """No keys in logs."""
+        return "TlsStores"
+
+    def chain(self) -> list[bytes]:
+        """The keystore's certificates in DER, the node's own first."""
+        blocks = pem_blocks(self.keystore or "", _CERTIFICATE)
+        return [ssl.PEM_cert_to_DER_cert(block) for block in blocks]
+
+
+def read_stores(listener: str, settings: SslSettings) -> TlsStores:
+    """Reads both stores.
+
+    Raises:
+        ConfigError: a store cannot be read.
+    """
+    keystore = truststore = None
+    if (store := settings.keystore) is not None:
+        password, key_password = store.password, settings.key_password
+        keystore = _read(listener, store, "keystore", lambda data: keystore_pem(data, password, key_password))
+    if (store := settings.truststore) is not None:
+        trusted = store.password
+        text = _read(listener, store, "truststore", lambda data: truststore_pem(data, trusted))
+        truststore = "".join(pem_blocks(text, _CERTIFICATE))
+        if not truststore:
+            raise ConfigError(f"listener {listener}: {setting_name(store, 'truststore')} has no certificates in PEM")
+    return TlsStores(keystore, truststore)
+
+
+def setting_name(store: Store, kind: str) -> str:
+    """The setting that a store is from."""
+    if store.location:
+        return f"ssl.{kind}.location"
+    return "ssl.truststore.certificates" if kind == "truststore" else "ssl.keystore.key"
+
+
+def pem_blocks(text: str, only: str = "") -> list[str]:
+    """The blocks of a PEM text with lines of the usual length: in a settings file it is often one line."""
+    blocks = []
+    for label, body in _BLOCK.findall(text.replace("\\n", "\n").replace("\\r", "")):
+        if only and label != only:
+            continue
+        base64 = "".join(body.split())
+        lines = [base64[start : start + _LINE] for start in range(0, len(base64), _LINE)]
+        blocks.append("\n".join([f"-----BEGIN {label}-----", *lines, f"-----END {label}-----", ""]))
+    return blocks
+
+
+def _read(listener: str, store: Store, kind: str, convert: Callable[[bytes], str]) -> str:
+    if not store.location:
+        return "".join(pem_blocks(store.text))
+    where = f"listener {listener}: ssl.{kind}.location"
+    try:
+        data = Path(store.location).read_bytes()
+    except OSError as error:
+        raise ConfigError(f"{where}: cannot read {store.location}: {error.strerror}") from None
+    is_pem = not is_java_store(data)
+    if is_pem != (store.type == PEM):
+        found = "in PEM" if is_pem else "not in PEM"
+        raise ConfigError(f"{where}: {store.location} is {found}, but ssl.{kind}.type is {store.type}")
+    try:
+        return data.decode("latin-1") if is_pem else convert(data)
+    except ValueError as error:
+        raise ConfigError(f"{where}: cannot load {store.location}: {error}") from None

@@ -56,6 +56,13 @@ _FORMAT_OPTIONS: Final = (
     click.option(
         "-f", "--feature", "features", metavar="FEATURE=LEVEL", multiple=True, help="A feature level; may be repeated."
     ),
+    click.option(
+        "-S",
+        "--add-scram",
+        metavar="MECHANISM=[name=...,password=...]",
+        multiple=True,
+        help="A SCRAM user of the new cluster; may be repeated.",
+    ),
 )
 
 

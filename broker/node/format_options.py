@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.node.format_credentials import parse_credentials
 from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
 from protocol.primitives import uuid_from_text
 from replication.metadata.feature_levels import (
@@ -26,6 +27,7 @@ from replication.metadata.feature_levels import (
 from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController
 
 _LOWEST_LEVEL: Final = 7
+_FIRST_WITH_SCRAM: Final = 11
 _VERSIONS: Final = "3.3-IV3 3.4-IV0 3.5-IV0-2 3.6-IV0-2 3.7-IV0-4 3.8-IV0 3.9-IV0 4.0-IV0-3 4.1-IV0-1 4.2-IV0-1 4.3-IV0"
 _DEFAULT_LEVELS: Final = (
     ("eligible.leader.replicas.version", 1, 26),
@@ -45,6 +47,7 @@ def parse_format_options(
     no_initial_controllers: bool = False,
     release: str | None = None,
     features: Sequence[str] = (),
+    add_scram: Sequence[str] = (),
 ) -> FormatOptions:
     """Parses the options.
 
@@ -60,12 +63,17 @@ def parse_format_options(
         raise ConfigError("--cluster-id: it is empty")
     given = dict(_feature(text) for text in features)
     kraft_version = given.pop(KRAFT_VERSION, None)
+    levels = _levels(release, given)
+    if add_scram and levels[0][1] < _FIRST_WITH_SCRAM:
+        version = version_name(_FIRST_WITH_SCRAM)
+        raise ConfigError(f"SCRAM is only supported in metadata.version {version} or later.")
     return FormatOptions(
         cluster_id,
         standalone,
         _controller_peers(initial_controllers),
         no_initial_controllers,
-        _levels(release, given),
+        levels,
+        parse_credentials(add_scram),
         kraft_version,
     )
 

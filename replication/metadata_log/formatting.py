@@ -1,8 +1,8 @@
 """The identity of log directories, and formatting empty ones exactly like `kafka-storage format`.
 
 FORMAT   meta.properties       in every log directory; Java properties: version=1, cluster.id, node.id, directory.id
-         bootstrap.checkpoint  in every log directory; a snapshot of the features that the first controller copies
-                               into the metadata log
+         bootstrap.checkpoint  in every log directory; a snapshot of the features and SCRAM credentials that the first
+                               controller copies into the metadata log
          __cluster_metadata-0/00000000000000000000-0000000000.checkpoint
                                in the metadata directory; a snapshot without data records, with the control records
                                KRaftVersion 1 and Voters: this node alone, or the initial controllers. It does not exist
@@ -104,6 +104,8 @@ class FormatOptions(NamedTuple):
     """The quorum starts on other nodes."""
     features: tuple[tuple[str, int], ...] = FINALIZED_FEATURES
     """The feature levels of a new cluster."""
+    credentials: tuple[stored_records.UserScramCredentialRecord, ...] = ()
+    """The SCRAM credentials of a new cluster."""
     kraft_version: int | None = None
 
     @property
@@ -286,7 +288,9 @@ def format_directories(
             if options.is_standalone:
                 initial_voters = [InitialController(node_id, controller.host, controller.port, directory_id)]
             voters = VoterSet(_voter(one, controller.listener) for one in initial_voters if path == metadata)
-            _format(disk, path, meta, voters, options.features, wall_ms)
+            _format(
+                disk, path, meta, voters, bootstrap_checkpoint(wall_ms, options.features, options.credentials), wall_ms
+            )
         elif not has_id:
             disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
     return NodeIdentity(cluster, node_id, {path: ids[path] for path in directories}, metadata, failed, ids[metadata])
@@ -297,11 +301,11 @@ def _format(
     path: str,
     meta: MetaProperties,
     voters: VoterSet,
-    features: Sequence[tuple[str, int]],
+    checkpoint: bytes,
     wall_ms: int,
 ) -> None:
     disk.make_dirs(path)
-    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", bootstrap_checkpoint(wall_ms, features))
+    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", checkpoint)
     if voters:
         metadata = f"{path}/{METADATA_DIRECTORY}"
         disk.make_dirs(metadata)
@@ -326,9 +330,16 @@ def _meta_properties(meta: MetaProperties, wall_ms: int) -> bytes:
     ).encode()
 
 
-def bootstrap_checkpoint(wall_ms: int, features: Sequence[tuple[str, int]] = FINALIZED_FEATURES) -> bytes:
+def bootstrap_checkpoint(
+    wall_ms: int,
+    features: Sequence[tuple[str, int]] = FINALIZED_FEATURES,
+    credentials: Sequence[stored_records.UserScramCredentialRecord] = (),
+) -> bytes:
     """The content of bootstrap.checkpoint: the first records of a new cluster."""
-    records = [(stored_records.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features]
+    records: list[tuple[Message, int]] = [
+        (stored_records.FeatureLevelRecord(name=name, feature_level=level), 0) for name, level in features
+    ]
+    records += [(credential, 0) for credential in credentials]
     return snapshot([], records, leader_epoch=0, timestamp_ms=wall_ms, last_contained_ms=0)
 
 

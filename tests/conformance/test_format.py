@@ -25,6 +25,8 @@ BOOTSTRAP_SERVERS = "controller.quorum.bootstrap.servers=127.0.0.1:9093,127.0.0.
 STATIC = "controller.quorum.voters=1@127.0.0.1:9093,2@127.0.0.1:9094"
 CONTROLLER = ("process.roles=broker,controller", "listeners=PLAINTEXT://127.0.0.1:9092,CONTROLLER://127.0.0.1:9093")
 RELEASES = ("3.3-IV3", "3.9", "4.0-IV1", "4.0", "4.1", "4.2-IV0")
+ADD = "--add-scram"
+SALTED = "name=a,salt=MW==,saltedpassword=mT0yyUUxnlJaC99HXgRTSYlbuqa4FSGtJCJfTMvjYCE="
 BROKER = ("process.roles=broker", "listeners=PLAINTEXT://127.0.0.1:9092")
 
 
@@ -52,7 +54,7 @@ class NodeFolder:
         kept = [
             line.removeprefix("barnabas: ")
             for line in response
-            if "DIR" in line or "controller" in line or "eature" in line
+            if "DIR" in line or "controller" in line or "eature" in line or "SCRAM" in line or "add-scram" in line
         ]
         shown = {line for line in kept if not line.startswith(("Bootstrap metadata", "\tat", "["))}
         return outcome.code == 0, sorted(shown)
@@ -87,6 +89,10 @@ class NodeFolder:
         ((*CONTROLLER, STATIC), ("--release-version", "3.9", "--feature", "eligible.leader.replicas.version=1")),
         ((*CONTROLLER, STATIC), ("--feature", "group.version=0", "--feature", "share.version=0")),
         ((*CONTROLLER, STATIC), ("--feature", "nothing.version=1")),
+        ((*CONTROLLER, STATIC), (ADD, f"SCRAM-SHA-256=[{SALTED}]", "-S", f"SCRAM-SHA-512=[iterations=5000,{SALTED}]")),
+        ((*CONTROLLER, STATIC), (ADD, 'SCRAM-SHA-512=[name="b",salt=MW,password="c=",]')),
+        ((*CONTROLLER, STATIC), (ADD, "SCRAM-SHA-1=[name=a,password=b]")),
+        ((*CONTROLLER, STATIC), (ADD, "SCRAM-SHA-256=[name=a,salt=MW==,password=b]", "--release-version", "3.4")),
     ],
 )
 def test_the_same_options_have_the_same_outcome(

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Final
 
 from broker.config.sasl_configs import PLAIN, SaslListener
 from broker.security.sasl.mechanism import SaslServer
 from broker.security.sasl.plain import PlainServer
-from broker.security.sasl.scram import HASHES, ScramCredential, ScramServer
+from broker.security.sasl.scram import ScramCredential, ScramServer
 from protocol.messages.stored_records import UserScramCredentialRecord
+from replication.controller.configs.scram_credentials import MECHANISMS
 from replication.metadata.image import MetadataImage
-
-_NUMBERS: Final = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-"""The numbers of the mechanisms in the metadata."""
 
 
 def sasl_servers(
@@ -33,8 +30,8 @@ def _server(
 ) -> SaslServer:
     if mechanism == PLAIN:
         return PlainServer(config.plain_passwords)
-    number = _NUMBERS[mechanism]
-    return ScramServer(HASHES[mechanism], lambda user: scram_credential(image(), user, number), new_nonce())
+    number, hash_name = MECHANISMS[mechanism]
+    return ScramServer(hash_name, lambda user: scram_credential(image(), user, number), new_nonce())
 
 
 def scram_credential(image: MetadataImage, user: str, mechanism: int) -> ScramCredential | None:

@@ -23,6 +23,8 @@ from replication.state_machine import Decision
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 _HASHES = {1: hashlib.sha256, 2: hashlib.sha512}
+MECHANISMS = {"SCRAM-SHA-256": (1, "sha256"), "SCRAM-SHA-512": (2, "sha512")}
+"""The number in records and the hash function of each mechanism."""
 
 _Change = quotas_scram.ScramCredentialDeletion | quotas_scram.ScramCredentialUpsertion
 
@@ -83,15 +85,22 @@ def _credential(wanted: quotas_scram.ScramCredentialUpsertion) -> UserScramCrede
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, f"Too {words} iterations")
     if not wanted.salted_password:
         raise KafkaError(ErrorCode.UNACCEPTABLE_CREDENTIAL, "Salted password must not be empty")
-    algorithm = _HASHES[wanted.mechanism]
-    client_key = hmac.digest(wanted.salted_password, b"Client Key", algorithm)
+    return credential_record(wanted.name, wanted.mechanism, wanted.salt, wanted.salted_password, wanted.iterations)
+
+
+def credential_record(
+    name: str, mechanism: int, salt: bytes, salted_password: bytes, iterations: int
+) -> UserScramCredentialRecord:
+    """The record of a credential (RFC 5802, section 3)."""
+    algorithm = _HASHES[mechanism]
+    client_key = hmac.digest(salted_password, b"Client Key", algorithm)
     return UserScramCredentialRecord(
-        name=wanted.name,
-        mechanism=wanted.mechanism,
-        salt=wanted.salt,
+        name=name,
+        mechanism=mechanism,
+        salt=salt,
         stored_key=algorithm(client_key).digest(),
-        server_key=hmac.digest(wanted.salted_password, b"Server Key", algorithm),
-        iterations=wanted.iterations,
+        server_key=hmac.digest(salted_password, b"Server Key", algorithm),
+        iterations=iterations,
     )
 
 

@@ -67,6 +67,7 @@ from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.sasl.mechanisms import sasl_servers
 from broker.security.standard_authorizer import StandardAuthorizer
 from broker.security.tls_context import client_tls, server_tls
+from broker.telemetry.authentication_metrics import AuthenticationMetrics
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
@@ -189,6 +190,7 @@ class Server:
         self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._timers)
         self._client_metrics = ClientMetricsStore()
+        self._authentication_metrics = AuthenticationMetrics()
         self._metrics_page: MetricsPage | None = None
         self._locks: list[Lock] = []
         self._is_stopping = self._is_shut_down = False
@@ -252,13 +254,15 @@ class Server:
             return None
         config = sasl_listener(self._config, endpoint.name)
         servers = sasl_servers(config, lambda: self._publisher.image, partial(secrets.token_urlsafe, _NONCE_BYTES))
-        return partial(SaslDispatcher, SaslContext(config, dispatcher, servers, self._timers))
+        metrics = self._authentication_metrics
+        metrics.add_listener(endpoint.name)
+        return partial(SaslDispatcher, SaslContext(config, dispatcher, servers, self._timers, self._clock, metrics))
 
     def _bind_metrics_page(self) -> None:
         endpoint = self._config.metrics_listener
         if endpoint is not None:
             try:
-                sources = (LoopMetrics(self._watchdog.stalls), self._client_metrics)
+                sources = (LoopMetrics(self._watchdog.stalls), self._authentication_metrics, self._client_metrics)
                 self._metrics_page = MetricsPage((endpoint.host, endpoint.port), sources, self._clock.mono_ms)
             except OSError as error:
                 raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None

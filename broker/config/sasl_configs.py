@@ -11,6 +11,7 @@ NOT HERE Which listeners have SASL (`security_configs.py`), authentication (`bro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, ConfigError
@@ -28,11 +29,11 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
 """The mechanisms, with their login modules."""
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _MAX_RECEIVE: Final = "sasl.server.max.receive.size"
+_MAX_REAUTH: Final = "connections.max.reauth.ms"
 _FAILURE_DELAY: Final = "connection.failed.authentication.delay.ms"
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
 _REFUSED: Final[Mapping[str, str]] = {
-    "connections.max.reauth.ms": "0",
     "sasl.login.callback.handler.class": "",
     "sasl.login.class": "",
     "sasl.server.callback.handler.class": "",
@@ -63,6 +64,8 @@ class SaslListener(NamedTuple):
     """Of a frame before authentication."""
     failure_delay_ms: int
     """Between a failure and its response."""
+    max_reauth_ms: Mapping[str, int] = MappingProxyType({})
+    """By mechanism: the longest session until the client must authenticate again; 0: unlimited."""
 
     def __repr__(self) -> str:
         """Without secrets."""
@@ -73,7 +76,9 @@ def is_listener_setting(name: str) -> bool:
     """Whether a name with the prefix of a listener is a setting of SASL listeners."""
     _, _, own_name = name.removeprefix("listener.name.").partition(".")
     _, _, of_mechanism = own_name.partition(".")
-    return name.startswith("listener.name.") and (own_name in (_ENABLED, _MAX_RECEIVE) or of_mechanism == _JAAS)
+    return name.startswith("listener.name.") and (
+        own_name in (_ENABLED, _MAX_RECEIVE, _MAX_REAUTH) or of_mechanism in (_JAAS, _MAX_REAUTH)
+    )
 
 
 def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
@@ -94,7 +99,8 @@ def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     assert isinstance(max_receive, int)
     if delay_ms >= config.number("connections.max.idle.ms") >= 0:
         raise ConfigError(f"{_FAILURE_DELAY}={delay_ms} should always be less than connections.max.idle.ms")
-    return SaslListener(mechanisms, _plain_passwords(modules), max_receive, delay_ms)
+    max_reauth_ms = {mechanism: _max_reauth_ms(config, name, mechanism) for mechanism in mechanisms}
+    return SaslListener(mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms)
 
 
 def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) -> ClientCredentials:
@@ -128,9 +134,19 @@ def _prefix(listener: str) -> str:
     return f"listener.name.{listener.lower()}."
 
 
-def _value(config: BrokerConfig, listener: str, name: str) -> Value:
+def _max_reauth_ms(config: BrokerConfig, listener: str, mechanism: str) -> int:
+    limit_ms = _value(config, listener, _MAX_REAUTH, mechanism)
+    assert isinstance(limit_ms, int)
+    return limit_ms
+
+
+def _value(config: BrokerConfig, listener: str, name: str, mechanism: str | None = None) -> Value:
+    """A setting of a listener, or of a mechanism of a listener if one is named."""
     prefixed = _prefix(listener) + name
-    if prefixed not in config.given:
+    of_mechanism = prefixed if mechanism is None else f"{_prefix(listener)}{mechanism.lower()}.{name}"
+    if of_mechanism in config.given:
+        prefixed = of_mechanism
+    elif prefixed not in config.given:
         return config.value(name)
     try:
         return parse(BROKER_SETTINGS[name]._replace(name=prefixed), config.given[prefixed])

@@ -79,8 +79,6 @@ def security_protocol(config: BrokerConfig, listener: str) -> str:
 
 def _sasl_error(config: BrokerConfig) -> str | None:
     """The first error of the SASL listeners' settings."""
-    if config.is_inter_broker_ambiguous:
-        return "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
     try:
         for endpoint in (*config.listeners, *config.controller_listeners):
             if uses_sasl(config, endpoint.name):
@@ -192,7 +190,9 @@ def _listener_error(config: BrokerConfig) -> str | None:
 
 def _inter_broker_error(config: BrokerConfig) -> str | None:
     name = "security.inter.broker.protocol"
-    if name not in config.given or "broker" not in config.roles or config.is_inter_broker_ambiguous:
+    if config.is_inter_broker_ambiguous:
+        return "Only one of inter.broker.listener.name and security.inter.broker.protocol should be set."
+    if name not in config.given or "broker" not in config.roles:
         return None
     protocol = config.given[name].strip()
     if protocol in _PROTOCOLS and security_protocol(config, config.inter_broker_listener) != protocol:

@@ -5,7 +5,8 @@ RULES    1. Every request gets exactly one result: the response, or None if the 
          2. The first request on a connection is ApiVersions: requests use the newest version that both nodes support.
          3. After a failure the next connection attempt waits for a short backoff.
          4. A host name that does not resolve is logged once, until the node is reached.
-         5. With SASL, this node authenticates before the first request; a failure closes the connection.
+         5. With SASL, this node authenticates before the first request; a failure closes the connection. If the session has a
+            lifetime, it authenticates again before the end; requests wait meanwhile.
          6. A closed peer opens no connection, so that none is pending when the event loop is closed.
 NOT HERE Which node gets which request, and retries (`controller_channel.py`, `replication/`).
 """
@@ -49,6 +50,8 @@ _API_VERSIONS_VERSION: Final = 3
 _AUTHENTICATE_VERSION: Final = 2
 _LOGIN_TIMEOUT_MS: Final = 10_000
 _NONCE_BYTES: Final = 24
+_LIFETIME_USED: Final = 0.85
+"""The share of a session's lifetime after which this node authenticates again; Apache Kafka's is 0.85 to 0.95."""
 
 Response = Completion[Message | None]
 """The response to a request, or None (rule 1)."""
@@ -236,6 +239,7 @@ class _Session(asyncio.BufferedProtocol):
         self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
         self._reason = "the peer closed it"
+        self._next_login: Timer | None = None
         self.versions: dict[int, tuple[int, int]] | None = None
         """The API versions that the peer supports, by API key."""
         self.is_ready = False
@@ -294,9 +298,20 @@ class _Session(asyncio.BufferedProtocol):
             self._fail_login(str(error))
             return
         if token is None:
+            self._log_in_before(response.session_lifetime_ms)
             self._on_authenticated()
         else:
             self._send_token(client, token)
+
+    def _log_in_before(self, lifetime_ms: int) -> None:
+        if lifetime_ms > 0:
+            at_mono_ms = self._caller.mono_ms() + int(lifetime_ms * _LIFETIME_USED)
+            self._next_login = self._caller.timers.schedule(at_mono_ms, self._log_in_again)
+
+    def _log_in_again(self) -> None:
+        assert self._caller.login is not None, "it logged in before"
+        self.is_ready = False
+        self._log_in(self._caller.login)
 
     def _on_authenticated(self) -> None:
         self.is_ready = True
@@ -345,6 +360,8 @@ class _Session(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio when the connection is closed; fails the requests in flight."""
         in_flight, self._in_flight = self._in_flight, {}
+        if self._next_login is not None:
+            self._next_login.cancel()
         self._peer.on_closed(self._reason if exc is None else str(exc))
         for request in in_flight.values():
             request.deadline.cancel()

@@ -14,7 +14,7 @@ from protocol.messages.produce_fetch import ProduceRequest
 from tests.support.batches import batch
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
-from tests.support.sasl import MODULE, handshake, plain_token, send_token
+from tests.support.sasl import MODULE, handshake, outlast, plain_token, send_token
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
@@ -32,6 +32,7 @@ def settings(password: str = "node-secret") -> dict[str, str]:
         "listener.name.controller.plain.sasl.jaas.config": nodes,
         "authorizer.class.name": STANDARD_AUTHORIZER,
         "super.users": "User:node;User:alice",
+        "connections.max.reauth.ms": "1500",
     }
 
 
@@ -62,7 +63,9 @@ def test_nodes_authenticate_to_each_other() -> None:
             client.send(MetadataRequest(topics=None), 12)
             with pytest.raises((EOFError, ConnectionResetError)):
                 client.receive_frame()
+        outlast(2)  # longer than a session: the nodes authenticate again
         for node in cluster.nodes.values():
+            assert "expired" not in node.log()
             assert "-secret" not in node.log()
 
 

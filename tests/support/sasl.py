@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import time
 from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
@@ -99,3 +100,8 @@ def scram_final(
     signature = hmac.digest(hashlib.new(name, client_key).digest(), signed, name)
     proof = bytes(left ^ right for left, right in zip(client_key, signature, strict=True))
     return unsigned + b",p=" + b64encode(proof)
+
+
+def outlast(seconds: float) -> None:
+    """Lets time pass on the broker's clock, until a session or a token is that old."""
+    time.sleep(seconds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
 
 
 class InvalidCredentials(Exception):
@@ -12,12 +12,17 @@ class InvalidCredentials(Exception):
     """
 
 
-class SaslServer(Protocol):
+class SaslServer(ABC):
     """The server's side of one authentication."""
 
-    user: str | None
+    user: str | None = None
     """The name of the authenticated user; None until then."""
+    is_token = False
+    """Whether the user authenticated with a delegation token."""
+    expires_wall_ms: int | None = None
+    """When the user's credential expires; None: never. In milliseconds since 1970."""
 
+    @abstractmethod
     def evaluate(self, token: bytes) -> bytes:
         """The answer to a client's token.
 

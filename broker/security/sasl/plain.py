@@ -11,17 +11,16 @@ from __future__ import annotations
 import hmac
 from collections.abc import Mapping
 
-from broker.security.sasl.mechanism import InvalidCredentials
+from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
 
 _TOKENS = 3
 
 
-class PlainServer:
+class PlainServer(SaslServer):
     """The server of one authentication; `passwords` are by user."""
 
     def __init__(self, passwords: Mapping[str, str]) -> None:
         self._passwords = passwords
-        self.user: str | None = None
 
     def evaluate(self, token: bytes) -> bytes:
         """Authenticates the user of the only token.

@@ -22,7 +22,7 @@ from base64 import b64decode, b64encode
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
-from broker.security.sasl.mechanism import InvalidCredentials
+from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
 
 MIN_ITERATIONS: Final = 4096
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -50,7 +50,7 @@ class ScramCredential(NamedTuple):
     iterations: int
 
 
-class ScramServer:
+class ScramServer(SaslServer):
     """The server of one authentication with one hash function, such as "sha256"."""
 
     def __init__(self, hash_name: str, find: Callable[[str], ScramCredential | None], nonce: str) -> None:
@@ -62,7 +62,6 @@ class ScramServer:
         self._candidate = ""
         self._binding = b""
         self._messages = b""  # the messages of client and server so far, as they are signed
-        self.user: str | None = None
 
     def evaluate(self, token: bytes) -> bytes:
         """The server's first or final message.

@@ -19,7 +19,13 @@ NODE = {"listeners": "SASL_PLAINTEXT://:9092", "sasl.enabled.mechanisms": ",".jo
 
 def test_a_listener_has_its_mechanisms_and_users() -> None:
     listener = sasl_listener(load_config(None, NODE), "SASL_PLAINTEXT")
-    assert listener == (MECHANISMS, {"alice": "alice-secret", "b=,ob": 'bob"s'}, 524_288, 100)
+    assert listener == (
+        MECHANISMS,
+        {"alice": "alice-secret", "b=,ob": 'bob"s'},
+        524_288,
+        100,
+        dict.fromkeys(MECHANISMS, 0),
+    )
     assert "secret" not in repr(listener)
 
 
@@ -36,7 +42,20 @@ def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
         },
     )
     assert security_protocol(config, "Out") == "SASL_PLAINTEXT"
-    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100)
+    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0})
+
+
+def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
+    name = "connections.max.reauth.ms"
+    for settings, expected in (
+        ({name: "1"}, (1, 1, 1)),
+        ({name: "1", f"{PREFIX}.{name}": "2"}, (2, 2, 2)),
+        ({f"{PREFIX}.{name}": "2", f"{PREFIX}.scram-sha-256.{name}": "3"}, (2, 3, 2)),
+    ):
+        listener = sasl_listener(load_config(None, NODE | settings), "SASL_PLAINTEXT")
+        assert tuple(listener.max_reauth_ms[mechanism] for mechanism in MECHANISMS) == expected
+    with pytest.raises(ConfigError, match=r"plain\.connections\.max\.reauth\.ms"):
+        load_config(None, NODE | {f"{PREFIX}.plain.{name}": "soon"})
 
 
 @pytest.mark.parametrize(
@@ -49,9 +68,6 @@ def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
         ({PLAIN: "hunter2"}, f"{PLAIN}: Login module control flag not specified"),
         ({PLAIN: "com.sun.security.auth.module.JndiLoginModule required a=hunter2;"}, "the login module of PLAIN must be"),
         ({PLAIN: f"{MODULE}.scram.ScramLoginModule required;"}, "the login module of PLAIN must be"),
-        ({f"{PREFIX}.connections.max.reauth.ms": "1000"}, f"{PREFIX}.connections.max.reauth.ms is not enforced"),
-        ({"connections.max.reauth.ms": "1000"}, "connections.max.reauth.ms is not enforced"),
-        ({f"{PREFIX}.plain.connections.max.reauth.ms": "1"}, "plain.connections.max.reauth.ms is not enforced"),
         ({f"{PREFIX}.plain.sasl.server.callback.handler.class": "x.Y"}, "sasl.server.callback.handler.class is not enforced"),
         ({f"{PREFIX}.scram-sha-256.sasl.login.class": "x.Y"}, "sasl.login.class is not enforced"),
         ({f"{PREFIX}.sasl.server.max.receive.size": "x"}, f"configuration {PREFIX}.sasl.server.max.receive.size"),

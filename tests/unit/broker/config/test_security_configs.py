@@ -152,7 +152,7 @@ def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
         },
         {"super.users": "User:admin", "allow.everyone.if.no.acl.found": "false", "early.start.listeners": ""},
         {**AUTHORIZER, "super.users": "User:a;User:CN=b,O=c; ", "early.start.listeners": "plaintext"},
-        {"connections.max.reauth.ms": "1000", "password.encoder.secret": "x"},
+        {"password.encoder.secret": "x"},
         {"authorizer.class.name": "", "security.inter.broker.protocol": "PLAINTEXT", "client.quota.callback.class": ""},
     ],
 )

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from broker.security.sasl.authenticator import SaslServerAuthenticator
-from broker.security.sasl.mechanism import InvalidCredentials
+from broker.security.sasl.authenticator import SaslServerAuthenticator, Session
+from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
 from broker.security.sasl.plain import PlainServer
 from protocol.errors import ErrorCode
 
+NOW_MS = 1_000_000
 RIGHT, WRONG = b"\0alice\0secret", b"\0alice\0no"
 
 
-class TwoSteps:
+class TwoSteps(SaslServer):
     """A mechanism whose tokens are b"1" and b"2"."""
-
-    user: str | None = None
 
     def evaluate(self, token: bytes) -> bytes:
         if token not in (b"1", b"2"):
@@ -30,17 +29,21 @@ def authenticator() -> SaslServerAuthenticator:
     return SaslServerAuthenticator({"TWO": TwoSteps, "PLAIN": lambda: PlainServer({"alice": "secret"})})
 
 
+def user_of(authenticator: SaslServerAuthenticator) -> str | None:
+    return None if authenticator.session is None else authenticator.session.user
+
+
 def test_the_user_is_known_after_the_last_token(authenticator: SaslServerAuthenticator) -> None:
     assert authenticator.handshake(1, "TWO").mechanisms == ["TWO", "PLAIN"]
     answers = []
     for token in (b"1", b"2"):
-        assert authenticator.user is None
-        answers.append(authenticator.authenticate(token))
+        assert authenticator.session is None
+        answers.append(authenticator.authenticate(token, NOW_MS))
     assert [(one.error_code, one.error_message, one.auth_bytes) for one in answers] == [
         (0, "", b"answer to 1"),
         (0, "", b"answer to 2"),
     ]
-    assert (authenticator.user, authenticator.failure) == ("bob", None)
+    assert (user_of(authenticator), authenticator.failure) == ("bob", None)
 
 
 def test_versions_may_be_asked_until_they_are_accepted(authenticator: SaslServerAuthenticator) -> None:
@@ -65,9 +68,9 @@ def test_a_second_handshake_fails(authenticator: SaslServerAuthenticator) -> Non
 
 
 def test_a_token_before_the_handshake_fails_without_an_answer(authenticator: SaslServerAuthenticator) -> None:
-    assert authenticator.authenticate(RIGHT) is None
+    assert authenticator.authenticate(RIGHT, NOW_MS) is None
     assert authenticator.failure == "Unexpected Kafka request of type SASL_AUTHENTICATE during SASL handshake."
-    assert authenticator.user is None
+    assert authenticator.session is None
 
 
 @pytest.mark.parametrize(
@@ -79,29 +82,97 @@ def test_a_token_before_the_handshake_fails_without_an_answer(authenticator: Sas
 )
 def test_wrong_credentials(authenticator: SaslServerAuthenticator, mechanism: str, token: bytes, message: str) -> None:
     authenticator.handshake(1, mechanism)
-    response = authenticator.authenticate(token)
+    response = authenticator.authenticate(token, NOW_MS)
     assert (response.error_code, response.error_message, response.auth_bytes) == (58, message, b"")
-    assert (authenticator.failure, authenticator.user) == (message, None)
+    assert (authenticator.failure, user_of(authenticator)) == (message, None)
 
 
 def test_nothing_authenticates_after_a_failure(authenticator: SaslServerAuthenticator) -> None:
     authenticator.handshake(1, "PLAIN")
-    authenticator.authenticate(WRONG)
-    assert authenticator.authenticate(RIGHT) is None
+    authenticator.authenticate(WRONG, NOW_MS)
+    assert authenticator.authenticate(RIGHT, NOW_MS) is None
     assert authenticator.handshake(1, "PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
-    assert authenticator.user is None
+    assert authenticator.session is None
 
 
 def test_raw_tokens_after_the_first_version_of_the_handshake(authenticator: SaslServerAuthenticator) -> None:
     assert not authenticator.expects_raw_token
     authenticator.handshake(0, "TWO")
     assert authenticator.expects_raw_token
-    assert authenticator.authenticate_raw(b"1") == b"answer to 1"
-    assert authenticator.authenticate_raw(b"2") == b"answer to 2"
-    assert (authenticator.user, authenticator.expects_raw_token) == ("bob", False)
+    assert authenticator.authenticate_raw(b"1", NOW_MS) == b"answer to 1"
+    assert authenticator.authenticate_raw(b"2", NOW_MS) == b"answer to 2"
+    assert (user_of(authenticator), authenticator.expects_raw_token) == ("bob", False)
 
 
 def test_a_wrong_raw_token_has_no_answer(authenticator: SaslServerAuthenticator) -> None:
     authenticator.handshake(0, "PLAIN")
-    assert authenticator.authenticate_raw(WRONG) is None
+    assert authenticator.authenticate_raw(WRONG, NOW_MS) is None
     assert authenticator.failure is not None
+
+
+class Expiring(TwoSteps):
+    """A mechanism whose credentials expire in two seconds."""
+
+    expires_wall_ms = NOW_MS + 2000
+
+
+def repeated(mechanism: str = "TWO", user: str = "bob") -> SaslServerAuthenticator:
+    """A client of a session authenticates again."""
+    servers = {"TWO": TwoSteps, "PLAIN": lambda: PlainServer({"alice": "secret"})}
+    return SaslServerAuthenticator(servers, {}, Session(user, mechanism, is_token=False, lifetime_ms=1000))
+
+
+@pytest.mark.parametrize(
+    ("server", "limits_ms", "lifetime_ms"),
+    [
+        (TwoSteps, {}, None),
+        (TwoSteps, {"TWO": 0, "PLAIN": 9}, None),
+        (TwoSteps, {"TWO": 1500}, 1500),
+        (Expiring, {}, 2000),
+        (Expiring, {"TWO": 1500}, 1500),
+        (Expiring, {"TWO": 2500}, 2000),
+    ],
+)
+def test_a_session_lasts_until_the_earlier_limit(
+    server: type[SaslServer], limits_ms: dict[str, int], lifetime_ms: int | None
+) -> None:
+    authenticator = SaslServerAuthenticator({"TWO": server}, limits_ms)
+    authenticator.handshake(1, "TWO")
+    response = authenticator.authenticate(b"2", NOW_MS)
+    assert response is not None
+    assert response.session_lifetime_ms == (lifetime_ms or 0)
+    assert authenticator.session == Session("bob", "TWO", is_token=False, lifetime_ms=lifetime_ms)
+
+
+def test_a_client_authenticates_again_without_asking_for_versions() -> None:
+    authenticator = repeated()
+    assert not authenticator.may_ask_versions
+    authenticator.handshake(1, "TWO")
+    authenticator.authenticate(b"2", NOW_MS)
+    assert user_of(authenticator) == "bob"
+
+
+def test_another_user_is_refused() -> None:
+    authenticator = repeated("PLAIN")
+    authenticator.handshake(1, "PLAIN")
+    response = authenticator.authenticate(RIGHT, NOW_MS)
+    assert response is not None
+    message = "Cannot change principals during re-authentication from User.bob: User.alice"
+    assert (response.error_code, response.error_message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, message)
+    assert authenticator.session is None
+
+
+def test_another_mechanism_is_accepted_and_nothing_after_it() -> None:
+    authenticator = repeated()
+    assert authenticator.handshake(1, "PLAIN").error_code == ErrorCode.NONE
+    assert authenticator.expects_nothing
+    assert authenticator.authenticate(RIGHT, NOW_MS) is None
+    assert authenticator.failure is not None
+
+
+def test_the_general_message_names_the_repetition() -> None:
+    authenticator = repeated()
+    authenticator.handshake(1, "TWO")
+    authenticator.authenticate(b"3", NOW_MS)
+    assert authenticator.failure is not None
+    assert authenticator.failure.startswith("Authentication failed during re-authentication due to")

@@ -11,6 +11,7 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
          6. Small responses that are complete at the same time are sent in one system call.
          7. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
             together with data only once, as readable. Without the second receive the descriptor would leak.
+         8. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -64,12 +65,14 @@ class Connection:
         "_is_send_scheduled",
         "_is_writing",
         "_loop",
+        "_muted_until_s",
         "_on_close",
         "_queued_frames",
         "_read_ahead",
         "_reader",
         "_sender",
         "_transport",
+        "_unmute_timer",
         "info",
         "is_closed",
         "last_active_mono_ms",
@@ -102,7 +105,10 @@ class Connection:
         self._is_writing = False
         self._is_prefetching = False
         self._is_receive_scheduled = False
+        self._unmute_timer: asyncio.TimerHandle | None = None
+        self._muted_until_s = 0.0  # of the loop's clock
         self.is_closed = False
+        info.mute = self._mute
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
 
     def start(self) -> None:
@@ -120,6 +126,8 @@ class Connection:
         self.is_closed = True
         self._watch_reading(wanted=False)
         self._watch_writing(wanted=False)
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
         if self._sender.is_idle:
             self._transport.close()
         else:  # an incomplete response is useless, and the kernel would keep it for a peer that does not read
@@ -175,12 +183,12 @@ class Connection:
             self._serve(frames.popleft())
         sender.is_holding = False
         self._flush_held()
-        if not self.is_closed:
+        if not self.is_closed and self._unmute_timer is None:
             waiting_bytes = sum(map(len, frames))
             self._watch_reading(wanted=len(frames) < _MAX_QUEUED_FRAMES and waiting_bytes < _MAX_QUEUED_BYTES)
 
     def _may_start(self, frame: bytearray) -> bool:
-        if self._has_unsent:
+        if self._has_unsent or self._unmute_timer is not None:
             return False
         in_flight = self._in_flight
         if not in_flight:
@@ -292,6 +300,22 @@ class Connection:
             return
         self._sender.resume_after_prefetch(prefetched.value)
         self._on_writable()
+
+    # ------------------------------------------------------------ muting
+    def _mute(self, duration_ms: int) -> None:
+        """Serves no further request for a time, or longer if it is muted for longer already."""
+        until_s = self._loop.time() + duration_ms / 1000
+        if self.is_closed or until_s <= self._muted_until_s:
+            return
+        if self._unmute_timer is not None:
+            self._unmute_timer.cancel()
+        self._muted_until_s = until_s
+        self._unmute_timer = self._loop.call_at(until_s, self._unmute)
+        self._watch_reading(wanted=False)
+
+    def _unmute(self) -> None:
+        self._unmute_timer = None
+        self._serve_queued()
 
     # ------------------------------------------------------------ watching
     def _watch_reading(self, *, wanted: bool) -> None:

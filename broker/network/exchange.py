@@ -35,6 +35,7 @@ class ConnectionInfo:
         "listener_name",
         "local_host",
         "local_port",
+        "mute",
         "on_close",
         "peer_host",
         "peer_port",
@@ -60,6 +61,12 @@ class ConnectionInfo:
         """From the client's ApiVersions request (KIP-511)."""
         self.on_close: Callable[[], None] | None = None
         """Called once when the connection is closed."""
+        self.mute: Callable[[int], None] = _no_mute
+        """Stops the connection from serving requests for some milliseconds, since its client exceeds a quota (KIP-219)."""
+
+
+def _no_mute(duration_ms: int) -> None:
+    """A request in an envelope: the broker that forwarded it mutes the client."""
 
 
 Response = Completion["list[Part] | None"]

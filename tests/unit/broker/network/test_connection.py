@@ -14,11 +14,22 @@ from protocol.framing import FrameReader
 from replication.completion import Completion, completed
 
 
+class FakeTimer:
+    """A scheduled callback."""
+
+    def __init__(self, when_s, callback) -> None:
+        self.when_s, self.callback, self.is_cancelled = when_s, callback, False
+
+    def cancel(self) -> None:
+        self.is_cancelled = True
+
+
 class FakeLoop:
     """Records what is watched; the test calls."""
 
     def __init__(self) -> None:
-        self.readers, self.writers, self.soon = {}, {}, []
+        self.readers, self.writers, self.soon, self.timers = {}, {}, [], []
+        self.now_s = 100.0
 
     def add_reader(self, fd, callback):
         self.readers[fd] = callback
@@ -34,6 +45,23 @@ class FakeLoop:
 
     def call_soon(self, callback, *arguments):
         self.soon.append((callback, arguments))
+
+    def time(self) -> float:
+        return self.now_s
+
+    def call_at(self, when_s, callback):
+        timer = FakeTimer(when_s, callback)
+        self.timers.append(timer)
+        return timer
+
+    def advance(self, seconds: float) -> None:
+        """Runs the timers that are due after this time."""
+        self.now_s += seconds
+        due = [timer for timer in self.timers if timer.when_s <= self.now_s]
+        self.timers = [timer for timer in self.timers if timer.when_s > self.now_s]
+        for timer in due:
+            if not timer.is_cancelled:
+                timer.callback()
 
     def run_soon(self) -> None:
         while self.soon:
@@ -106,6 +134,8 @@ class ConnectionHarness:
             return self.pending[body]
         if body.startswith(b"never"):
             return None
+        if body.startswith(b"mute"):
+            info.mute(int(body[4:]))
         if body.endswith(b"broken"):
             raise MalformedRequest("broken on purpose")
         if body.endswith(b"close"):
@@ -322,3 +352,41 @@ def test_requests_in_flight_are_limited_by_number_and_bytes(harness: ConnectionH
         for name in list(harness.pending):
             harness.pending.pop(name).complete([b";"])
         harness.loop.run_soon()
+
+
+def test_a_muted_connection_sends_its_response_and_serves_nothing_until_the_time_is_over(harness) -> None:
+    harness.receive(b"mute500", b"next")
+    assert harness.transport.sent == b"mute500;"
+    assert not harness.loop.readers
+    harness.loop.advance(0.4)
+    assert harness.transport.sent == b"mute500;"
+    harness.loop.advance(0.2)
+    assert harness.transport.sent == b"mute500;next;"
+    harness.receive(b"more")
+    assert harness.transport.sent.endswith(b"more;")
+
+
+def test_the_longer_of_two_mutes_counts(harness) -> None:
+    harness.receive(b"mute500")
+    harness.info.mute(2000)
+    harness.info.mute(100)
+    harness.loop.advance(1.9)
+    assert not harness.loop.readers
+    harness.loop.advance(0.2)
+    assert list(harness.loop.readers) == [7]
+
+
+def test_a_late_response_leaves_a_muted_connection_at_once(harness) -> None:
+    harness.receive(b"later")
+    harness.info.mute(500)
+    harness.complete(b"later", b"answer")
+    assert harness.transport.sent == b"answer"
+    assert not harness.loop.readers
+
+
+def test_a_muted_connection_that_is_closed_stays_closed(harness) -> None:
+    harness.receive(b"mute500", b"next")
+    harness.connection.close()
+    harness.loop.advance(1)
+    assert harness.transport.sent == b"mute500;"
+    assert not harness.loop.readers

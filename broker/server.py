@@ -33,6 +33,7 @@ from broker.coordinators.transactions.producer_id_manager import ProducerIdManag
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.sasl_dispatcher import SaslContext, SaslDispatcher
+from broker.handlers.throttling import Throttling
 from broker.io.io_thread_pool import IoThreadPool
 from broker.network.listener import Authentication, Listener
 from broker.network.page_cache_prefetch import PageCachePrefetcher
@@ -177,6 +178,7 @@ class Server:
         self._format_options = format_options or FormatOptions()
         self._quorum_config = load_quorum_config(config)
         self._descriptor_limits = allocate_descriptors(raise_descriptor_limit(), config.number(MAX_OPEN_FILES))
+        self._throttling = Throttling(config.quota_windows())
         self._acls = StandardAuthorizer(config.super_users, allows_without_acl=config.allows_without_acl)
         is_restricted = bool(config.value("authorizer.class.name"))
         self._authorizer = authorizer or (self._acls if is_restricted else AllowAll())
@@ -481,6 +483,7 @@ class Server:
 
     def _on_published(self, image: MetadataImage) -> None:
         self._acls.update(image.acls)
+        self._dispatcher.throttling = self._throttling.updated(image)
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)
         if "broker" in self._config.roles:

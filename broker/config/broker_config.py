@@ -18,6 +18,7 @@ from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
 from replication.metadata_log.metadata_snapshots import SnapshotSettings
 from replication.partition.replica_fetcher import FetchSettings
+from replication.quota_rates import QuotaWindows
 from replication.raft.quorum_state import QuorumTimes
 from storage.compaction.cleaner_job import CleanerResources
 from storage.config.config_def import MAX_INT, Value, parse
@@ -162,6 +163,10 @@ class BrokerConfig:
             max_connections_per_ip=self.number("max.connections.per.ip"),
             connections_max_idle_ms=self.number("connections.max.idle.ms"),
         )
+
+    def quota_windows(self) -> QuotaWindows:
+        """The windows of client quotas."""
+        return QuotaWindows(self.number("quota.window.num"), self.number("quota.window.size.seconds") * 1000)
 
     def cordoned_log_dirs(self) -> list[str]:
         """The cordoned log directories, which take no new replicas, as in `log_dirs`."""

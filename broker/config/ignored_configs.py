@@ -77,8 +77,6 @@ offsets.topic.compression.codec INT 0
 principal.builder.class CLASS org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder
 producer.purgatory.purge.interval.requests INT 1000
 queued.max.requests INT 500
-quota.window.num INT 11
-quota.window.size.seconds INT 1
 remote.log.manager.copy.quota.window.num INT 11
 remote.log.manager.copy.quota.window.size.seconds INT 1
 remote.log.manager.fetch.quota.window.num INT 11

@@ -17,6 +17,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from broker.handlers.router import FastPath, Handler, RequestContext, Router
+from broker.handlers.throttling import Throttling
 from broker.network.exchange import CloseConnection, ConnectionInfo, Response
 from broker.process.watchdog import Watchdog
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
@@ -54,6 +55,8 @@ class Dispatcher:
         self._watchdog = watchdog
         self._router = Router([])
         self._entries: dict[tuple[int, int], _Entry] = {}
+        self.throttling: Throttling | None = None
+        """Charges requests; None while there is no quota."""
 
     def serve(self, router: Router) -> None:
         """Use this table; the sockets are bound before it exists."""
@@ -73,7 +76,7 @@ class Dispatcher:
         api_key, api_version, correlation_id, client_id, position = parse_request_header(frame)
         entry = self._entries.get((api_key, api_version)) or self._find(api_key, api_version)
         wall_ms = time.time_ns() // 1_000_000
-        values = (api_key, api_version, correlation_id, client_id, connection, mono_ms, wall_ms)
+        values = (api_key, api_version, correlation_id, client_id, connection, mono_ms, wall_ms, None)
         context: RequestContext = _new_tuple(RequestContext, values)  # half the time of a call of the class
         if entry is None:  # ApiVersions of an unknown version
             return self._answer_unknown_api_versions(context)
@@ -81,6 +84,10 @@ class Dispatcher:
             watchdog.last_request = entry.api_key
         if entry.has_flexible_request_header:
             position = _skip_tagged_fields(frame, position)
+        if self.throttling is not None:
+            metered = self.throttling.metered(entry.handler, context, len(frame))
+            if metered is not None:
+                entry = entry._replace(handler=metered, fast_path=None)
         try:
             if entry.fast_path is not None:
                 parts = entry.fast_path(context, frame, position)

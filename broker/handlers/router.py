@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.quotas.request_meter import RequestMeter
 from protocol.framing import Part
 from protocol.schema import Message
 from replication.completion import Completion
@@ -33,6 +34,8 @@ class RequestContext(NamedTuple):
     connection: ConnectionInfo
     mono_ms: int
     wall_ms: int
+    meter: RequestMeter | None = None
+    """What the request uses, if its client has a quota."""
 
     @property
     def principal(self) -> str:

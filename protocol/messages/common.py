@@ -12,7 +12,7 @@ from protocol.schema import Int16, Int32, Message, P, UInt16, Uuid
 
 
 class Response(Message):
-    """The first field of most responses; quotas are not enforced, so it is always 0."""
+    """The first field of most responses: how long a client over a quota must wait (KIP-219)."""
 
     throttle_time_ms: Int32 = 0
 

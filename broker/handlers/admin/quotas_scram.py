@@ -1,4 +1,4 @@
-"""Client quota and SCRAM credential APIs. Quotas are stored and described, but not enforced yet.
+"""Client quota and SCRAM credential APIs.
 
 RULES    1. Quotas require ALTER_CONFIGS and DESCRIBE_CONFIGS on the cluster, credentials ALTER and DESCRIBE.
          2. The response to a change is sent after the controller's records are committed.

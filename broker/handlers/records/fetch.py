@@ -34,7 +34,9 @@ from broker.handlers.records.fetch_sessions import (
     FetchSessions,
 )
 from broker.handlers.records.leaders import current_leader, node_endpoints
+from broker.handlers.records.metered_fetch import SentValues, charged_response
 from broker.handlers.router import FastPath, RequestContext, Route
+from broker.quotas.request_meter import running
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
@@ -125,7 +127,7 @@ class FetchHandler:
         fetch_context = self.sessions.open(request, ctx.api_version, ctx.mono_ms, is_follower=reader.is_follower)
         if isinstance(fetch_context, ErrorCode):
             return FetchResponse(error_code=fetch_context, responses=[])
-        fetch = _Fetch(self, ctx, request, reader, fetch_context)
+        fetch = (_Fetch if ctx.meter is None else _MeteredFetch)(self, ctx, request, reader, fetch_context)
         if isinstance(fetch_context.waiter, _Fetch):
             fetch_context.waiter.supersede()
         fetch.read_dirty(ctx.mono_ms)
@@ -202,6 +204,9 @@ class _Fetch(DelayedOperation):
         self._reader = reader
         self._fetch_context = fetch_context
         self._max_bytes = handler.response_max_bytes(request.max_bytes)
+        if ctx.meter is not None:
+            ctx.meter.is_exempt = reader.is_follower
+            self._max_bytes = min(self._max_bytes, ctx.meter.max_fetch_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._rack = request.rack_id
         self._is_new_session = request.session_epoch == 0
@@ -509,6 +514,23 @@ class _Fetch(DelayedOperation):
             fetch_context.dirty = {**dict.fromkeys(starved), **fetch_context.dirty}
         for partition in served:
             fetch_context.dirty[partition] = None
+
+
+class _MeteredFetch(_Fetch):
+    """A Fetch of a client with quotas."""
+
+    __slots__ = ()
+
+    def _read_dirty_once(self, fetched_mono_ms: int | None) -> None:
+        with running(self._ctx.meter):
+            super()._read_dirty_once(fetched_mono_ms)
+
+    def answer(self) -> FetchResponse:
+        """The response, or an empty one if the client must wait."""
+        sent = [SentValues(part, part.sent_high_watermark, part.sent_log_start_offset) for part in self._results]
+        response = super().answer()
+        new_sessions = self._handler.sessions if self._is_new_session else None
+        return charged_response(self._ctx, self._fetch_context, response, sent, new_sessions)
 
 
 def _read_limit(info: ReadInfo, isolation: Isolation) -> int:

@@ -3,7 +3,7 @@
 RULES    1. A quota applies to a user, a client id, both together, or an IP address; a null name is the default entity.
          2. The checks and messages are Apache Kafka 4.3's (ClientQuotaControlManager). Host names are not resolved.
          3. Records and responses have the parts of an entity in the order client-id, user, ip.
-NOT HERE Quota enforcement: not implemented.
+NOT HERE Which quota applies to a client (`replication/metadata/client_quotas.py`), enforcement (`broker/quotas/`).
 """
 
 from __future__ import annotations
@@ -16,13 +16,12 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import quotas_scram
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
 from replication.controller.decision_context import DecisionContext
+from replication.metadata.client_quotas import ENTITY_TYPES, IP, Entity, entity_of, quotas_of
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
 from storage.config.config_def import MAX_INT, MAX_LONG
 
-CLIENT_ID, USER, IP = "client-id", "user", "ip"
-_TYPES = (CLIENT_ID, USER, IP)
 _CLIENT_QUOTAS = {
     "producer_byte_rate": MAX_LONG,
     "consumer_byte_rate": MAX_LONG,
@@ -34,23 +33,6 @@ _IP_QUOTAS = {"connection_creation_rate": MAX_INT}
 
 _HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
-
-Entity = tuple[tuple[str, str | None], ...]
-
-
-def quotas_of(image: MetadataImage) -> dict[Entity, dict[str, float]]:
-    """All quotas by entity."""
-    found: dict[Entity, dict[str, float]] = {}
-    for record in image.opaque_records.values():
-        if isinstance(record, ClientQuotaRecord):
-            found.setdefault(_entity(record.entity), {})[record.key] = record.value
-    return found
-
-
-def _entity(parts: Iterable[EntityData]) -> Entity:
-    names_by_type = {part.entity_type: part.entity_name for part in parts}
-    known = [(kind, names_by_type[kind]) for kind in _TYPES if kind in names_by_type]
-    return (*known, *((kind, name) for kind, name in names_by_type.items() if kind not in _TYPES))
 
 
 def _parts(entity: Entity) -> list[EntityData]:
@@ -64,11 +46,11 @@ def alter_quotas(
     context: DecisionContext, request: quotas_scram.AlterClientQuotasRequest
 ) -> Decision[quotas_scram.AlterClientQuotasResponse]:
     """Decide on quota changes; each entity is changed completely or not at all."""
-    before = quotas_of(context.image)
+    before = quotas_of(context.image.opaque_records)
     records: list[Versioned] = []
     results = []
     for wanted in request.entries:
-        entity = _entity(wanted.entity)
+        entity = entity_of(wanted.entity)
         result = quotas_scram.AlteredQuotasResult(error_code=ErrorCode.NONE, entity=_parts(entity))
         try:
             records += _alter(before.get(entity, {}), entity, wanted)
@@ -101,7 +83,7 @@ def _allowed_keys(entity: Entity) -> Mapping[str, int | None]:
     if not entity:
         raise _invalid_request("Invalid empty client quota entity")
     for kind, name in entity:
-        if kind not in _TYPES:
+        if kind not in ENTITY_TYPES:
             raise _invalid_request(f"Unhandled client quota entity type: {kind}")
         if name == "":
             raise _invalid_request(f"Empty {kind} not supported")
@@ -164,7 +146,7 @@ def describe_quotas(
             entity=_parts(entity),
             values=[quotas_scram.QuotaValue(key=key, value=value) for key, value in values.items()],
         )
-        for entity, values in quotas_of(image).items()
+        for entity, values in quotas_of(image.opaque_records).items()
         if _matches(dict(entity), filters, is_strict=request.strict)
     ]
     return quotas_scram.DescribeClientQuotasResponse(error_code=ErrorCode.NONE, error_message="", entries=entries)
@@ -178,7 +160,7 @@ def _filters(components: Iterable[quotas_scram.QuotaFilter]) -> dict[str, quotas
             raise _invalid_request("Invalid empty entity type.")
         if kind in found:
             raise _invalid_request(f"Entity type {kind} cannot appear more than once in the filter.")
-        if kind not in _TYPES:
+        if kind not in ENTITY_TYPES:
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Unsupported entity type {kind}")
         _check_match(component)
         found[kind] = component

@@ -1,0 +1,1 @@
+"""Quotas of clients and of connections: what was used, and how long a client must wait."""

@@ -1,0 +1,107 @@
+"""What one request of a client with quotas used, and how long the client must wait after it.
+
+RULES    1. The time of a request is the time of its code on the event loop, in percent of a second: 100 is one busy loop.
+         2. After more than one exceeded quota the client waits for the longest time. A request's time counts for at most one
+            window (`quota.window.size.seconds`), bytes without limit.
+         3. A Produce counts when its response is complete, by the size of the request; with acks=0 its time does not count.
+         4. A Fetch counts by the size of its response. If the client must wait, it gets no records and they do not count.
+NOT HERE The sensors (`client_quota_manager.py`), who calls this (`broker/handlers/throttling.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from broker.quotas.client_quota_manager import ClientSensors
+from protocol.framing import Part
+from protocol.records import FileRegion
+from storage.config.config_def import MAX_INT
+
+_LENGTH_BYTES: Final = 4
+_PERCENT_PER_NS: Final = 100 / 1e9
+
+
+class RequestMeter:
+    """The use of one request."""
+
+    __slots__ = ("_clock_ns", "_sensors", "_spent_ns", "_started_ns", "is_exempt", "throttle_ms")
+
+    def __init__(self, sensors: ClientSensors, clock_ns: Callable[[], int]) -> None:
+        """`clock_ns` is the monotonic clock in nanoseconds; the meter starts."""
+        self._sensors = sensors
+        self._clock_ns = clock_ns
+        self._spent_ns = 0
+        self._started_ns: int | None = clock_ns()
+        self.is_exempt = False
+        """Whether the request does not count: it is from another broker."""
+        self.throttle_ms: int | None = None
+        """How long the client must wait, if that is decided."""
+
+    def start(self) -> None:
+        """The request runs again."""
+        self._started_ns = self._clock_ns()
+
+    def stop(self) -> None:
+        """The request waits, or is done."""
+        if self._started_ns is not None:
+            self._spent_ns += self._clock_ns() - self._started_ns
+            self._started_ns = None
+
+    @property
+    def is_running(self) -> bool:
+        """Whether time counts now."""
+        return self._started_ns is not None
+
+    @property
+    def max_fetch_bytes(self) -> int:
+        """The most bytes that one Fetch may return."""
+        fetch = self._sensors.fetch
+        return MAX_INT if fetch is None or self.is_exempt else min(int(fetch.max_value), MAX_INT)
+
+    def charge_time(self) -> None:
+        """Count the time of the request."""
+        self.throttle_ms = self._time_throttle_ms(self._mono_ms())
+
+    def charge_produce(self, size: int, *, has_response: bool) -> None:
+        """Count a Produce request of some bytes, and its time if it has a response."""
+        mono_ms = self._mono_ms()
+        produce = self._sensors.produce
+        bytes_ms = 0 if produce is None else produce.record(size, mono_ms)
+        self.throttle_ms = max(bytes_ms, self._time_throttle_ms(mono_ms) if has_response else 0)
+
+    def charge_fetch(self, parts: list[Part]) -> bool:
+        """Count the encoded message of a Fetch response; returns whether an empty one must be sent instead."""
+        if self.is_exempt:
+            return False
+        size = _LENGTH_BYTES + sum(part.length if isinstance(part, FileRegion) else len(part) for part in parts)
+        mono_ms, fetch = self._mono_ms(), self._sensors.fetch
+        time_ms = self._time_throttle_ms(mono_ms)
+        bytes_ms = 0 if fetch is None else fetch.record(size, mono_ms)
+        self.throttle_ms = max(time_ms, bytes_ms)
+        if self.throttle_ms and fetch is not None:
+            fetch.take_back(size, mono_ms)
+        return self.throttle_ms > 0
+
+    def _mono_ms(self) -> int:
+        return self._clock_ns() // 1_000_000
+
+    def _time_throttle_ms(self, mono_ms: int) -> int:
+        request = self._sensors.request
+        if request is None:
+            return 0
+        running_ns = 0 if self._started_ns is None else self._clock_ns() - self._started_ns
+        percent = (self._spent_ns + running_ns) * _PERCENT_PER_NS
+        return min(request.record(percent, mono_ms), request.windows.window_ms)
+
+
+@contextmanager
+def running(meter: RequestMeter | None) -> Iterator[None]:
+    """Counts the time of a block, if it does not count already."""
+    starts = meter is not None and not meter.is_running
+    if meter is not None and starts:
+        meter.start()
+    yield
+    if meter is not None and starts:
+        meter.stop()

@@ -1,0 +1,61 @@
+"""Sensors of clients with quotas (broker/quotas/client_quota_manager.py)."""
+
+from __future__ import annotations
+
+from broker.quotas import client_quota_manager as module
+from broker.quotas.client_quota_manager import ClientQuotaManager
+from protocol.messages.stored_records import ClientQuotaRecord, EntityData
+from replication.quota_rates import QuotaWindows
+
+
+def manager_with(kind: str, name: str | None) -> ClientQuotaManager:
+    """Quotas of one entity for produced bytes."""
+    entity = [EntityData(entity_type=kind, entity_name=name)]
+    record = ClientQuotaRecord(entity=entity, key="producer_byte_rate", value=5.0, remove=False)
+    manager = ClientQuotaManager(QuotaWindows())
+    manager.update({("quota",): record})
+    return manager
+
+
+def test_clients_of_one_user_share_a_sensor() -> None:
+    manager = manager_with("user", None)
+    one, other = manager.find("User:a", "x", 0), manager.find("User:a", None, 0)
+    assert one is not None
+    assert other is not None
+    assert one.produce is other.produce
+    assert (one.fetch, one.request) == (None, None)
+    stranger = manager.find("User:b", "x", 0)
+    assert stranger is not None
+    assert stranger.produce is not one.produce
+
+
+def test_a_client_without_a_quota_has_no_sensors() -> None:
+    manager = manager_with("client-id", "x")
+    assert manager.is_enabled
+    assert manager.find("User:a", "y", 0) is None
+    assert not manager.sensors()
+
+
+def test_quotas_of_addresses_enable_nothing() -> None:
+    entity = [EntityData(entity_type="ip", entity_name=None)]
+    record = ClientQuotaRecord(entity=entity, key="connection_creation_rate", value=5.0, remove=False)
+    manager = ClientQuotaManager(QuotaWindows())
+    manager.update({("quota",): record})
+    assert not manager.is_enabled
+
+
+def test_unused_sensors_are_deleted_after_an_hour(monkeypatch) -> None:  # type: ignore[no-untyped-def]
+    manager = manager_with("client-id", None)
+    manager.find("User:a", "old", 0)
+    used = manager.find("User:a", "used", 0)
+    assert used is not None
+    assert used.produce is not None
+    used.produce.record(1, module.EXPIRATION_MS)
+    manager.find("User:a", "new", module.EXPIRATION_MS + 1)
+    assert {sensor.client_id for _, sensor in manager.sensors()} == {"used", "new"}
+    monkeypatch.setattr(module, "MAX_SENSORS", 2)
+    manager.find("User:a", "newest", module.EXPIRATION_MS + 2)
+    assert {sensor.client_id for _, sensor in manager.sensors()} == {"new", "newest"}
+    again = manager.find("User:a", "used", module.EXPIRATION_MS + 3)
+    assert again is not None
+    assert again.produce is not used.produce

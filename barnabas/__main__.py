@@ -17,6 +17,7 @@ from importlib import import_module
 
 DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
 FACE_VERBS = {
+    "certs": "barnabas.certs_command",
     "cluster": "barnabas.cluster_command",
     "health": "barnabas.health",
     "pipeline": "barnabas.pipeline.command",
@@ -30,6 +31,7 @@ usage: barnabas VERB [OPTION]...
   serve      run a broker in the foreground      barnabas serve --help
   cluster    run several nodes on this machine   barnabas cluster --help
   format     format a node's log directories     barnabas format --help
+  certs      make certificates for TLS           barnabas certs --help
   health     check whether a node answers        barnabas health --help
   doctor     check and repair data at rest       barnabas doctor --help
   dump-log   show the contents of log files      barnabas dump-log --help

@@ -46,6 +46,7 @@ SPEAKING_INITS = {
 
 ENTRY_POINTS = {
     "barnabas.__main__": "python -m barnabas",
+    "barnabas.certs_command": "imported for the verb certs",
     "barnabas.cluster_command": "imported for the verb cluster",
     "barnabas.health": "imported for the verb health",
     "barnabas.pipeline.command": "imported for the verb pipeline",

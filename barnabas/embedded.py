@@ -11,8 +11,9 @@ RULES    1. Nothing of the daemon is imported here: it is another process with a
          4. A temporary directory is deleted by `close()`, at the end of the `with` block, when a broker object without a
             running daemon is garbage-collected, and at the exit of this process.
          5. A restarted broker keeps its port and data.
-         6. Only the standard library is used.
-NOT HERE The pytest fixtures (`pytest_plugin.py`), the daemon's side of the pipe (`__main__.py`).
+         6. Only the standard library is used; certificates need `cryptography`.
+NOT HERE Certificates, users and the settings of clients (`security.py`), the pytest fixtures (`pytest_plugin.py`), the
+         daemon's side of the pipe (`__main__.py`).
 """
 
 from __future__ import annotations
@@ -32,6 +33,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Self
+
+from barnabas.security import BrokerSecurity, Security, SecurityError
 
 READY = re.compile(r"^barnabas ready on (?P<host>.+):(?P<port>\d+) \(")
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
@@ -72,6 +75,8 @@ class Broker(Service):
 
     Without `data_dir` the data are in a temporary directory, which `close()` or the end of the `with` block deletes.
     Port 0 takes a free one. `settings` have Kafka's names, as in `{"num.partitions": 4}`.
+    With `security`, clients connect with the settings that `client_settings` returns. With a `data_dir` to keep, name the
+    users: those of SCRAM are stored there when it is created.
     """
 
     def __init__(
@@ -80,6 +85,7 @@ class Broker(Service):
         port: int = 0,
         settings: Mapping[str, object] | None = None,
         *,
+        security: Security | None = None,
         host: str = "127.0.0.1",
         arguments: Sequence[str] = (),
         start_timeout_s: float = 30.0,
@@ -96,6 +102,7 @@ class Broker(Service):
         weakref.finalize(self, _remove, self._folder, os.getpid())
         self.data_dir = self._folder / "data" if data_dir is None else Path(data_dir)
         self.log_path = self._folder / "broker.log"
+        self._security = None if security is None else BrokerSecurity(security, self._folder / "certs", host)
         self._process: subprocess.Popen[bytes] | None = None
         self._parent_pipe: int | None = None
         self._log_end = 0
@@ -108,6 +115,30 @@ class Broker(Service):
     def bootstrap(self) -> str:
         """The bootstrap server for clients."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    def client_settings(self, library: str, user: str | None = None) -> dict[str, object]:
+        """What a client needs to connect: keyword arguments, a configuration dictionary, or Java's properties.
+
+        The library is kafka-python, aiokafka, confluent-kafka or java; the user is the first of `security` if None.
+
+        Raises:
+            SecurityError: the library or the user is unknown, or the broker has no security.
+        """
+        if self._security is None:
+            raise SecurityError("the broker has no security: clients need only its bootstrap server")
+        return self._security.client_settings(library, self.bootstrap, user)
+
+    def write_client_properties(self, user: str | None = None) -> Path:
+        """The settings of Java's clients as a file, for `--command-config`; `close()` deletes it.
+
+        Raises:
+            SecurityError: as `client_settings`.
+        """
+        path = self._folder / f"client-{len(list(self._folder.iterdir()))}.properties"
+        with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
+            for name, value in self.client_settings("java", user).items():
+                file.write(f"{name}={str(value).replace(chr(92), chr(92) * 2)}\n")  # Java's escape
+        return path
 
     @property
     def pid(self) -> int:
@@ -200,9 +231,13 @@ class Broker(Service):
     def _command(self) -> list[str]:
         # -P: modules in the working directory do not shadow the standard library or the daemon.
         command = [sys.executable, "-P", str(MAIN), "serve", "--data-dir", str(self.data_dir)]
-        if "listeners" not in self.settings:
+        settings = self.settings
+        if self._security is not None:
+            settings = self._security.broker_settings(self.bootstrap) | settings
+            command += self._security.arguments()
+        if "listeners" not in settings:
             command += ["--listen", self.bootstrap]
-        for name, value in self.settings.items():
+        for name, value in settings.items():
             command += ["--set", f"{name}={value}"]
         return command + self._arguments
 

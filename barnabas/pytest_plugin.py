@@ -1,4 +1,4 @@
-"""Pytest fixtures: a broker for the session, a topic for each test.
+"""Pytest fixtures: a broker for the session, a closed one, a topic for each test.
 
     def test_round_trip(kafka_broker, kafka_topic):
         producer = KafkaProducer(bootstrap_servers=kafka_broker.bootstrap)
@@ -6,6 +6,7 @@
 RULES    1. The broker starts when the first test requests it.
          2. With `--kafka-bootstrap HOST:PORT` the tests use a running broker, for example Apache Kafka.
          3. Topic names are unique across test runs.
+         4. A project chooses the security of the closed broker with its own fixture `kafka_security`.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas.embedded import Broker
+from barnabas.security import Security
 
 PARTITIONS = 4
 SETTINGS = {"group.initial.rebalance.delay.ms": "100"}
@@ -59,9 +61,20 @@ def kafka_broker(pytestconfig: pytest.Config) -> Iterator[Broker | ForeignBroker
     if foreign:
         yield ForeignBroker(str(foreign))
         return
-    lines: list[str] = pytestconfig.getini("barnabas_settings")
-    named = dict(line.split("=", 1) for line in lines)
-    with Broker(settings={**SETTINGS, **named}) as broker:
+    with Broker(settings=_settings(pytestconfig)) as broker:
+        yield broker
+
+
+@pytest.fixture(scope="session")
+def kafka_security() -> Security:
+    """The security of the closed broker: SASL_SSL, SCRAM-SHA-512, one user."""
+    return Security()
+
+
+@pytest.fixture(scope="session")
+def kafka_secure_broker(pytestconfig: pytest.Config, kafka_security: Security) -> Iterator[Broker]:
+    """A closed broker for the whole session; clients connect with `.client_settings(library)`."""
+    with Broker(settings=_settings(pytestconfig), security=kafka_security) as broker:
         yield broker
 
 
@@ -72,6 +85,11 @@ def kafka_topic(kafka_broker: Broker | ForeignBroker, request: pytest.FixtureReq
     name = f"{test}-{_RUN}-{next(_numbers)}"
     _create_topic(kafka_broker.bootstrap, name)
     return name
+
+
+def _settings(pytestconfig: pytest.Config) -> dict[str, str]:
+    lines: list[str] = pytestconfig.getini("barnabas_settings")
+    return SETTINGS | dict(line.split("=", 1) for line in lines)
 
 
 def _create_topic(bootstrap: str, name: str) -> None:

@@ -32,6 +32,13 @@ def test_the_example_of_the_context_manager_runs(tmp_path: Path) -> None:
     assert re.fullmatch(r"127\.0\.0\.1:\d+\n", outcome.stdout)
 
 
+def test_the_example_of_the_closed_broker_runs(tmp_path: Path) -> None:
+    """The third block is a program."""
+    outcome = run("-c", EXAMPLES[2], cwd=tmp_path)
+    assert outcome.returncode == 0, outcome.stderr
+    assert outcome.stdout == "0\n"
+
+
 @pytest.mark.parametrize("target", re.findall(r"`make ([a-z-]+)`|^make ([a-z-]+)", TEXT, re.MULTILINE))
 def test_every_make_target_in_it_exists(target: tuple[str, str]) -> None:
     """`make help` lists them."""

@@ -1,0 +1,239 @@
+"""A closed embedded broker: its certificate authority, its users, and the settings of clients that may connect.
+
+    with barnabas.Broker(security=barnabas.Security()) as broker:
+        producer = KafkaProducer(**broker.client_settings("kafka-python"))
+
+RULES    1. Each broker has its own authority. Its files are in the broker's temporary folder, and deleted with it.
+         2. Passwords are random unless they are given. They are for tests: the users of this machine can see them in the
+            broker's command line (SCRAM: the salted ones, which are as good).
+         3. With the protocol SSL, clients send certificates: a user is the principal User:CN=name instead of User:name.
+NOT HERE Certificates (`certificates.py`), the process (`embedded.py`).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import ssl
+from base64 import b64encode
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from barnabas.certificates import CertificateAuthority
+
+PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+_PLAIN = "PLAIN"
+_MODULES = "org.apache.kafka.common.security"
+_ITERATIONS = 4096
+
+
+class SecurityError(ValueError):
+    """A protocol, mechanism, user or library does not exist, or a package is missing."""
+
+
+def _one_user() -> dict[str, str]:
+    return {"user": secrets.token_urlsafe(12)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Security:
+    """Which clients may connect to an embedded broker.
+
+    With `has_acls`, the first user is a super user, and all others have no rights until ACLs are created.
+    """
+
+    protocol: str = "SASL_SSL"
+    """SASL_SSL, SSL or SASL_PLAINTEXT."""
+    mechanism: str = "SCRAM-SHA-512"
+    """SCRAM-SHA-512, SCRAM-SHA-256 or PLAIN; not for the protocol SSL."""
+    users: Mapping[str, str] = field(default_factory=_one_user, repr=False)
+    """Passwords by user. SCRAM's are stored when the data directory is created: later changes have no effect there."""
+    has_acls: bool = False
+
+    def __post_init__(self) -> None:
+        if self.protocol not in PROTOCOLS:
+            raise SecurityError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
+        if self.mechanism not in (*_HASHES, _PLAIN):
+            raise SecurityError(f"mechanism {self.mechanism!r} is not one of {', '.join((*_HASHES, _PLAIN))}")
+        if not self.users:
+            raise SecurityError("users is empty: name one at least")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections are encrypted."""
+        return self.protocol != "SASL_PLAINTEXT"
+
+    @property
+    def uses_sasl(self) -> bool:
+        """Whether users have passwords."""
+        return self.protocol != "SSL"
+
+
+class _Files(NamedTuple):
+    """PEM files."""
+
+    authority: Path
+    node: Path
+    clients: Mapping[str, Path]
+    """By user; only for the protocol SSL."""
+
+
+class BrokerSecurity:
+    """The security of one broker."""
+
+    def __init__(self, security: Security, folder: Path, host: str) -> None:
+        """Creates authority and certificates in the folder.
+
+        Raises:
+            SecurityError: a package is missing.
+        """
+        self._security = security
+        self._files = _issue(security, folder, host) if security.uses_tls else None
+
+    def broker_settings(self, address: str) -> dict[str, str]:
+        """The settings of the broker, which listens on this address."""
+        security = self._security
+        protocol = security.protocol
+        settings = {"listeners": f"{protocol}://{address}", "security.inter.broker.protocol": protocol}
+        if security.uses_sasl:
+            prefix = f"listener.name.{protocol.lower()}.{security.mechanism.lower()}"
+            settings["sasl.enabled.mechanisms"] = security.mechanism
+            settings[f"{prefix}.sasl.jaas.config"] = self._broker_jaas()
+        if self._files is not None:
+            settings |= _java_store("keystore", self._files.node) | _java_store("truststore", self._files.authority)
+        if not security.uses_sasl:
+            settings["ssl.client.auth"] = "required"
+        if security.has_acls:
+            settings["authorizer.class.name"] = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+            settings["super.users"] = self.principal(next(iter(security.users)))
+        return settings
+
+    def arguments(self) -> list[str]:
+        """The arguments of the broker's command line that create the users of SCRAM."""
+        security = self._security
+        if not security.uses_sasl or security.mechanism == _PLAIN:
+            return []
+        found = []
+        for user, password in security.users.items():
+            salt = secrets.token_bytes(20)
+            salted = hashlib.pbkdf2_hmac(_HASHES[security.mechanism], password.encode(), salt, _ITERATIONS)
+            values = f'salt="{_base64(salt)}",saltedpassword="{_base64(salted)}",iterations={_ITERATIONS}'
+            found += ["--add-scram", f"{security.mechanism}=[name={user},{values}]"]
+        return found
+
+    def principal(self, user: str) -> str:
+        """The name of a user in ACLs and in `super.users`."""
+        return f"User:{user}" if self._security.uses_sasl else f"User:CN={user}"
+
+    def client_settings(self, library: str, bootstrap: str, user: str | None) -> dict[str, object]:
+        """The settings of a library's clients that connect as a user; None: the first one.
+
+        Raises:
+            SecurityError: the library or the user is unknown.
+        """
+        user = next(iter(self._security.users)) if user is None else user
+        if user not in self._security.users:
+            raise SecurityError(f"user {user!r} is not one of {', '.join(self._security.users)}")
+        libraries = {
+            "kafka-python": self._kafka_python,
+            "aiokafka": self._aiokafka,
+            "confluent-kafka": self._librdkafka,
+            "java": self._java,
+        }
+        if library not in libraries:
+            raise SecurityError(f"library {library!r} is not one of {', '.join(libraries)}")
+        return libraries[library](bootstrap, user)
+
+    def _broker_jaas(self) -> str:
+        if self._security.mechanism != _PLAIN:
+            return f"{_MODULES}.scram.ScramLoginModule required;"
+        users = " ".join(f"{_quoted(f'user_{user}')}={_quoted(text)}" for user, text in self._security.users.items())
+        return f"{_MODULES}.plain.PlainLoginModule required {users};"
+
+    def _kafka_python(self, bootstrap: str, user: str) -> dict[str, object]:
+        settings = self._python(bootstrap, user)
+        if self._files is not None:
+            settings["ssl_cafile"] = str(self._files.authority)
+            if user in self._files.clients:
+                settings["ssl_certfile"] = settings["ssl_keyfile"] = str(self._files.clients[user])
+        return settings
+
+    def _aiokafka(self, bootstrap: str, user: str) -> dict[str, object]:
+        settings = self._python(bootstrap, user)
+        if self._files is not None:
+            context = ssl.create_default_context(cafile=str(self._files.authority))
+            if user in self._files.clients:
+                context.load_cert_chain(self._files.clients[user])
+            settings["ssl_context"] = context
+        return settings
+
+    def _python(self, bootstrap: str, user: str) -> dict[str, object]:
+        """What both Python clients share."""
+        settings: dict[str, object] = {"bootstrap_servers": bootstrap, "security_protocol": self._security.protocol}
+        if self._security.uses_sasl:
+            settings["sasl_mechanism"] = self._security.mechanism
+            settings["sasl_plain_username"] = user
+            settings["sasl_plain_password"] = self._security.users[user]
+        return settings
+
+    def _librdkafka(self, bootstrap: str, user: str) -> dict[str, object]:
+        security = self._security
+        settings: dict[str, object] = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
+        if security.uses_sasl:
+            settings["sasl.mechanism"] = security.mechanism
+            settings["sasl.username"] = user
+            settings["sasl.password"] = security.users[user]
+        if self._files is not None:
+            settings["ssl.ca.location"] = str(self._files.authority)
+            if user in self._files.clients:
+                settings["ssl.certificate.location"] = settings["ssl.key.location"] = str(self._files.clients[user])
+        return settings
+
+    def _java(self, bootstrap: str, user: str) -> dict[str, object]:
+        security = self._security
+        settings: dict[str, object] = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
+        if security.uses_sasl:
+            module = "plain.PlainLoginModule" if security.mechanism == _PLAIN else "scram.ScramLoginModule"
+            login = f"username={_quoted(user)} password={_quoted(security.users[user])}"
+            settings["sasl.mechanism"] = security.mechanism
+            settings["sasl.jaas.config"] = f"{_MODULES}.{module} required {login};"
+        if self._files is not None:
+            settings |= _java_store("truststore", self._files.authority)
+            if user in self._files.clients:
+                settings |= _java_store("keystore", self._files.clients[user])
+        return settings
+
+
+def _issue(security: Security, folder: Path, host: str) -> _Files:
+    authority = _new_authority(folder)
+    node = authority.issue_node("node", [*dict.fromkeys((host, "localhost", "127.0.0.1"))])
+    users = () if security.uses_sasl else security.users
+    if node.path.stem in users:
+        raise SecurityError(f"user {node.path.stem} has the name of the broker's certificate: choose another")
+    clients = {user: authority.issue_client(user).path for user in users}
+    return _Files(authority.certificate_path, node.path, clients)
+
+
+def _new_authority(folder: Path) -> CertificateAuthority:
+    try:
+        from barnabas.certificates import CertificateAuthority
+    except ImportError as error:
+        raise SecurityError(f"TLS needs the package {error.name}: pip install 'barnabas[security]'") from None
+    return CertificateAuthority.open_or_create(folder)
+
+
+def _java_store(kind: str, path: Path) -> dict[str, str]:
+    return {f"ssl.{kind}.type": "PEM", f"ssl.{kind}.location": str(path)}
+
+
+def _quoted(text: str) -> str:
+    """A value in a JAAS text."""
+    return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
+
+
+def _base64(data: bytes) -> str:
+    return b64encode(data).decode()

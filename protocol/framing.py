@@ -33,13 +33,14 @@ _new_tuple = tuple.__new__
 class FrameReader:
     """Splits one connection's stream into frames: receive into `space`, then pass the number of bytes to `received`."""
 
-    __slots__ = ("_filled", "_frame", "_initial_bytes", "_length", "_prefix", "_scratch", "max_frame_bytes")
+    __slots__ = ("_filled", "_frame", "_length", "_prefix", "_scratch", "initial_bytes", "max_frame_bytes")
 
     def __init__(self, max_frame_bytes: int, scratch: bytearray, initial_bytes: int = _INITIAL_BYTES) -> None:
         """Accept frames of up to `max_frame_bytes`; of a frame, at most `initial_bytes` are allocated before they arrive."""
         self.max_frame_bytes = max_frame_bytes
         """The limit of the frames that begin later."""
-        self._initial_bytes = initial_bytes
+        self.initial_bytes = initial_bytes
+        """The most bytes that are allocated for a frame before they arrive."""
         self._scratch = scratch
         self._prefix = b""  # the received part of an incomplete length
         self._frame: bytearray | None = None  # an incomplete frame
@@ -95,7 +96,7 @@ class FrameReader:
 
     def _start_large_frame(self, beginning: memoryview, length: int) -> None:
         """Receive the rest of a frame into its own buffer."""
-        frame = bytearray(min(length, max(self._initial_bytes, 2 * len(beginning))))
+        frame = bytearray(min(length, max(self.initial_bytes, 2 * len(beginning))))
         frame[: len(beginning)] = beginning
         self._frame, self._filled, self._length = frame, len(beginning), length
 

@@ -2,7 +2,8 @@
 
 RULES    1. Before authentication only ApiVersions, SaslHandshake and SaslAuthenticate are served. ApiVersions is answered as
             after authentication.
-         2. A frame is limited by `sasl.server.max.receive.size` until the client is authenticated.
+         2. A frame is limited by `sasl.server.max.receive.size` until the client is authenticated. Of its declared length only
+            LOGIN_BYTES are allocated before they arrive, so that idle connections cost little memory.
          3. The response to a failure is sent after `connection.failed.authentication.delay.ms`; then the connection closes.
             A request that is not allowed now closes it after the delay, without a response.
          4. The client's principal is User:name. It never changes.
@@ -33,6 +34,7 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.timer_queue import Clock, TimerQueue
 
+LOGIN_BYTES: Final = 4096
 _LENGTH_BYTES: Final = 4
 _HANDSHAKE: Final = ApiKey.SASL_HANDSHAKE.to_bytes(2, "big")
 _MIN_INTERVAL_MS: Final = 1000
@@ -119,6 +121,7 @@ class SaslDispatcher:
         self._reader = reader
         self._served = context.served
         self._max_frame_bytes = reader.max_frame_bytes
+        self._initial_bytes = reader.initial_bytes
         self._repeated_mono_ms: int | None = None  # when the last repeated authentication began
         self._session: Session | None = None
         self._expires_mono_ms: int | None = None
@@ -154,12 +157,15 @@ class SaslDispatcher:
     def _begin(self) -> None:
         self._authenticator = self._context.authenticator(self._session)
         self._reader.max_frame_bytes = min(self._context.config.max_receive_bytes, self._max_frame_bytes)
+        self._reader.initial_bytes = LOGIN_BYTES
 
     def _end(self, session: Session, connection: ConnectionInfo, mono_ms: int) -> None:
         connection.principal = f"User:{session.user}"
         self._session = session
         self._expires_mono_ms = None if session.lifetime_ms is None else mono_ms + session.lifetime_ms
         self._reader.max_frame_bytes = self._max_frame_bytes
+        self._reader.initial_bytes = self._initial_bytes
+        connection.is_authenticated = True
         self._authenticator = None
 
     def _check_session(self, frame: bytearray, connection: ConnectionInfo, mono_ms: int, expires_mono_ms: int) -> None:

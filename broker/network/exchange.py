@@ -32,6 +32,7 @@ class ConnectionInfo:
 
     __slots__ = (
         "connection_id",
+        "is_authenticated",
         "listener_name",
         "local_host",
         "local_port",
@@ -57,6 +58,8 @@ class ConnectionInfo:
         self.local_host, self.local_port = local
         self.peer_host, self.peer_port = peer
         self.principal = principal
+        self.is_authenticated = True
+        """False on a listener with SASL until the client has a name."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """From the client's ApiVersions request (KIP-511)."""
         self.on_close: Callable[[], None] | None = None

@@ -4,7 +4,8 @@ RULES    1. A connection above `max.connections` or `max.connections.per.ip` is 
          2. A connection that moves no byte for `connections.max.idle.ms` is closed, also while it has unsent bytes.
          3. `socket.send.buffer.bytes` bounds the kernel's send buffer of a connection.
          4. With TLS, a connection begins when its handshake is complete; handshakes count as connections.
-         5. While the listener rejects clients, it closes every connection, so that clients go to another broker.
+         5. A client of a listener with SASL that is not authenticated within LOGIN_TIMEOUT_S is closed, also while it sends.
+         6. While the listener rejects clients, it closes every connection, so that clients go to another broker.
 NOT HERE The work of a connection (`connection.py`), of a handshake (`tls_handshake.py`).
 """
 
@@ -31,6 +32,7 @@ from protocol.framing import SCRATCH_BYTES, FrameReader
 
 _log = logging.getLogger("barnabas.network")
 
+LOGIN_TIMEOUT_S = 30.0
 _ACCEPTS_PER_TURN = 64
 _MIN_BACKLOG = 1024
 """Kafka's default of 50 suffices for its acceptor thread. Here connections wait for the event loop, and a client that finds
@@ -66,6 +68,7 @@ class Listener:
         """The limits can change at run time."""
         self._scratch = bytearray(SCRATCH_BYTES)
         self._connections: set[Connection] = set()
+        self._logins: dict[Connection, asyncio.TimerHandle] = {}
         self._per_ip: Counter[str] = Counter()
         self._tls = None if tls is None else _ListenerHandshakes(loop, tls)
         self._next_connection_id = 1
@@ -181,7 +184,19 @@ class Listener:
             self.prefetcher,
         )
         self._connections.add(connection)
+        if self._authentication is not None:
+            info.is_authenticated = False
+            self._logins[connection] = self._loop.call_later(LOGIN_TIMEOUT_S, self._on_login_timeout, connection)
         return connection
+
+    def _on_login_timeout(self, connection: Connection) -> None:
+        del self._logins[connection]
+        info = connection.info
+        if not info.is_authenticated:
+            _log.warning(
+                "closing %s:%d: it is not authenticated after %g s", info.peer_host, info.peer_port, LOGIN_TIMEOUT_S
+            )
+            connection.close()
 
     def _on_handshaken(self, transport: TlsTransportLayer, info: ConnectionInfo) -> None:
         connection = self._open_connection(transport, info)
@@ -202,6 +217,9 @@ class Listener:
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
+        timeout = self._logins.pop(connection, None)
+        if timeout is not None:
+            timeout.cancel()
         self._on_closed(connection.info)
 
     def _on_closed(self, info: ConnectionInfo) -> None:

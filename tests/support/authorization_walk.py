@@ -96,7 +96,7 @@ class Names(NamedTuple):
         return {SECRET: self.secret, OPEN: self.open, NOWHERE: b"N" * 16}[topic]
 
 
-def _transactional_batch() -> bytes:
+def transactional_batch() -> bytes:
     builder = BatchBuilder(producer_id=99, producer_epoch=0, base_sequence=0, transactional=True)
     builder.append(RECENT_MS, b"k", b"v")
     return bytes(builder.build())
@@ -125,7 +125,7 @@ def _acl_filter(**changes: Any) -> dict[str, Any]:
 def _record_requests(names: Names) -> Iterator[tuple[str, Message]]:
     ids = {topic: {"topic_id": names.of(topic)} for topic in TOPICS}
     for suffix, transaction in (("", None), (" in a transaction", TX), (" in an unnamed transaction", None)):
-        records = _transactional_batch() if "trans" in suffix else bytes(batch(RECENT_MS))
+        records = transactional_batch() if "trans" in suffix else bytes(batch(RECENT_MS))
         data = [{"name": one, **ids[one], "partition_data": [{"index": 0, "records": records}]} for one in TOPICS]
         yield f"Produce{suffix}", _of(0, transactional_id=transaction, acks=1, timeout_ms=9000, topic_data=data)
     for suffix, who in (("", -1), (" by a follower", 2)):

@@ -46,6 +46,29 @@ def listening() -> Iterator[Listening]:
     listening.close()
 
 
+def test_a_client_that_does_not_authenticate_in_time_is_closed(
+    listening: Listening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("broker.network.listener.LOGIN_TIMEOUT_S", 0.1)
+    listening.listener._authentication = lambda _: lambda *_: None
+    listening.listener.start()
+    slow, authenticated, left = (listening.connect() for _ in range(3))
+    while listening.accept() < 3:
+        pass
+    port = authenticated.getsockname()[1]
+    (known,) = (one for one in listening.listener._connections if one.info.peer_port == port)
+    known.info.is_authenticated = True
+    left.close()
+    while listening.accept() > 1:
+        pass
+    assert listening.listener._connections == {known}
+    assert slow.recv(1) == b""
+    assert caplog.text.count("is not authenticated after 0.1 s") == 1
+    while listening.listener._logins:
+        listening.accept()
+    assert not known.is_closed
+
+
 def test_a_burst_of_connections_fits_into_the_backlog(listening: Listening) -> None:
     """A client that finds the queue full retries only after a second."""
     for _ in range(CLIENTS):

@@ -11,6 +11,7 @@ NOT HERE The table (`router.py`), sockets (`network/`).
 from __future__ import annotations
 
 import logging
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -20,6 +21,7 @@ from broker.handlers.router import FastPath, Handler, RequestContext, Router
 from broker.handlers.throttling import Throttling
 from broker.network.exchange import CloseConnection, ConnectionInfo, Response
 from broker.process.watchdog import Watchdog
+from broker.security.authorizer import NotLoaded
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
@@ -163,7 +165,10 @@ class Dispatcher:
 
     def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:
         name = ApiKey(context.api_key).name
-        _log.exception("handler of %s version %d failed", name, context.api_version)
+        if isinstance(sys.exception(), NotLoaded):
+            _log.warning("%s of %s cannot be answered yet: ACLs are not loaded", name, context.connection.principal)
+        else:
+            _log.exception("handler of %s version %d failed", name, context.api_version)
         if not carries(entry.response_class, "error_code", context.api_version):
             raise CloseConnection(f"handler of {name} failed; see the traceback in the log") from None
         return blank(entry.response_class, error_code=ErrorCode.UNKNOWN_SERVER_ERROR)

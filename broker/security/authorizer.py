@@ -10,9 +10,22 @@ from typing import Protocol
 
 from replication.metadata.acls import CLUSTER_NAME
 
-__all__ = ["ANONYMOUS", "CLUSTER_NAME", "AllowAll", "AuthorizableRequest", "Authorizer", "Operation", "Resource"]
+__all__ = [
+    "ANONYMOUS",
+    "CLUSTER_NAME",
+    "AllowAll",
+    "AuthorizableRequest",
+    "Authorizer",
+    "NotLoaded",
+    "Operation",
+    "Resource",
+]
 
 ANONYMOUS = "User:ANONYMOUS"
+
+
+class NotLoaded(Exception):
+    """The entries are not loaded yet; clients get UNKNOWN_SERVER_ERROR and retry."""
 
 
 class Operation:

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.security.acl_index import AclIndex
-from broker.security.authorizer import AuthorizableRequest
+from broker.security.authorizer import AuthorizableRequest, NotLoaded
 from broker.security.operations import OPERATION_CODES, RESOURCE_CODES
 from protocol.api import APIS
 from replication.metadata.acls import WILDCARD, Acl, OperationCode, PatternCode, PermissionCode, ResourceCode
@@ -41,10 +41,6 @@ _IMPLIED_BY: Final = {
     OperationCode.DESCRIBE_CONFIGS: frozenset({OperationCode.DESCRIBE_CONFIGS, OperationCode.ALTER_CONFIGS}),
 }
 _audit = logging.getLogger("kafka.authorizer.logger")
-
-
-class NotLoaded(Exception):
-    """The entries are not loaded yet; clients get UNKNOWN_SERVER_ERROR and retry."""
 
 
 class _Rule(NamedTuple):

@@ -10,6 +10,7 @@ import pytest
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.router import RequestContext, Route, Router
 from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.security.authorizer import NotLoaded
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
@@ -51,6 +52,18 @@ def test_a_fault_returns_unknown_server_error() -> None:
     assert answer == HeartbeatResponse(error_code=ErrorCode.UNKNOWN_SERVER_ERROR)
     answers = decode(MetadataResponse, 13, answer_of(MetadataRequest(topics=None), 13))
     assert answers.error_code == ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def test_acls_that_are_not_loaded_cost_one_line(caplog: pytest.LogCaptureFixture) -> None:
+    def ask_early(context: RequestContext, request: Message) -> Message:
+        raise NotLoaded
+
+    dispatcher = Dispatcher()
+    dispatcher.serve(Router([Route(ApiKey.METADATA, 13, 13, ask_early)]))
+    assert isinstance(dispatcher.dispatch(frame_of(MetadataRequest(topics=None), 13), CONNECTION, 0), list)
+    (record,) = caplog.records
+    assert record.getMessage() == "METADATA of User:ANONYMOUS cannot be answered yet: ACLs are not loaded"
+    assert record.exc_info is None
 
 
 @pytest.mark.parametrize("is_late", [False, True])

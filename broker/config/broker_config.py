@@ -182,6 +182,12 @@ class BrokerConfig:
         names = [listener.name for listener in self.listeners]
         return "PLAINTEXT" if "PLAINTEXT" in names or not names else names[0]
 
+    @cached_property
+    def listener_protocols(self) -> dict[str, str]:
+        """The map of listener names to security protocols, in upper case."""
+        entries = (entry.partition(":") for entry in self.given.get("listener.security.protocol.map", "").split(","))
+        return {name.strip().upper(): protocol.strip().upper() for name, _, protocol in entries}
+
     @property
     def is_inter_broker_ambiguous(self) -> bool:
         """Whether two settings say which listener is for connections between brokers."""

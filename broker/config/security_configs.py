@@ -70,11 +70,7 @@ def find_unenforced(config: BrokerConfig) -> str | None:
 
 def security_protocol(config: BrokerConfig, listener: str) -> str:
     """The security protocol of a listener, by the map, else by its name."""
-    protocols = {}
-    for entry in config.given.get(_MAP, "").split(","):
-        name, _, protocol = (part.strip().upper() for part in entry.partition(":"))
-        protocols[name] = protocol
-    return protocols.get(listener.upper(), listener.upper())
+    return config.listener_protocols.get(listener.upper(), listener.upper())
 
 
 def _sasl_error(config: BrokerConfig) -> str | None:

@@ -2,6 +2,7 @@
 
 RULES    1. An error before the broker accepts requests is one sentence on standard error and exit status 1.
          2. Standard output gets only the ready line; logs go to standard error.
+         3. No other user can read the files of a node. Operators may share them with its group, except the metadata log.
 NOT HERE Verbs without the daemon (`barnabas/`), the parts of a broker (`server.py`).
 """
 
@@ -102,6 +103,7 @@ def serve(
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 
     _log_to_standard_error()
+    _hide_files()
     try:
         if from_env:
             config, options["cluster_id"] = _container_config(
@@ -129,6 +131,7 @@ def format_(
     from replication.metadata_log.formatting import UnusableDirectory  # noqa: PLC0415
     from storage.io.disk import StorageError  # noqa: PLC0415
 
+    _hide_files()
     try:
         config = load_config(config_file, _overrides(config_file, data_dir, settings))
         for sentence in format_node(config, parse_format_options(**options), ignore_formatted=ignore_formatted):
@@ -170,6 +173,11 @@ def _parse_settings(data_dir: str | None, settings: tuple[str, ...]) -> dict[str
     if data_dir is not None:
         given["log.dirs"] = data_dir
     return given
+
+
+def _hide_files() -> None:
+    """New files can be read by their owner and group only: records are the clients', and their secrets too."""
+    os.umask(os.umask(0) | 0o027)
 
 
 class _OneLine(logging.Formatter):

@@ -103,7 +103,8 @@ def _read_properties(path: str) -> list[tuple[str, str, int]]:
 def _split_property(line: str, path: str, number: int) -> tuple[str, str]:
     parts = re.split("[=:]", line, maxsplit=1)
     if len(parts) < 2:
-        raise ConfigError(f"{path}, line {number}: {line!r} is not of the form name=value")
+        # The line may be a part of a key or of a JAAS text.
+        raise ConfigError(f"{path}, line {number} is not of the form name=value")
     name, value = parts
     return name.strip(), re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, value.strip())
 

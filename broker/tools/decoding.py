@@ -1,6 +1,8 @@
 """Decodes the records of internal topics and control records to JSON.
 
 RULES    1. A record that cannot be decoded becomes a sentence, and the dump continues.
+         2. Secrets of the metadata log are not shown, unlike by kafka-dump-log: SCRAM keys, and settings of brokers that are
+            passwords or unknown, as DescribeConfigs hides them.
 NOT HERE User records: their bytes have no known format.
 """
 
@@ -11,6 +13,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Any, NamedTuple
 
+from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.ignored_configs import IGNORED
 from broker.tools.message_json import message_json, type_name
 from protocol.codec import decoder
 from protocol.errors import KafkaError, MalformedRequest
@@ -20,8 +24,11 @@ from protocol.primitives import read_uvarint
 from protocol.records import ControlType, Record, control_type, coordinator_epoch_of
 from protocol.schema import Message
 from replication.metadata.metadata_records import CONTROL_MESSAGES, UnreadableMetadata, decode_record
+from storage.config.config_def import Kind
 
 DELETED = "<DELETE>"
+HIDDEN = "[hidden]"
+_BROKER = 4  # org.apache.kafka.common.config.ConfigResource.Type
 _CONSUMER = "consumer"
 
 
@@ -45,7 +52,21 @@ def cluster_metadata(record: Record) -> Decoded:
     _, position = read_uvarint(record.value, 0)
     _, position = read_uvarint(record.value, position)
     version, _ = read_uvarint(record.value, position)
-    return Decoded(None, {"type": type_name(message), "version": version, "data": message_json(message, version)})
+    data = message_json(message, version)
+    for name in _secret_fields(message):
+        data[name] = HIDDEN
+    return Decoded(None, {"type": type_name(message), "version": version, "data": data})
+
+
+def _secret_fields(message: Message) -> tuple[str, ...]:
+    """The names of the fields whose values are not shown."""
+    if isinstance(message, stored_records.UserScramCredentialRecord):
+        return "salt", "storedKey", "serverKey"
+    if isinstance(message, stored_records.ConfigRecord) and message.resource_type == _BROKER:
+        setting = BROKER_SETTINGS.get(message.name) or IGNORED.get(message.name)
+        if message.value is not None and (setting is None or setting.kind is Kind.PASSWORD):
+            return ("value",)
+    return ()
 
 
 # ---- coordinators ----------------------------------------------------------------------------------------

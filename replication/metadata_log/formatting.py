@@ -305,13 +305,20 @@ def _format(
     wall_ms: int,
 ) -> None:
     disk.make_dirs(path)
-    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", checkpoint)
+    disk.replace_atomically(f"{path}/{BOOTSTRAP_CHECKPOINT}", checkpoint, is_private=True)
     if voters:
         metadata = f"{path}/{METADATA_DIRECTORY}"
-        disk.make_dirs(metadata)
+        make_metadata_directory(disk, metadata)
         disk.replace_atomically(f"{metadata}/{ZERO_SNAPSHOT}", zero_checkpoint(to_record(voters), wall_ms))
         disk.sync_dir(path)
     disk.replace_atomically(f"{path}/{META_PROPERTIES}", _meta_properties(meta, wall_ms))
+
+
+def make_metadata_directory(disk: Disk, path: str) -> None:
+    """Creates the directory of the metadata log for its owner alone: the log has SCRAM keys and passwords of settings."""
+    if not disk.is_dir(path):
+        disk.make_dirs(path)
+        disk.restrict(path)
 
 
 def _voter(controller: InitialController, listener: str) -> Voter:

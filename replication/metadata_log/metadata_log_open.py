@@ -16,7 +16,7 @@ from protocol.primitives import uuid_text
 from replication.io_executor import IoExecutor
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import MAX_BATCH_BYTES, SnapshotName, UnreadableMetadata, Versioned
-from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
+from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity, make_metadata_directory
 from replication.metadata_log.metadata_log import MetadataLog, batches_between
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
 from replication.metadata_log.quorum_state_store import read_quorum_state
@@ -74,7 +74,7 @@ def open_metadata_log(
     found = found or read_metadata(disk, identity)
     voters = _voters(identity, found, static_voters, may_observe=may_observe)
     path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
-    disk.make_dirs(path)
+    make_metadata_directory(disk, path)
     if not disk.exists(f"{path}/{PARTITION_METADATA}"):
         write_topic_id(disk, f"{path}/{PARTITION_METADATA}", METADATA_TOPIC_ID, sync=False)
     is_new = not any(file.endswith(".log") for file in disk.listdir(path))

@@ -150,6 +150,9 @@ class DryRunDisk(Disk):
         if not self.is_dir(path):
             self._created.add(path)
 
+    def restrict(self, path: str) -> None:
+        pass
+
     def rename(self, source: str, target: str) -> None:
         if self.is_dir(source):
             self._deleted.add(source)

@@ -327,6 +327,11 @@ class Disk:
         with _as_storage_error("make the directory", path):
             os.makedirs(path, exist_ok=True)
 
+    def restrict(self, path: str) -> None:
+        """Allow only the owner to read a file or directory."""
+        with _as_storage_error("change the mode of", path):
+            os.chmod(path, 0o700 if self.is_dir(path) else 0o600)
+
     def rename(self, source: str, target: str) -> None:
         """Rename a file or directory; an existing target file is replaced."""
         with _as_storage_error(f"rename {source} to", target):
@@ -381,9 +386,14 @@ class Disk:
                 os.close(descriptor)
         return data
 
-    def write_temporary(self, path: str, data: Buffer, suffix: str = TEMPORARY) -> File:
-        """Write new contents of `path` to a temporary file; `commit_temporary` renames it after a sync."""
+    def write_temporary(self, path: str, data: Buffer, suffix: str = TEMPORARY, *, is_private: bool = False) -> File:
+        """Write new contents of `path` to a temporary file; `commit_temporary` renames it after a sync.
+
+        `is_private`: only the owner can read it, before it has contents.
+        """
         file = self.open(path + suffix, write=True, create=True)
+        if is_private:
+            self.restrict(path + suffix)
         file.truncate(0)
         file.pwrite(data, 0)
         return file
@@ -392,12 +402,14 @@ class Disk:
         """Rename the temporary file into place."""
         self.rename(path + suffix, path)
 
-    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, suffix: str = TEMPORARY) -> None:
+    def replace_atomically(
+        self, path: str, data: Buffer, *, sync: bool = True, suffix: str = TEMPORARY, is_private: bool = False
+    ) -> None:
         """Replace a file's contents: a reader, also after a crash, finds the old or the new ones.
 
         `suffix`: of the temporary file; concurrent writers need different ones.
         """
-        file = self.write_temporary(path, data, suffix)
+        file = self.write_temporary(path, data, suffix, is_private=is_private)
         try:
             if sync:
                 file.sync()

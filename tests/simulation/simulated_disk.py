@@ -241,6 +241,9 @@ class SimulatedDisk(Disk):
         self.random.shuffle(names)
         return names
 
+    def restrict(self, path: str) -> None:
+        """Simulated files have no modes."""
+
     def make_dirs(self, path: str) -> None:
         parent = path.rpartition("/")[0]
         if parent and not self.exists(parent):

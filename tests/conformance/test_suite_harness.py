@@ -25,7 +25,7 @@ from tests.conformance.suite.steps import (
     scenario,
     without,
 )
-from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS, SECURITY_SCENARIOS
 
 DRIVER = """
 import json, sys
@@ -111,7 +111,7 @@ def test_records_are_compared_per_partition(tmp_path: Path) -> None:
 
 def test_no_two_scenarios_share_a_name() -> None:
     """Names identify the rows of the table."""
-    names = [one.name for one in SCENARIOS]
+    names = [one.name for one in (*SCENARIOS, *SECURITY_SCENARIOS)]
     assert sorted(set(names)) == sorted(names)
     assert {name for _, name in KNOWN_FAILURES.keys() | FLAKY.keys()} <= set(names)
 

@@ -9,13 +9,15 @@ import (
 	"github.com/twmb/franz-go/pkg/kadm"
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/plain"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 type franz struct {
-	bootstrap string
-	admin     *kadm.Client
-	members   map[string]*franzMember
-	producers map[string]*franzProducer
+	connection []kgo.Opt
+	admin      *kadm.Client
+	members    map[string]*franzMember
+	producers  map[string]*franzProducer
 }
 
 // A member polls in a goroutine of its own.
@@ -35,13 +37,32 @@ type franzProducer struct {
 	member  *franzMember
 }
 
-func newFranz(bootstrap string) Driver {
-	client, err := kgo.NewClient(kgo.SeedBrokers(bootstrap))
+func newFranz(bootstrap string, security Security) Driver {
+	connection := []kgo.Opt{kgo.SeedBrokers(bootstrap)}
+	if config := security.tls(); config != nil {
+		connection = append(connection, kgo.DialTLSConfig(config))
+	}
+	switch security.Mechanism {
+	case "PLAIN":
+		connection = append(connection, kgo.SASL(plain.Auth{User: security.User, Pass: security.Password}.AsMechanism()))
+	case "SCRAM-SHA-256":
+		connection = append(connection, kgo.SASL(scram.Auth{User: security.User, Pass: security.Password}.AsSha256Mechanism()))
+	case "SCRAM-SHA-512":
+		connection = append(connection, kgo.SASL(scram.Auth{User: security.User, Pass: security.Password}.AsSha512Mechanism()))
+	}
+	client, err := kgo.NewClient(connection...)
 	if err != nil {
 		panic(err)
 	}
-	return &franz{bootstrap, kadm.NewClient(client), map[string]*franzMember{}, map[string]*franzProducer{}}
+	return &franz{connection, kadm.NewClient(client), map[string]*franzMember{}, map[string]*franzProducer{}}
 }
+
+func (f *franz) newClient(options ...kgo.Opt) (*kgo.Client, error) {
+	return kgo.NewClient(append(options, f.connection...)...)
+}
+
+// Connect does nothing: the client connects by itself.
+func (f *franz) Connect() error { return nil }
 
 func (f *franz) Verbs() map[string]func(*Request) (result, error) {
 	return map[string]func(*Request) (result, error){
@@ -63,6 +84,9 @@ func (f *franz) Refusal(err error) Refused {
 	var coded *kerr.Error
 	if errors.As(err, &coded) {
 		return Refused{coded.Code, err.Error()}
+	}
+	if isCertificateError(err) {
+		return Refused{"certificate", err.Error()}
 	}
 	return Refused{"error", err.Error()}
 }
@@ -259,7 +283,6 @@ var franzCodecs = map[string]kgo.CompressionCodec{
 
 func (f *franz) produce(r *Request) (result, error) {
 	options := []kgo.Opt{
-		kgo.SeedBrokers(f.bootstrap),
 		kgo.RecordPartitioner(kgo.ManualPartitioner()),
 		kgo.ProducerBatchCompression(franzCodecs[r.Codec]),
 		kgo.ProducerBatchMaxBytes(2_000_000),
@@ -275,7 +298,7 @@ func (f *franz) produce(r *Request) (result, error) {
 	if !r.Idempotent {
 		options = append(options, kgo.DisableIdempotentWrite())
 	}
-	client, err := kgo.NewClient(options...)
+	client, err := f.newClient(options...)
 	if err != nil {
 		return nil, err
 	}
@@ -332,8 +355,7 @@ func (f *franz) consume(r *Request) (result, error) {
 	for _, partition := range r.Partitions {
 		positions[partition] = start
 	}
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(f.bootstrap),
+	client, err := f.newClient(
 		kgo.ConsumePartitions(map[string]map[int32]kgo.Offset{r.Topic: positions}),
 		kgo.FetchIsolationLevel(isolationOf(r)),
 	)
@@ -345,6 +367,9 @@ func (f *franz) consume(r *Request) (result, error) {
 	ctx := inTime()
 	for len(found) < r.Count && ctx.Err() == nil {
 		polled := client.PollRecords(ctx, r.Count-len(found))
+		if err := polled.Err(); errors.Is(err, kerr.TopicAuthorizationFailed) {
+			return nil, err
+		}
 		polled.EachRecord(func(record *kgo.Record) { found = append(found, franzRecord(record)) })
 	}
 	return result{"records": found}, nil

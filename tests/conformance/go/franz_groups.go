@@ -19,7 +19,6 @@ func (f *franz) join(r *Request) (result, error) {
 		reset = kgo.NewOffset().AtEnd()
 	}
 	options := []kgo.Opt{
-		kgo.SeedBrokers(f.bootstrap),
 		kgo.ConsumerGroup(r.Group),
 		kgo.ConsumeTopics(r.Topics...),
 		kgo.ConsumeResetOffset(reset),
@@ -51,7 +50,7 @@ func (f *franz) join(r *Request) (result, error) {
 	} else {
 		options = append(options, kgo.DisableAutoCommit())
 	}
-	client, err := kgo.NewClient(options...)
+	client, err := f.newClient(options...)
 	if err != nil {
 		return nil, err
 	}
@@ -62,6 +61,7 @@ func (f *franz) join(r *Request) (result, error) {
 
 // joinInSession is for members whose offsets are committed by a transaction: one client is both.
 func (f *franz) joinInSession(r *Request, member *franzMember, options []kgo.Opt) error {
+	options = append(options, f.connection...)
 	options = append(options, kgo.TransactionalID(r.TxnID), kgo.RecordPartitioner(kgo.ManualPartitioner()))
 	session, err := kgo.NewGroupTransactSession(options...)
 	if err != nil {
@@ -143,8 +143,7 @@ func (f *franz) open(r *Request) (result, error) {
 	if _, isThere := f.producers[r.Producer]; isThere {
 		return nil, nil
 	}
-	client, err := kgo.NewClient(
-		kgo.SeedBrokers(f.bootstrap),
+	client, err := f.newClient(
 		kgo.TransactionalID(r.TxnID),
 		kgo.TransactionTimeout(time.Duration(r.TimeoutMs)*time.Millisecond),
 		kgo.ProducerBatchCompression(franzCodecs[r.Codec]),

@@ -1,4 +1,4 @@
-// Go's clients behind the verbs of the conformance suite: `driver CLIENT HOST:PORT`, lines of JSON in and out.
+// Go's clients behind the verbs of the conformance suite: `driver CLIENT HOST:PORT [SECURITY]`, lines of JSON in and out.
 // The format and the verbs: ../suite/steps.py.
 package main
 
@@ -118,6 +118,8 @@ func (r Refused) Error() string { return fmt.Sprint(r.Code, ": ", r.Message) }
 
 // Driver is one client.
 type Driver interface {
+	// Connect is called before every verb.
+	Connect() error
 	// Verbs by their names; what is missing is unsupported.
 	Verbs() map[string]func(*Request) (result, error)
 	// Refusal is what an error of the client means.
@@ -133,7 +135,11 @@ func answer(driver Driver, line []byte) map[string]any {
 	if !found {
 		return map[string]any{"unsupported": "the client has no such call"}
 	}
-	seen, err := verb(&request)
+	var seen result
+	err := driver.Connect()
+	if err == nil {
+		seen, err = verb(&request)
+	}
 	var unsupported Unsupported
 	switch {
 	case errors.As(err, &unsupported):
@@ -159,10 +165,16 @@ func version(module string) string {
 }
 
 func main() {
-	drivers := map[string]func(string) Driver{
+	drivers := map[string]func(string, Security) Driver{
 		"franz-go": newFranz, "sarama": newSarama,
 	}
-	driver := drivers[os.Args[1]](os.Args[2])
+	var security Security
+	if len(os.Args) > 3 {
+		if err := json.Unmarshal([]byte(os.Args[3]), &security); err != nil {
+			panic(err)
+		}
+	}
+	driver := drivers[os.Args[1]](os.Args[2], security)
 	in := bufio.NewReaderSize(os.Stdin, 1<<20)
 	out := json.NewEncoder(os.Stdout)
 	for {

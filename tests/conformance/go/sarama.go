@@ -5,28 +5,37 @@ import (
 	"time"
 
 	"github.com/IBM/sarama"
+	"github.com/xdg-go/scram"
 )
 
 type saramaDriver struct {
 	bootstrap []string
+	security  Security
 	admin     sarama.ClusterAdmin
 	members   map[string]*saramaMember
 	producers map[string]sarama.SyncProducer
 }
 
-func newSarama(bootstrap string) Driver {
-	driver := &saramaDriver{
-		bootstrap: []string{bootstrap}, members: map[string]*saramaMember{}, producers: map[string]sarama.SyncProducer{},
+func newSarama(bootstrap string, security Security) Driver {
+	return &saramaDriver{
+		bootstrap: []string{bootstrap}, security: security,
+		members: map[string]*saramaMember{}, producers: map[string]sarama.SyncProducer{},
 	}
-	admin, err := sarama.NewClusterAdmin(driver.bootstrap, saramaSettings())
-	if err != nil {
-		panic(err)
-	}
-	driver.admin = admin
-	return driver
 }
 
-func saramaSettings() *sarama.Config {
+// Connect makes the admin client.
+func (s *saramaDriver) Connect() error {
+	if s.admin != nil {
+		return nil
+	}
+	admin, err := sarama.NewClusterAdmin(s.bootstrap, s.settings())
+	if err == nil {
+		s.admin = admin
+	}
+	return err
+}
+
+func (s *saramaDriver) settings() *sarama.Config {
 	settings := sarama.NewConfig()
 	settings.Version = sarama.MaxVersion
 	settings.Metadata.AllowAutoTopicCreation = false
@@ -34,6 +43,19 @@ func saramaSettings() *sarama.Config {
 	settings.Producer.Partitioner = sarama.NewManualPartitioner
 	settings.Producer.MaxMessageBytes = 2_000_000
 	settings.Producer.RequiredAcks = sarama.WaitForAll
+	if config := s.security.tls(); config != nil {
+		settings.Net.TLS.Enable, settings.Net.TLS.Config = true, config
+	}
+	if s.security.Mechanism != "" {
+		settings.Net.SASL.Enable = true
+		settings.Net.SASL.Mechanism = sarama.SASLMechanism(s.security.Mechanism)
+		settings.Net.SASL.User, settings.Net.SASL.Password = s.security.User, s.security.Password
+		hash := scram.SHA256
+		if s.security.Mechanism == sarama.SASLTypeSCRAMSHA512 {
+			hash = scram.SHA512
+		}
+		settings.Net.SASL.SCRAMClientGeneratorFunc = func() sarama.SCRAMClient { return &scramClient{hash: hash} }
+	}
 	return settings
 }
 
@@ -69,6 +91,12 @@ func (s *saramaDriver) Refusal(err error) Refused {
 	var partitions *sarama.TopicPartitionError
 	if errors.As(err, &partitions) {
 		return Refused{int16(partitions.Err), err.Error()}
+	}
+	if errors.Is(err, sarama.ErrSASLAuthenticationFailed) {
+		return Refused{"authentication", err.Error()}
+	}
+	if isCertificateError(err) {
+		return Refused{"certificate", err.Error()}
 	}
 	return Refused{"error", err.Error()}
 }
@@ -236,7 +264,7 @@ var saramaCodecs = map[string]sarama.CompressionCodec{
 }
 
 func (s *saramaDriver) produce(r *Request) (result, error) {
-	settings := saramaSettings()
+	settings := s.settings()
 	settings.Producer.Compression = saramaCodecs[r.Codec]
 	settings.Metadata.AllowAutoTopicCreation = r.AutoCreate
 	if r.Acks == "0" {
@@ -298,8 +326,9 @@ func saramaIsolation(settings *sarama.Config, r *Request) {
 }
 
 func (s *saramaDriver) consume(r *Request) (result, error) {
-	settings := saramaSettings()
+	settings := s.settings()
 	saramaIsolation(settings, r)
+	settings.Consumer.Return.Errors = true
 	consumer, err := sarama.NewConsumer(s.bootstrap, settings)
 	if err != nil {
 		return nil, err
@@ -310,6 +339,7 @@ func (s *saramaDriver) consume(r *Request) (result, error) {
 		start = *r.Offset
 	}
 	messages := make(chan *sarama.ConsumerMessage)
+	denied := make(chan error, len(r.Partitions))
 	stop := make(chan struct{})
 	defer close(stop)
 	for _, partition := range r.Partitions {
@@ -318,6 +348,16 @@ func (s *saramaDriver) consume(r *Request) (result, error) {
 			return nil, err
 		}
 		defer reader.AsyncClose()
+		go func() {
+			for failure := range reader.Errors() {
+				if errors.Is(failure, sarama.ErrTopicAuthorizationFailed) {
+					select {
+					case denied <- failure:
+					default:
+					}
+				}
+			}
+		}()
 		go func() {
 			for message := range reader.Messages() {
 				select {
@@ -333,6 +373,8 @@ func (s *saramaDriver) consume(r *Request) (result, error) {
 		select {
 		case message := <-messages:
 			found = append(found, saramaRecord(message))
+		case err := <-denied:
+			return nil, err
 		case <-timeout:
 			return result{"records": found}, nil
 		}

@@ -29,7 +29,7 @@ func (s *saramaDriver) join(r *Request) (result, error) {
 	if r.Protocol == "consumer" {
 		return nil, Unsupported("no consumer protocol (KIP-848)")
 	}
-	settings := saramaSettings()
+	settings := s.settings()
 	saramaIsolation(settings, r)
 	settings.Consumer.Offsets.Initial = sarama.OffsetOldest
 	if r.Reset == "latest" {
@@ -135,7 +135,7 @@ func (s *saramaDriver) leave(r *Request) (result, error) {
 // ---- transactions --------------------------------------------------------------------------------------------
 
 func (s *saramaDriver) open(r *Request) (result, error) {
-	settings := saramaSettings()
+	settings := s.settings()
 	settings.Producer.Idempotent = true
 	settings.Producer.Compression = saramaCodecs[r.Codec]
 	settings.Producer.Transaction.ID = r.TxnID

@@ -12,19 +12,25 @@ export class Refused extends Error {
   }
 }
 
-// Verbs are functions by name; refusalOf says what an error of the client means: { code, message }.
-export async function serve(verbs, refusalOf) {
+// Verbs are functions by name; connect is called before the first one, and again if it failed; refusalOf says what an error of the client means: { code, message }.
+export async function serve(verbs, connect, refusalOf) {
+  let isConnected = false
+  const connected = async () => {
+    if (!isConnected) await connect()
+    isConnected = true
+  }
   for await (const line of createInterface({ input: process.stdin, crlfDelay: Infinity })) {
     const request = JSON.parse(line)
-    process.stdout.write(JSON.stringify(await answer(verbs[request.verb], request, refusalOf)) + '\n')
+    process.stdout.write(JSON.stringify(await answer(verbs[request.verb], request, connected, refusalOf)) + '\n')
   }
   await verbs.reset({})
   process.exit(0)
 }
 
-async function answer(verb, request, refusalOf) {
+async function answer(verb, request, connect, refusalOf) {
   if (verb === undefined) return { unsupported: 'the client has no such call' }
   try {
+    await connect()
     return { told: (await verb(request)) ?? {} }
   } catch (error) {
     if (error instanceof Unsupported) return { unsupported: error.message }

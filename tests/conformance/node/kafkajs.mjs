@@ -1,6 +1,7 @@
 // kafkajs behind the verbs of the conformance suite.
 
 import { randomUUID } from 'node:crypto'
+import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
 import kafkajs from 'kafkajs'
 import { Refused, Unsupported, decoded, encoded, serve } from './driver.mjs'
@@ -18,8 +19,16 @@ const KINDS = { topic: ConfigResourceTypes.TOPIC, broker: ConfigResourceTypes.BR
 const WAIT_MS = 30_000
 
 const version = createRequire(import.meta.url)('kafkajs/package.json').version
+const security = JSON.parse(process.argv[3] ?? '{}') // the fields of Login (tests/support/security_profiles.py)
+const contentOf = (path) => (path ? readFileSync(path) : undefined)
 const kafka = new Kafka({
   brokers: [process.argv[2]],
+  ssl: security.ca
+    ? { ca: contentOf(security.ca), cert: contentOf(security.certificate), key: contentOf(security.certificate) }
+    : undefined,
+  sasl: security.mechanism
+    ? { mechanism: security.mechanism.toLowerCase(), username: security.user, password: security.password }
+    : undefined,
   logLevel: logLevel.NOTHING,
   retry: { initialRetryTime: 50, maxRetryTime: 1000, retries: 10 }
 })
@@ -27,7 +36,6 @@ const admin = kafka.admin()
 const members = new Map()
 const producers = new Map()
 addCodecs()
-await admin.connect()
 
 // ---- records ---------------------------------------------------------------------------------------------------
 
@@ -278,7 +286,9 @@ function refusalOf(error) {
     const code = at.code ?? at.errorCode
     if (typeof code === 'number') return { code, message: at.message }
   }
+  if (error.name === 'KafkaJSSASLAuthenticationError') return { code: 'authentication', message: error.message }
+  if (/certificate/.test(error.message)) return { code: 'certificate', message: error.message }
   return { code: error.name, message: error.message }
 }
 
-await serve(verbs, refusalOf)
+await serve(verbs, () => admin.connect(), refusalOf)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import inspect
-import sys
+import ssl
 import threading
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
@@ -56,13 +56,21 @@ class AioKafka(driver.KeywordDriver):
     NO_ASSIGNOR = "no cooperative rebalancing"
     MISSING: ClassVar = dict.fromkeys(("delete_group", "alter_offsets", "delete_offsets"), NOT_IN_ADMIN)
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__()
-        self._bootstrap = bootstrap
+    def __init__(self, bootstrap: str, security: driver.Security | None = None) -> None:
+        super().__init__(bootstrap, security)
+        self._connection: dict[str, Any] = {"bootstrap_servers": bootstrap, **driver.sasl_keywords(self._security)}
+        if self._security.get("ca"):
+            context = ssl.create_default_context(cafile=self._security["ca"])
+            if self._security["certificate"]:
+                context.load_cert_chain(self._security["certificate"])
+            self._connection["ssl_context"] = context
         self._loop = asyncio.new_event_loop()
         threading.Thread(target=self._loop.run_forever, daemon=True).start()
-        self._admin = Blocking(self._loop, lambda: AIOKafkaAdminClient(bootstrap_servers=bootstrap))
-        self._admin.start()
+
+    def new_admin(self) -> Blocking:
+        admin = Blocking(self._loop, lambda: AIOKafkaAdminClient(**self._connection))
+        admin.start()
+        return admin
 
     def close_admin(self) -> None:
         super().close_admin()
@@ -83,6 +91,7 @@ class AioKafka(driver.KeywordDriver):
     def describe_configs(self, kind: str, name: str) -> dict[str, Any]:
         (response,) = self._admin.describe_configs([ConfigResource(ConfigResourceType[kind.upper()], name)])
         (described,) = response.resources
+        _raise_errors([(None, *described[:2])])
         return {"configs": {entry[0]: entry[1] for entry in described[4]}}
 
     def alter_configs(self, kind: str, name: str, set: dict[str, str], delete: list[str]) -> None:  # noqa: A002
@@ -130,9 +139,7 @@ class AioKafka(driver.KeywordDriver):
 
     def new_producer(self, settings: driver.Settings) -> Blocking:
         keywords = driver.keyword_settings(settings)
-        producer = Blocking(
-            self._loop, lambda: aiokafka.AIOKafkaProducer(bootstrap_servers=self._bootstrap, **keywords)
-        )
+        producer = Blocking(self._loop, lambda: aiokafka.AIOKafkaProducer(**self._connection, **keywords))
         producer.start()
         return producer
 
@@ -151,9 +158,7 @@ class AioKafka(driver.KeywordDriver):
 
     def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> Blocking:
         keywords = driver.keyword_settings(settings)
-        return Blocking(
-            self._loop, lambda: aiokafka.AIOKafkaConsumer(*topics, bootstrap_servers=self._bootstrap, **keywords)
-        )
+        return Blocking(self._loop, lambda: aiokafka.AIOKafkaConsumer(*topics, **self._connection, **keywords))
 
     def start_consumer(self, consumer: Blocking) -> None:
         consumer.start()
@@ -195,4 +200,4 @@ def _raise_errors(outcomes: Iterable[Any]) -> None:
 
 
 if __name__ == "__main__":
-    AioKafka(sys.argv[1]).serve()
+    AioKafka.main()

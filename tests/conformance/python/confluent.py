@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterable
 from typing import Any, ClassVar
 
@@ -21,6 +20,15 @@ RENAMED = {
 """Settings for which librdkafka has another name."""
 
 
+LIST_S = 10
+"""Also the wait of a client that cannot connect."""
+CONNECTION_ERRORS = {"_AUTHENTICATION": "authentication", "_SSL": "certificate"}
+SECURITY = {
+    "security.protocol": "protocol", "sasl.mechanism": "mechanism", "sasl.username": "user", "sasl.password": "password",
+    "ssl.ca.location": "ca", "ssl.certificate.location": "certificate", "ssl.key.location": "certificate",
+}  # fmt: skip
+
+
 class Confluent(driver.Driver):
     VERSION = f"{confluent_kafka.__version__} (librdkafka {confluent_kafka.libversion()[0]})"
     ASSIGNORS: ClassVar = {name: name for name in ("range", "roundrobin", "cooperative-sticky")}
@@ -28,9 +36,11 @@ class Confluent(driver.Driver):
     PROTOCOLS = ("classic", "consumer")
     MISSING: ClassVar = {"delete_offsets": "librdkafka has the call, confluent-kafka does not expose it"}
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__()
-        self._settings = {"bootstrap.servers": bootstrap}
+    def __init__(self, bootstrap: str, security: driver.Security | None = None) -> None:
+        super().__init__(bootstrap, security)
+        self._connection_error: confluent_kafka.KafkaError | None = None
+        self._settings: driver.Settings = {"bootstrap.servers": bootstrap, "error_cb": self._on_error}
+        self._settings |= {name: self._security[field] for name, field in SECURITY.items() if self._security.get(field)}
         self._admin = admin.AdminClient(self._settings)
 
     # ---- administration
@@ -42,7 +52,7 @@ class Confluent(driver.Driver):
         _result(self._admin.delete_topics([topic]))
 
     def list_topics(self) -> dict[str, Any]:
-        return {"topics": list(self._admin.list_topics(timeout=driver.WAIT_S).topics)}
+        return {"topics": list(self._admin.list_topics(timeout=LIST_S).topics)}
 
     def describe_topic(self, topic: str) -> dict[str, Any]:
         described = _result(self._admin.describe_topics(confluent_kafka.TopicCollection([topic])))
@@ -155,7 +165,7 @@ class Confluent(driver.Driver):
         return [offsets[number] for number in range(len(records))]
 
     def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> confluent_kafka.Consumer:
-        consumer = confluent_kafka.Consumer({"group.id": "unused", **self._translated(settings)})
+        consumer = confluent_kafka.Consumer({"group.id": "reader", **self._translated(settings)})
         if topics:
             consumer.subscribe(topics)
         return consumer
@@ -187,10 +197,18 @@ class Confluent(driver.Driver):
         metadata = polling.call(polling.consumer.consumer_group_metadata)
         self._producers[producer].send_offsets_to_transaction(positions, metadata, driver.WAIT_S)
 
+    def _on_error(self, error: confluent_kafka.KafkaError) -> None:
+        """A call that cannot connect times out; the reason arrives here."""
+        if error.name() in CONNECTION_ERRORS:
+            self._connection_error = error
+
     def failure_of(self, error: BaseException) -> driver.Failure | None:
         if not isinstance(error, confluent_kafka.KafkaException):
             return None
         reason = error.args[0]
+        self._admin.poll(0)  # calls `_on_error`
+        if self._connection_error is not None:
+            return driver.Failure(CONNECTION_ERRORS[self._connection_error.name()], self._connection_error.str())
         if reason.code() == confluent_kafka.KafkaError._FENCED:
             return driver.Failure("fenced", reason.str())
         return driver.Failure(reason.code() if reason.code() >= -1 else reason.name(), reason.str())
@@ -213,4 +231,4 @@ def _result(futures: dict[Any, Any]) -> Any:
 
 
 if __name__ == "__main__":
-    Confluent(sys.argv[1]).serve()
+    Confluent.main()

@@ -9,9 +9,11 @@ RULES    1. A verb without a method is unsupported, for the reason in `MISSING`.
 from __future__ import annotations
 
 import json
+import logging
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from functools import cached_property
 from time import monotonic
 from typing import Any, ClassVar, NamedTuple
 
@@ -23,6 +25,8 @@ NO_SUCH_CALL = "the client has no such call"
 UNCOMMITTED = "read_uncommitted"
 
 Settings = dict[str, Any]
+Security = dict[str, str]
+"""The fields of `Login` (`tests/support/security_profiles.py`); empty at a plaintext listener."""
 Answer = dict[str, Any]
 JsonRecord = dict[str, Any]
 
@@ -47,7 +51,10 @@ class Driver(ABC):
     PROTOCOLS: ClassVar[tuple[str, ...]] = ("classic",)
     MISSING: ClassVar[dict[str, str]] = {}
 
-    def __init__(self) -> None:
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        """The client connects at its first request."""
+        self._bootstrap = bootstrap
+        self._security = security or {}
         self._members: dict[str, PollingConsumer] = {}
         self._producers: dict[str, Any] = {}
 
@@ -99,6 +106,12 @@ class Driver(ABC):
         """None for an exception that is a fault of the driver."""
 
     # ---- the process
+
+    @classmethod
+    def main(cls) -> None:
+        """Serves with the arguments of the process: HOST:PORT and, on a secured listener, its security."""
+        bootstrap, *security = sys.argv[1:]
+        cls(bootstrap, *map(json.loads, security)).serve()
 
     def serve(self) -> None:
         """Answers requests until the input ends."""
@@ -254,10 +267,23 @@ class KeywordDriver(Driver):
     TOPIC_PARTITION: ClassVar[type]
     ERRORS: ClassVar[Any]
     """The library's module of exceptions."""
-    _admin: Any
+
+    def __init__(self, bootstrap: str, security: Security | None = None) -> None:
+        super().__init__(bootstrap, security)
+        self._reasons = _ConnectionErrors()
+        logging.getLogger(type(self).ERRORS.__name__.split(".")[0]).addHandler(self._reasons)
+
+    @cached_property
+    def _admin(self) -> Any:
+        return self.new_admin()
+
+    @abstractmethod
+    def new_admin(self) -> Any:
+        """A connected admin client."""
 
     def close_admin(self) -> None:
-        self._admin.close()
+        if "_admin" in self.__dict__:
+            self._admin.close()
 
     def list_topics(self) -> Answer:
         return {"topics": self._admin.list_topics()}
@@ -285,11 +311,29 @@ class KeywordDriver(Driver):
         consumer.commit()
 
     def failure_of(self, error: BaseException) -> Failure | None:
+        if (
+            isinstance(error, (self.ERRORS.KafkaConnectionError, self.ERRORS.KafkaTimeoutError))
+            and self._reasons.reason
+        ):
+            return Failure(self._reasons.reason, self._reasons.text)
         if isinstance(error, self.ERRORS.BrokerResponseError):
             return Failure(error.errno, str(error))
         if isinstance(error, self.ERRORS.KafkaError):
             return Failure(type(error).__name__, str(error))
         return None
+
+
+class _ConnectionErrors(logging.Handler):
+    """The last reason why a connection failed: both libraries only log it, then time out."""
+
+    NAMES: ClassVar = {"SaslAuthenticationFailed": "authentication", "CERTIFICATE_VERIFY_FAILED": "certificate"}
+    reason = text = ""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = record.getMessage()
+        for part, name in self.NAMES.items():
+            if part in text:
+                self.reason, self.text = name, text
 
 
 def keyword_settings(settings: Settings) -> Settings:
@@ -298,6 +342,15 @@ def keyword_settings(settings: Settings) -> Settings:
     if translated.get("compression_type") == "none":
         translated["compression_type"] = None
     return translated
+
+
+def sasl_keywords(security: Security) -> Settings:
+    """Keyword arguments of kafka-python and aiokafka."""
+    if not security:
+        return {}
+    given = {"security_protocol": security["protocol"], "sasl_mechanism": security["mechanism"]}
+    given |= {"sasl_plain_username": security["user"], "sasl_plain_password": security["password"]}
+    return {name: value for name, value in given.items() if value}
 
 
 def send_arguments(records: Iterable[JsonRecord]) -> list[Settings]:

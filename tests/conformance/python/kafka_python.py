@@ -7,7 +7,6 @@ RULES    1. A member loads its topics' partitions before it polls; otherwise kaf
 from __future__ import annotations
 
 import re
-import sys
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -34,10 +33,18 @@ class KafkaPython(driver.KeywordDriver):
         "cooperative-sticky": [CooperativeStickyAssignor],
     }
 
-    def __init__(self, bootstrap: str) -> None:
-        super().__init__()
-        self._bootstrap = bootstrap
-        self._admin = KafkaAdminClient(bootstrap_servers=bootstrap)
+    def __init__(self, bootstrap: str, security: driver.Security | None = None) -> None:
+        super().__init__(bootstrap, security)
+        self._connection = {"bootstrap_servers": bootstrap, "bootstrap_timeout_ms": 10_000}
+        self._connection |= driver.sasl_keywords(self._security)
+        self._connection |= {
+            name: self._security[field]
+            for name, field in (("ssl_cafile", "ca"), ("ssl_certfile", "certificate"))
+            if self._security.get(field)
+        }
+
+    def new_admin(self) -> KafkaAdminClient:
+        return KafkaAdminClient(**self._connection)
 
     # ---- administration
 
@@ -109,7 +116,7 @@ class KafkaPython(driver.KeywordDriver):
     # ---- clients
 
     def new_producer(self, settings: driver.Settings) -> kafka.KafkaProducer:
-        producer = kafka.KafkaProducer(bootstrap_servers=self._bootstrap, **driver.keyword_settings(settings))
+        producer = kafka.KafkaProducer(**self._connection, **driver.keyword_settings(settings))
         if "transactional.id" in settings:
             producer.init_transactions()
         return producer
@@ -120,7 +127,7 @@ class KafkaPython(driver.KeywordDriver):
         return [future.get(driver.WAIT_S).offset for future in futures]
 
     def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> kafka.KafkaConsumer:
-        consumer = kafka.KafkaConsumer(bootstrap_servers=self._bootstrap, **driver.keyword_settings(settings))
+        consumer = kafka.KafkaConsumer(**self._connection, **driver.keyword_settings(settings))
         if topics:
             consumer.subscribe(topics)
         for topic in topics:
@@ -147,4 +154,4 @@ def _raise_errors(outcomes: dict[Any, Any]) -> None:
 
 
 if __name__ == "__main__":
-    KafkaPython(sys.argv[1]).serve()
+    KafkaPython.main()

@@ -3,6 +3,7 @@
 python -m tests.conformance.suite                              against its own Barnabas broker; writes the page
 python -m tests.conformance.suite --kafka                      against Apache Kafka 4.3.1
 python -m tests.conformance.suite --bootstrap HOST:PORT        against any broker
+python -m tests.conformance.suite --security SASL_SSL/PLAIN    on a listener with security and ACLs, also with --kafka
 python -m tests.conformance.suite --client sarama --only transactions
 """
 
@@ -11,17 +12,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any, NamedTuple
 
 from barnabas import Broker
 from tests.conformance.suite import compatibility_page, matrix
 from tests.conformance.suite.clients import CLIENTS, available
 from tests.conformance.suite.player import FAILED, Outcome, Player
 from tests.conformance.suite.steps import Scenario
+from tests.conformance.suite.tables import security
 from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS
 from tests.support.kafka import KAFKA_VERSION, ApacheKafka
+from tests.support.security_profiles import PROFILES, SecuredNode
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5}
@@ -29,20 +33,31 @@ AT_A_TIME = 2
 """How many clients run concurrently; each runs its scenarios in sequence."""
 
 
+class _Target(NamedTuple):
+    """A broker; `security` is what `Player` takes for its listener."""
+
+    bootstrap: str
+    name: str
+    security: Mapping[str, Any] = {}
+    security_scenarios: Sequence[Scenario] = ()
+
+
 def main(arguments: Sequence[str]) -> int:
     """Runs the selected clients and scenarios; 1 if a failure is not a known one."""
     options = _parser().parse_args(arguments)
-    clients = [one for one in CLIENTS if not options.client or one.name in options.client]
-    scenarios = [one for one in SCENARIOS if options.only in f"{one.subject}: {one.name}"]
-    is_whole = len(clients) == len(CLIENTS) and len(scenarios) == len(SCENARIOS)
-    commands, absent = available(clients)
-    with _broker(options) as (bootstrap, broker):
-        outcomes, versions = _play(commands, scenarios, bootstrap)
-        cells = matrix.fill(commands, bootstrap) if is_whole else {}
+    able = [one for one in CLIENTS if one.has_security or not options.security]
+    clients = [one for one in able if not options.client or one.name in options.client]
+    with _broker(options) as target:
+        every = [*SCENARIOS, *target.security_scenarios]
+        scenarios = [one for one in every if options.only in f"{one.subject}: {one.name}"]
+        is_whole = len(clients) == len(able) and len(scenarios) == len(every)
+        commands, absent = available(clients)
+        outcomes, versions = _play(commands, scenarios, target)
+        cells = matrix.fill(commands, target.bootstrap, **target.security) if is_whole else {}
     languages = {one.name: one.language for one in clients}
     results = compatibility_page.Results(versions, languages, absent, outcomes, cells)
-    page = compatibility_page.page(results, broker)
-    if is_whole and not options.bootstrap and not options.kafka:
+    page = compatibility_page.page(results, target.name)
+    if is_whole and not (options.bootstrap or options.kafka or options.security):
         PAGE.write_text(page)
     if is_whole:
         print(page)
@@ -55,31 +70,40 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="an existing broker")
     parser.add_argument("--kafka", action="store_true", help="start Apache Kafka and run against it")
+    parser.add_argument(
+        "--security", choices=list(PROFILES), help="a profile; the clients authenticate and need rights"
+    )
     parser.add_argument("--client", action="append", choices=[one.name for one in CLIENTS])
     parser.add_argument("--only", default="", metavar="TEXT", help="scenarios whose subject or name contains TEXT")
     return parser
 
 
 @contextlib.contextmanager
-def _broker(options: argparse.Namespace) -> Iterator[tuple[str, str]]:
+def _broker(options: argparse.Namespace) -> Iterator[_Target]:
+    name = f"Apache Kafka {KAFKA_VERSION}" if options.kafka else "Barnabas"
     if options.bootstrap:
-        yield options.bootstrap, f"the broker at {options.bootstrap}"
+        yield _Target(options.bootstrap, f"the broker at {options.bootstrap}")
+    elif options.security:
+        with SecuredNode(PROFILES[options.security], SETTINGS, kafka=options.kafka) as node:
+            security.grant(node)
+            secured = {"logins": security.logins(node), "inside": node.inside}
+            yield _Target(node.bootstrap, f"{name}, {options.security}", secured, security.scenarios(node))
     elif options.kafka:
         with ApacheKafka(SETTINGS) as kafka:
-            yield kafka.bootstrap, f"Apache Kafka {KAFKA_VERSION}"
+            yield _Target(kafka.bootstrap, name)
     else:
         with Broker(settings=SETTINGS) as broker:
-            yield broker.bootstrap, "Barnabas"
+            yield _Target(broker.bootstrap, name)
 
 
 def _play(
-    commands: dict[str, list[str]], scenarios: Sequence[Scenario], bootstrap: str
+    commands: dict[str, list[str]], scenarios: Sequence[Scenario], target: _Target
 ) -> tuple[dict[tuple[str, str], Outcome], dict[str, str]]:
     outcomes: dict[tuple[str, str], Outcome] = {}
     versions = dict.fromkeys(commands, "")
 
     def play_all(name: str) -> None:
-        with Player(commands[name], bootstrap) as player:
+        with Player(commands[name], target.bootstrap, **target.security) as player:
             versions[name] = player.ask("hello")["version"]
             for scenario in scenarios:
                 outcome = outcomes[name, scenario.name] = player.play(scenario)

@@ -25,13 +25,14 @@ from tests.support.kafka import COPY, KAFKA_VERSION, QUICK_JVM, java_command, ka
 class Client(NamedTuple):
     """A client library with its driver; `command` builds it if necessary and may raise `ToolchainMissing`.
 
-    `is_quick` is whether the build takes only seconds.
+    `is_quick` is whether the build takes only seconds, `has_security` whether the driver can authenticate and use TLS.
     """
 
     name: str
     language: str
     command: Callable[[], list[str]]
     is_quick: Callable[[], bool] = lambda: True
+    has_security: bool = True
 
 
 class ToolchainMissing(RuntimeError): ...
@@ -157,7 +158,7 @@ CLIENTS = (
     Client("kafkajs", "Node", partial(_node, "kafkajs.mjs")),
     Client("franz-go", "Go", partial(_go, "franz-go")),
     Client("sarama", "Go", partial(_go, "sarama")),
-    Client("rdkafka", "Rust", _rust, _is_rust_built),
+    Client("rdkafka", "Rust", _rust, _is_rust_built, has_security=False),
 )
 
 

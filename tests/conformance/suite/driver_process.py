@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tests.support.line_process import LineProcess, ProgramEnded
+from tests.support.security_profiles import Login
 
 ANSWER_S = 60.0
 
@@ -38,8 +39,9 @@ class Refused(RuntimeError):
 class Driver:
     """The process, until `stop` or `kill`."""
 
-    def __init__(self, command: Sequence[str], bootstrap: str) -> None:
-        self._process = LineProcess([*command, bootstrap])
+    def __init__(self, command: Sequence[str], bootstrap: str, login: Login | None = None) -> None:
+        security = [] if login is None else [json.dumps(login._asdict())]
+        self._process = LineProcess([*command, bootstrap, *security])
         self.stop = self._process.stop
 
     def ask(self, verb: str, arguments: Mapping[str, Any], within_s: float = ANSWER_S) -> dict[str, Any]:

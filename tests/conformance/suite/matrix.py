@@ -26,12 +26,20 @@ class Cell(NamedTuple):
 
 
 def fill(
-    commands: Mapping[str, list[str]], bootstrap: str, codecs: Sequence[str] = CODECS
+    commands: Mapping[str, list[str]],
+    bootstrap: str,
+    codecs: Sequence[str] = CODECS,
+    **security: Any,
 ) -> dict[tuple[str, str], Cell]:
-    """Starts every client once; writes and reads everything. The cells by writer and reader."""
+    """Starts every client once; writes and reads everything. The cells by writer and reader.
+
+    `security` is what `Player` takes.
+    """
     cells = {(writer, reader): Cell([], []) for writer in commands for reader in commands}
     with contextlib.ExitStack() as stack:
-        players = {name: stack.enter_context(Player(command, bootstrap)) for name, command in commands.items()}
+        players = {
+            name: stack.enter_context(Player(command, bootstrap, **security)) for name, command in commands.items()
+        }
         for codec in codecs:
             _fill(cells, players, codec)
     return cells

@@ -20,6 +20,7 @@ from protocol.errors import ErrorCode
 from tests.conformance.suite.driver_process import Driver, DriverEnded, Refused, Unsupported
 from tests.conformance.suite.partition_readiness import await_partitions
 from tests.conformance.suite.steps import Naming, Record, Scenario, Step, mismatch
+from tests.support.security_profiles import Login
 from tests.support.waiting import until
 
 EVENTUALLY_S = 40.0
@@ -42,9 +43,18 @@ class StepFailed(AssertionError):
 class Player:
     """The processes of one client during a `with` block."""
 
-    def __init__(self, command: Sequence[str], bootstrap: str) -> None:
+    def __init__(
+        self,
+        command: Sequence[str],
+        bootstrap: str,
+        logins: Mapping[str, Login] | None = None,
+        inside: str | None = None,
+    ) -> None:
+        """`logins` by the name of the process, "main" for all others; `inside` is an address without security."""
         self._command = command
         self._bootstrap = bootstrap
+        self._logins = logins or {}
+        self._inside = inside or bootstrap
         self._drivers: dict[str, Driver] = {}
 
     def __enter__(self) -> Self:
@@ -74,7 +84,7 @@ class Player:
         """One request outside of a scenario."""
         response = self._driver(process).ask(verb, _as_json(arguments))
         if verb in ("create_topic", "create_partitions"):
-            await_partitions(self._bootstrap, arguments["topic"], arguments["count"])
+            await_partitions(self._inside, arguments["topic"], arguments["count"])
         return response
 
     def _take(self, step: Step, number: int, names: _Names) -> None:
@@ -138,7 +148,8 @@ class Player:
 
     def _driver(self, process: str) -> Driver:
         if process not in self._drivers:
-            self._drivers[process] = Driver(self._command, self._bootstrap)
+            login = self._logins.get(process, self._logins.get("main"))
+            self._drivers[process] = Driver(self._command, self._bootstrap, login)
         return self._drivers[process]
 
     def _end_scenario(self) -> None:

@@ -9,6 +9,9 @@ FORMAT   A driver reads one JSON object per line, {"verb": …, argument: …}, 
 RULES    1. A string that starts with $ is a name that is unique to the run: topics, groups, transactional ids.
          2. An expectation checks only the fields that it names.
          3. `becomes` repeats the request until the response is as expected; `gives` sends it once.
+         4. A driver's arguments are HOST:PORT and, on a secured listener, a JSON object with the fields of `Login`
+            (`tests/support/security_profiles.py`). It connects at the first request, so an error of that is a refusal:
+            `authentication` and `certificate` where the client has no code for it.
 NOT HERE Running the steps (`player.py`), the scenarios (`tables/`).
 """
 

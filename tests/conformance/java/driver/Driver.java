@@ -25,6 +25,7 @@ import org.apache.kafka.clients.producer.KafkaProducer;
 import org.apache.kafka.clients.producer.ProducerRecord;
 import org.apache.kafka.clients.producer.RecordMetadata;
 import org.apache.kafka.common.TopicPartition;
+import org.apache.kafka.common.errors.SslAuthenticationException;
 import org.apache.kafka.common.header.Header;
 import org.apache.kafka.common.header.internals.RecordHeaders;
 import org.apache.kafka.common.protocol.Errors;
@@ -41,15 +42,18 @@ public class Driver {
     private final Map<String, Member> members = new HashMap<>();
     private final Map<String, KafkaProducer<byte[], byte[]>> producers = new HashMap<>();
 
-    Driver(String bootstrap) {
+    private final JsonNode security; // the fields of Login (tests/support/security_profiles.py)
+
+    Driver(String bootstrap, JsonNode security) {
         this.bootstrap = bootstrap;
+        this.security = security;
         this.administration = new Administration(settings());
     }
 
     public static void main(String[] args) throws Exception {
         PrintStream out = System.out;
         System.setOut(System.err); // what libraries print is no answer
-        Driver driver = new Driver(args[0]);
+        Driver driver = new Driver(args[0], args.length > 1 ? JSON.readTree(args[1]) : JSON.createObjectNode());
         BufferedReader in = new BufferedReader(new InputStreamReader(System.in, StandardCharsets.UTF_8));
         String line;
         while ((line = in.readLine()) != null) {
@@ -71,7 +75,9 @@ public class Driver {
         } catch (Exception thrown) {
             Throwable error = thrown instanceof ExecutionException ? thrown.getCause() : thrown;
             Errors known = Errors.forException(error);
-            if (known == Errors.UNKNOWN_SERVER_ERROR) {
+            if (error instanceof SslAuthenticationException) {
+                answer.put("refused", "certificate");
+            } else if (known == Errors.UNKNOWN_SERVER_ERROR) {
                 answer.put("refused", error.getClass().getSimpleName());
             } else {
                 answer.put("refused", known.code());
@@ -127,7 +133,27 @@ public class Driver {
     private Properties settings() {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", bootstrap);
+        String mechanism = text(security, "mechanism", "");
+        if (!security.isEmpty()) {
+            settings.put("security.protocol", text(security, "protocol"));
+        }
+        if (!mechanism.isEmpty()) {
+            String module = mechanism.equals("PLAIN") ? "plain.PlainLoginModule" : "scram.ScramLoginModule";
+            settings.put("sasl.mechanism", mechanism);
+            settings.put("sasl.jaas.config", String.format(
+                "org.apache.kafka.common.security.%s required username=\"%s\" password=\"%s\";",
+                module, text(security, "user"), text(security, "password")));
+        }
+        putPem(settings, "ssl.truststore", text(security, "ca", ""));
+        putPem(settings, "ssl.keystore", text(security, "certificate", ""));
         return settings;
+    }
+
+    private static void putPem(Properties settings, String store, String path) {
+        if (!path.isEmpty()) {
+            settings.put(store + ".type", "PEM");
+            settings.put(store + ".location", path);
+        }
     }
 
     // ---- records -------------------------------------------------------------------------------------------

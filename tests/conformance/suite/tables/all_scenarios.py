@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables import administration, groups, offsets, records, transactions
+from tests.conformance.suite.tables import administration, groups, offsets, records, security, transactions
 
 SCENARIOS: tuple[Scenario, ...] = (
     *records.SCENARIOS,
@@ -12,6 +12,9 @@ SCENARIOS: tuple[Scenario, ...] = (
     *transactions.SCENARIOS,
     *administration.SCENARIOS,
 )
+
+SECURITY_SCENARIOS = security.SCENARIOS
+"""They need a secured listener."""
 
 KNOWN_FAILURES: dict[tuple[str, str], str] = {
     ("aiokafka", "a record without a key in a compacted topic"): "it does not know the error INVALID_RECORD",
@@ -22,6 +25,8 @@ KNOWN_FAILURES: dict[tuple[str, str], str] = {
         "it describes groups with requests from before KIP-848, which return no members of consumer groups"
     ),
     ("rdkafka", "an invalid config value"): "its alter_configs ignores the error of a resource",
+    ("kafka-python", "configs are described without DescribeConfigs"): "it ignores the error of a resource",
+    ("kafkajs", "a transactional id without Write"): "it initializes the id at the first transaction, not before",
     ("kafkajs", "by a timestamp after the last record"): "it returns the end offset if no record is as late",
 }
 """By client and scenario: failures caused by the client, with Apache Kafka 4.3.1 too."""

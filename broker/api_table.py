@@ -16,6 +16,7 @@ from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from broker.handlers import authentication
 from broker.handlers.admin.acls import AclHandlers
+from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.configs import ConfigHandlers
 from broker.handlers.admin.metadata import MetadataHandlers
@@ -45,6 +46,7 @@ from broker.peers.endpoints import AdvertisedEndpoints
 from broker.process.resource_limits import memory_bytes
 from broker.process.timer import mono_ms
 from broker.security.authorizer import Authorizer
+from broker.security.node_tls import NodeTls
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
@@ -72,6 +74,7 @@ def client_apis(
     authorizer: Authorizer,
     log_dirs: LogDirsHandler,
     received: ClientMetricsStore,
+    tls: NodeTls,
 ) -> Router:
     """The API table of a client listener."""
 
@@ -99,7 +102,7 @@ def client_apis(
             *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
             *TxnMarkersHandler(replicas, coordinators.markers, authorizer).routes(),
-            *TopicHandlers(channel, authorizer, purgatory.timers, config, validates_broker_configs=True).routes(),
+            *TopicHandlers(channel, authorizer, purgatory.timers, config, BrokerConfigValidator(config, tls)).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
             *QuotaAndScramHandlers(channel, authorizer).routes(),
@@ -136,7 +139,7 @@ def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorize
         *ControllerHandlers(node, authorizer).routes(),
         *RaftHandlers(node.quorum, authorizer).routes(),
         *ClusterHandlers(node, authorizer, timers).routes(),
-        *TopicHandlers(node, authorizer, timers, config, validates_broker_configs=False).routes(),
+        *TopicHandlers(node, authorizer, timers, config, broker_configs=None).routes(),
         *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
         *(route for route in configs if route.api_key != ApiKey.LIST_CONFIG_RESOURCES),
         *AclHandlers(node, authorizer).routes(),

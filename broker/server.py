@@ -43,6 +43,7 @@ from broker.node.dynamic_config_applier import DynamicConfigApplier
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
 from broker.node.log_dir_startup import open_log_dirs
 from broker.node.scheduled_tasks import ScheduledTasks
+from broker.node.tls_reloader import TlsReloader
 from broker.peers.alter_partition_manager import AlterPartitionManager
 from broker.peers.assignments_manager import AssignmentsManager
 from broker.peers.broker_lifecycle import BrokerLifecycle
@@ -65,9 +66,9 @@ from broker.process.resource_limits import (
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
+from broker.security.node_tls import NodeTls
 from broker.security.sasl.mechanisms import sasl_servers
 from broker.security.standard_authorizer import StandardAuthorizer
-from broker.security.tls_context import client_tls, server_tls
 from broker.telemetry.authentication_metrics import AuthenticationMetrics
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
@@ -183,6 +184,7 @@ class Server:
         is_restricted = bool(config.value("authorizer.class.name"))
         self._authorizer = authorizer or (self._acls if is_restricted else AllowAll())
         self._loop = loop
+        self._tls = NodeTls(config)
         self._disk = Disk()
         self._clock = SystemClock()
         self._timers = TimerQueue()
@@ -240,7 +242,7 @@ class Server:
         settings = self._config.socket_settings()
         for endpoint in endpoints:
             name = endpoint.name
-            tls = server_tls(self._config, name)
+            tls = self._tls.of(name)
             try:
                 authentication = self._authentication(endpoint, dispatcher)
                 listener = Listener(
@@ -303,7 +305,7 @@ class Server:
             may_observe=bool(quorum_config.bootstrap),
         )
         self._metadata_log = start.log
-        self._metadata = KraftRuntime(config, self._dependencies, quorum_config, identity, start, controller)
+        self._metadata = KraftRuntime(config, self._dependencies, quorum_config, identity, start, controller, self._tls)
         self._node, self._channel = self._metadata.node, self._metadata.channel
         self._publisher = self._node.publisher
 
@@ -344,6 +346,7 @@ class Server:
         self._scheduled_tasks = ScheduledTasks(
             self._dependencies, config, self._replicas, self._publisher, snapshots, self._compactor
         )
+        self._tls_reloader = TlsReloader(self._dependencies, self._tls)
         self._config_applier = DynamicConfigApplier(
             self._dependencies,
             config,
@@ -354,13 +357,14 @@ class Server:
             self._compactor,
             self._scheduled_tasks,
             self._coordinators,
+            self._tls_reloader,
         )
 
     def _broker_connections(self, timeout: str) -> PeerConnections:
         """Connections to the other brokers; `timeout` is the setting of the request timeout."""
         config = self._config
         login = peer_login(inter_broker_credentials(config)) if config.listeners else None
-        tls = client_tls(config, config.inter_broker_listener)
+        tls = self._tls.of(config.inter_broker_listener)
         name, timeout_ms = f"broker-{config.node_id}", config.number(timeout)
         caller = ClientContext(self._loop, name, self._timers, self._clock.mono_ms, timeout_ms, tls, login)
         listener = config.inter_broker_listener
@@ -394,6 +398,7 @@ class Server:
                 self._authorizer,
                 LogDirsHandler(self._log_manager, self._replicas, self._log_dir_moves, self._io, self._authorizer),
                 self._client_metrics,
+                self._tls,
             )
         )
 
@@ -574,6 +579,7 @@ class Server:
         if self.failure is not None:
             return
         self._config_applier.stop_cleaners()
+        self._tls_reloader.stop()
         self._io.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # runs the results that threads have reported
         self._timer.stop()

@@ -38,6 +38,8 @@ _OWN: dict[str, Setting] = {
         Setting("barnabas.replica.selector.memory.ratio", Kind.DOUBLE, "0.4", between(0, 1),
                 "With replica.selector.class=barnabas.BacklogReplicaSelector: consumers read from a follower "
                 "what is further back than this share of the memory. Apache Kafka has no such setting."),
+        Setting("barnabas.ssl.reload.interval.ms", Kind.LONG, "10000", at_least(100),
+                "How often the files of key and trust stores are checked for changes. Apache Kafka has no such setting."),
         Setting("auto.leader.rebalance.enable", Kind.BOOLEAN, "true", None,
                 "Whether leadership moves back to the preferred replicas."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,

@@ -1,7 +1,7 @@
 """Which broker settings are dynamic, and which changes are refused (KIP-226; Kafka: DynamicBrokerConfig).
 
-RULES    1. Names and messages are those of Apache Kafka 4.3, except for settings of listeners and TLS files, which are
-            static here.
+RULES    1. Names and messages are those of Apache Kafka 4.3, except for settings of listeners, of which only TLS stores
+            are dynamic here.
          2. Some names of `ignored_configs.py` are dynamic too: they are accepted and described, without effect.
          3. An unknown name or value in the metadata is ignored with one log line: another release may have written it.
          4. A security setting that is not enforced is refused, as at startup.
@@ -18,6 +18,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict
 from broker.config.security_configs import find_static_ssl_setting, find_unenforced_value
+from broker.config.ssl_configs import STORE_SETTINGS, store_setting
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 
@@ -66,6 +67,24 @@ DYNAMIC = (
 """All dynamic broker settings, the defaults of topics included."""
 
 
+def broker_setting(name: str) -> Setting | None:
+    """The definition of a broker's setting; None if it is unknown."""
+    general = store_setting(name)
+    if general is not None:
+        return ignored_configs.IGNORED[general]._replace(name=name)
+    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.IGNORED.get(name)
+
+
+def is_dynamic(name: str) -> bool:
+    """Whether a setting can be changed at run time."""
+    return name in DYNAMIC or store_setting(name) is not None
+
+
+def is_per_broker(name: str) -> bool:
+    """Whether a dynamic setting cannot be set for all brokers at once."""
+    return name in PER_BROKER or store_setting(name) is not None
+
+
 class DynamicBrokerConfig:
     """Validates changes of one broker's dynamic settings."""
 
@@ -75,11 +94,11 @@ class DynamicBrokerConfig:
 
     def setting(self, name: str) -> Setting | None:
         """The definition of a setting; None if it is unknown."""
-        return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.IGNORED.get(name)
+        return broker_setting(name)
 
     def is_fixed(self, name: str) -> bool:
         """Whether a known setting is not dynamic."""
-        return name not in DYNAMIC and self.setting(name) is not None
+        return not is_dynamic(name) and name not in STORE_SETTINGS and self.setting(name) is not None
 
     def validation_error(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
         """Why the changed settings conflict, although each is valid; None if they do not."""
@@ -115,7 +134,7 @@ def apply_dynamic_configs(config: BrokerConfig, changed: Mapping[str, str]) -> B
 
 
 def _is_known(name: str, text: str) -> bool:
-    if name not in DYNAMIC:
+    if not is_dynamic(name):
         _log.warning("ignoring the dynamic setting %s: it is unknown or not dynamic", name)
         return False
     unenforced = find_unenforced_value({name: text})

@@ -18,7 +18,7 @@ from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.sasl_configs import ClientCredentials, client_credentials, sasl_listener
-from broker.config.ssl_configs import find_ssl_error, is_ssl_setting
+from broker.config.ssl_configs import find_ssl_error, is_ssl_setting, store_setting
 
 _MAP: Final = "listener.security.protocol.map"
 _PLAINTEXT: Final = "PLAINTEXT"
@@ -172,7 +172,7 @@ def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str |
     """The first of some settings that a listener uses and that cannot be changed at run time, as a sentence."""
     if not any(uses_tls(config, name) for name in _listener_names(config)):
         return None
-    found = next(filter(is_ssl_setting, sorted(names)), None)
+    found = next((name for name in sorted(names) if is_ssl_setting(name) and store_setting(name) is None), None)
     return None if found is None else f"{found} cannot be changed at run time: change the file and restart {_SEE}"
 
 
@@ -198,12 +198,16 @@ def _inter_broker_error(config: BrokerConfig) -> str | None:
 
 def _protocol_error(config: BrokerConfig, name: str) -> str | None:
     if uses_tls(config, name):
-        served = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
-        has_sasl = uses_sasl(config, name)
-        return find_ssl_error(config.given, name, is_served=name in served, has_sasl=has_sasl)
+        return find_listener_ssl_error(config, name)
     if _MAP in config.given and security_protocol(config, name) not in _PROTOCOLS:
         return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
     return None
+
+
+def find_listener_ssl_error(config: BrokerConfig, name: str) -> str | None:
+    """The first setting of a TLS listener that must be refused, as a sentence."""
+    served = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
+    return find_ssl_error(config.given, name, is_served=name in served, has_sasl=uses_sasl(config, name))
 
 
 def _listener_names(config: BrokerConfig) -> Iterable[str]:

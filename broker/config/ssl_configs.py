@@ -63,6 +63,10 @@ class SslSettings(NamedTuple):
     """Whether a client compares the host with the server's certificate."""
     has_sasl: bool = False
     """The clients' names are those of SASL; their certificates have only to be valid."""
+    allows_dn_changes: bool = False
+    """Whether a certificate that replaces the node's at run time may have another subject."""
+    allows_san_changes: bool = False
+    """The same for its alternative names."""
 
     def __repr__(self) -> str:
         """No keys in logs."""
@@ -138,6 +142,16 @@ def _store_error(values: _Values, listener: str, kind: str, *, is_needed: bool) 
     return None
 
 
+_PREFIX: Final = "listener.name."
+_ALLOWED_CHANGES: Final = frozenset({"ssl.allow.dn.changes", "ssl.allow.san.changes"})
+STORE_SETTINGS: Final = frozenset(
+    {
+        *("ssl.key.password", "ssl.keystore.certificate.chain", "ssl.keystore.key", "ssl.keystore.location"),
+        *("ssl.keystore.password", "ssl.keystore.type", "ssl.truststore.certificates", "ssl.truststore.location"),
+        *("ssl.truststore.password", "ssl.truststore.type"),
+    }
+)
+"""Can be changed at run time with the prefix of a listener (Kafka: SslConfigs.RECONFIGURABLE_CONFIGS)."""
 _INLINE: Final[Mapping[str, tuple[str, ...]]] = {
     "keystore": ("ssl.keystore.certificate.chain", "ssl.keystore.key"),
     "truststore": ("ssl.truststore.certificates",),
@@ -164,11 +178,20 @@ def ssl_settings(given: Mapping[str, str], listener: str, *, has_sasl: bool = Fa
         values.text("ssl.principal.mapping.rules"),
         values.text("ssl.endpoint.identification.algorithm") != "",
         has_sasl,
+        values.text("ssl.allow.dn.changes").lower() == "true",
+        values.text("ssl.allow.san.changes").lower() == "true",
     )
+
+
+def store_setting(name: str) -> str | None:
+    """The general name of a setting of one listener's stores, which can be changed at run time; None for other settings."""
+    _, _, own_name = name.removeprefix(_PREFIX).partition(".")
+    is_of_store = own_name in STORE_SETTINGS or own_name in _ALLOWED_CHANGES
+    return own_name if name.startswith(_PREFIX) and is_of_store else None
 
 
 def is_ssl_setting(name: str) -> bool:
     """Whether a setting is about TLS, with or without the prefix of a listener."""
-    if name.startswith("listener.name."):
-        _, _, name = name.removeprefix("listener.name.").partition(".")
+    if name.startswith(_PREFIX):
+        _, _, name = name.removeprefix(_PREFIX).partition(".")
     return name.startswith("ssl.")

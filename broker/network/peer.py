@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from broker.config.sasl_configs import ClientCredentials
 from broker.security.sasl.client import InvalidServer, SaslClient, sasl_client
+from broker.security.tls_context import ListenerTls
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
@@ -99,7 +100,7 @@ class ClientContext(NamedTuple):
     mono_ms: Callable[[], int]
     timeout_ms: int
     """The longest time until a response arrives."""
-    tls: ssl.SSLContext | None = None
+    tls: ListenerTls | None = None
     """Encrypts the connections; None: they are plaintext."""
     login: PeerLogin | None = None
     """How this node authenticates; None: the other nodes' listener has no SASL."""
@@ -177,7 +178,7 @@ class Peer:
             if address is None:
                 raise ConnectionError("its address is unknown")
             async with asyncio.timeout(self._caller.timeout_ms / 1000):
-                tls = self._caller.tls
+                tls = None if self._caller.tls is None else self._caller.tls.client
                 _, session = await self._caller.loop.create_connection(
                     lambda: _Session(self, self._caller),
                     address.host,

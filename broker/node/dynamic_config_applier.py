@@ -20,6 +20,7 @@ from broker.io.compaction_process import CleanerProcess
 from broker.network.listener import Listener
 from broker.node.kraft_runtime import RuntimeDependencies
 from broker.node.scheduled_tasks import ScheduledTasks
+from broker.node.tls_reloader import TlsReloader
 from broker.peers.broker_lifecycle import BrokerLifecycle
 from replication.metadata.image import MetadataDelta, MetadataImage, ResourceType
 from replication.partition.compactor import Compactor
@@ -41,6 +42,7 @@ class DynamicConfigApplier:
     _compactor: Compactor
     _scheduled_tasks: ScheduledTasks
     _coordinators: Coordinators
+    _tls_reloader: TlsReloader
     _cleaners: list[CleanerProcess] = field(default_factory=list, init=False)
     _cleaner_settings: CleanerSettings | None = field(default=None, init=False)
 
@@ -83,6 +85,7 @@ class DynamicConfigApplier:
         self._scheduled_tasks.reconfigure(config)
         self._coordinators.group_config_manager.broker = consumer_settings(config)
         self._coordinators.verification.is_enabled = bool(config.value("transaction.partition.verification.enable"))
+        self._tls_reloader.configure(config)
         self._restart_cleaners(config.cleaner_settings())
 
     def _restart_cleaners(self, settings: CleanerSettings) -> None:

@@ -21,7 +21,7 @@ from broker.peers.controller_registration import ControllerRegistration
 from broker.peers.endpoints import protocol_id
 from broker.peers.quorum_config import QuorumConfig
 from broker.process.timer import SystemClock
-from broker.security.tls_context import client_tls
+from broker.security.node_tls import NodeTls
 from replication.completion import Completion
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
@@ -60,8 +60,10 @@ class KraftRuntime:
         identity: NodeIdentity,
         start: OpenedMetadataLog,
         controller: ListenerAddress,
+        tls: NodeTls,
     ) -> None:
         self._config = config
+        self._tls = tls
         self._dependencies = dependencies
         self._quorum_config = quorum_config
         self.incarnation_id = new_uuid(secrets.token_bytes)
@@ -121,7 +123,7 @@ class KraftRuntime:
     def _controller_peers(self, listener: str) -> ControllerPeers:
         loop, _, _, timers, clock = self._dependencies
         timeout_ms = self._config.number("controller.quorum.request.timeout.ms")
-        tls, login = client_tls(self._config, listener), peer_login(controller_credentials(self._config))
+        tls, login = self._tls.of(listener), peer_login(controller_credentials(self._config))
         name = f"barnabas-{self._config.node_id}"
         caller = ClientContext(loop, name, timers, clock.mono_ms, timeout_ms, tls, login)
         return ControllerPeers(caller, self._quorum_config.bootstrap, listener)

@@ -7,6 +7,7 @@ NOT HERE Whether a certificate is trusted (OpenSSL), the name of a client (`ssl_
 
 from __future__ import annotations
 
+from ipaddress import ip_address
 from typing import Final, NamedTuple
 
 from broker.security.der import Element, elements, object_identifier
@@ -14,6 +15,11 @@ from broker.security.der import Element, elements, object_identifier
 _VERSION_TAG: Final = 0xA0
 _EXTENSIONS_TAG: Final = 0xA3
 _ALTERNATIVE_NAMES: Final = "2.5.29.17"
+_NUMBER_MASK: Final = 0x1F
+_TEXTS: Final = frozenset({1, 2, 6})
+"""The kinds of alternative names that are texts: mail addresses, host names, URIs."""
+_IP_ADDRESS: Final = 7
+_IP_LENGTHS: Final = (4, 16)
 
 
 class CertificateFields(NamedTuple):
@@ -21,7 +27,7 @@ class CertificateFields(NamedTuple):
 
     issuer: bytes
     subject: bytes
-    alternative_names: frozenset[bytes]
+    alternative_names: tuple[bytes, ...]
 
 
 def certificate_fields(certificate: bytes) -> CertificateFields:
@@ -53,7 +59,21 @@ def chain_of(certificates: list[bytes]) -> list[bytes]:
     return chain
 
 
-def _alternative_names(fields: list[Element]) -> frozenset[bytes]:
+def alternative_names_text(names: tuple[bytes, ...]) -> str:
+    """Alternative names as Java prints them, such as [[2, localhost], [7, 127.0.0.1]]."""
+    texts = []
+    for name in names:
+        (element,) = elements(name)
+        number = element.tag & _NUMBER_MASK
+        if number == _IP_ADDRESS and len(element.content) in _IP_LENGTHS:
+            text = str(ip_address(element.content))
+        else:
+            text = element.content.decode("ascii") if number in _TEXTS else element.content.hex()
+        texts.append(f"[{number}, {text}]")
+    return f"[{', '.join(texts)}]"
+
+
+def _alternative_names(fields: list[Element]) -> tuple[bytes, ...]:
     for field in fields:
         if field.tag == _EXTENSIONS_TAG:
             (extensions,) = elements(field.content)
@@ -61,5 +81,5 @@ def _alternative_names(fields: list[Element]) -> frozenset[bytes]:
                 kind, *_, value = elements(extension.content)
                 if object_identifier(kind.content) == _ALTERNATIVE_NAMES:
                     (names,) = elements(value.content)
-                    return frozenset(name.encoded for name in elements(names.content))
-    return frozenset()
+                    return tuple(name.encoded for name in elements(names.content))
+    return ()

@@ -99,7 +99,7 @@ def _expanded(replacement: str, match: re.Match[str]) -> str:
     return re.sub(r"\\(.)|\$(\d+)", part, replacement)
 
 
-def distinguished_name(certificate: bytes) -> str:
+def distinguished_name(certificate: bytes, separator: str = ",") -> str:
     """The subject of a certificate in DER.
 
     Raises:
@@ -110,7 +110,7 @@ def distinguished_name(certificate: bytes) -> str:
         names = [_relative_name(element) for element in elements(subject.content)]
     except (IndexError, ValueError) as error:
         raise NoPrincipal(f"a certificate cannot be read: {error}") from None
-    return ",".join(reversed(names))
+    return separator.join(reversed(names))
 
 
 def _relative_name(element: Element) -> str:

@@ -11,7 +11,6 @@ NOT HERE Which settings are refused (`broker/config/ssl_configs.py`), the stores
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import ssl
@@ -20,57 +19,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.config.security_configs import uses_sasl, uses_tls
-from broker.config.ssl_configs import SslSettings, ssl_settings
+from broker.config.broker_config import ConfigError
+from broker.config.ssl_configs import SslSettings
 from broker.security.authorizer import ANONYMOUS
 from broker.security.ssl_principal import PrincipalMapper, distinguished_name
 from broker.security.tls_stores import TlsStores, read_stores, setting_name
-
-_log = logging.getLogger("barnabas.network")
 
 _VERIFY_MODES: Final = {"none": ssl.CERT_NONE, "requested": ssl.CERT_OPTIONAL, "required": ssl.CERT_REQUIRED}
 _TLS_1_3_SUITES: Final = frozenset({"TLS_AES_128_GCM_SHA256", "TLS_AES_256_GCM_SHA384", "TLS_CHACHA20_POLY1305_SHA256"})
 
 
-def server_tls(config: BrokerConfig, listener: str) -> ListenerTls | None:
-    """What a listener of this node needs; None if its connections are plaintext.
-
-    Raises:
-        ConfigError: as `ListenerTls`.
-    """
-    if not uses_tls(config, listener):
-        return None
-    settings = ssl_settings(config.given, listener, has_sasl=uses_sasl(config, listener))
-    if settings.client_auth == "none" != config.given.get("ssl.client.auth", "none"):
-        _log.warning(
-            "listener %s: ssl.client.auth without the prefix listener.name.%s. does not count on this listener, since its "
-            "clients authenticate with SASL",
-            listener,
-            listener.lower(),
-        )
-    return ListenerTls(listener, settings)
-
-
-def client_tls(config: BrokerConfig, listener: str) -> ssl.SSLContext | None:
-    """What connections to other nodes' listeners of this name need; None if they are plaintext.
-
-    Raises:
-        ConfigError: a file, a key or a suite is unusable.
-    """
-    if not uses_tls(config, listener):
-        return None
-    settings = ssl_settings(config.given, listener)
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    _load(context, listener, settings, read_stores(listener, settings))
-    if settings.truststore is None:
-        context.load_default_certs()
-    context.check_hostname = settings.verifies_host
-    return context
-
-
 class ListenerTls:
-    """The certificate of a listener, and the principals of its clients."""
+    """The certificate of a listener, the principals of its clients, and connections to this listener of other nodes."""
 
     def __init__(self, listener: str, settings: SslSettings) -> None:
         """Reads the stores.
@@ -78,13 +38,36 @@ class ListenerTls:
         Raises:
             ConfigError: a file, a key, a suite or a rule is unusable.
         """
-        self._settings = settings
+        self.listener = listener
+        self.settings = settings
         self.stores = read_stores(listener, settings)
         self.context = _server_context(listener, settings, self.stores)
+        """Of connections that are accepted."""
+        self._client: ssl.SSLContext | None = None
         try:
             self._mapper = PrincipalMapper(settings.mapping_rules)
         except ValueError as error:
             raise ConfigError(f"listener {listener}: ssl.principal.mapping.rules: {error}") from None
+
+    def adopt(self, other: ListenerTls) -> None:
+        """Uses the stores of `other` for new connections."""
+        self.settings, self.stores, self.context, self._client = other.settings, other.stores, other.context, None
+
+    @property
+    def client(self) -> ssl.SSLContext:
+        """Of connections that this node opens."""
+        if self._client is None:
+            self._client = self.new_client(verifies_host=self.settings.verifies_host)
+        return self._client
+
+    def new_client(self, *, verifies_host: bool) -> ssl.SSLContext:
+        """A context of connections that this node opens; without a truststore the system's certificates are trusted."""
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load(context, self.listener, self.settings, self.stores)
+        if self.stores.truststore is None:
+            context.load_default_certs()
+        context.check_hostname = verifies_host
+        return context
 
     def principal(self, certificate: bytes | None) -> str:
         """The principal of a client with this verified certificate in DER; with SASL, until it has authenticated.
@@ -92,7 +75,7 @@ class ListenerTls:
         Raises:
             NoPrincipal: it cannot be read, or the mapping rules have no name for it.
         """
-        if certificate is None or self._settings.has_sasl:
+        if certificate is None or self.settings.has_sasl:
             return ANONYMOUS
         return f"User:{self._mapper.name(distinguished_name(certificate))}"
 

@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 PASSWORD = "key-password"
+NAMES = "IP:127.0.0.1,DNS:localhost"
 
 
 class Certificates:
@@ -21,8 +22,8 @@ class Certificates:
             *("-subj", "/CN=Test CA", "-keyout", self._ca_key, "-out", self.ca),
         )
 
-    def create(self, name: str, subject: str, *, password: str = "") -> Path:
-        """One file with the certificate and its key in PKCS#8; valid for 127.0.0.1 and localhost."""
+    def create(self, name: str, subject: str, *, password: str = "", names: str = NAMES) -> Path:
+        """One file with the certificate and its key in PKCS#8; valid for `names`."""
         key, request, certificate = (self._folder / f"{name}.{ending}" for ending in ("key", "csr", "crt"))
         protection = ["-passout", f"pass:{password}"] if password else ["-nodes"]
         self._openssl(
@@ -30,7 +31,7 @@ class Certificates:
             *("-subj", subject, "-keyout", key, "-out", request),
         )
         extensions = self._folder / "extensions"
-        extensions.write_text("subjectAltName=IP:127.0.0.1,DNS:localhost\n")
+        extensions.write_text(f"subjectAltName={names}\n")
         self._openssl(
             *("x509", "-req", "-in", request, "-CA", self.ca, "-CAkey", self._ca_key, "-days", "30"),
             *("-extfile", extensions, "-out", certificate),

@@ -12,9 +12,11 @@ from typing import Any
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
+from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.topics import TopicHandlers
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll
+from broker.security.node_tls import NodeTls
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
 from protocol.messages.admin import AlterConfigsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
@@ -295,7 +297,8 @@ class ControllerHarness:
         """Send a request to the local broker, which forwards it to its controller."""
         controller: Any = SimpleNamespace(submit=self.controller.submit, image=self.image)
         config = BrokerConfig(self.settings)
-        handlers = TopicHandlers(controller, AllowAll(), self.timers, config, validates_broker_configs=True)
+        validator = BrokerConfigValidator(config, NodeTls(config))
+        handlers = TopicHandlers(controller, AllowAll(), self.timers, config, validator)
         routes: dict[type[Message], Callable[[RequestContext, Any], Completion[Any]]] = {
             IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
             AlterConfigsRequest: handlers.alter_configs,

@@ -12,8 +12,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import PER_BROKER, DynamicBrokerConfig
+from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs, is_per_broker
 from broker.config.security_configs import find_unenforced_value
+from broker.config.ssl_configs import STORE_SETTINGS
+from broker.security.node_tls import NodeTls
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import AlterableConfig, AlterConfigsResource, ReplacedConfigsResource
 from replication.controller.configs.config_changes import (
@@ -29,7 +31,9 @@ from storage.config.config_def import BadSetting, Setting, parse
 class BrokerConfigValidator:
     """Validates the configs of one broker."""
 
-    def __init__(self, config: BrokerConfig) -> None:
+    def __init__(self, config: BrokerConfig, tls: NodeTls) -> None:
+        self._config = config
+        self._tls = tls
         self._node_id = config.node_id
         self._rules = DynamicBrokerConfig(config)
 
@@ -59,9 +63,13 @@ class BrokerConfigValidator:
         changes = {config.name: new_value(config, current, rules.setting(config.name)) for config in requested}
         for key, value in changes.items():
             _check_value(rules.setting(key), value)
+        _reject(
+            "These security configs can be dynamically updated only per-listener using the listener prefix",
+            filter(STORE_SETTINGS.__contains__, updated),
+        )
         if not name:
             sentence = "Cannot update these configs at default cluster level, broker id must be specified"
-            _reject(sentence, filter(PER_BROKER.__contains__, updated))
+            _reject(sentence, filter(is_per_broker, updated))
         unenforced = find_unenforced_value({key: value for key, value in changes.items() if value is not None})
         if unenforced is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, unenforced)
@@ -74,7 +82,10 @@ class BrokerConfigValidator:
         before = {**layers[""], **layers[node_name]}
         changed = {**layers[name and node_name], **changes}
         layers[name and node_name] = {key: value for key, value in changed.items() if value is not None}
-        error = self._rules.validation_error(before, {**layers[""], **layers[node_name]})
+        after = {**layers[""], **layers[node_name]}
+        error = self._rules.validation_error(before, after) or self._tls.validation_error(
+            apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
+        )
         if error is not None:
             raise KafkaError(ErrorCode.INVALID_REQUEST, error)
 

@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
-from broker.config.dynamic_configs import DYNAMIC, DYNAMIC_ONLY
+from broker.config.dynamic_configs import DYNAMIC, broker_setting
 from broker.config.ignored_configs import IGNORED
+from broker.config.ssl_configs import store_setting
 from broker.handlers.admin.broker_config_validation import check_node_id
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
@@ -197,7 +198,8 @@ class ConfigHandlers(AuthorizingHandlers):
         layers = self._broker_layers(image)
         dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
         definitions = {**BROKER_SETTINGS, **IGNORED}
-        names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic)
+        of_stores = set(filter(store_setting, self._config.given))
+        names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic | of_stores)
         return [_broker_entry(_broker_setting(name), layers) for name in names]
 
     def _broker_layers(self, image: MetadataImage) -> _Layers:
@@ -221,7 +223,7 @@ def _names(image: MetadataImage, kind: int) -> Iterable[str]:
 def _broker_setting(name: str) -> Setting:
     """The definition of a broker config. An unknown one may be a secret: its value is not shown."""
     unknown = Setting(name, Kind.UNKNOWN, None, None, "")
-    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED.get(name) or unknown
+    return broker_setting(name) or unknown
 
 
 def _topic_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:

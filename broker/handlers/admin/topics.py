@@ -49,13 +49,12 @@ class TopicHandlers(TimedForwardingHandlers):
         authorizer: Authorizer,
         timers: TimerQueue,
         config: BrokerConfig,
-        *,
-        validates_broker_configs: bool,
+        broker_configs: BrokerConfigValidator | None,
     ) -> None:
-        """`validates_broker_configs` is False on the controller listener."""
+        """`broker_configs` is None on the controller listener."""
         super().__init__(controller, authorizer, timers)
         self._config = config
-        self._own_settings = BrokerConfigValidator(config) if validates_broker_configs else None
+        self._own_settings = broker_configs
 
     def routes(self) -> list[Route]:
         """The routes of this module."""

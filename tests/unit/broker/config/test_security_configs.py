@@ -127,7 +127,7 @@ def test_client_auth_counts_on_a_sasl_listener_only_with_its_prefix() -> None:
         assert (error is not None and "TLS needs ssl.truststore.location" in error) == (expected == "required")
 
 
-@pytest.mark.parametrize("name", ["ssl.client.auth", "listener.name.out.ssl.keystore.location"])
+@pytest.mark.parametrize("name", ["ssl.client.auth", "listener.name.out.ssl.client.auth"])
 def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
     for settings, is_refused in ((TLS | PEM, True), (LOOPBACK, False)):
         error = DynamicBrokerConfig(load_config(None, settings)).validation_error({}, {name: "none"})

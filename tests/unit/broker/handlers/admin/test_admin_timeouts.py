@@ -31,7 +31,7 @@ class Stage:
     def __init__(self) -> None:
         self.timers = TimerQueue()
         self.image = MetadataImage("c")
-        topics = TopicHandlers(self, AllowAll(), self.timers, BrokerConfig({}), validates_broker_configs=False)
+        topics = TopicHandlers(self, AllowAll(), self.timers, BrokerConfig({}), None)
         routes = (*topics.routes(), *ClusterHandlers(self, AllowAll(), self.timers).routes())
         self.handlers = {route.api_key: route.handler for route in routes}
         self.replies: list[Completion[Any]] = []

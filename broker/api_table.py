@@ -9,8 +9,10 @@ from __future__ import annotations
 import random
 import secrets
 from collections.abc import Mapping
+from functools import partial
 
 from broker.config.broker_config import BrokerConfig
+from broker.config.security_configs import security_protocol
 from broker.coordinators.factory import Coordinators
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
@@ -19,6 +21,7 @@ from broker.handlers.admin.acls import AclHandlers
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.admin.cluster_admin import ClusterHandlers
 from broker.handlers.admin.configs import ConfigHandlers
+from broker.handlers.admin.delegation_tokens import DelegationTokenHandlers
 from broker.handlers.admin.metadata import MetadataHandlers
 from broker.handlers.admin.quotas_scram import QuotaAndScramHandlers
 from broker.handlers.admin.topics import TopicHandlers
@@ -107,6 +110,7 @@ def client_apis(
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
             *QuotaAndScramHandlers(channel, authorizer).routes(),
             *AclHandlers(channel, authorizer).routes(),
+            *DelegationTokenHandlers(channel, authorizer, config.tokens, partial(security_protocol, config)).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
@@ -143,9 +147,11 @@ def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorize
         *(route for route in users if route.api_key != ApiKey.DESCRIBE_CLIENT_QUOTAS),
         *(route for route in configs if route.api_key != ApiKey.LIST_CONFIG_RESOURCES),
         *AclHandlers(node, authorizer).routes(),
+        *DelegationTokenHandlers(node, authorizer, config.tokens, partial(security_protocol, config)).routes(),
         *authentication.routes(),
     ]
-    return ApiVersionsHandler(node).table_of([*routes, *EnvelopeHandler(routes, authorizer).routes()])
+    forwarded = [*routes, *DelegationTokenHandlers(node, authorizer, config.tokens, None).routes()]
+    return ApiVersionsHandler(node).table_of([*routes, *EnvelopeHandler(forwarded, authorizer).routes()])
 
 
 def _offsets_topic(config: BrokerConfig) -> CreatableTopic:

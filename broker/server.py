@@ -26,22 +26,21 @@ from typing import Any
 
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
-from broker.config.sasl_configs import sasl_listener
-from broker.config.security_configs import inter_broker_credentials, uses_sasl
+from broker.config.security_configs import inter_broker_credentials
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
-from broker.handlers.sasl_dispatcher import SaslContext, SaslDispatcher
 from broker.handlers.throttling import Throttling
 from broker.io.io_thread_pool import IoThreadPool
-from broker.network.listener import Authentication, Listener
+from broker.network.listener import Listener
 from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.peer import ClientContext, PeerConnections, peer_login
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
 from broker.node.log_dir_startup import open_log_dirs
+from broker.node.sasl_authentication import SaslAuthentication
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.node.tls_reloader import TlsReloader
 from broker.peers.alter_partition_manager import AlterPartitionManager
@@ -67,9 +66,7 @@ from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.node_tls import NodeTls
-from broker.security.sasl.mechanisms import sasl_servers
 from broker.security.standard_authorizer import StandardAuthorizer
-from broker.telemetry.authentication_metrics import AuthenticationMetrics
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore
@@ -109,8 +106,6 @@ _YOUNG_GENERATIONS = 1
 
 _OFFLINE = "log directory %s is offline: %s"
 _MAX_LISTED = 20
-_NONCE_BYTES = 24
-"""Of a SCRAM server's nonce."""
 _CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
 """The longest controlled shutdown."""
 _NO_CONTROLLER_TIMEOUT_MS = 1_500
@@ -194,7 +189,7 @@ class Server:
         self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._timers)
         self._client_metrics = ClientMetricsStore()
-        self._authentication_metrics = AuthenticationMetrics()
+        self._sasl = SaslAuthentication(config, lambda: self._publisher.image, self._timers, self._clock)
         self._metrics_page: MetricsPage | None = None
         self._locks: list[Lock] = []
         self._is_stopping = self._is_shut_down = False
@@ -244,7 +239,7 @@ class Server:
             name = endpoint.name
             tls = self._tls.of(name)
             try:
-                authentication = self._authentication(endpoint, dispatcher)
+                authentication = self._sasl.of_listener(name, dispatcher)
                 listener = Listener(
                     self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls, authentication
                 )
@@ -252,21 +247,11 @@ class Server:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)
 
-    def _authentication(self, endpoint: Endpoint, dispatcher: Dispatcher) -> Authentication | None:
-        """What authenticates the clients of a listener; None: nothing."""
-        if not uses_sasl(self._config, endpoint.name):
-            return None
-        config = sasl_listener(self._config, endpoint.name)
-        servers = sasl_servers(config, lambda: self._publisher.image, partial(secrets.token_urlsafe, _NONCE_BYTES))
-        metrics = self._authentication_metrics
-        metrics.add_listener(endpoint.name)
-        return partial(SaslDispatcher, SaslContext(config, dispatcher, servers, self._timers, self._clock, metrics))
-
     def _bind_metrics_page(self) -> None:
         endpoint = self._config.metrics_listener
         if endpoint is not None:
             try:
-                sources = (LoopMetrics(self._watchdog.stalls), self._authentication_metrics, self._client_metrics)
+                sources = (LoopMetrics(self._watchdog.stalls), self._sasl.metrics, self._client_metrics)
                 self._metrics_page = MetricsPage((endpoint.host, endpoint.port), sources, self._clock.mono_ms)
             except OSError as error:
                 raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None

@@ -17,6 +17,7 @@ from protocol.messages import (
     admin,
     cluster,
     consumer_groups,
+    delegation_tokens,
     forwarding,
     groups,
     logs,
@@ -69,6 +70,10 @@ class ApiKey(IntEnum):
     DESCRIBE_LOG_DIRS = 35
     SASL_AUTHENTICATE = 36
     CREATE_PARTITIONS = 37
+    CREATE_DELEGATION_TOKEN = 38
+    RENEW_DELEGATION_TOKEN = 39
+    EXPIRE_DELEGATION_TOKEN = 40
+    DESCRIBE_DELEGATION_TOKEN = 41
     DELETE_GROUPS = 42
     ELECT_LEADERS = 43
     INCREMENTAL_ALTER_CONFIGS = 44
@@ -116,8 +121,9 @@ class Api(NamedTuple):
 
 
 _MODULES = (
-    acls, admin, cluster, consumer_groups, forwarding, groups, logs, metadata, produce_fetch, quorum, quotas_scram, raft, sasl,
-    telemetry, transactions,
+    acls, admin, cluster, consumer_groups, delegation_tokens, forwarding,
+    groups, logs, metadata, produce_fetch, quorum, quotas_scram, raft,
+    sasl, telemetry, transactions,
 )  # fmt: skip
 
 APIS: Final[dict[int, Api]] = {

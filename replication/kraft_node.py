@@ -108,7 +108,7 @@ class KRaftNode:
         self.log.flush_initial_records()
         self.quorum.start()
 
-    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:  # noqa: ARG002
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
         """Pass a request to this node's controller or quorum; the response exists when the decision is committed."""
         if isinstance(request, DescribeQuorumRequest):
             clock = self._dependencies.clock
@@ -116,7 +116,7 @@ class KRaftNode:
             return completed(quorum)
         if isinstance(request, AddRaftVoterRequest | RemoveRaftVoterRequest):
             return self.quorum.handle_request(request)
-        return self.controller.submit(request)
+        return self.controller.submit(request, client)
 
     @property
     def image(self) -> MetadataImage:

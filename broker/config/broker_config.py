@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from broker.config.config_definitions import BROKER_SETTINGS
 from replication.controller.periodic_tasks import TaskIntervals
+from replication.metadata.delegation_tokens import TokenSettings
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
 from replication.metadata_log.metadata_snapshots import SnapshotSettings
 from replication.partition.replica_fetcher import FetchSettings
@@ -230,6 +231,18 @@ class BrokerConfig:
             leader_balance_ms=self.number("leader.imbalance.check.interval.seconds") * 1000 if balances else None,
             unclean_election_ms=self.number("unclean.leader.election.interval.ms"),
             no_op_ms=self.number("metadata.max.idle.interval.ms") or None,
+            token_expiry_ms=self.number("delegation.token.expiry.check.interval.ms")
+            if self.tokens.is_enabled
+            else None,
+        )
+
+    @property
+    def tokens(self) -> TokenSettings:
+        """The settings of delegation tokens."""
+        return TokenSettings(
+            str(self.value("delegation.token.secret.key") or "").encode(),
+            self.number("delegation.token.max.lifetime.ms"),
+            self.number("delegation.token.expiry.time.ms"),
         )
 
     def metadata_log_config(self) -> LogConfig:

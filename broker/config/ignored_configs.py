@@ -23,10 +23,6 @@ controller.quota.window.num INT 11
 controller.quota.window.size.seconds INT 1
 controller.socket.timeout.ms INT 30000
 create.topic.policy.class.name CLASS
-delegation.token.expiry.check.interval.ms LONG 3600000
-delegation.token.expiry.time.ms LONG 86400000
-delegation.token.max.lifetime.ms LONG 604800000
-delegation.token.secret.key PASSWORD
 delete.records.purgatory.purge.interval.requests INT 1
 fetch.purgatory.purge.interval.requests INT 1000
 group.coordinator.append.linger.ms INT -1

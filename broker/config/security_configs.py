@@ -36,7 +36,6 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "authorizer.class.name": frozenset({"", STANDARD_AUTHORIZER}),
     "client.quota.callback.class": frozenset({""}),
     "create.topic.policy.class.name": frozenset({""}),
-    "delegation.token.secret.key": frozenset({""}),
     "max.connection.creation.rate": frozenset({"2147483647"}),
     "max.connections.per.ip.overrides": frozenset({""}),
     "principal.builder.class": frozenset(

@@ -85,7 +85,8 @@ class ForwardingHandlers(AuthorizingHandlers):
     def _submit_for(self, context: RequestContext, request: Message) -> Completion[Any]:
         """The controller's response to the client's request."""
         connection = context.connection
-        return self._controller.submit(request, Client(connection.principal, connection.peer_host))
+        client = Client(connection.principal, connection.peer_host, connection.is_token_authenticated)
+        return self._controller.submit(request, client)
 
 
 class TimedForwardingHandlers(ForwardingHandlers):

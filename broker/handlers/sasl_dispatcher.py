@@ -161,6 +161,7 @@ class SaslDispatcher:
 
     def _end(self, session: Session, connection: ConnectionInfo, mono_ms: int) -> None:
         connection.principal = f"User:{session.user}"
+        connection.is_token_authenticated = session.is_token
         self._session = session
         self._expires_mono_ms = None if session.lifetime_ms is None else mono_ms + session.lifetime_ms
         self._reader.max_frame_bytes = self._max_frame_bytes

@@ -33,6 +33,7 @@ class ConnectionInfo:
     __slots__ = (
         "connection_id",
         "is_authenticated",
+        "is_token_authenticated",
         "listener_name",
         "local_host",
         "local_port",
@@ -60,6 +61,8 @@ class ConnectionInfo:
         self.principal = principal
         self.is_authenticated = True
         """False on a listener with SASL until the client has a name."""
+        self.is_token_authenticated = False
+        """Whether the client logged in with a delegation token."""
         self.software_name = self.software_version = UNKNOWN_SOFTWARE
         """From the client's ApiVersions request (KIP-511)."""
         self.on_close: Callable[[], None] | None = None

@@ -139,4 +139,6 @@ class KraftRuntime:
             default_replication_factor=config.number("default.replication.factor"),
             new_id=lambda: new_uuid(secrets.token_bytes),
             random_below=random.Random().randrange,  # noqa: S311  # no secret, and no system call for each partition
+            tokens=config.tokens,
+            wall_ms=self._dependencies.clock.wall_ms,
         )

@@ -89,7 +89,7 @@ class ControllerChannel:
         request, client, _ = submitted
         if self._leader_id == self._node_id:
             assert self._local is not None, "the leader has a controller"
-            sent = self._local.submit(request)
+            sent = self._local.submit(request, client)
         elif client is None:
             sent = self._send_request(self._leader_id, request)
         else:

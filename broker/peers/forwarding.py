@@ -35,7 +35,7 @@ def envelope(request: Message, client: Client) -> EnvelopeRequest:
         request_api_key=cls.API_KEY, request_api_version=cls.MAX_VERSION, correlation_id=0, client_id=None
     )
     kind, _, name = client.principal.partition(":")
-    principal = DefaultPrincipalData(type=kind, name=name, token_authenticated=False)
+    principal = DefaultPrincipalData(type=kind, name=name, token_authenticated=client.is_token_authenticated)
     header_version = request_header_version(cls.API_KEY, cls.MAX_VERSION)
     return EnvelopeRequest(
         request_data=encode(header, header_version) + encode(request, cls.MAX_VERSION),

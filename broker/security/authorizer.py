@@ -41,6 +41,8 @@ class Operation:
     DESCRIBE_CONFIGS = "DescribeConfigs"
     ALTER_CONFIGS = "AlterConfigs"
     IDEMPOTENT_WRITE = "IdempotentWrite"
+    CREATE_TOKENS = "CreateTokens"
+    DESCRIBE_TOKENS = "DescribeTokens"
     TWO_PHASE_COMMIT = "TwoPhaseCommit"
 
 
@@ -51,6 +53,8 @@ class Resource:
     GROUP = "Group"
     CLUSTER = "Cluster"
     TRANSACTIONAL_ID = "TransactionalId"
+    DELEGATION_TOKEN = "DelegationToken"  # noqa: S105  # no secret
+    USER = "User"
 
 
 class Requester(Protocol):

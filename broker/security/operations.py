@@ -22,6 +22,8 @@ OPERATION_CODES = {
     Operation.DESCRIBE_CONFIGS: OperationCode.DESCRIBE_CONFIGS,
     Operation.ALTER_CONFIGS: OperationCode.ALTER_CONFIGS,
     Operation.IDEMPOTENT_WRITE: OperationCode.IDEMPOTENT_WRITE,
+    Operation.CREATE_TOKENS: OperationCode.CREATE_TOKENS,
+    Operation.DESCRIBE_TOKENS: OperationCode.DESCRIBE_TOKENS,
     Operation.TWO_PHASE_COMMIT: OperationCode.TWO_PHASE_COMMIT,
 }
 RESOURCE_CODES = {
@@ -29,6 +31,8 @@ RESOURCE_CODES = {
     Resource.GROUP: ResourceCode.GROUP,
     Resource.CLUSTER: ResourceCode.CLUSTER,
     Resource.TRANSACTIONAL_ID: ResourceCode.TRANSACTIONAL_ID,
+    Resource.DELEGATION_TOKEN: ResourceCode.DELEGATION_TOKEN,
+    Resource.USER: ResourceCode.USER,
 }
 
 _OF_RESOURCE = {

@@ -24,7 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages import acls, admin, cluster, quorum, quotas_scram, stored_records
+from protocol.messages import acls, admin, cluster, delegation_tokens, quorum, quotas_scram, stored_records
 from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
@@ -39,6 +39,7 @@ from replication.controller.brokers.registration import (
 from replication.controller.configs.acls import create_acls, delete_acls
 from replication.controller.configs.config_changes import incremental_alter_configs, legacy_alter_configs
 from replication.controller.configs.configs import UNCLEAN_ELECTION
+from replication.controller.configs.delegation_tokens import create_token, expire_token, renew_token
 from replication.controller.configs.features import cluster_min_isr, raised_kraft_version, update_features
 from replication.controller.configs.quotas import alter_quotas
 from replication.controller.configs.scram_credentials import alter_credentials
@@ -82,6 +83,9 @@ _DECISIONS: dict[type[Message], Decide] = {
     admin.AlterConfigsRequest: legacy_alter_configs,
     acls.CreateAclsRequest: create_acls,
     acls.DeleteAclsRequest: delete_acls,
+    delegation_tokens.CreateDelegationTokenRequest: create_token,
+    delegation_tokens.RenewDelegationTokenRequest: renew_token,
+    delegation_tokens.ExpireDelegationTokenRequest: expire_token,
     quorum.AllocateProducerIdsRequest: allocate_producer_ids,
     quorum.AlterPartitionRequest: alter_partitions,
     quorum.AssignReplicasToDirsRequest: assign_replicas,
@@ -203,7 +207,7 @@ class Controller:
         ]
 
     # ------------------------------------------------------------ requests
-    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:  # noqa: ARG002
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
         """Decide on a request; the response exists after the commit."""
         if not self.is_active:
             return completed(not_controller_response(request))
@@ -211,7 +215,8 @@ class Controller:
             return self._register_broker(request)
         if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heartbeat(request)
-        decision = _DECISIONS[type(request)](self._context, request)
+        context = self._context if client is None else self._context._replace(client_principal=client.principal)
+        decision = _DECISIONS[type(request)](context, request)
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:

@@ -16,6 +16,8 @@ class Client(NamedTuple):
     """As "User:name"."""
     host: str
     """Its IP address."""
+    is_token_authenticated: bool = False
+    """Whether it logged in with a delegation token."""
 
 
 class Controller(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
 from protocol.errors import KafkaError
+from replication.metadata.delegation_tokens import TokenSettings
 from replication.metadata.image import MetadataImage
 from storage.config.config_def import Setting
 
@@ -49,3 +50,8 @@ class DecisionContext(NamedTuple):
     """Returns a random number from 0 to below its argument."""
     kraft_version: KraftVersion = KRAFT_VERSION_1
     """The kraft.version of this node's quorum."""
+    tokens: TokenSettings = TokenSettings()
+    wall_ms: Callable[[], int] = lambda: 0
+    """The time in milliseconds since 1970, for the expiry of delegation tokens."""
+    client_principal: str = ""
+    """Of the client whose request this is, as "User:name"; empty: a request of a node."""

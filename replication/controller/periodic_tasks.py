@@ -1,10 +1,11 @@
-"""Periodic tasks of the active controller: preferred leader election, unclean election, NoOp records (Kafka: PeriodicTask).
+"""Periodic tasks of the active controller: elections, NoOp records, expired tokens (Kafka: PeriodicTask).
 
 RULES    1. A task runs one interval after activation, then at its interval; immediately again if it reached its limit.
          2. Preferred replicas become leaders again (`auto.leader.rebalance.enable`). Leaderless partitions elect a replica that
             may have lost records if the topic allows it.
          3. NoOp records let other nodes see that the controller is alive and advance their metadata offset. A single node
             writes none.
+         4. Expired delegation tokens are removed (`delegation.token.expiry.check.interval.ms`).
 NOT HERE The resulting partition change (`partition_changes.py`), ElectLeaders requests (`elect_leaders.py`).
 """
 
@@ -17,6 +18,7 @@ from typing import Final, NamedTuple
 
 from protocol.messages.stored_records import NoOpRecord, PartitionChangeRecord
 from replication.controller.configs.configs import UNCLEAN_ELECTION, topic_config_value
+from replication.controller.configs.delegation_tokens import remove_expired_tokens
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import leader_change, partitions_of
 from replication.metadata.feature_levels import partition_version
@@ -36,6 +38,7 @@ class TaskIntervals(NamedTuple):
     leader_balance_ms: int | None = 300_000
     unclean_election_ms: int | None = 300_000
     no_op_ms: int | None = 500
+    token_expiry_ms: int | None = None
 
 
 DEFAULT_INTERVALS: Final = TaskIntervals()
@@ -51,6 +54,7 @@ class PeriodicTasks:
             (balance_leaders, intervals.leader_balance_ms),
             (elect_unclean, intervals.unclean_election_ms),
             (append_no_op, intervals.no_op_ms),
+            (remove_expired_tokens, intervals.token_expiry_ms),
         ]
         self._scheduled: dict[Task, Timer] = {}
         self.run_task: Callable[[Task], int] = lambda _: 0

@@ -1,8 +1,8 @@
 """Records that the metadata log stores for others: quotas, SCRAM credentials, delegation tokens.
 
 RULES    1. A record is kept until another one replaces or removes it, so that another broker on the same directory finds it.
-         2. Quotas and SCRAM credentials can be changed and described. SCRAM authentication looks up credentials by their key,
-            `client_quotas.py` the quotas; the broker does not enforce delegation tokens.
+         2. All can be changed and described. SCRAM authentication looks up credentials and tokens by their key,
+            `client_quotas.py` the quotas.
 NOT HERE Their fields (`protocol/messages/stored_records.py`).
 """
 

@@ -192,8 +192,11 @@ REQUESTS: dict[str, Callable[[walk.Names], Iterator[tuple[str, Message]]]] = {
 
 UNCHECKED = {ApiKey.API_VERSIONS, ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY}
 """APIs that need no right."""
-ONLY_OURS = {("controller", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS)}
-"""Apache Kafka's controller advertises it, and answers with UNKNOWN_SERVER_ERROR."""
+ONLY_OURS = {
+    ("controller", ApiKey.DESCRIBE_USER_SCRAM_CREDENTIALS),
+    ("controller", ApiKey.DESCRIBE_DELEGATION_TOKEN),
+}
+"""Apache Kafka's controller advertises them, and answers with UNKNOWN_SERVER_ERROR."""
 
 
 def walked(node: Node) -> dict[str, Any]:

@@ -66,11 +66,9 @@ def test_a_broker_answers_as_expected(request: pytest.FixtureRequest, api: str, 
 # ---- which APIs are served
 
 _SHARE, _STREAMS = "share groups are not served", "streams groups are not served"
-_TOKENS = "delegation tokens need users, and there are none yet"
 _REPORTS = "Kafka serves them where a plug-in takes what clients report; it is shown here (docs/decisions/0028)"
 
 DIFFERENCES: dict[int, str] = {
-    **dict.fromkeys(range(38, 42), _TOKENS),  # CreateDelegationToken to DescribeDelegationToken
     **dict.fromkeys((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY), _REPORTS),
     **dict.fromkeys(range(76, 80), _SHARE),  # ShareGroupHeartbeat to ShareAcknowledge
     **dict.fromkeys(range(83, 88), _SHARE),  # InitializeShareGroupState to ReadShareGroupStateSummary

@@ -260,6 +260,10 @@ def _config_requests(names: Names) -> Iterator[tuple[str, Message]]:
         "CreatePartitions",
         _of(37, topics=[{"name": one, "count": 2} for one in TOPICS], timeout_ms=9000, validate_only=True),
     )
+    yield "CreateDelegationToken", _of(38, renewers=[], max_lifetime_ms=1)
+    yield "RenewDelegationToken", _of(39, hmac=b"none", renew_period_ms=1)
+    yield "ExpireDelegationToken", _of(40, hmac=b"none", expiry_time_period_ms=1)
+    yield "DescribeDelegationToken", _of(41, owners=None)
     yield "DeleteGroups", _of(42, groups_names=["no-group", "open-none"])
 
 
@@ -318,7 +322,7 @@ def requests(names: Names) -> Iterator[tuple[str, Message]]:
 
 def controller_requests(names: Names) -> Iterator[tuple[str, Message]]:
     """Every request for a controller; those that a broker has too are from `requests`."""
-    shared = {19, 20, 29, 30, 31, 32, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81, 17, 36}
+    shared = {19, 20, 29, 30, 31, 32, 33, 37, 43, 44, 45, 46, 49, 51, 55, 57, 64, 80, 81, 17, 36, 38, 39, 40}
     yield from ((name, one) for name, one in requests(names) if one.API_KEY in shared)
     topics = [{"topic_name": "__cluster_metadata", "partitions": []}]
     yield "Fetch", _of(1, cluster_id="other", max_wait_ms=0, min_bytes=0, topics=[])

@@ -42,6 +42,7 @@ FORWARDED: Final = frozenset(
         ApiKey.LIST_PARTITION_REASSIGNMENTS, ApiKey.ALTER_CLIENT_QUOTAS, ApiKey.ALTER_USER_SCRAM_CREDENTIALS,
         ApiKey.DESCRIBE_QUORUM, ApiKey.UPDATE_FEATURES, ApiKey.UNREGISTER_BROKER, ApiKey.ALLOCATE_PRODUCER_IDS,
         ApiKey.ADD_RAFT_VOTER, ApiKey.REMOVE_RAFT_VOTER, ApiKey.CREATE_ACLS, ApiKey.DELETE_ACLS,
+        ApiKey.CREATE_DELEGATION_TOKEN, ApiKey.RENEW_DELEGATION_TOKEN, ApiKey.EXPIRE_DELEGATION_TOKEN,
     }
 )  # fmt: skip
 _PRINCIPAL_VERSION: Final = b"\0\0"
@@ -96,21 +97,23 @@ class EnvelopeHandler(AuthorizingHandlers):
             raise KafkaError(ErrorCode.UNSUPPORTED_VERSION, f"Failed to parse forwarded request: {error}") from error
         outer = context.connection
         local, peer = (outer.local_host, outer.local_port), (host, outer.peer_port)
-        client = ConnectionInfo(outer.connection_id, outer.listener_name, local, peer, principal)
+        client = ConnectionInfo(
+            outer.connection_id, outer.listener_name, local, peer, f"{principal.type}:{principal.name}"
+        )
+        client.is_token_authenticated = principal.token_authenticated
         header_fields = header.correlation_id, header.client_id
         return route, RequestContext(key, version, *header_fields, client, context.mono_ms, context.wall_ms), request
 
 
-def _principal(data: bytes | None) -> str:
-    """The client's principal, as "User:name"."""
+def _principal(data: bytes | None) -> DefaultPrincipalData:
+    """The client's principal."""
     code, sentence = ErrorCode.PRINCIPAL_DESERIALIZATION_FAILURE, "Failed to deserialize client principal from envelope"
     if data is None or data[:2] != _PRINCIPAL_VERSION:
         raise KafkaError(code, sentence)
     try:
-        principal = decode(DefaultPrincipalData, 0, data, len(_PRINCIPAL_VERSION))
+        return decode(DefaultPrincipalData, 0, data, len(_PRINCIPAL_VERSION))
     except MalformedRequest as error:
         raise KafkaError(code, f"{sentence}: {error}") from error
-    return f"{principal.type}:{principal.name}"
 
 
 def _host(address: bytes) -> str:

@@ -8,30 +8,43 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from typing import NamedTuple
 
 from broker.config.sasl_configs import PLAIN, SaslListener
 from broker.security.sasl.mechanism import SaslServer
 from broker.security.sasl.plain import PlainServer
 from broker.security.sasl.scram import ScramCredential, ScramServer
+from broker.security.sasl.token_credentials import TokenCredentials
 from protocol.messages.stored_records import UserScramCredentialRecord
 from replication.controller.configs.scram_credentials import MECHANISMS
 from replication.metadata.image import MetadataImage
 
 
-def sasl_servers(
-    config: SaslListener, image: Callable[[], MetadataImage], new_nonce: Callable[[], str]
-) -> dict[str, Callable[[], SaslServer]]:
+class SaslUsers(NamedTuple):
+    """Where a node's SASL users are, besides the settings."""
+
+    image: Callable[[], MetadataImage]
+    """The current metadata image."""
+    new_nonce: Callable[[], str]
+    """Random and printable."""
+    tokens: TokenCredentials
+
+
+def sasl_servers(config: SaslListener, users: SaslUsers) -> dict[str, Callable[[], SaslServer]]:
     """What creates the server of each enabled mechanism, in the order of the setting."""
-    return {mechanism: partial(_server, config, mechanism, image, new_nonce) for mechanism in config.mechanisms}
+    return {mechanism: partial(_server, config, mechanism, users) for mechanism in config.mechanisms}
 
 
-def _server(
-    config: SaslListener, mechanism: str, image: Callable[[], MetadataImage], new_nonce: Callable[[], str]
-) -> SaslServer:
+def _server(config: SaslListener, mechanism: str, users: SaslUsers) -> SaslServer:
     if mechanism == PLAIN:
         return PlainServer(config.plain_passwords)
     number, hash_name = MECHANISMS[mechanism]
-    return ScramServer(hash_name, lambda user: scram_credential(image(), user, number), new_nonce())
+    return ScramServer(
+        hash_name,
+        lambda user: scram_credential(users.image(), user, number),
+        users.new_nonce(),
+        partial(users.tokens.find, hash_name),
+    )
 
 
 def scram_credential(image: MetadataImage, user: str, mechanism: int) -> ScramCredential | None:

@@ -9,7 +9,8 @@ RULES    1. Every failure has the same message for the client; a user without cr
          2. The nonce of the last message equals the server's (CVE-2024-56128), and its channel binding the header of the
             first message (RFC 5802, section 6; Apache Kafka ignores it).
          3. Proofs are compared in constant time.
-         4. There is no channel binding, no reserved extension and no delegation token (`tokenauth`).
+         4. There is no channel binding and no reserved extension.
+         5. With the extension `tokenauth=true` the user is the id of a delegation token; its owner is authenticated (KIP-48).
 NOT HERE Stored credentials and their limits (`replication/controller/configs/scram_credentials.py`).
 """
 
@@ -50,13 +51,33 @@ class ScramCredential(NamedTuple):
     iterations: int
 
 
+class TokenCredential(NamedTuple):
+    """A delegation token, as far as its users authenticate with it."""
+
+    credential: ScramCredential
+    owner: str
+    """The name of its user."""
+    expires_wall_ms: int
+
+
+def _no_token(_token_id: str) -> TokenCredential | None:
+    return None
+
+
 class ScramServer(SaslServer):
     """The server of one authentication with one hash function, such as "sha256"."""
 
-    def __init__(self, hash_name: str, find: Callable[[str], ScramCredential | None], nonce: str) -> None:
-        """`find` returns a user's credential; `nonce` is random and printable."""
+    def __init__(
+        self,
+        hash_name: str,
+        find: Callable[[str], ScramCredential | None],
+        nonce: str,
+        find_token: Callable[[str], TokenCredential | None] = _no_token,
+    ) -> None:
+        """`find` returns a user's credential, `find_token` a delegation token's; `nonce` is random and printable."""
         self._hash_name = hash_name
         self._find = find
+        self._find_token = find_token
         self._nonce = nonce.encode()
         self._credential: ScramCredential | None = None
         self._candidate = ""
@@ -73,13 +94,15 @@ class ScramServer(SaslServer):
 
     def _on_first(self, token: bytes) -> bytes:
         first = _FIRST.fullmatch(token)
-        if first is None or _TOKEN_AUTHENTICATION in first["extensions"].lower().split(b","):
+        if first is None:
             raise InvalidCredentials
-        self._candidate = _decode_name(first["user"])
-        credential = self._find(self._candidate)
+        name = _decode_name(first["user"])
+        credential = self._credential_of(
+            name, is_token=_TOKEN_AUTHENTICATION in first["extensions"].lower().split(b",")
+        )
         if credential is None or credential.iterations < MIN_ITERATIONS:
             raise InvalidCredentials
-        if first["authorization_id"] is not None and _decode_name(first["authorization_id"]) != self._candidate:
+        if first["authorization_id"] is not None and _decode_name(first["authorization_id"]) != name:
             raise InvalidCredentials(
                 "Authentication failed: Client requested an authorization id that is different from username"
             )
@@ -88,6 +111,17 @@ class ScramServer(SaslServer):
         answer = b"r=%b,s=%b,i=%d" % (self._nonce, b64encode(credential.salt), credential.iterations)
         self._messages = first["bare"] + b"," + answer
         return answer
+
+    def _credential_of(self, name: str, *, is_token: bool) -> ScramCredential | None:
+        """The credential of a user, or of a delegation token with this id."""
+        self._candidate, self.is_token = name, is_token
+        if not is_token:
+            return self._find(name)
+        token = self._find_token(name)
+        if token is None:
+            return None
+        self._candidate, self.expires_wall_ms = token.owner, token.expires_wall_ms
+        return token.credential
 
     def _on_final(self, token: bytes, credential: ScramCredential) -> bytes:
         final = _FINAL.fullmatch(token)

@@ -57,7 +57,6 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
         ({"create.topic.policy.class.name": "org.example.Own"}, "create.topic.policy.class.name is not enforced"),
         ({"alter.config.policy.class.name": "org.example.Own"}, "alter.config.policy.class.name is not enforced"),
         ({"security.providers": "org.example.Own"}, "security.providers is not enforced"),
-        ({"delegation.token.secret.key": "secret"}, "delegation.token.secret.key is not enforced"),
         ({"max.connections.per.ip.overrides": "10.0.0.1:5"}, "max.connections.per.ip.overrides is not enforced"),
         ({"max.connection.creation.rate": "10"}, "max.connection.creation.rate is not enforced"),
     ],
@@ -70,7 +69,7 @@ def test_what_is_not_enforced_is_refused(settings: dict[str, str], words: str) -
 
 def test_a_refusal_shows_no_secret() -> None:
     with pytest.raises(ConfigError) as refusal:
-        load_config(None, LOOPBACK | {"delegation.token.secret.key": "hunter2"})
+        load_config(None, LOOPBACK | {"security.providers": "hunter2"})
     assert "hunter2" not in str(refusal.value)
 
 

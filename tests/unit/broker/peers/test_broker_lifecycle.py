@@ -44,7 +44,7 @@ class Rig:
         self.failures: list[str] = []
         self.lifecycle.on_failed = self.failures.append
 
-    def _submit(self, request: Message) -> Completion[Any]:
+    def _submit(self, request: Message, _client: object) -> Completion[Any]:
         return self._send_request(OWN, request)
 
     def _send_request(self, node: int, request: Message) -> Completion[Any]:

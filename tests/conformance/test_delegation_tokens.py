@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -253,11 +254,12 @@ def _log_in(node: Node, token_id: str, secret: bytes) -> None:
             node.answers[f"login with a {name}"] = answer.error_code, answer.error_message
 
 
-def node_of(kind: str, settings: dict[str, str]) -> Any:
+def node_of(kind: str, settings: dict[str, str], data_dir: Path | None = None) -> Any:
+    """A node with these settings."""
     if kind != KAFKA:
-        return Broker(settings=settings)
+        return Broker(data_dir, settings=settings)
     host, port = listener_address(settings, "PLAINTEXT").split(":")
-    node = ApacheKafka(settings, address=(host, int(port)))
+    node = ApacheKafka(settings, address=(host, int(port)), data_dir=data_dir)
     node.controller_port = int(listener_address(settings, "CONTROLLER").split(":")[1])
     return node
 

@@ -19,8 +19,6 @@ controlled.shutdown.enable BOOLEAN true
 controller.quorum.append.linger.ms INT 25
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576
-controller.quota.window.num INT 11
-controller.quota.window.size.seconds INT 1
 controller.socket.timeout.ms INT 30000
 create.topic.policy.class.name CLASS
 delete.records.purgatory.purge.interval.requests INT 1

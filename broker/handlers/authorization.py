@@ -85,7 +85,14 @@ class ForwardingHandlers(AuthorizingHandlers):
     def _submit_for(self, context: RequestContext, request: Message) -> Completion[Any]:
         """The controller's response to the client's request."""
         connection = context.connection
-        client = Client(connection.principal, connection.peer_host, connection.is_token_authenticated)
+        version = context.api_version if context.api_key == request.API_KEY else None
+        client = Client(
+            connection.principal,
+            connection.peer_host,
+            context.client_id,
+            version,
+            is_token_authenticated=connection.is_token_authenticated,
+        )
         return self._controller.submit(request, client)
 
 

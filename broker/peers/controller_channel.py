@@ -93,7 +93,9 @@ class ControllerChannel:
         elif client is None:
             sent = self._send_request(self._leader_id, request)
         else:
-            sent = self._send_request(self._leader_id, envelope(request, client)).map(partial(response_in, request))
+            sent = self._send_request(self._leader_id, envelope(request, client)).map(
+                partial(response_in, request, client)
+            )
         sent.then(partial(self._on_response, submitted))
 
     def _on_response(self, submitted: _Submitted, sent: Completion[Message | None]) -> None:

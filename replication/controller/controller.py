@@ -46,6 +46,7 @@ from replication.controller.configs.scram_credentials import alter_credentials
 from replication.controller.controller_client import Client
 from replication.controller.decision_context import DecisionContext
 from replication.controller.error_responses import not_controller_response
+from replication.controller.mutation_quotas import MutationQuotas
 from replication.controller.partitions.alter_partition import alter_partitions
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.controller.partitions.elect_leaders import elect_leaders
@@ -129,6 +130,7 @@ class Controller:
         self._log = self._metadata_loader.log
         self._publisher = self._metadata_loader.publisher
         self._pending: deque[_PendingDecision] = deque()
+        self._mutation_quotas = MutationQuotas(self._context.static_configs, self._clock.mono_ms)
         self.is_active = False
         """Whether this node leads the metadata log."""
         self.on_failed: Callable[[str], None] = no_op
@@ -215,8 +217,7 @@ class Controller:
             return self._register_broker(request)
         if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heartbeat(request)
-        context = self._context if client is None else self._context._replace(client_principal=client.principal)
-        decision = _DECISIONS[type(request)](context, request)
+        decision = self._decide(request, client)
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:
@@ -228,6 +229,17 @@ class Controller:
         ):
             self.run_periodic_task(elect_unclean)
         return response
+
+    def _decide(self, request: Message, client: Client | None) -> Decision[Any]:
+        """Decide on a client's request within its quota of changed partitions."""
+        decide = _DECISIONS[type(request)]
+        context = self._context if client is None else self._context._replace(client_principal=client.principal)
+        quota = self._mutation_quotas.find(context.image.opaque_records, request, client)
+        if quota is None:
+            return decide(context, request)
+        decision = decide(context._replace(charge_partitions=quota.charge), request)
+        decision.reply.throttle_time_ms = quota.throttle_ms
+        return decision
 
     def run_periodic_task(self, task: Task) -> int:
         """Append the records of a periodic task; returns their number."""

@@ -16,6 +16,9 @@ class Client(NamedTuple):
     """As "User:name"."""
     host: str
     """Its IP address."""
+    client_id: str | None = None
+    api_version: int | None = None
+    """The version of its request; None: the broker made the request for it."""
     is_token_authenticated: bool = False
     """Whether it logged in with a delegation token."""
 

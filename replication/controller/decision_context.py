@@ -33,6 +33,10 @@ class KraftVersion(NamedTuple):
 KRAFT_VERSION_1 = KraftVersion(lambda: 1, lambda _: None)
 
 
+def _uncharged(partitions: int) -> None:
+    """A client without a quota."""
+
+
 class DecisionContext(NamedTuple):
     """The inputs of decisions on this node."""
 
@@ -55,3 +59,5 @@ class DecisionContext(NamedTuple):
     """The time in milliseconds since 1970, for the expiry of delegation tokens."""
     client_principal: str = ""
     """Of the client whose request this is, as "User:name"; empty: a request of a node."""
+    charge_partitions: Callable[[int], None] = _uncharged
+    """Counts partitions of a topic that are created, added or deleted; raises KafkaError if the client's quota is exceeded."""

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
+from protocol.errors import ErrorCode
+from protocol.messages.admin import (
+    CreatePartitionsRequest,
+    CreatePartitionsTopic,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    DeleteTopicState,
+)
 from tests.conformance.brokers import append_when_ready, running
 from tests.support.authorization_walk import OPEN, SECRET, Names, api_name, fit, requests
 from tests.support.follower_harness import BOTH
-from tests.support.loading import create, one_record, produce_request
+from tests.support.loading import create, one_record, produce_request, topic
 from tests.support.quotas import PRODUCE_VERSION, Quota, fetch, fetched_bytes, produce, set_quotas
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 PRODUCED, FETCHED, PERCENT = "producer_byte_rate", "consumer_byte_rate", "request_percentage"
+MUTATIONS = "controller_mutation_rate"
+REFUSED = ErrorCode.THROTTLING_QUOTA_EXCEEDED
 TOLERANCE_MS = 400
 """Between the first and the last request of a case."""
 
@@ -109,6 +119,63 @@ def test_a_throttled_first_fetch_creates_no_session(bootstrap: str) -> None:
         first = fetch(client, "large", session=(0, 0))
         assert (first.session_id, first.responses) == (0, [])
         assert_about(first.throttle_time_ms, 5000)
+
+
+def creation(client: RawClient, version: int, validate_only: bool = False, **partitions: int) -> tuple[list[Any], int]:
+    """Creates topics; their codes and messages, and the throttle time."""
+    topics = [topic(name, count) for name, count in partitions.items()]
+    request = CreateTopicsRequest(topics=topics, timeout_ms=10_000, validate_only=validate_only)
+    response = client.ask(request, version)
+    return [(made.name, made.error_code, made.error_message) for made in response.topics], response.throttle_time_ms
+
+
+def test_creations_over_the_quota_are_refused(bootstrap: str) -> None:
+    set_quotas(bootstrap, ({"client-id": "creator"}, MUTATIONS, 1.0))
+    with client_of(bootstrap, "creator") as client:
+        answers, throttle_ms = creation(client, 7, s1=11, s2=3, s3=1)
+        assert sorted(answers) == [("s1", 0, None), ("s2", 0, None), ("s3", REFUSED, None)]
+        assert_about(throttle_ms, 3000)
+        started_s = time.monotonic()
+        assert creation(client, 7, s4=1) == ([("s4", 0, None)], 0)
+        assert time.monotonic() - started_s > 2.5
+
+
+def test_creations_that_only_validate_count(bootstrap: str) -> None:
+    set_quotas(bootstrap, ({"client-id": "validator"}, MUTATIONS, 1.0))
+    with client_of(bootstrap, "validator") as client:
+        assert creation(client, 7, validate_only=True, v1=12) == ([("v1", 0, None)], 0)
+        answers, throttle_ms = creation(client, 7, v2=1)
+        assert answers == [("v2", REFUSED, None)]
+        assert_about(throttle_ms, 1000)
+
+
+def test_old_clients_over_the_quota_are_served_and_muted(bootstrap: str) -> None:
+    set_quotas(bootstrap, ({"client-id": "old creator"}, MUTATIONS, 1.0))
+    with client_of(bootstrap, "old creator") as client:
+        answers, throttle_ms = creation(client, 5, o1=11, o2=1)
+        assert sorted(answers) == [("o1", 0, None), ("o2", 0, None)]
+        assert_about(throttle_ms, 1000)
+
+
+def test_deletions_and_additions_count(bootstrap: str) -> None:
+    with RawClient(bootstrap) as client:
+        assert creation(client, 7, d1=11, d2=1, d3=2)[1] == 0
+    set_quotas(bootstrap, ({"client-id": "changer"}, MUTATIONS, 1.0))
+
+    def delete(*names: str) -> tuple[dict[str, int], int]:
+        topics = [DeleteTopicState(name=name) for name in names]
+        response = client.ask(DeleteTopicsRequest(topics=topics, timeout_ms=10_000), 6)
+        return {deleted.name: deleted.error_code for deleted in response.responses}, response.throttle_time_ms
+
+    with client_of(bootstrap, "changer") as client:
+        assert delete("d1") == ({"d1": 0}, 0)
+        added = [CreatePartitionsTopic(name="d2", count=3, assignments=None)]
+        request = CreatePartitionsRequest(topics=added, timeout_ms=10_000, validate_only=False)
+        response = client.ask(request, 3)
+        assert ([row.error_code for row in response.results], response.throttle_time_ms) == ([0], 0)
+        codes, throttle_ms = delete("d3")
+        assert codes == {"d3": REFUSED}
+        assert_about(throttle_ms, 2000)
 
 
 THIS = "this"

@@ -3,7 +3,8 @@
 RULES    1. Unauthorized topics and resources fail here and are not sent to the controller.
          2. The response is sent after the controller's records are committed and applied. After the client's timeout it
             is REQUEST_TIMED_OUT; the change still takes effect, as in Apache Kafka.
-         3. Log levels of loggers belong to this process; they are changed here, not by the controller.
+         3. A client whose quota of changed partitions the controller finds exceeded is muted.
+         4. Log levels of loggers belong to this process; they are changed here, not by the controller.
 NOT HERE The decisions (`replication/controller`), describing configs (`configs.py`).
 """
 
@@ -199,6 +200,9 @@ class TopicHandlers(TimedForwardingHandlers):
 
         def with_failed(response: Message) -> Message:
             results_of(request, response).extend(failed)
+            throttle_ms = getattr(response, "throttle_time_ms", 0)
+            if throttle_ms:
+                context.connection.mute(throttle_ms)
             return response
 
         if hasattr(request, "timeout_ms"):

@@ -126,6 +126,7 @@ def _create_topic(
     _check_new_name(creation, topic.name)
     settings, config_records = new_topic_configs(context, topic)
     assignments = _assignments(context, topic)
+    context.charge_partitions(len(assignments))
     topic_id = context.new_id()
     partitions = partition_records(context.image, topic_id, assignments)
     result = admin.CreatableTopicResult(
@@ -203,6 +204,7 @@ def delete_topics(context: DecisionContext, request: admin.DeleteTopicsRequest) 
             continue
         try:
             known = _topic_to_delete(context.image, topic, deleted_ids)
+            context.charge_partitions(len(known.partitions))
         except KafkaError as error:
             results.append(_not_deleted(topic.name, topic.topic_id, error))
         else:
@@ -284,6 +286,7 @@ def _add_partitions(context: DecisionContext, topic: admin.CreatePartitionsTopic
             f"Attempted to add {added} additional partition(s), but only {len(topic.assignments)} assignment(s) "
             "were specified."
         )
+    context.charge_partitions(added)
     if added > max_records:
         raise KafkaError(ErrorCode.POLICY_VIOLATION, TOO_MANY_PARTITIONS)
     replication_factor = len(known.partitions[0].replicas)

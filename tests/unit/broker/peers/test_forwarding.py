@@ -23,24 +23,25 @@ from replication.controller.controller_client import Client
 from tests.support.messages import message
 
 REQUEST = message(DeleteTopicsRequest, topics=[{"name": "t"}], timeout_ms=5)
+CLIENT = Client("User:CN=a:b", "10.0.0.1")
 
 
 @pytest.mark.parametrize("host", ["10.0.0.1", "2001:db8::1", "fe80::1%eth0"])
 def test_the_controller_sees_the_client(host: str) -> None:
-    seen: list[tuple[str, str, int, Message]] = []
+    seen: list[tuple[str, str, str | None, int, Message]] = []
     response = DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=0)])
 
     def handle(context: RequestContext, request: Message) -> Message:
-        seen.append((context.principal, context.connection.peer_host, context.api_version, request))
+        seen.append((context.principal, context.connection.peer_host, context.client_id, context.api_version, request))
         return response
 
     handler = EnvelopeHandler([Route(ApiKey.DELETE_TOPICS, 1, 6, handle)], AllowAll())
     broker = ConnectionInfo(1, "CONTROLLER", ("127.0.0.1", 1), ("127.0.0.1", 2), "User:broker")
     context = RequestContext(ApiKey.ENVELOPE, 0, 1, "c", broker, 0, 0)
-    answer = handler.handle(context, envelope(REQUEST, Client("User:CN=a:b", host)))
+    answer = handler.handle(context, envelope(REQUEST, Client("User:CN=a:b", host, "admin")))
     assert isinstance(answer, Message)
-    assert seen == [("User:CN=a:b", host.partition("%")[0], 6, REQUEST)]
-    assert response_in(REQUEST, answer) == response
+    assert seen == [("User:CN=a:b", host.partition("%")[0], "admin", 6, REQUEST)]
+    assert response_in(REQUEST, CLIENT, answer) == response
 
 
 @pytest.mark.parametrize(
@@ -55,10 +56,28 @@ def test_an_error_of_an_envelope_is_an_error_of_the_request(code: ErrorCode, exp
     request = message(
         CreateTopicsRequest, topics=[{"name": "t", "num_partitions": 1, "replication_factor": 1}], timeout_ms=5
     )
-    response = response_in(request, EnvelopeResponse(error_code=code))
+    response = response_in(request, CLIENT, EnvelopeResponse(error_code=code))
     assert isinstance(response, CreateTopicsResponse)
     assert [topic.error_code for topic in response.topics] == [expected]
 
 
 def test_no_answer_stays_no_answer() -> None:
-    assert response_in(REQUEST, None) is None
+    assert response_in(REQUEST, CLIENT, None) is None
+
+
+def test_a_client_that_does_not_know_quota_errors_is_forwarded_in_a_version_without_them() -> None:
+    response = DeleteTopicsResponse(responses=[DeletableTopicResult(name="t", error_code=0)], throttle_time_ms=70)
+    seen = []
+
+    def handle(context: RequestContext, request: DeleteTopicsRequest) -> Message:
+        seen.append((context.api_version, request.topic_names))
+        return response
+
+    handler = EnvelopeHandler([Route(ApiKey.DELETE_TOPICS, 1, 6, handle)], AllowAll())
+    broker = ConnectionInfo(1, "CONTROLLER", ("127.0.0.1", 1), ("127.0.0.1", 2), "User:broker")
+    context = RequestContext(ApiKey.ENVELOPE, 0, 1, "c", broker, 0, 0)
+    old = CLIENT._replace(api_version=3)
+    answer = handler.handle(context, envelope(REQUEST, old))
+    assert isinstance(answer, Message)
+    assert seen == [(4, ["t"])]
+    assert response_in(REQUEST, old, answer) == response

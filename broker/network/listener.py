@@ -20,11 +20,12 @@ from collections import Counter
 from collections.abc import Callable
 
 from broker.config.broker_config import SocketSettings
+from broker.io.worker_thread import WorkerThread
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatcher
 from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.socket_io import PlaintextTransportLayer
-from broker.network.tls_handshake import HandshakeTurns, TlsHandshake
+from broker.network.tls_handshake import TlsHandshake
 from broker.network.tls_transport import TlsBuffers, TlsTransportLayer
 from broker.security.authorizer import ANONYMOUS
 from broker.security.tls_context import ListenerTls
@@ -93,6 +94,8 @@ class Listener:
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._close_connections()
+        if self._tls is not None:
+            self._tls.stop()
 
     def reject_clients(self, is_rejecting: bool) -> None:  # noqa: FBT001
         """Closes all connections, present and new, until called with False."""
@@ -104,8 +107,7 @@ class Listener:
         for connection in list(self._connections):
             connection.close()
         if self._tls is not None:
-            for handshake in list(self._tls.running):
-                handshake.close()
+            self._tls.close()
 
     def close_idle(self, mono_ms: int) -> int | None:
         """Closes the connections that are idle for too long.
@@ -241,9 +243,18 @@ class _ListenerHandshakes:
     def __init__(self, loop: asyncio.AbstractEventLoop, tls: ListenerTls) -> None:
         self._loop = loop
         self._tls = tls
-        self._turns = HandshakeTurns(loop)
+        self._steps = WorkerThread(loop, "tls-handshakes")
         self._buffers = TlsBuffers()
         self.running: set[TlsHandshake] = set()
+
+    def close(self) -> None:
+        """Closes the handshakes that run."""
+        for handshake in list(self.running):
+            handshake.close()
+
+    def stop(self) -> None:
+        """Ends the thread; no handshake starts any more."""
+        self._steps.stop()
 
     def start(
         self,
@@ -265,7 +276,7 @@ class _ListenerHandshakes:
 
         transport = TlsTransportLayer(accepted, self._tls.context, self._buffers)
         peer = info.peer_host, info.peer_port
-        self.running.add(TlsHandshake(self._loop, self._turns, transport, peer, complete, closed))
+        self.running.add(TlsHandshake(self._loop, self._steps, transport, peer, complete, closed))
 
 
 def _listening_socket(host: str, port: int, settings: SocketSettings) -> socket.socket:

@@ -59,31 +59,31 @@ class TlsTransportLayer(PlaintextTransportLayer):
         """Called when `receive` must be called again although the socket may not become readable."""
 
     # ------------------------------------------------------------ handshake
-    def handshake(self) -> bool:
-        """Continues the handshake with what the socket has; returns whether it is complete and all of it is sent.
+    def receive_handshake(self) -> None:
+        """Receives what the socket has for the next step of the handshake.
 
         Raises:
-            ssl.SSLError: it failed; the alert is sent.
             ConnectionError: the peer closed the connection.
         """
-        is_done = False
-        count = self._fill()
-        if count == 0:
+        if self._fill() == 0:
             raise ConnectionResetError("the peer closed the connection")
+
+    def step_handshake(self) -> bool:
+        """Computes one step of the handshake; returns whether it was the last. A thread may run this: no other call meanwhile.
+
+        Raises:
+            ssl.SSLError: the handshake failed; an alert waits to be sent.
+        """
         try:
             self._tls.do_handshake()
-            is_done = True
         except ssl.SSLWantReadError:
-            pass
-        finally:
-            is_sent = self._flush()
-        self.has_buffered = is_done  # the first request may have arrived with the end of the handshake
-        return is_done and is_sent
+            return False
+        self.has_buffered = True  # the first request may have arrived with the end of the handshake
+        return True
 
-    @property
-    def has_unsent(self) -> bool:
-        """Whether ciphertext waits for the socket."""
-        return bool(self._unsent) or self._outgoing.pending > 0
+    def flush_handshake(self) -> bool:
+        """Sends what the steps have computed; returns whether the kernel has all of it."""
+        return self._flush()
 
     def peer_certificate(self) -> bytes | None:
         """The verified certificate of the client, in DER; None if it sent none."""

@@ -20,8 +20,10 @@ from confluent_kafka.admin._config import ConfigResource  # confluent_kafka.admi
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.client_settings import for_librdkafka, security_of
+from barnabas.pipeline.errors import JobError, denied
 from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, check_reachable
+from barnabas.pipeline.secure_stream import check_login
 from barnabas.pipeline.settings import BrokerSettings
 
 REQUEST_TIMEOUT_S = 30.0
@@ -83,15 +85,30 @@ class Topic(NamedTuple):
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
 
 
+def is_denial(error: Any) -> bool:
+    """Whether a client's error says that a right is missing."""
+    return str(error.name()).endswith("AUTHORIZATION_FAILED")
+
+
+def commit_right(error: Any, group: str, topic_partitions: Iterable[TopicPartition]) -> str:
+    """The right that a group's request needs: on the group, or on one of the topics."""
+    if error.name() == "GROUP_AUTHORIZATION_FAILED":
+        return f"Read on group {group}"
+    return f"Read on topic {', '.join(sorted({tp.topic for tp in topic_partitions}))}"
+
+
 class Brokers:
     """A Kafka cluster."""
 
     def __init__(self, settings: BrokerSettings) -> None:
+        given = settings.client_settings()
+        self.security = security_of(given)
         check_reachable("broker", settings.bootstrap)
+        check_login(settings.bootstrap, self.security)
         self.client_settings: dict[str, str | int | float] = {
             "bootstrap.servers": settings.bootstrap,
             "log_level": 0,
-            **settings.client_settings(),
+            **for_librdkafka(given),
         }
         self.bootstrap = settings.bootstrap
         self._admin = AdminClient(dict(self.client_settings))
@@ -132,14 +149,10 @@ class Brokers:
         moment: Any = OffsetSpec.for_timestamp(timestamp_ms)
         return {tp: offset for tp, offset in self._offsets(topic_partitions, moment).items() if offset >= 0}
 
-    @property
-    def is_plaintext(self) -> bool:
-        """Whether the listeners use PLAINTEXT."""
-        return str(self.client_settings.get("security.protocol", "PLAINTEXT")).upper() == "PLAINTEXT"
-
     def leader(self, tp: TopicPartition) -> tuple[str, int]:
         """Returns host and port of the partition's leader."""
-        found = self._answer(self._admin.describe_topics(TopicCollection([tp.topic]))[tp.topic])
+        answer = self._admin.describe_topics(TopicCollection([tp.topic]))[tp.topic]
+        found = self._answer(answer, f"Describe on topic {tp.topic}")
         node = found.partitions[tp.partition].leader
         if node is None:
             raise JobError(f"{tp} has no leader now: try again.")
@@ -158,6 +171,8 @@ class Brokers:
                     raise JobError(f"The broker at {self.bootstrap} stopped answering.")
                 tp = TopicPartition(str(message.topic()), message.partition())
                 failure = message.error()
+                if failure is not None and is_denial(failure):
+                    raise denied(self.bootstrap, commit_right(failure, "barnabas", [tp]))
                 if failure is not None and failure.name() != "_PARTITION_EOF":
                     raise JobError(f"The broker at {self.bootstrap} refused: {failure.str()}.")
                 if tp in left and failure is None and message.offset() < left[tp].end:
@@ -170,17 +185,20 @@ class Brokers:
     def topic_settings(self, topic: str) -> dict[str, str]:
         """Returns the topic's configs, including defaults."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
-        answer = self._answer(self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource])
+        described = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
+        answer = self._answer(described, f"DescribeConfigs on topic {topic}")
         return {name: entry.value for name, entry in answer.items()}
 
     def create_topic(self, name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> None:
         """Creates a topic and waits for the response."""
         topic = NewTopic(name, partitions, replication, config=dict(settings))
-        self._answer(self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name])
+        created = self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name]
+        self._answer(created, f"Create on topic {name}")
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic and waits for the response."""
-        self._answer(self._admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S)[name])
+        deleted = self._admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S)[name]
+        self._answer(deleted, f"Delete on topic {name}")
 
     def exists(self, topic: str) -> bool:
         """Returns whether the topic exists."""
@@ -189,14 +207,16 @@ class Brokers:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Deletes the records below these offsets."""
         deletions = [ClientPartition(*tp, offset) for tp, offset in before.items()]
-        for answer in self._admin.delete_records(deletions, request_timeout=REQUEST_TIMEOUT_S).values():
-            self._answer(answer)
+        for at, answer in self._admin.delete_records(deletions, request_timeout=REQUEST_TIMEOUT_S).items():
+            self._answer(answer, f"Delete on topic {at.topic}")
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets for a group without members, for tools that show lag. Retries without a coordinator."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while (error := self._try_commit(group, offsets)) is not None:
             if error.name() not in RETRIABLE_COMMIT_ERRORS or time.monotonic() > deadline:
+                if is_denial(error):
+                    raise denied(self.bootstrap, commit_right(error, group, offsets))
                 raise JobError(f"The group {group} could not be set: {error.str()}.")
             time.sleep(RETRY_PAUSE_S)
 
@@ -217,10 +237,21 @@ class Brokers:
         try:
             found = consumer.committed([ClientPartition(*tp) for tp in topic_partitions], timeout=REQUEST_TIMEOUT_S)
         except KafkaException as failure:
-            raise self._error(failure) from failure
+            raise self._error(failure, f"Read on group {group}") from failure
         finally:
             consumer.close()
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
+
+    def require_group(self, group: str) -> None:
+        """Raises JobError if the broker denies the group, for which a consumer or producer would wait until its timeout.
+
+        Other errors are left to the client, which retries.
+        """
+        request = ConsumerGroupTopicPartitions(group)
+        answer = self._admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)[group]
+        failure = answer.exception(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+        if isinstance(failure, KafkaException) and is_denial(failure.args[0]):
+            raise denied(self.bootstrap, f"Read on group {group}")
 
     # requests
 
@@ -237,7 +268,7 @@ class Brokers:
         except KafkaException as failure:
             if failure.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 raise JobError(f"There is no topic {name} at {self.bootstrap}.") from failure
-            raise self._error(failure) from failure
+            raise self._error(failure, f"Describe on topic {name}") from failure
         return Topic(name, str(found.topic_id), len(found.partitions), len(found.partitions[0].replicas))
 
     def _offsets(
@@ -252,11 +283,15 @@ class Brokers:
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
             answers = self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
+            topic = ""
+            found: dict[Any, Any] = {}
             try:
-                found = {at: answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S) for at, answer in answers.items()}
+                for at, answer in answers.items():
+                    topic = at.topic
+                    found[at] = answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
             except KafkaException as failure:
                 if failure.args[0].name() not in STALE_LEADER_ERRORS or time.monotonic() > deadline:
-                    raise self._error(failure) from failure
+                    raise self._error(failure, f"Describe on topic {topic}") from failure
                 self._refresh_leaders(tp.topic for tp in specs)
             else:
                 return {TopicPartition(at.topic, at.partition): answer.offset for at, answer in found.items()}
@@ -266,13 +301,17 @@ class Brokers:
         time.sleep(RETRY_PAUSE_S)
         missing = sorted(set(topics) - self._names())
         if missing:
-            raise JobError(f"There is no topic {missing[0]} at {self.bootstrap}.")
+            name = missing[0]
+            raise JobError(f"There is no topic {name} at {self.bootstrap}, or it denies Describe on topic {name}.")
 
-    def _answer(self, future: Any) -> Any:
+    def _answer(self, future: Any, right: str = "") -> Any:
         try:
             return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
         except KafkaException as failure:
-            raise self._error(failure) from failure
+            raise self._error(failure, right) from failure
 
-    def _error(self, failure: KafkaException) -> JobError:
+    def _error(self, failure: KafkaException, right: str = "") -> JobError:
+        """`right` is the one that the request needs."""
+        if is_denial(failure.args[0]):
+            return denied(self.bootstrap, right)
         return JobError(f"The broker at {self.bootstrap} refused: {failure.args[0].str()}.")

@@ -60,6 +60,12 @@ def pipeline() -> None:
 
 @pipeline.command()
 @click.option("--bootstrap", metavar="HOST:PORT", help="Use this broker instead of starting one.")
+@click.option(
+    "--command-config",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="A file with settings of Kafka's clients, as Kafka's tools take it.",
+)
 @click.option("--rows", type=click.IntRange(min=1), help="The number of flights.  [default: all 336,776]")
 @click.option(
     "--output",
@@ -68,7 +74,7 @@ def pipeline() -> None:
     show_default=True,
     help="The folder of the plot.",
 )
-def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
+def demo(bootstrap: str | None, command_config: Path | None, rows: int | None, output: Path) -> None:
     """A year of real flights through a broker, Spark and consumers, every figure checked."""
     try:
         from barnabas.pipeline.demo.demo import Options, run_demo
@@ -80,7 +86,7 @@ def demo(bootstrap: str | None, rows: int | None, output: Path) -> None:
     from barnabas.embedded import BrokerError
 
     try:
-        exit_code = run_demo(Options(bootstrap, rows, output))
+        exit_code = run_demo(Options(bootstrap, rows, output, command_config))
     except BrokerError as failure:
         raise click.ClickException(str(failure)) from failure
     except (KafkaError, KafkaException) as failure:

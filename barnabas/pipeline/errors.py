@@ -19,6 +19,14 @@ _KNOWN = (
         "Spark's jars are missing and could not be downloaded: see docs/pipeline.md.",
     ),
     (re.compile(r"No space left on device|Disk quota exceeded"), "The disk is full: this round was not committed."),
+    (
+        re.compile(r"TopicAuthorizationException: Not authorized to access topics: \[(.+?)\]"),
+        r"The broker denies Spark Read on topic \1: grant it with kafka-acls.",
+    ),
+    (
+        re.compile(r"SaslAuthenticationException: (.+)"),
+        r"The broker refused Spark's login: \1",
+    ),
     (re.compile(r"UnknownTopicOrPartitionException"), "A topic was deleted during the read."),
     (
         re.compile(r"(?:Connect|Call)Exception.*\bspark://|All masters are unresponsive", re.DOTALL),
@@ -64,6 +72,11 @@ class JobError(Exception):
     """The job cannot continue; the message says why and what to do."""
 
 
+def denied(where: str, right: str) -> JobError:
+    """The error of a right that the user of the job does not have, such as `Read on topic flights`."""
+    return JobError(f"The broker at {where} denies the job {right}: grant it with kafka-acls.")
+
+
 def describe_failure(failure: BaseException, log: str = "") -> str:
     """Returns one sentence for a failure of Spark; `log` is the JVM's log."""
     text = str(failure)
@@ -73,8 +86,8 @@ def describe_failure(failure: BaseException, log: str = "") -> str:
         text = log
     searched = f"{text}\n{log}" if _CONTEXT_STOPPED in text else text
     for pattern, sentence in _KNOWN:
-        if pattern.search(searched):
-            return sentence
+        if found := pattern.search(searched):
+            return found.expand(sentence)
     if own_errors := _OWN_ERROR.findall(text):
         return str(own_errors[-1])
     if _NO_JVM in str(failure):

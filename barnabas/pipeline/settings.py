@@ -24,6 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
+from barnabas.pipeline.client_settings import read_properties
 from barnabas.pipeline.errors import JobError
 
 T = TypeVar("T")
@@ -42,8 +43,11 @@ class BrokerSettings:
 
     bootstrap: str = setting("The brokers, HOST:PORT[,HOST:PORT...].", "127.0.0.1:9092", metavar="HOST:PORT")
     kafka: tuple[str, ...] = setting(
-        "A setting of Kafka's clients, in the driver and in Spark; may be repeated.", (), metavar="NAME=VALUE"
+        "A setting of all Kafka clients, in the driver and in Spark, with its Java name; may be repeated.",
+        (),
+        metavar="NAME=VALUE",
     )
+    command_config: Path | None = setting("A file with such settings, as Kafka's tools take it.", None, metavar="FILE")
 
     def __post_init__(self) -> None:
         """Converts texts to paths (rule 5)."""
@@ -58,8 +62,9 @@ class BrokerSettings:
         return True
 
     def client_settings(self) -> dict[str, str]:
-        """Returns the settings of Kafka's clients by name."""
-        return parse_pairs("kafka", self.kafka)
+        """Returns the settings of Kafka's clients by their Java names. Raises JobError."""
+        from_file = {} if self.command_config is None else read_properties(self.command_config)
+        return {**from_file, **parse_pairs("kafka", self.kafka)}
 
 
 def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:

@@ -56,7 +56,7 @@ def test_a_commit_is_retried_until_the_coordinator_is_available(
     brokers.commit("g", {TopicPartition("t", 0): 5})
     assert not admin.left()
     monkeypatch.setattr(brokers, "_admin", MovingCoordinator(KafkaError.GROUP_AUTHORIZATION_FAILED))
-    with pytest.raises(JobError, match="The group g could not be set"):
+    with pytest.raises(JobError, match="denies the job Read on group g"):
         brokers.commit("g", {TopicPartition("t", 0): 5})
     monkeypatch.setattr(brokers_module, "REQUEST_TIMEOUT_S", -1.0)
     monkeypatch.setattr(brokers, "_admin", MovingCoordinator(KafkaError.NOT_COORDINATOR))

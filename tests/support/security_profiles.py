@@ -158,20 +158,19 @@ class SecuredNode:
         results = self._ask(CreateAclsRequest(creations=creations), 3).results
         assert {result.error_code for result in results} == {ErrorCode.NONE}, results
 
-    def withdraw(self, user: str, operation: str = "any", resource: str = "any", name: str | None = None) -> None:
-        """Deletes the ACLs of a user with this operation and resource."""
-        one = AclFilter(
-            resource_type_filter=getattr(ResourceCode, resource.upper()),
-            resource_name_filter=name,
+    def clear(self, user: str) -> None:
+        """Deletes all ACLs of a user."""
+        every = AclFilter(
+            resource_type_filter=ResourceCode.ANY,
+            resource_name_filter=None,
             pattern_type_filter=PatternCode.ANY,
             principal_filter=self.profile.principal(user),
             host_filter=None,
-            operation=getattr(OperationCode, operation.upper()),
+            operation=OperationCode.ANY,
             permission_type=PermissionCode.ANY,
         )
-        (result,) = self._ask(DeleteAclsRequest(filters=[one]), 3).filter_results
+        (result,) = self._ask(DeleteAclsRequest(filters=[every]), 3).filter_results
         assert result.error_code == ErrorCode.NONE, result
-        assert result.matching_acls, f"{user} has no right {operation} on {resource} {name}"
 
     def _ask(self, request: Message, version: int) -> Any:
         with RawClient(self.inside) as client:

@@ -23,6 +23,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from barnabas.embedded import Broker
 from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.client_settings import for_kafka_python
 from barnabas.pipeline.demo.consume import GroupReport, expected_seek, read_with_group, seek_by_time
 from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_flights
 from barnabas.pipeline.demo.produce import KEEP_FOR_EVER, PARTITIONS, Produced, produce_flights
@@ -40,6 +41,7 @@ class Options(NamedTuple):
     bootstrap: str | None
     rows: int | None
     output: Path
+    command_config: Path | None = None
 
 
 class Demo:
@@ -70,12 +72,15 @@ class Demo:
         self._print(f"{len(self.disagreements)} disagreements, {time.monotonic() - started:.0f} s in all")
         return not self.disagreements
 
+    def _settings(self, bootstrap: str) -> BrokerSettings:
+        return BrokerSettings(bootstrap=bootstrap, command_config=self._options.command_config)
+
     # --- the steps ---
 
     @contextlib.contextmanager
     def _broker(self) -> Iterator[Brokers]:
         if self._options.bootstrap:
-            brokers = Brokers(BrokerSettings(bootstrap=self._options.bootstrap))
+            brokers = Brokers(self._settings(self._options.bootstrap))
             self._print(f"using the broker at {self._options.bootstrap}")
             yield brokers
             return
@@ -86,7 +91,8 @@ class Demo:
     def _produce(self, bootstrap: str, topic: str, rows: int) -> Produced:
         started = time.monotonic()
         with self._bar("producing", rows) as on_progress:
-            produced = produce_flights(bootstrap, topic, read_flights(rows), on_progress)
+            client = for_kafka_python(self._settings(bootstrap).client_settings())
+            produced = produce_flights(bootstrap, topic, read_flights(rows), on_progress, **client)
         seconds = time.monotonic() - started
         self._print(
             f"produced {produced.records:,} flights, {produced.value_bytes / 1e6:.0f} MB of JSON, "
@@ -125,19 +131,20 @@ class Demo:
 
     def _spark(self, bootstrap: str, topic: str, produced: Produced, scratch: Path) -> Delays:
         started = time.monotonic()
+        client = self._settings(bootstrap).client_settings()
         with self._console.status("starting Spark"):
             spark, source = start_session("barnabas-demo", scratch, self._options.output / "spark.log")
         try:
             self._print(f"Spark {spark.version} in {time.monotonic() - started:.1f} s, connector: {source}")
             started = time.monotonic()
             with self._console.status("Spark reads the topic as a batch"):
-                batch = read_batch(spark, bootstrap, topic)
+                batch = read_batch(spark, bootstrap, topic, client)
             self._print(f"Spark read the topic as a batch in {time.monotonic() - started:.1f} s")
             self._check("figures of Spark's batch", batch, produced.delays)
             started = time.monotonic()
             with self._console.status("Spark reads the topic as a stream"):
-                stream = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records)
-                again = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records)
+                stream = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records, client)
+                again = read_stream(spark, bootstrap, topic, scratch / "checkpoint", produced.records, client)
             self._print(
                 f"Spark read the topic as a stream of {stream.triggers} triggers, and started it again "
                 f"from its checkpoint, in {time.monotonic() - started:.1f} s"

@@ -56,10 +56,14 @@ class ProduceError(Exception):
 
 
 def produce_flights(
-    bootstrap: str, topic: str, flights: Iterable[Flight], on_progress: Callable[[int], None]
+    bootstrap: str, topic: str, flights: Iterable[Flight], on_progress: Callable[[int], None], **client: Any
 ) -> Produced:
-    """Sends every flight and waits for the acknowledgements; `on_progress` receives numbers of records sent."""
-    producer = KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=20, batch_size=128 * 1024)
+    """Sends every flight and waits for the acknowledgements; `on_progress` receives numbers of records sent.
+
+    `client` are more settings of the producer.
+    """
+    settings = {"acks": "all", "linger_ms": 20, "batch_size": 128 * 1024, **client}
+    producer = KafkaProducer(bootstrap_servers=bootstrap, **settings)
     refused: list[BaseException] = []
     first_of: dict[str, Any] = {}
     sent: list[tuple[str, int, int]] = []

@@ -8,7 +8,7 @@ RULES    1. Lost data fail a job (`failOnDataLoss`); only committed records are 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,6 +18,7 @@ from pyspark.sql import functions as f
 from barnabas.pipeline.demo.flights import Delay, Delays
 
 TRIGGERS = 4
+NO_SETTINGS: Mapping[str, str] = {}
 FLIGHT_FIELDS = "carrier string, month int, dep_delay int"
 """The fields that Spark parses."""
 
@@ -30,9 +31,10 @@ class StreamReport(NamedTuple):
     triggers: int
 
 
-def kafka_options(bootstrap: str, topic: str) -> dict[str, str]:
-    """Returns the options of batch and stream."""
+def kafka_options(bootstrap: str, topic: str, client: Mapping[str, str]) -> dict[str, str]:
+    """Returns the options of batch and stream; `client` are settings of Java's clients."""
     return {
+        **{f"kafka.{name}": value for name, value in client.items()},
         "kafka.bootstrap.servers": bootstrap,
         "subscribe": topic,
         "startingOffsets": "earliest",
@@ -41,14 +43,19 @@ def kafka_options(bootstrap: str, topic: str) -> dict[str, str]:
     }
 
 
-def read_batch(spark: SparkSession, bootstrap: str, topic: str) -> Delays:
+def read_batch(spark: SparkSession, bootstrap: str, topic: str, client: Mapping[str, str] = NO_SETTINGS) -> Delays:
     """Returns the figures of the topic's current records."""
-    records = spark.read.format("kafka").options(**kafka_options(bootstrap, topic)).load()
+    records = spark.read.format("kafka").options(**kafka_options(bootstrap, topic, client)).load()
     return as_delays(delays_by_carrier_and_month(parse_flights(records)).collect())
 
 
 def read_stream(
-    spark: SparkSession, bootstrap: str, topic: str, checkpoint: Path, records_expected: int
+    spark: SparkSession,
+    bootstrap: str,
+    topic: str,
+    checkpoint: Path,
+    records_expected: int,
+    client: Mapping[str, str] = NO_SETTINGS,
 ) -> StreamReport:
     """Returns the figures after the stream has caught up from its checkpoint."""
     latest: dict[str, Delays] = {"delays": {}}
@@ -56,7 +63,7 @@ def read_stream(
     def keep(result: DataFrame, _batch_id: int) -> None:
         latest["delays"] = as_delays(result.collect())
 
-    options = {**kafka_options(bootstrap, topic), "maxOffsetsPerTrigger": str(records_expected // TRIGGERS + 1)}
+    options = {**kafka_options(bootstrap, topic, client), "maxOffsetsPerTrigger": str(records_expected // TRIGGERS + 1)}
     records = spark.readStream.format("kafka").options(**options).load()
     query = (
         delays_by_carrier_and_month(parse_flights(records))

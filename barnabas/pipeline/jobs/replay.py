@@ -95,6 +95,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, on_step: OnStep = lamb
     parallel_tasks = max(1, min(task_count, session.sparkContext.defaultParallelism))
     task_rate = None if settings.rate is None else settings.rate / parallel_tasks
     sending = SendOptions(brokers.client_settings, f"barnabas-replay-{name}", task_rate, settings.to)
+    brokers.require_group(sending.group)
     on_step({"step": "sending", "to": settings.to, "name": name})
     rows = collect_rows(send(to_be_sent(selected, settings.to), sending, task_count))
     return ReplayReport(

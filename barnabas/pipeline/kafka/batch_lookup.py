@@ -1,22 +1,21 @@
 """Reads batch headers of a partition from its leader; client libraries do not expose them.
 
 FORMAT   Fetch v4 (Kafka 0.11 and later), no fetch session. Only batch headers are parsed, not records.
-RULES    1. The connection is plaintext. With TLS or SASL the caller does not look up batches.
-         2. If the response cuts off the first batch, its header is enough; a later cut batch is fetched again.
+RULES    1. If the response cuts off the first batch, its header is enough; a later cut batch is fetched again.
 """
 
 from __future__ import annotations
 
-import socket
 import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
 from barnabas.pipeline.batch_header import OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.pipeline.client_settings import Security
 from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.secure_stream import ask, connect
 
-SOCKET_TIMEOUT_S = 30.0
 FETCH_BYTES = 1 << 20
 _FETCH_V4 = (1, 4)
 
@@ -45,12 +44,8 @@ def count_gap(headers: Iterator[BatchHeader], gap: Span) -> GapCounts:
 class BatchHeaderReader:
     """A connection to the leader of some partitions."""
 
-    def __init__(self, host: str, port: int) -> None:
-        try:
-            with socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S) as connection:
-                self._stream = connection.makefile("rwb")  # keeps the connection open
-        except OSError as failure:
-            raise JobError(f"The broker at {host}:{port} does not answer: {failure}.") from failure
+    def __init__(self, host: str, port: int, security: Security) -> None:
+        self._stream = connect(host, port, security)
 
     def close(self) -> None:
         """Closes the connection."""
@@ -73,18 +68,9 @@ class BatchHeaderReader:
         partition = struct.pack(">iiqi", 1, tp.partition, offset, FETCH_BYTES)
         request = request_header + fetch_fields + struct.pack(">h", len(topic)) + topic + partition
         try:
-            self._stream.write(struct.pack(">i", len(request)) + request)
-            self._stream.flush()
-            (size,) = struct.unpack(">i", self._receive(4))
-            return batches_in_response(self._receive(size), tp)
+            return batches_in_response(ask(self._stream, request), tp)
         except OSError as failure:
             raise JobError(f"The broker stopped answering during a fetch of batches: {failure}.") from failure
-
-    def _receive(self, count: int) -> bytes:
-        data = self._stream.read(count)
-        if len(data) < count:
-            raise JobError("The broker closed the connection during a fetch of batches.")
-        return data
 
 
 def batches_in_response(response: bytes, tp: TopicPartition) -> bytes:

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from pyspark.sql import DataFrame
 
-from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.errors import JobError, denied
 from barnabas.pipeline.spark.py_files import import_shipped, ship
 
 T = TypeVar("T")
@@ -75,7 +75,8 @@ class _PartitionSender:
         self._options = sending
         self._name = f"{topic}-{partition}"
         self._offset_partition = (sending.offsets_topic or topic, partition)
-        self._failures: list[str] = []
+        self._failures: list[tuple[str, str]] = []
+        """The topics of records that were not sent, and why."""
         settings = {**sending.client, "group.id": sending.group, "isolation.level": "read_committed"}
         self._reader = self._client.Consumer({**settings, "enable.auto.commit": False})
         self._producer = self._client.Producer(
@@ -99,8 +100,24 @@ class _PartitionSender:
             unsent = itertools.dropwhile(self._skip_sent_before(committed.offset), rows)
             parts = _transactions(unsent, RateLimiter(self._options.rate))
             return sum(self._transaction(part) for part in parts), self._skipped
+        except self._client.KafkaException as failure:
+            raise self._error(failure) from failure
         finally:
             self._reader.close()
+
+    def _error(self, failure: Any) -> Exception:
+        """Names the right that is missing; other errors are unchanged."""
+        name = failure.args[0].name()
+        options = self._options
+        topic = (
+            f"Write on topic {self._failures[0][0]}" if self._failures else f"Read on topic {self._offset_partition[0]}"
+        )
+        rights = {
+            "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": f"Write on transactional id {options.group}-{self._name}",
+            "GROUP_AUTHORIZATION_FAILED": f"Read on group {options.group}",
+            "TOPIC_AUTHORIZATION_FAILED": topic,
+        }
+        return denied(str(options.client["bootstrap.servers"]), rights[name]) if name in rights else failure
 
     def _skip_sent_before(self, until: int) -> Callable[[Any], bool]:
         self._skipped = 0
@@ -118,6 +135,9 @@ class _PartitionSender:
         for row in rows:
             self._produce(row)
             count, last = count + 1, row.offset
+        self._producer.flush(TIMEOUT_S)
+        if self._failures:
+            self._producer.commit_transaction(TIMEOUT_S)  # raises the reason
         tp = self._client.TopicPartition(*self._offset_partition, last + 1)
         group = self._reader.consumer_group_metadata()
         call_with_timeout(
@@ -127,7 +147,8 @@ class _PartitionSender:
         )
         self._producer.commit_transaction(TIMEOUT_S)
         if self._failures:
-            raise RuntimeError(self._failures[0])
+            topic, reason = self._failures[0]
+            raise JobError(f"The broker refused a record for topic {topic}: {reason}.")
         return count
 
     def _produce(self, row: Any) -> None:
@@ -149,9 +170,9 @@ class _PartitionSender:
                 self._producer.poll(0)
                 return
 
-    def _delivered(self, failure: Any, _message: Any) -> None:
+    def _delivered(self, failure: Any, message: Any) -> None:
         if failure is not None:
-            self._failures.append(f"the broker refused a record: {failure.str()}")
+            self._failures.append((message.topic(), failure.str()))
 
 
 class RateLimiter:

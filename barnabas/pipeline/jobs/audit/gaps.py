@@ -51,7 +51,7 @@ def explain_gaps(
     for row in gaps(records.union(_edges(spark, spans))).orderBy("start").limit(MOST_GAPS).collect():
         runs[TopicPartition.of(row)].append(Span(row["start"], row["end"]))
     for tp, span in spans.items():
-        inspected = _count_from_batches(brokers, tp, runs[tp], gaps_of[tp]) if brokers.is_plaintext else 0
+        inspected = _count_from_batches(brokers, tp, runs[tp], gaps_of[tp])
         gaps_of[tp].not_looked_into = span.end - span.start - committed[tp] - gaps_of[tp].aborted - inspected
     return gaps_of
 
@@ -59,7 +59,7 @@ def explain_gaps(
 def _count_from_batches(brokers: Brokers, tp: TopicPartition, runs: list[Span], gaps_of: Gaps) -> int:
     """Fetches the batches that cover the gaps from the leader; returns the number of offsets inspected."""
     is_compacted = "compact" in brokers.topic_settings(tp.topic)["cleanup.policy"]
-    headers = BatchHeaderReader(*brokers.leader(tp))
+    headers = BatchHeaderReader(*brokers.leader(tp), brokers.security)
     try:
         for gap in runs:
             explained = count_gap(headers.read(tp, gap), gap)

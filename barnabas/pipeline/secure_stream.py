@@ -1,0 +1,116 @@
+"""A connection to a broker for our own requests: TLS, and authentication with PLAIN or SCRAM (RFC 5802).
+
+RULES    1. The connection is authenticated when it is returned; otherwise JobError is raised.
+NOT HERE The requests (`kafka/batch_lookup.py`), the settings (`client_settings.py`).
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+from io import BufferedRWPair
+
+from barnabas.pipeline.client_settings import Security, tls_context
+from barnabas.pipeline.errors import JobError
+
+SOCKET_TIMEOUT_S = 30.0
+_SASL_HANDSHAKE_V1, _SASL_AUTHENTICATE_V0 = (17, 1), (36, 0)
+_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
+
+Stream = BufferedRWPair
+
+
+def connect(host: str, port: int, security: Security) -> Stream:
+    """Connects and authenticates. Raises JobError."""
+    try:
+        with socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S) as plain:
+            if not security.has_tls:
+                return _authenticated(plain.makefile("rwb"), security)
+            with tls_context(security).wrap_socket(plain, server_hostname=host) as encrypted:
+                return _authenticated(encrypted.makefile("rwb"), security)
+    except OSError as failure:
+        raise JobError(f"The broker at {host}:{port} does not answer: {failure}.") from failure
+
+
+def check_login(bootstrap: str, security: Security) -> None:
+    """Authenticates at one of HOST:PORT[,HOST:PORT...]. Raises the last JobError."""
+    if not (security.has_tls or security.has_sasl):
+        return
+    failure: JobError | None = None
+    for address in bootstrap.split(","):
+        host, _, port = address.strip().rpartition(":")
+        try:
+            connect(host.strip("[]"), int(port), security).close()
+        except JobError as refused:
+            failure = refused
+        else:
+            return
+    if failure is not None:
+        raise failure
+
+
+def ask(stream: Stream, request: bytes) -> bytes:
+    """Sends a request and returns the response, both without their length."""
+    stream.write(struct.pack(">i", len(request)) + request)
+    stream.flush()
+    (size,) = struct.unpack(">i", _receive(stream, 4))
+    return _receive(stream, size)
+
+
+def _receive(stream: Stream, count: int) -> bytes:
+    data = stream.read(count)
+    if len(data) < count:
+        raise JobError("The broker closed the connection.")
+    return data
+
+
+def _authenticated(stream: Stream, security: Security) -> Stream:
+    if security.has_sasl:
+        mechanism = security.mechanism.encode()
+        response = ask(stream, _header(_SASL_HANDSHAKE_V1) + struct.pack(">h", len(mechanism)) + mechanism)
+        (error,) = struct.unpack_from(">h", response, 4)
+        if error:
+            raise JobError(f"The broker does not offer the mechanism {security.mechanism}: error {error}.")
+        if security.mechanism == "PLAIN":
+            _token(stream, f"\0{security.username}\0{security.password}".encode())
+        else:
+            _scram(stream, security)
+    return stream
+
+
+def _scram(stream: Stream, security: Security) -> None:
+    algorithm = _HASHES[security.mechanism]
+    user = security.username.replace("=", "=3D").replace(",", "=2C")
+    first = f"n={user},r={secrets.token_urlsafe(24)}".encode()
+    challenge = _token(stream, b"n,," + first)
+    fields = dict(part.split(b"=", 1) for part in challenge.split(b","))
+    salt, iterations = base64.b64decode(fields[b"s"]), int(fields[b"i"])
+    salted = hashlib.pbkdf2_hmac(algorithm, security.password.encode(), salt, iterations)
+    key = hmac.digest(salted, b"Client Key", algorithm)
+    unsigned = b"c=biws,r=" + fields[b"r"]
+    message = b",".join((first, challenge, unsigned))
+    signature = hmac.digest(hashlib.new(algorithm, key).digest(), message, algorithm)
+    proof = bytes(left ^ right for left, right in zip(key, signature, strict=True))
+    final = _token(stream, unsigned + b",p=" + base64.b64encode(proof))
+    verifier = hmac.digest(hmac.digest(salted, b"Server Key", algorithm), message, algorithm)
+    if final != b"v=" + base64.b64encode(verifier):
+        raise JobError("The broker does not know the password of the client settings.")
+
+
+def _token(stream: Stream, token: bytes) -> bytes:
+    """Sends a token of the mechanism; returns the broker's."""
+    response = ask(stream, _header(_SASL_AUTHENTICATE_V0) + struct.pack(">i", len(token)) + token)
+    error, length = struct.unpack_from(">hh", response, 4)
+    at = 8 + max(0, length)
+    if error:
+        raise JobError(f"The broker refused the login: {response[8:at].decode()}.")
+    (size,) = struct.unpack_from(">i", response, at)
+    return response[at + 4 : at + 4 + size]
+
+
+def _header(api: tuple[int, int]) -> bytes:
+    return struct.pack(">hhih", *api, 1, -1)

@@ -1,0 +1,67 @@
+"""Our own connections to a broker, on every security profile."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+
+import pytest
+
+pytest.importorskip("confluent_kafka")
+
+from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.client_settings import security_of
+from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.secure_stream import ask, check_login, connect
+from barnabas.pipeline.settings import BrokerSettings
+from tests.support.security_profiles import PROFILES, Login, SecuredNode
+
+DAILY = {"SSL", "SASL_PLAINTEXT/SCRAM-SHA-256", "SASL_SSL/PLAIN"}
+API_VERSIONS = struct.pack(">hhih", 18, 0, 7, -1)
+
+
+@pytest.fixture(
+    scope="module",
+    params=[name if name in DAILY else pytest.param(name, marks=pytest.mark.long) for name in PROFILES],
+)
+def node(request: pytest.FixtureRequest) -> Iterator[SecuredNode]:
+    with SecuredNode(PROFILES[request.param]) as made:
+        yield made
+
+
+def check(node: SecuredNode, login: Login) -> None:
+    check_login(f"127.0.0.1:1,{node.bootstrap}", security_of(login.java()))
+
+
+def test_a_connection_is_ready_for_requests(node: SecuredNode) -> None:
+    stream = connect(*address(node), security_of(node.login("bob").java()))
+    assert ask(stream, API_VERSIONS)[:6] == struct.pack(">ih", 7, 0)
+    stream.close()
+    check(node, node.login("bob"))
+
+
+def address(node: SecuredNode) -> tuple[str, int]:
+    host, _, port = node.bootstrap.partition(":")
+    return host, int(port)
+
+
+def test_a_wrong_password_is_one_sentence(node: SecuredNode) -> None:
+    if not node.profile.mechanism:
+        pytest.skip("no password")
+    with pytest.raises(JobError, match=r"The broker refused the login: Authentication failed.*"):
+        check(node, node.login("bob", "wrong"))
+
+
+def test_another_authority_is_one_sentence(node: SecuredNode) -> None:
+    if not node.profile.has_tls:
+        pytest.skip("no TLS")
+    with pytest.raises(JobError, match=r"CERTIFICATE_VERIFY_FAILED"):
+        check(node, node.login("bob", trusts_node=False))
+
+
+def test_a_job_with_a_wrong_password_fails_before_its_clients_retry(node: SecuredNode) -> None:
+    if not node.profile.mechanism:
+        pytest.skip("no password")
+    lines = tuple(f"{name}={value}" for name, value in node.login("bob", "wrong").java().items())
+    with pytest.raises(JobError, match="refused the login"):
+        Brokers(BrokerSettings(bootstrap=node.bootstrap, kafka=lines))

@@ -64,6 +64,7 @@ from broker.process.resource_limits import (
 )
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
+from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.node_tls import NodeTls
 from broker.security.standard_authorizer import StandardAuthorizer
@@ -235,13 +236,14 @@ class Server:
 
     def _bind(self, endpoints: list[Endpoint], dispatcher: Dispatcher, listeners: list[Listener]) -> None:
         settings = self._config.socket_settings()
+        quotas = ConnectionQuotas.of(self._config, are_brokers=listeners is self.listeners)
         for endpoint in endpoints:
             name = endpoint.name
             tls = self._tls.of(name)
             try:
                 authentication = self._sasl.of_listener(name, dispatcher)
                 listener = Listener(
-                    self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls, authentication
+                    self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls, authentication, quotas
                 )
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
@@ -474,6 +476,8 @@ class Server:
     def _on_published(self, image: MetadataImage) -> None:
         self._acls.update(image.acls)
         self._dispatcher.throttling = self._throttling.updated(image)
+        for listener in self.listeners:
+            listener.quotas.update_addresses(image.opaque_records)
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)
         if "broker" in self._config.roles:

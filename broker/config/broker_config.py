@@ -41,8 +41,6 @@ class SocketSettings(NamedTuple):
     receive_buffer_bytes: int = 102_400
     request_max_bytes: int = 104_857_600
     listen_backlog_size: int = 50
-    max_connections: int = 2**31 - 1
-    max_connections_per_ip: int = 2**31 - 1
     connections_max_idle_ms: int = 600_000
 
 
@@ -160,8 +158,6 @@ class BrokerConfig:
             receive_buffer_bytes=self.number("socket.receive.buffer.bytes"),
             request_max_bytes=self.number("socket.request.max.bytes"),
             listen_backlog_size=self.number("socket.listen.backlog.size"),
-            max_connections=self.number("max.connections"),
-            max_connections_per_ip=self.number("max.connections.per.ip"),
             connections_max_idle_ms=self.number("connections.max.idle.ms"),
         )
 

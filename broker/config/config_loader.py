@@ -15,6 +15,7 @@ from pathlib import Path
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
+from broker.config.connection_configs import find_connection_error
 from broker.config.ignored_configs import IGNORED
 from broker.config.sasl_configs import is_listener_setting
 from broker.config.security_configs import AUTHORIZER_SETTINGS, find_unenforced
@@ -71,7 +72,9 @@ def load_config(
             f"{e.name}://{f'[{e.host}]' if ':' in e.host else e.host}:{e.port}" for e in config.controller_listeners
         ]
         config = BrokerConfig({**texts, "listeners": ",".join([f"PLAINTEXT://{listen}", *controller_listeners])})
-    error = find_listener_error(config) or find_unenforced(config) or find_conflict(config)
+    error = (
+        find_listener_error(config) or find_unenforced(config) or find_conflict(config) or find_connection_error(config)
+    )
     if error is not None:
         raise ConfigError(error)
     return config

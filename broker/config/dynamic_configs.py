@@ -17,6 +17,7 @@ from broker.config import ignored_configs
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict
+from broker.config.connection_configs import find_connection_error, is_listener_limit
 from broker.config.security_configs import find_static_ssl_setting, find_unenforced_value
 from broker.config.ssl_configs import STORE_SETTINGS, store_setting
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
@@ -47,8 +48,10 @@ log.cleaner.io.buffer.load.factor
 log.cleaner.io.buffer.size
 log.cleaner.io.max.bytes.per.second
 log.cleaner.threads
+max.connection.creation.rate
 max.connections
 max.connections.per.ip
+max.connections.per.ip.overrides
 num.replica.fetchers
 producer.id.expiration.ms
 transaction.partition.verification.enable
@@ -77,7 +80,7 @@ def broker_setting(name: str) -> Setting | None:
 
 def is_dynamic(name: str) -> bool:
     """Whether a setting can be changed at run time."""
-    return name in DYNAMIC or store_setting(name) is not None
+    return name in DYNAMIC or store_setting(name) is not None or is_listener_limit(name)
 
 
 def is_per_broker(name: str) -> bool:
@@ -107,7 +110,7 @@ class DynamicBrokerConfig:
         if error is not None:
             return error
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
-        error = find_conflict(proposed)
+        error = find_conflict(proposed) or find_connection_error(proposed)
         if error is None:
             return _thread_count_error(current, proposed)
         # Java checks `group.*`, Scala's require() the rest.

@@ -181,8 +181,6 @@ follower.fetch.last.tiered.offset.enable BOOLEAN false
 group.coordinator.cached.buffer.max.bytes INT 1048588
 group.share.assignment.interval.ms INT 1000
 group.streams.assignment.interval.ms INT 1000
-max.connection.creation.rate INT 2147483647
-max.connections.per.ip.overrides STRING ''
 metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
 num.io.threads INT 8
 num.network.threads INT 3

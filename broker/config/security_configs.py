@@ -36,8 +36,6 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "authorizer.class.name": frozenset({"", STANDARD_AUTHORIZER}),
     "client.quota.callback.class": frozenset({""}),
     "create.topic.policy.class.name": frozenset({""}),
-    "max.connection.creation.rate": frozenset({"2147483647"}),
-    "max.connections.per.ip.overrides": frozenset({""}),
     "principal.builder.class": frozenset(
         {"", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"}
     ),
@@ -50,8 +48,6 @@ AUTHORIZER_SETTINGS: Final = ("allow.everyone.if.no.acl.found", "super.users")
 """Settings of the authorizer's class, which Apache Kafka does not define itself."""
 
 _PER_LISTENER: Final[Mapping[str, frozenset[str]]] = {
-    "max.connection.creation.rate": _DEFAULTS["max.connection.creation.rate"],
-    "max.connections": frozenset({"2147483647"}),
     "principal.builder.class": _DEFAULTS["principal.builder.class"],
 }
 """The same for settings with the prefix of a listener; others concern TLS and SASL only, or performance."""

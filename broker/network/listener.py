@@ -1,6 +1,7 @@
 """Accepts connections on one listening socket and enforces their limits.
 
-RULES    1. A connection above `max.connections` or `max.connections.per.ip` is closed immediately; one log line a second.
+RULES    1. Above a limit of `ConnectionQuotas` the listening socket is not watched, so that clients wait in its queue and other
+            listeners are served; or the connection is closed, now or later. One log line a second.
          2. A connection that moves no byte for `connections.max.idle.ms` is closed, also while it has unsent bytes.
          3. `socket.send.buffer.bytes` bounds the kernel's send buffer of a connection.
          4. With TLS, a connection begins when its handshake is complete; handshakes count as connections.
@@ -16,10 +17,11 @@ import errno
 import logging
 import socket
 import time
-from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from broker.config.broker_config import SocketSettings
+from broker.config.connection_configs import canonical_address
 from broker.io.worker_thread import WorkerThread
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatcher
@@ -27,6 +29,8 @@ from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.socket_io import PlaintextTransportLayer
 from broker.network.tls_handshake import TlsHandshake
 from broker.network.tls_transport import TlsBuffers, TlsTransportLayer
+from broker.process.timer import mono_ms
+from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.security.authorizer import ANONYMOUS
 from broker.security.tls_context import ListenerTls
 from protocol.framing import SCRATCH_BYTES, FrameReader
@@ -59,8 +63,9 @@ class Listener:
         settings: SocketSettings,
         tls: ListenerTls | None = None,
         authentication: Authentication | None = None,
+        quotas: ConnectionQuotas | None = None,
     ) -> None:
-        """With `authentication`, clients are not served before they are authenticated."""
+        """With `authentication`, clients are not served before they are authenticated. Listeners can share `quotas`."""
         self._loop = loop
         self.name = name
         self._dispatcher = dispatcher
@@ -70,7 +75,10 @@ class Listener:
         self._scratch = bytearray(SCRATCH_BYTES)
         self._connections: set[Connection] = set()
         self._logins: dict[Connection, asyncio.TimerHandle] = {}
-        self._per_ip: Counter[str] = Counter()
+        self._held: set[socket.socket] = set()
+        """Accepted sockets that wait for a rate or a slot."""
+        self.quotas = quotas or ConnectionQuotas()
+        self.quotas.add_listener(name, lambda: self._connections)
         self._tls = None if tls is None else _ListenerHandshakes(loop, tls)
         self._next_connection_id = 1
         self._refusal_logged_mono_s = 0.0
@@ -93,6 +101,9 @@ class Listener:
             return
         self._loop.remove_reader(self._socket.fileno())
         self._socket.close()
+        for held in self._held:
+            held.close()
+        self._held.clear()
         self._close_connections()
         if self._tls is not None:
             self._tls.stop()
@@ -128,6 +139,9 @@ class Listener:
 
     def _accept(self) -> None:
         for _ in range(_ACCEPTS_PER_TURN):
+            if not self.quotas.has_slot(self.name):
+                self._await_slot(self._resume_accepting)
+                return
             try:
                 accepted, peer = self._socket.accept()
             except BlockingIOError:
@@ -135,7 +149,40 @@ class Listener:
             except OSError as error:
                 self._on_accept_error(error)
                 return
+            wait_ms = 0 if self._is_rejecting else self.quotas.record(self.name, mono_ms())
+            if wait_ms:
+                self._loop.remove_reader(self._socket.fileno())
+                self._hold(accepted, wait_ms, partial(self._admit_held, accepted, peer))
+                return
             self._admit(accepted, peer)
+
+    def _hold(self, accepted: socket.socket, duration_ms: int, then: Callable[[], None]) -> None:
+        self._held.add(accepted)
+        self._loop.call_later(duration_ms / 1000, then)
+
+    def _await_slot(self, then: Callable[[], None]) -> None:
+        """Stops accepting until a connection closes or a limit is raised."""
+        self._log_refusal("no more connections are accepted: the limit of max.connections is reached")
+        self._loop.remove_reader(self._socket.fileno())
+        self.quotas.when_free(self.name, lambda: self._soon(then))
+
+    def _soon(self, then: Callable[[], None]) -> None:
+        self._loop.call_soon(then)
+
+    def _admit_held(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
+        """The rates allow the next connection; if there is no slot for it, it waits on."""
+        if accepted not in self._held:  # the listener is closed
+            return
+        if not self.quotas.has_slot(self.name):
+            self._await_slot(partial(self._admit_held, accepted, peer))
+            return
+        self._held.remove(accepted)
+        self._admit(accepted, peer)
+        self._resume_accepting()
+
+    def _close_held(self, accepted: socket.socket) -> None:
+        self._held.discard(accepted)
+        accepted.close()
 
     def _on_accept_error(self, error: OSError) -> None:
         self._log_refusal(f"cannot accept a connection: {error.strerror}")
@@ -151,11 +198,14 @@ class Listener:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         settings = self.settings
         peer_host = peer[0]
-        refusal = None if self._is_rejecting else self._refusal(peer_host)
-        if refusal is not None:
-            self._log_refusal(refusal)
-        if self._is_rejecting or refusal is not None:
+        address = canonical_address(peer_host)
+        if self._is_rejecting or self._is_above_descriptor_limit(peer_host):
             accepted.close()
+            return
+        delay_ms = self.quotas.record_address(self.name, address, mono_ms())
+        if delay_ms:
+            self._log_refusal(f"{peer_host} exceeds its connection_creation_rate")
+            self._hold(accepted, delay_ms, partial(self._close_held, accepted))
             return
         try:
             local = accepted.getsockname()
@@ -166,9 +216,13 @@ class Listener:
         except OSError:  # the peer has reset it
             accepted.close()
             return
+        if not self.quotas.add(self.name, address):
+            maximum = self.quotas.max_of_address(address)
+            self._log_refusal(f"more than {maximum} connections from {peer_host} (max.connections.per.ip)")
+            accepted.close()
+            return
         info = ConnectionInfo(self._next_connection_id, self.name, local[:2], peer[:2], ANONYMOUS)
         self._next_connection_id += 1
-        self._per_ip[peer_host] += 1
         if self._tls is None:
             self._open_connection(PlaintextTransportLayer(accepted), info).start()
         else:
@@ -205,17 +259,15 @@ class Listener:
         transport.on_buffered = connection.receive_soon
         connection.start()
 
-    def _refusal(self, peer_host: str) -> str | None:
-        """The limit that forbids one more connection; None if all allow it."""
-        settings, count = self.settings, len(self._connections)
+    def _is_above_descriptor_limit(self, peer_host: str) -> bool:
+        """Whether log files need the descriptor of one more connection."""
+        count = len(self._connections) + len(self._held)
         count += 0 if self._tls is None else len(self._tls.running)
-        if count >= settings.max_connections:
-            return f"more than max.connections={settings.max_connections} connections; {peer_host} is refused"
-        if self.descriptor_limit is not None and count >= self.descriptor_limit:
-            return f"only {self.descriptor_limit} descriptors (ulimit -n) are for connections; {peer_host} is refused"
-        if self._per_ip[peer_host] >= settings.max_connections_per_ip:
-            return f"more than max.connections.per.ip={settings.max_connections_per_ip} connections from {peer_host}"
-        return None
+        if self.descriptor_limit is None or count < self.descriptor_limit:
+            return False
+        limit = self.descriptor_limit
+        self._log_refusal(f"only {limit} descriptors (ulimit -n) are for connections; {peer_host} is refused")
+        return True
 
     def _on_connection_closed(self, connection: Connection) -> None:
         self._connections.discard(connection)
@@ -225,10 +277,7 @@ class Listener:
         self._on_closed(connection.info)
 
     def _on_closed(self, info: ConnectionInfo) -> None:
-        host = info.peer_host
-        self._per_ip[host] -= 1
-        if self._per_ip[host] <= 0:
-            del self._per_ip[host]
+        self.quotas.remove(self.name, canonical_address(info.peer_host))
 
     def _log_refusal(self, sentence: str) -> None:
         now = time.monotonic()

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from broker.config.broker_config import BrokerConfig, CleanerSettings
+from broker.config.connection_configs import connection_limits
 from broker.config.dynamic_configs import MOVE_RATE, apply_dynamic_configs
 from broker.coordinators.factory import Coordinators, consumer_settings
 from broker.io.compaction_process import CleanerProcess
@@ -71,6 +72,9 @@ class DynamicConfigApplier:
         config = apply_dynamic_configs(self._static_config, image.broker_config(self._static_config.node_id))
         for listener in self._listeners:
             listener.settings = config.socket_settings()
+        limits = connection_limits(config)
+        for quotas in {listener.quotas for listener in self._listeners}:
+            quotas.update(limits)
         manager = self._replicas.log_manager
         manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
         manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")

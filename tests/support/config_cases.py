@@ -271,10 +271,6 @@ ALTER = [
         _alter(
             resource(BROKER, node, (name, SET, "5")),
             answer=[(node, NONE, None)],
-            ours=[
-                (node, INVALID_REQUEST, f"{name} is not enforced by this broker: remove the setting (docs/security.md)")
-            ],
-            why="a limit that is not enforced is refused (docs/security.md)",
         )
         for node, name in (("", "max.connection.creation.rate"), ("1", "listener.name.plaintext.max.connections"))
     ),

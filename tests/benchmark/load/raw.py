@@ -92,13 +92,20 @@ class Peer:
 
     def discard(self) -> int:
         """Discards the only outstanding response; its size."""
-        receive, buffer = self._socket.recv_into, self.buffer
-        receive(buffer[:4], 4, socket.MSG_WAITALL)
-        size: int = _LENGTH.unpack_from(buffer)[0]
-        left = size
+        self._receive_length()
+        size: int = _LENGTH.unpack_from(self.buffer)[0]
+        left, skip = size, self._skip
         while left:
-            left -= receive(buffer, min(left, _BUFFER_BYTES), _DISCARD) or self._hung_up()
+            left -= skip(left) or self._hung_up()
         return size
+
+    def _receive_length(self) -> None:
+        """Reads the length of a response into the buffer."""
+        self._socket.recv_into(self.buffer[:4], 4, socket.MSG_WAITALL)
+
+    def _skip(self, count: int) -> int:
+        """Discards at most this number of bytes; 0 at the end of the stream."""
+        return self._socket.recv_into(self.buffer, min(count, _BUFFER_BYTES), _DISCARD)
 
     def call(self, request: bytes) -> None:
         self.send(request)
@@ -230,12 +237,18 @@ def time_to_wake(broker: RunningBroker, consumer: Peer, requests: Iterable[tuple
 
 
 def produce(
-    broker: RunningBroker, topic: str, batch_bytes: int, total_bytes: int, partitions: int = 1, acks: int = 1
+    broker: RunningBroker,
+    topic: str,
+    batch_bytes: int,
+    total_bytes: int,
+    partitions: int = 1,
+    acks: int = 1,
+    peer: Peer | None = None,
 ) -> Outcome:
     """The same request repeatedly over one connection, a few in flight: a batch for each partition."""
     records = max(1, batch_bytes // 1024)
     request = produce_frame(topic, batch(records, 1024), acks, partitions)
-    peer = Peer(broker.bootstrap)
+    peer = peer or Peer(broker.bootstrap)
     peer.send(request)
     answer_bytes = peer.answer()
     with RawClient(broker.bootstrap) as client:
@@ -256,12 +269,12 @@ def produce(
     return meter.throughput(count * records * 1024 * partitions)
 
 
-def fetch(broker: RunningBroker, topic: str, max_bytes: int, total_bytes: int) -> Outcome:
+def fetch(broker: RunningBroker, topic: str, max_bytes: int, total_bytes: int, peer: Peer | None = None) -> Outcome:
     """Twelve offsets of a partition in turn over one connection, one request in flight; the bytes are discarded."""
     with RawClient(broker.bootstrap) as client:
         end = end_offset(client, topic)
     requests = [fetch_frame(topic, end * partition // 16, max_bytes, 500) for partition in range(_OFFSETS)]
-    peer = Peer(broker.bootstrap)
+    peer = peer or Peer(broker.bootstrap)
     for request in requests:
         peer.send(request)
         peer.discard()

@@ -17,7 +17,7 @@ Quota = tuple[dict[str, str | None], str, float | None]
 FETCH_VERSION = 12
 PRODUCE_VERSION = 9
 SETTLING_S = 0.3
-"""After a quota is described, Apache Kafka may need this long to enforce it."""
+"""After a quota or setting is described, Apache Kafka may need this long to enforce it."""
 
 
 def set_quotas(bootstrap: str, *quotas: Quota) -> None:
@@ -40,6 +40,11 @@ def set_quotas(bootstrap: str, *quotas: Quota) -> None:
             )
 
         until(is_known, "the quotas are known")
+    settle()
+
+
+def settle() -> None:
+    """Waits until a change that the broker knows is enforced."""
     time.sleep(SETTLING_S)
 
 

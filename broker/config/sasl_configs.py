@@ -10,23 +10,27 @@ NOT HERE Which listeners have SASL (`security_configs.py`), authentication (`bro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.jaas import InvalidJaas, LoginModule, parse_jaas
+from broker.config.oauth_configs import HANDLER, Validation, is_oauth_setting, oauth_validation
 from storage.config.config_def import BadSetting, Value, parse
 
 _MODULES: Final = "org.apache.kafka.common.security"
 PLAIN: Final = "PLAIN"
+OAUTHBEARER: Final = "OAUTHBEARER"
 LOGIN_MODULES: Final[Mapping[str, str]] = {
     PLAIN: f"{_MODULES}.plain.PlainLoginModule",
     "SCRAM-SHA-256": f"{_MODULES}.scram.ScramLoginModule",
     "SCRAM-SHA-512": f"{_MODULES}.scram.ScramLoginModule",
+    OAUTHBEARER: f"{_MODULES}.oauthbearer.OAuthBearerLoginModule",
 }
 """The mechanisms, with their login modules."""
+_BETWEEN_NODES: Final = tuple(mechanism for mechanism in LOGIN_MODULES if mechanism != OAUTHBEARER)
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _MAX_RECEIVE: Final = "sasl.server.max.receive.size"
 _MAX_REAUTH: Final = "connections.max.reauth.ms"
@@ -36,7 +40,7 @@ _USER: Final = "user_"
 _REFUSED: Final[Mapping[str, str]] = {
     "sasl.login.callback.handler.class": "",
     "sasl.login.class": "",
-    "sasl.server.callback.handler.class": "",
+    HANDLER: "",
 }
 """Settings that change authentication in Apache Kafka but not here, with the value that changes nothing."""
 
@@ -66,6 +70,8 @@ class SaslListener(NamedTuple):
     """Between a failure and its response."""
     max_reauth_ms: Mapping[str, int] = MappingProxyType({})
     """By mechanism: the longest session until the client must authenticate again; 0: unlimited."""
+    validation: Validation | None = None
+    """Of the tokens of OAUTHBEARER, if it is enabled."""
 
     def __repr__(self) -> str:
         """Without secrets."""
@@ -76,6 +82,8 @@ def is_listener_setting(name: str) -> bool:
     """Whether a name with the prefix of a listener is a setting of SASL listeners."""
     _, _, own_name = name.removeprefix("listener.name.").partition(".")
     _, _, of_mechanism = own_name.partition(".")
+    if is_oauth_setting(own_name) or is_oauth_setting(of_mechanism):
+        return name.startswith("listener.name.")
     return name.startswith("listener.name.") and (
         own_name in (_ENABLED, _MAX_RECEIVE, _MAX_REAUTH) or of_mechanism in (_JAAS, _MAX_REAUTH)
     )
@@ -100,7 +108,11 @@ def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     if delay_ms >= config.number("connections.max.idle.ms") >= 0:
         raise ConfigError(f"{_FAILURE_DELAY}={delay_ms} should always be less than connections.max.idle.ms")
     max_reauth_ms = {mechanism: _max_reauth_ms(config, name, mechanism) for mechanism in mechanisms}
-    return SaslListener(mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms)
+    validation = None
+    if OAUTHBEARER in modules:
+        options = modules[OAUTHBEARER].options
+        validation = oauth_validation(name, lambda text: _value(config, name, text, OAUTHBEARER), options)
+    return SaslListener(mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms, validation)
 
 
 def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) -> ClientCredentials:
@@ -110,7 +122,7 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
         ConfigError: a setting is invalid or not obeyed.
     """
     mechanism = str(config.value(mechanism_setting))
-    _require_known(mechanism, f"{mechanism_setting} names", mechanism_setting)
+    _require_known(mechanism, f"{mechanism_setting} names", mechanism_setting, _BETWEEN_NODES)
     _refuse_unenforced(config, name, (mechanism,))
     options = _login_module(config, name, mechanism).options
     user, password = options.get("username"), options.get("password")
@@ -122,10 +134,10 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
     return ClientCredentials(mechanism, user, password)
 
 
-def _require_known(mechanism: str, who: str, setting: str) -> None:
-    if mechanism not in LOGIN_MODULES:
+def _require_known(mechanism: str, who: str, setting: str, known: Iterable[str] = tuple(LOGIN_MODULES)) -> None:
+    if mechanism not in known:
         raise ConfigError(
-            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}: set {setting} "
+            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(known)}: set {setting} "
             "(docs/security.md)"
         )
 
@@ -156,9 +168,10 @@ def _value(config: BrokerConfig, listener: str, name: str, mechanism: str | None
 
 def _refuse_unenforced(config: BrokerConfig, listener: str, mechanisms: tuple[str, ...]) -> None:
     prefixes = ["", _prefix(listener), *(f"{_prefix(listener)}{mechanism.lower()}." for mechanism in mechanisms)]
+    obeyed = f"{_prefix(listener)}{OAUTHBEARER.lower()}.{HANDLER}"
     for name, harmless in _REFUSED.items():
         for prefix in prefixes:
-            if config.given.get(prefix + name, harmless).strip() != harmless:
+            if prefix + name != obeyed and config.given.get(prefix + name, harmless).strip() != harmless:
                 raise ConfigError(
                     f"{prefix}{name} is not enforced by this broker on the SASL listener {listener}: remove the setting "
                     "(docs/security.md)"

@@ -175,7 +175,7 @@ class SaslDispatcher:
         if frame.startswith(_HANDSHAKE) and (last_mono_ms is None or mono_ms - last_mono_ms >= _MIN_INTERVAL_MS):
             self._repeated_mono_ms = mono_ms
             self._begin()
-        elif mono_ms > expires_mono_ms:
+        elif mono_ms >= expires_mono_ms:
             self._count(connection, Outcome.EXPIRED)
             raise CloseConnection("its session has expired and it did not authenticate again")
 

@@ -34,7 +34,7 @@ class SaslAuthentication:
     ) -> None:
         self._config, self._timers, self._clock = config, timers, clock
         tokens = TokenCredentials(config.tokens, image, clock.wall_ms)
-        self._users = SaslUsers(image, partial(secrets.token_urlsafe, _NONCE_BYTES), tokens)
+        self._users = SaslUsers(image, partial(secrets.token_urlsafe, _NONCE_BYTES), tokens, clock.wall_ms)
         self.metrics = AuthenticationMetrics()
         """Of all listeners with SASL."""
 

@@ -10,11 +10,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from broker.config.sasl_configs import PLAIN, SaslListener
+from broker.config.oauth_configs import UnsecuredValidation, Validation
+from broker.config.sasl_configs import OAUTHBEARER, PLAIN, SaslListener
 from broker.security.sasl.mechanism import SaslServer
+from broker.security.sasl.oauthbearer import OAuthBearerServer, Validate
 from broker.security.sasl.plain import PlainServer
 from broker.security.sasl.scram import ScramCredential, ScramServer
 from broker.security.sasl.token_credentials import TokenCredentials
+from broker.security.sasl.unsecured_jwt import UnsecuredValidator
 from protocol.messages.stored_records import UserScramCredentialRecord
 from replication.controller.configs.scram_credentials import MECHANISMS
 from replication.metadata.image import MetadataImage
@@ -28,11 +31,25 @@ class SaslUsers(NamedTuple):
     new_nonce: Callable[[], str]
     """Random and printable."""
     tokens: TokenCredentials
+    wall_ms: Callable[[], int]
 
 
 def sasl_servers(config: SaslListener, users: SaslUsers) -> dict[str, Callable[[], SaslServer]]:
     """What creates the server of each enabled mechanism, in the order of the setting."""
-    return {mechanism: partial(_server, config, mechanism, users) for mechanism in config.mechanisms}
+    servers: dict[str, Callable[[], SaslServer]] = {
+        mechanism: partial(_server, config, mechanism, users) for mechanism in config.mechanisms
+    }
+    if config.validation is not None:
+        servers[OAUTHBEARER] = partial(OAuthBearerServer, _validator(config.validation, users.wall_ms))
+    return servers
+
+
+def _validator(settings: Validation, wall_ms: Callable[[], int]) -> Validate:
+    if isinstance(settings, UnsecuredValidation):
+        return UnsecuredValidator(settings, wall_ms)
+    from broker.security.sasl.jwt_validator import JwtValidator  # noqa: PLC0415  # an extra
+
+    return JwtValidator(settings)
 
 
 def _server(config: SaslListener, mechanism: str, users: SaslUsers) -> SaslServer:

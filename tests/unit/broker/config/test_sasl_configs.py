@@ -6,6 +6,7 @@ import pytest
 
 from broker.config.broker_config import ConfigError
 from broker.config.config_loader import load_config
+from broker.config.oauth_configs import JWKS_HANDLER, UNSECURED_HANDLER, JwksValidation, UnsecuredValidation
 from broker.config.sasl_configs import sasl_listener
 from broker.config.security_configs import controller_credentials, inter_broker_credentials, security_protocol
 from tests.support.sasl import MECHANISMS, MODULE, SCRAM_JAAS, jaas
@@ -25,6 +26,7 @@ def test_a_listener_has_its_mechanisms_and_users() -> None:
         524_288,
         100,
         dict.fromkeys(MECHANISMS, 0),
+        None,
     )
     assert "secret" not in repr(listener)
 
@@ -42,7 +44,7 @@ def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
         },
     )
     assert security_protocol(config, "Out") == "SASL_PLAINTEXT"
-    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0})
+    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None)
 
 
 def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
@@ -61,7 +63,7 @@ def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER"}, "enables the SASL mechanism OAUTHBEARER, but this broker has only"),
+        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, "enables the SASL mechanism GSSAPI, but this broker has only"),
         ({"sasl.enabled.mechanisms": "GSSAPI"}, "enables the SASL mechanism GSSAPI"),
         ({f"{PREFIX}.sasl.enabled.mechanisms": "plain"}, "enables the SASL mechanism plain"),
         ({"sasl.enabled.mechanisms": ""}, "is empty"),
@@ -127,3 +129,58 @@ def test_nodes_authenticate_as_the_user_of_the_jaas_text() -> None:
 def test_a_single_node_may_have_only_a_sasl_listener() -> None:
     config = load_config(None, NODE | {"security.inter.broker.protocol": "SASL_PLAINTEXT"})
     assert config.inter_broker_listener == "SASL_PLAINTEXT"
+
+
+# ------------------------------------------------------------ OAUTHBEARER
+OAUTH = f"{PREFIX}.oauthbearer"
+URL = "https://issuer/keys"
+OAUTH_NODE = {
+    "listeners": "SASL_PLAINTEXT://:9092",
+    "sasl.enabled.mechanisms": "OAUTHBEARER",
+    f"{OAUTH}.sasl.jaas.config": f'{MODULE}.oauthbearer.OAuthBearerLoginModule required unsecuredValidatorRequiredScope="a b";',
+}
+SIGNED = {
+    f"{OAUTH}.sasl.server.callback.handler.class": JWKS_HANDLER,
+    "sasl.oauthbearer.jwks.endpoint.url": URL,
+    "sasl.oauthbearer.expected.issuer": "https://issuer",
+    f"{OAUTH}.sasl.oauthbearer.expected.audience": "kafka,other",
+    f"{PREFIX}.sasl.oauthbearer.clock.skew.seconds": "7",
+    "barnabas.sasl.oauthbearer.allowed.urls": f"https://other,{URL}",
+}
+
+
+def test_signed_tokens_are_validated_with_the_settings_of_the_mechanism() -> None:
+    listener = sasl_listener(load_config(None, OAUTH_NODE | SIGNED), "SASL_PLAINTEXT")
+    assert listener.validation == JwksValidation(URL, "https://issuer", ("kafka", "other"), clock_skew_s=7)
+
+
+def test_unsecured_tokens_are_accepted_if_their_handler_is_named() -> None:
+    named = {f"{OAUTH}.sasl.server.callback.handler.class": UNSECURED_HANDLER}
+    listener = sasl_listener(load_config(None, OAUTH_NODE | named), "SASL_PLAINTEXT")
+    assert listener.validation == UnsecuredValidation(required_scopes=("a", "b"))
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({f"{OAUTH}.sasl.server.callback.handler.class": ""}, f"set {OAUTH}.sasl.server.callback.handler.class to"),
+        ({f"{OAUTH}.sasl.server.callback.handler.class": "x.Y"}, f"set {OAUTH}.sasl.server.callback.handler.class to"),
+        ({"sasl.oauthbearer.jwks.endpoint.url": ""}, "set sasl.oauthbearer.jwks.endpoint.url"),
+        ({"sasl.oauthbearer.expected.issuer": ""}, "set sasl.oauthbearer.expected.issuer"),
+        ({f"{OAUTH}.sasl.oauthbearer.expected.audience": ""}, "set sasl.oauthbearer.expected.audience"),
+        ({"barnabas.sasl.oauthbearer.allowed.urls": "https://issuer"}, f"{URL} is not a URL that"),
+        (
+            {"sasl.oauthbearer.jwks.endpoint.url": "ftp://x", "barnabas.sasl.oauthbearer.allowed.urls": "ftp://x"},
+            "ftp://x",
+        ),
+        ({f"{PREFIX}.sasl.server.callback.handler.class": JWKS_HANDLER}, "is not enforced"),
+        (
+            {"security.inter.broker.protocol": "SASL_PLAINTEXT", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"},
+            "sasl.mechanism.inter.broker.protocol names the SASL mechanism OAUTHBEARER, but this broker has only PLAIN",
+        ),
+    ],
+)
+def test_oauthbearer_without_a_safe_validation_is_refused(change: dict[str, str], words: str) -> None:
+    with pytest.raises(ConfigError) as refusal:
+        load_config(None, OAUTH_NODE | SIGNED | change)
+    assert words in str(refusal.value)

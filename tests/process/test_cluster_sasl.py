@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
+
 import pytest
 
 from barnabas import Cluster
@@ -9,12 +11,13 @@ from barnabas.embedded import BrokerError
 from broker.config.security_configs import STANDARD_AUTHORIZER
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.delegation_tokens import CreateDelegationTokenRequest
 from protocol.messages.metadata import MetadataRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from tests.support.batches import batch
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
-from tests.support.sasl import MODULE, handshake, outlast, plain_token, send_token
+from tests.support.sasl import MODULE, SCRAM_JAAS, handshake, outlast, plain_token, scram_final, send_token
 from tests.support.timestamps import RECENT_MS
 from tests.support.waiting import until
 
@@ -73,3 +76,38 @@ def test_nodes_with_a_wrong_password_form_no_cluster() -> None:
     cluster = Cluster(1, 1, settings=settings("wrong"), start_timeout_s=3)
     with pytest.raises(BrokerError), cluster:
         pass
+
+
+def test_a_token_of_one_broker_logs_in_at_another() -> None:
+    """The request is forwarded to a controller on another node, with the client's name."""
+    scram = {
+        "sasl.enabled.mechanisms": "PLAIN,SCRAM-SHA-512",
+        "listener.name.plaintext.scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
+        "listener.name.controller.scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
+        "delegation.token.secret.key": "key of the tests",
+    }
+    create = CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=60_000)
+    with Cluster(2, 1, settings=settings() | scram) as cluster:
+        first_broker, second_broker = cluster.bootstrap.split(",")
+        with logged_in(first_broker) as client:
+            created = client.ask(create, 3)
+        assert (created.error_code, created.principal_name) == (ErrorCode.NONE, "alice")
+
+        def log_in() -> RawClient | None:
+            client = RawClient(second_broker)
+            handshake(client, "SCRAM-SHA-512")
+            first = f"n,,n={created.token_id},r=x,tokenauth=true".encode()
+            challenge = send_token(client, first)
+            if challenge.error_code != ErrorCode.NONE:  # the second broker does not have the token yet
+                client.close()
+                return None
+            password = b64encode(created.hmac).decode()
+            final = scram_final("SCRAM-SHA-512", first, bytes(challenge.auth_bytes), password)
+            assert 0 < send_token(client, final).session_lifetime_ms <= 60_000
+            return client
+
+        with until(log_in, "the second broker knows the token") as client:
+            assert client.ask(create, 3).error_code == ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED
+            topics = [{"name": "t", "num_partitions": 1, "replication_factor": 1}]
+            request = message(CreateTopicsRequest, topics=topics, timeout_ms=30_000)
+            assert client.ask(request, 7).topics[0].error_code == ErrorCode.NONE

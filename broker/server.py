@@ -190,7 +190,9 @@ class Server:
         self._watchdog = Watchdog(loop)
         self._purgatory = Purgatory(self._timers)
         self._client_metrics = ClientMetricsStore()
-        self._sasl = SaslAuthentication(config, lambda: self._publisher.image, self._timers, self._clock)
+        self._sasl = SaslAuthentication(
+            config, lambda: self._publisher.image, self._timers, self._clock, loop.call_soon_threadsafe
+        )
         self._metrics_page: MetricsPage | None = None
         self._locks: list[Lock] = []
         self._is_stopping = self._is_shut_down = False

@@ -1,7 +1,8 @@
 """The settings of OAUTHBEARER on a listener: how its tokens are validated.
 
 RULES    1. `sasl.server.callback.handler.class` of the mechanism names Apache Kafka's class: the validator of signed tokens,
-            or the one of unsecured tokens. Without it the listener is refused; Apache Kafka would accept unsecured tokens.
+            or the one of unsecured tokens, or an entry point. Without it the listener is refused; Apache Kafka would accept
+            unsecured tokens.
          2. Signed tokens need the URL of the keys, which `barnabas.sasl.oauthbearer.allowed.urls` must contain, the expected
             issuer and the expected audience.
 NOT HERE Validation (`broker/security/sasl/unsecured_jwt.py`, `jwt_validator.py`).
@@ -14,12 +15,12 @@ from importlib.util import find_spec
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import ConfigError
+from broker.config.sasl_callbacks import HANDLER, is_callback
 from storage.config.config_def import Value
 
 _PACKAGE: Final = "org.apache.kafka.common.security.oauthbearer"
 JWKS_HANDLER: Final = f"{_PACKAGE}.OAuthBearerValidatorCallbackHandler"
 UNSECURED_HANDLER: Final = f"{_PACKAGE}.internals.unsecured.OAuthBearerUnsecuredValidatorCallbackHandler"
-HANDLER: Final = "sasl.server.callback.handler.class"
 ALLOWED_URLS: Final = "barnabas.sasl.oauthbearer.allowed.urls"
 _SETTINGS: Final = "sasl.oauthbearer."
 _OPTIONS: Final = "unsecuredValidator"
@@ -49,7 +50,13 @@ class JwksValidation(NamedTuple):
     max_backoff_ms: int = 10_000
 
 
-Validation = UnsecuredValidation | JwksValidation
+class CallbackValidation(NamedTuple):
+    """An entry point validates tokens (`sasl_callbacks.py`)."""
+
+    name: str
+
+
+Validation = UnsecuredValidation | JwksValidation | CallbackValidation
 
 
 def is_oauth_setting(name: str) -> bool:
@@ -66,6 +73,8 @@ def oauth_validation(listener: str, value: Callable[[str], Value], options: Mapp
     handler = str(value(HANDLER) or "")
     if handler == UNSECURED_HANDLER:
         return _unsecured(listener, options)
+    if handler and is_callback(handler):
+        return CallbackValidation(handler)
     if handler != JWKS_HANDLER:
         raise ConfigError(
             f"listener {listener} enables OAUTHBEARER: set listener.name.{listener.lower()}.oauthbearer.{HANDLER} to "

@@ -17,7 +17,8 @@ from typing import Final, NamedTuple
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.jaas import InvalidJaas, LoginModule, parse_jaas
-from broker.config.oauth_configs import HANDLER, Validation, is_oauth_setting, oauth_validation
+from broker.config.oauth_configs import Validation, is_oauth_setting, oauth_validation
+from broker.config.sasl_callbacks import HANDLER, is_callback
 from storage.config.config_def import BadSetting, Value, parse
 
 _MODULES: Final = "org.apache.kafka.common.security"
@@ -72,6 +73,8 @@ class SaslListener(NamedTuple):
     """By mechanism: the longest session until the client must authenticate again; 0: unlimited."""
     validation: Validation | None = None
     """Of the tokens of OAUTHBEARER, if it is enabled."""
+    plain_callback: str = ""
+    """The entry point that checks PLAIN's passwords (`sasl_callbacks.py`); empty: `plain_passwords`."""
 
     def __repr__(self) -> str:
         """Without secrets."""
@@ -108,11 +111,13 @@ def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     if delay_ms >= config.number("connections.max.idle.ms") >= 0:
         raise ConfigError(f"{_FAILURE_DELAY}={delay_ms} should always be less than connections.max.idle.ms")
     max_reauth_ms = {mechanism: _max_reauth_ms(config, name, mechanism) for mechanism in mechanisms}
-    validation = None
+    validation, callback = None, str(_value(config, name, HANDLER, PLAIN) or "")
     if OAUTHBEARER in modules:
         options = modules[OAUTHBEARER].options
         validation = oauth_validation(name, lambda text: _value(config, name, text, OAUTHBEARER), options)
-    return SaslListener(mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms, validation)
+    return SaslListener(
+        mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms, validation, callback
+    )
 
 
 def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) -> ClientCredentials:
@@ -168,10 +173,13 @@ def _value(config: BrokerConfig, listener: str, name: str, mechanism: str | None
 
 def _refuse_unenforced(config: BrokerConfig, listener: str, mechanisms: tuple[str, ...]) -> None:
     prefixes = ["", _prefix(listener), *(f"{_prefix(listener)}{mechanism.lower()}." for mechanism in mechanisms)]
-    obeyed = f"{_prefix(listener)}{OAUTHBEARER.lower()}.{HANDLER}"
+    obeyed = {f"{_prefix(listener)}{OAUTHBEARER.lower()}.{HANDLER}"}
+    of_plain = f"{_prefix(listener)}{PLAIN.lower()}.{HANDLER}"
+    if is_callback(config.given.get(of_plain, "")):
+        obeyed.add(of_plain)
     for name, harmless in _REFUSED.items():
         for prefix in prefixes:
-            if prefix + name != obeyed and config.given.get(prefix + name, harmless).strip() != harmless:
+            if prefix + name not in obeyed and config.given.get(prefix + name, harmless).strip() != harmless:
                 raise ConfigError(
                     f"{prefix}{name} is not enforced by this broker on the SASL listener {listener}: remove the setting "
                     "(docs/security.md)"

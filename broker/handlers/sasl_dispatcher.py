@@ -29,9 +29,14 @@ from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, Part, parse_request_header
 from protocol.messages.metadata import ApiVersionsRequest, ApiVersionsResponse
-from protocol.messages.sasl import SaslAuthenticateRequest, SaslHandshakeRequest, SaslHandshakeResponse
+from protocol.messages.sasl import (
+    SaslAuthenticateRequest,
+    SaslAuthenticateResponse,
+    SaslHandshakeRequest,
+    SaslHandshakeResponse,
+)
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.timer_queue import Clock, TimerQueue
 
 LOGIN_BYTES: Final = 4096
@@ -55,7 +60,7 @@ class SaslContext:
     ) -> None:
         """`served` handles the requests of authenticated clients; `servers` creates the server of each enabled mechanism."""
         self.config, self.served, self._servers = config, served, servers
-        self.timers, self._clock, self.metrics = timers, clock, metrics
+        self.timers, self.clock, self.metrics = timers, clock, metrics
         self._login = Dispatcher()
         self._login.serve(
             Router(
@@ -74,24 +79,21 @@ class SaslContext:
 
     def answer(
         self, authenticator: SaslServerAuthenticator, frame: bytearray, connection: ConnectionInfo, mono_ms: int
-    ) -> list[Part] | None:
-        """The parts of the response before authentication; None: no response.
+    ) -> list[Part] | Response | None:
+        """The parts of the response before authentication, now or later; None: no response.
 
         Raises:
             MalformedRequest: the peer violated the protocol.
             CloseConnection: the connection must be closed without a response.
         """
         if authenticator.expects_raw_token:
-            answer = authenticator.authenticate_raw(bytes(frame), self._clock.wall_ms())
-            return None if answer is None else [len(answer).to_bytes(_LENGTH_BYTES, "big") + answer]
+            return authenticator.authenticate_raw(bytes(frame), self.clock.wall_ms).map(_raw_response)
         api_key = parse_request_header(frame).api_key
         if api_key not in _ALLOWED or authenticator.expects_nothing:
             authenticator.fail_unexpected(ApiKey(api_key).name if api_key in set(ApiKey) else str(api_key))
             return None
-        self._authenticator = authenticator  # the handlers below answer before `dispatch` returns
-        parts = self._login.dispatch(frame, connection, mono_ms)
-        assert not isinstance(parts, Completion), "authentication does not wait"
-        return parts
+        self._authenticator = authenticator  # the handlers below are called before `dispatch` returns
+        return self._login.dispatch(frame, connection, mono_ms)
 
     # ------------------------------------------------------------ the handlers before authentication
     def _api_versions(self, context: RequestContext, request: ApiVersionsRequest) -> Message:
@@ -109,8 +111,10 @@ class SaslContext:
     def _handshake(self, context: RequestContext, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
         return self._authenticator.handshake(context.api_version, request.mechanism)
 
-    def _authenticate(self, context: RequestContext, request: SaslAuthenticateRequest) -> Message | None:
-        return self._authenticator.authenticate(bytes(request.auth_bytes), context.wall_ms)
+    def _authenticate(
+        self, _: RequestContext, request: SaslAuthenticateRequest
+    ) -> Completion[SaslAuthenticateResponse] | None:
+        return self._authenticator.authenticate(bytes(request.auth_bytes), self.clock.wall_ms)
 
 
 class SaslDispatcher:
@@ -141,6 +145,21 @@ class SaslDispatcher:
         if authenticator is None:
             return self._served.dispatch(frame, connection, mono_ms)
         parts = self._context.answer(authenticator, frame, connection, mono_ms)
+        if not isinstance(parts, Completion):
+            return self._on_answered(authenticator, connection, mono_ms, parts)
+        if not parts.is_done:  # a callback decides in a thread
+            return parts.compose(
+                lambda later: _as_response(self._on_answered(authenticator, connection, self._mono_ms(), later))
+            )
+        return self._on_answered(authenticator, connection, mono_ms, parts.result())
+
+    def _mono_ms(self) -> int:
+        return self._context.clock.mono_ms()
+
+    def _on_answered(
+        self, authenticator: SaslServerAuthenticator, connection: ConnectionInfo, mono_ms: int, parts: list[Part] | None
+    ) -> list[Part] | Response | None:
+        """Continues after the answer to a message before authentication."""
         is_repeated = authenticator.is_repeated
         if authenticator.failure is not None:
             self._count(connection, Outcome.FAILED_AGAIN if is_repeated else Outcome.FAILED)
@@ -189,6 +208,14 @@ class SaslDispatcher:
         at_mono_ms = mono_ms + self._context.config.failure_delay_ms
         response.expire_at(self._context.timers, at_mono_ms, lambda: response.fail(error))
         return response
+
+
+def _raw_response(answer: bytes | None) -> list[Part] | None:
+    return None if answer is None else [len(answer).to_bytes(_LENGTH_BYTES, "big") + answer]
+
+
+def _as_response(parts: list[Part] | Response | None) -> Response:
+    return parts if isinstance(parts, Completion) else completed(parts)
 
 
 _ALLOWED: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.SASL_HANDSHAKE, ApiKey.SASL_AUTHENTICATE})

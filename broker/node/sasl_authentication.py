@@ -16,6 +16,7 @@ from broker.config.security_configs import uses_sasl
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.sasl_dispatcher import SaslContext, SaslDispatcher
 from broker.network.listener import Authentication
+from broker.security.sasl.callbacks import CallbackThreads
 from broker.security.sasl.mechanisms import SaslUsers, sasl_servers
 from broker.security.sasl.token_credentials import TokenCredentials
 from broker.telemetry.authentication_metrics import AuthenticationMetrics
@@ -30,11 +31,19 @@ class SaslAuthentication:
     """Authenticates the clients of all listeners with SASL."""
 
     def __init__(
-        self, config: BrokerConfig, image: Callable[[], MetadataImage], timers: TimerQueue, clock: Clock
+        self,
+        config: BrokerConfig,
+        image: Callable[[], MetadataImage],
+        timers: TimerQueue,
+        clock: Clock,
+        call_soon: Callable[[Callable[[], None]], object],
     ) -> None:
+        """`call_soon` calls a function on the event loop, from any thread."""
         self._config, self._timers, self._clock = config, timers, clock
         tokens = TokenCredentials(config.tokens, image, clock.wall_ms)
-        self._users = SaslUsers(image, partial(secrets.token_urlsafe, _NONCE_BYTES), tokens, clock.wall_ms)
+        self._users = SaslUsers(
+            image, partial(secrets.token_urlsafe, _NONCE_BYTES), tokens, clock.wall_ms, CallbackThreads(call_soon)
+        )
         self.metrics = AuthenticationMetrics()
         """Of all listeners with SASL."""
 

@@ -13,12 +13,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from enum import Enum, auto
+from functools import partial
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
 from protocol.errors import ErrorCode
 from protocol.messages.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
+from replication.completion import Completion, completed, failed
 
 _NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
@@ -122,12 +124,18 @@ class SaslServerAuthenticator:
             self._state = _State.TOKEN if version >= 1 else _State.RAW_TOKEN
         return SaslHandshakeResponse(error_code=code, mechanisms=list(self._servers))
 
-    def authenticate(self, token: bytes, wall_ms: int) -> SaslAuthenticateResponse | None:
+    def authenticate(self, token: bytes, wall_ms: Callable[[], int]) -> Completion[SaslAuthenticateResponse] | None:
         """The answer to SaslAuthenticate; None if it was not allowed."""
         if self._state is not _State.TOKEN:
             self.fail_unexpected("SASL_AUTHENTICATE")
             return None
-        answer = self._evaluate(token, wall_ms)
+        return self._evaluate(token, wall_ms).map(self._response)
+
+    def authenticate_raw(self, token: bytes, wall_ms: Callable[[], int]) -> Completion[bytes | None]:
+        """The answer to a raw token; None if authentication failed."""
+        return self._evaluate(token, wall_ms)
+
+    def _response(self, answer: bytes | None) -> SaslAuthenticateResponse:
         if answer is None:
             return SaslAuthenticateResponse(
                 error_code=ErrorCode.SASL_AUTHENTICATION_FAILED, error_message=self.failure, auth_bytes=b""
@@ -137,15 +145,22 @@ class SaslServerAuthenticator:
             error_code=ErrorCode.NONE, error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms
         )
 
-    def authenticate_raw(self, token: bytes, wall_ms: int) -> bytes | None:
-        """The answer to a raw token; None if authentication failed."""
-        return self._evaluate(token, wall_ms)
-
-    def _evaluate(self, token: bytes, wall_ms: int) -> bytes | None:
+    def _evaluate(self, token: bytes, wall_ms: Callable[[], int]) -> Completion[bytes | None]:
+        """The server's answer; None if authentication failed."""
         server = self._server
         assert server is not None, "a mechanism was chosen"
         try:
             answer = server.evaluate(token)
+        except InvalidCredentials as error:
+            answer = failed(error)
+        evaluated = answer if isinstance(answer, Completion) else completed(answer)
+        return evaluated.handle(partial(self._on_evaluated, server, wall_ms))
+
+    def _on_evaluated(
+        self, server: SaslServer, wall_ms: Callable[[], int], evaluated: Completion[bytes]
+    ) -> bytes | None:
+        try:
+            answer = evaluated.result()
             if server.user is not None:
                 self._check_user(server.user)
         except InvalidCredentials as error:
@@ -157,7 +172,7 @@ class SaslServerAuthenticator:
             return None
         if server.user is not None:
             self._state = _State.ENDED
-            self.session = Session(server.user, self._mechanism, server.is_token, self._lifetime_ms(server, wall_ms))
+            self.session = Session(server.user, self._mechanism, server.is_token, self._lifetime_ms(server, wall_ms()))
         return answer
 
     def _check_user(self, user: str) -> None:

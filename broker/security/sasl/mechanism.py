@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 
+from replication.completion import Completion
+
 
 class InvalidCredentials(Exception):
     """The client is not authenticated; the message, which Apache Kafka sends too, is for the client.
@@ -23,9 +25,9 @@ class SaslServer(ABC):
     """When the user's credential expires; None: never. In milliseconds since 1970."""
 
     @abstractmethod
-    def evaluate(self, token: bytes) -> bytes:
-        """The answer to a client's token.
+    def evaluate(self, token: bytes) -> bytes | Completion[bytes]:
+        """The answer to a client's token, now or later.
 
         Raises:
-            InvalidCredentials: authentication failed.
+            InvalidCredentials: authentication failed; may also be the completion's error.
         """

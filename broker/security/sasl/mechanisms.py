@@ -10,8 +10,10 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
-from broker.config.oauth_configs import UnsecuredValidation, Validation
+from broker.config.oauth_configs import CallbackValidation, UnsecuredValidation, Validation
+from broker.config.sasl_callbacks import load_callback
 from broker.config.sasl_configs import OAUTHBEARER, PLAIN, SaslListener
+from broker.security.sasl.callbacks import CallbackThreads, password_check, token_check
 from broker.security.sasl.mechanism import SaslServer
 from broker.security.sasl.oauthbearer import OAuthBearerServer, Validate
 from broker.security.sasl.plain import PlainServer
@@ -32,6 +34,8 @@ class SaslUsers(NamedTuple):
     """Random and printable."""
     tokens: TokenCredentials
     wall_ms: Callable[[], int]
+    threads: CallbackThreads
+    """For callbacks of other packages."""
 
 
 def sasl_servers(config: SaslListener, users: SaslUsers) -> dict[str, Callable[[], SaslServer]]:
@@ -40,13 +44,18 @@ def sasl_servers(config: SaslListener, users: SaslUsers) -> dict[str, Callable[[
         mechanism: partial(_server, config, mechanism, users) for mechanism in config.mechanisms
     }
     if config.validation is not None:
-        servers[OAUTHBEARER] = partial(OAuthBearerServer, _validator(config.validation, users.wall_ms))
+        servers[OAUTHBEARER] = partial(OAuthBearerServer, _validator(config.validation, users))
+    if config.plain_callback:
+        check = password_check(users.threads, load_callback(config.plain_callback))
+        servers[PLAIN] = partial(PlainServer, config.plain_passwords, check)
     return servers
 
 
-def _validator(settings: Validation, wall_ms: Callable[[], int]) -> Validate:
+def _validator(settings: Validation, users: SaslUsers) -> Validate:
     if isinstance(settings, UnsecuredValidation):
-        return UnsecuredValidator(settings, wall_ms)
+        return UnsecuredValidator(settings, users.wall_ms)
+    if isinstance(settings, CallbackValidation):
+        return token_check(users.threads, load_callback(settings.name))
     from broker.security.sasl.jwt_validator import JwtValidator  # noqa: PLC0415  # an extra
 
     return JwtValidator(settings)

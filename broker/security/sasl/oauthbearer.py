@@ -13,9 +13,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
+from replication.completion import Completion
 
 _NAME: Final = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"
 _PAIRS: Final = rb"(?:[A-Za-z]+=[\x21-\x7e \t\r\n]+\x01)*"
@@ -39,8 +41,8 @@ class ValidToken(NamedTuple):
     expires_wall_ms: int
 
 
-Validate = Callable[[str], ValidToken]
-"""Validates a token; raises InvalidToken."""
+Validate = Callable[[str], "ValidToken | Completion[ValidToken]"]
+"""Validates a token, now or later; raises InvalidToken, which may also be the completion's error."""
 
 
 class OAuthBearerServer(SaslServer):
@@ -50,7 +52,7 @@ class OAuthBearerServer(SaslServer):
         self._validate = validate
         self._refusal: str | None = None
 
-    def evaluate(self, token: bytes) -> bytes:
+    def evaluate(self, token: bytes) -> bytes | Completion[bytes]:
         """Validates the client's token; a refusal is sent first, and confirmed by the client.
 
         Raises:
@@ -62,8 +64,22 @@ class OAuthBearerServer(SaslServer):
         try:
             valid = self._validate(bearer)
         except InvalidToken as error:
-            self._refusal = _refusal(error.scope)
-            return self._refusal.encode()
+            return self._refuse(error)
+        if isinstance(valid, Completion):
+            return valid.handle(partial(self._on_validated, authorization_id))
+        return self._accept(authorization_id, valid)
+
+    def _on_validated(self, authorization_id: str, validated: Completion[ValidToken]) -> bytes:
+        try:
+            return self._accept(authorization_id, validated.result())
+        except InvalidToken as error:
+            return self._refuse(error)
+
+    def _refuse(self, error: InvalidToken) -> bytes:
+        self._refusal = _refusal(error.scope)
+        return self._refusal.encode()
+
+    def _accept(self, authorization_id: str, valid: ValidToken) -> bytes:
         if authorization_id not in ("", valid.user):
             raise InvalidCredentials(
                 f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different from "

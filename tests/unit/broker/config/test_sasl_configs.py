@@ -27,6 +27,7 @@ def test_a_listener_has_its_mechanisms_and_users() -> None:
         100,
         dict.fromkeys(MECHANISMS, 0),
         None,
+        "",
     )
     assert "secret" not in repr(listener)
 
@@ -44,7 +45,7 @@ def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
         },
     )
     assert security_protocol(config, "Out") == "SASL_PLAINTEXT"
-    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None)
+    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None, "")
 
 
 def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from broker.security.sasl.authenticator import SaslServerAuthenticator, Session
@@ -29,6 +31,12 @@ def authenticator() -> SaslServerAuthenticator:
     return SaslServerAuthenticator({"TWO": TwoSteps, "PLAIN": lambda: PlainServer({"alice": "secret"})})
 
 
+def authenticate(authenticator: SaslServerAuthenticator, token: bytes) -> Any:
+    """The answer to a token, which exists at once."""
+    answer = authenticator.authenticate(token, lambda: NOW_MS)
+    return None if answer is None else answer.result()
+
+
 def user_of(authenticator: SaslServerAuthenticator) -> str | None:
     return None if authenticator.session is None else authenticator.session.user
 
@@ -38,7 +46,7 @@ def test_the_user_is_known_after_the_last_token(authenticator: SaslServerAuthent
     answers = []
     for token in (b"1", b"2"):
         assert authenticator.session is None
-        answers.append(authenticator.authenticate(token, NOW_MS))
+        answers.append(authenticate(authenticator, token))
     assert [(one.error_code, one.error_message, one.auth_bytes) for one in answers] == [
         (0, "", b"answer to 1"),
         (0, "", b"answer to 2"),
@@ -68,7 +76,7 @@ def test_a_second_handshake_fails(authenticator: SaslServerAuthenticator) -> Non
 
 
 def test_a_token_before_the_handshake_fails_without_an_answer(authenticator: SaslServerAuthenticator) -> None:
-    assert authenticator.authenticate(RIGHT, NOW_MS) is None
+    assert authenticate(authenticator, RIGHT) is None
     assert authenticator.failure == "Unexpected Kafka request of type SASL_AUTHENTICATE during SASL handshake."
     assert authenticator.session is None
 
@@ -82,15 +90,15 @@ def test_a_token_before_the_handshake_fails_without_an_answer(authenticator: Sas
 )
 def test_wrong_credentials(authenticator: SaslServerAuthenticator, mechanism: str, token: bytes, message: str) -> None:
     authenticator.handshake(1, mechanism)
-    response = authenticator.authenticate(token, NOW_MS)
+    response = authenticate(authenticator, token)
     assert (response.error_code, response.error_message, response.auth_bytes) == (58, message, b"")
     assert (authenticator.failure, user_of(authenticator)) == (message, None)
 
 
 def test_nothing_authenticates_after_a_failure(authenticator: SaslServerAuthenticator) -> None:
     authenticator.handshake(1, "PLAIN")
-    authenticator.authenticate(WRONG, NOW_MS)
-    assert authenticator.authenticate(RIGHT, NOW_MS) is None
+    authenticate(authenticator, WRONG)
+    assert authenticate(authenticator, RIGHT) is None
     assert authenticator.handshake(1, "PLAIN").error_code == ErrorCode.ILLEGAL_SASL_STATE
     assert authenticator.session is None
 
@@ -99,14 +107,14 @@ def test_raw_tokens_after_the_first_version_of_the_handshake(authenticator: Sasl
     assert not authenticator.expects_raw_token
     authenticator.handshake(0, "TWO")
     assert authenticator.expects_raw_token
-    assert authenticator.authenticate_raw(b"1", NOW_MS) == b"answer to 1"
-    assert authenticator.authenticate_raw(b"2", NOW_MS) == b"answer to 2"
+    assert authenticator.authenticate_raw(b"1", lambda: NOW_MS).result() == b"answer to 1"
+    assert authenticator.authenticate_raw(b"2", lambda: NOW_MS).result() == b"answer to 2"
     assert (user_of(authenticator), authenticator.expects_raw_token) == ("bob", False)
 
 
 def test_a_wrong_raw_token_has_no_answer(authenticator: SaslServerAuthenticator) -> None:
     authenticator.handshake(0, "PLAIN")
-    assert authenticator.authenticate_raw(WRONG, NOW_MS) is None
+    assert authenticator.authenticate_raw(WRONG, lambda: NOW_MS).result() is None
     assert authenticator.failure is not None
 
 
@@ -138,7 +146,7 @@ def test_a_session_lasts_until_the_earlier_limit(
 ) -> None:
     authenticator = SaslServerAuthenticator({"TWO": server}, limits_ms)
     authenticator.handshake(1, "TWO")
-    response = authenticator.authenticate(b"2", NOW_MS)
+    response = authenticate(authenticator, b"2")
     assert response is not None
     assert response.session_lifetime_ms == (lifetime_ms or 0)
     assert authenticator.session == Session("bob", "TWO", is_token=False, lifetime_ms=lifetime_ms)
@@ -148,14 +156,14 @@ def test_a_client_authenticates_again_without_asking_for_versions() -> None:
     authenticator = repeated()
     assert not authenticator.may_ask_versions
     authenticator.handshake(1, "TWO")
-    authenticator.authenticate(b"2", NOW_MS)
+    authenticate(authenticator, b"2")
     assert user_of(authenticator) == "bob"
 
 
 def test_another_user_is_refused() -> None:
     authenticator = repeated("PLAIN")
     authenticator.handshake(1, "PLAIN")
-    response = authenticator.authenticate(RIGHT, NOW_MS)
+    response = authenticate(authenticator, RIGHT)
     assert response is not None
     message = "Cannot change principals during re-authentication from User.bob: User.alice"
     assert (response.error_code, response.error_message) == (ErrorCode.SASL_AUTHENTICATION_FAILED, message)
@@ -166,13 +174,13 @@ def test_another_mechanism_is_accepted_and_nothing_after_it() -> None:
     authenticator = repeated()
     assert authenticator.handshake(1, "PLAIN").error_code == ErrorCode.NONE
     assert authenticator.expects_nothing
-    assert authenticator.authenticate(RIGHT, NOW_MS) is None
+    assert authenticate(authenticator, RIGHT) is None
     assert authenticator.failure is not None
 
 
 def test_the_general_message_names_the_repetition() -> None:
     authenticator = repeated()
     authenticator.handshake(1, "TWO")
-    authenticator.authenticate(b"3", NOW_MS)
+    authenticate(authenticator, b"3")
     assert authenticator.failure is not None
     assert authenticator.failure.startswith("Authentication failed during re-authentication due to")

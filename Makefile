@@ -49,7 +49,7 @@ test-rest: .venv/.test kafka-jars ## what make test leaves out
 goldens: .venv/.test kafka-jars ## record Apache Kafka's answers in tests/goldens
 	@RECORD_GOLDENS=1 exec $(BIN)/python -m pytest -q -m golden $(ARGS)
 
-fuzz: .venv/.test ## malicious peers beside working clients for MINUTES=5; SEED=... repeats a run
+fuzz: .venv/.test ## malicious peers on all kinds of listeners beside working clients for MINUTES=5; SEED=... repeats a run
 	@exec $(BIN)/python -m tests.process.fuzzing_peer --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
 
 kill: .venv/.test ## SIGKILL under load, COUNT=100 times; SEED=... repeats a run

@@ -9,11 +9,13 @@ RULES    1. The peers run random acts of `malicious_peer.py` beside the clients 
             files and sockets.
          3. Afterwards the daemon runs, its log has no internal error, it exits with 0, and the clients' records are complete
             after a start that recovers every log.
-         4. The seed determines the acts of each peer, not their interleaving.
+         4. Peers also use listeners with TLS and SASL (`secured_peer.py`), beside clients that use them.
+         5. The seed determines the acts of each peer, not their interleaving.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import statistics
@@ -22,18 +24,30 @@ import tempfile
 import threading
 import time
 from collections import Counter
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.embedded import Broker
+from protocol.errors import ErrorCode
 from protocol.messages import metadata
-from protocol.messages.admin import DeleteTopicsRequest
+from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from protocol.records import crc_is_valid, headers
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from tests.process.malicious_peer import ACTS, MaliciousPeer, served_by, try_everything, well_formed
-from tests.process.working_clients import CLIENTS, PARTITIONS, work
+from tests.process.malicious_peer import MaliciousPeer, served_by, try_everything, well_formed
+from tests.process.secured_peer import (
+    PROTOCOLS,
+    SecuredListeners,
+    SecuredPeer,
+    log_in_as_worker,
+    secured_listeners,
+    try_every_act,
+)
+from tests.process.working_clients import CLIENTS, PARTITIONS, Client, KafkaPython, Librdkafka, work
+from tests.support import loading
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Follower
 from tests.support.loading import create
@@ -62,9 +76,6 @@ OFFSETS_PARTITIONS = 4
 FOUND = (("plain", "delete"), ("compacted", "compact"))
 """Topics that the peers find, of two partitions each, and their cleanup policies."""
 
-LOGS = len(CLIENTS) * PARTITIONS + OFFSETS_PARTITIONS + 2 * len(FOUND)
-"""What may be open at the end and was not at the start: a file each."""
-
 _FAULT = re.compile(r"fault|Traceback|Error\b|ERROR|CRITICAL|[Ee]xception")
 SETTINGS = {
     **WITH_CONTROLLER,
@@ -72,6 +83,12 @@ SETTINGS = {
     "offsets.topic.num.partitions": OFFSETS_PARTITIONS,
     "log.segment.delete.delay.ms": 0,
 }
+
+
+def secured_broker(folder: Path, data_dir: Path | None = None) -> tuple[Broker, SecuredListeners]:
+    """A broker that is not started, with certificates in a folder."""
+    listeners = secured_listeners(folder, WITH_CONTROLLER["listeners"])
+    return Broker(data_dir, settings={**SETTINGS, **listeners.settings}, arguments=listeners.arguments), listeners
 
 
 class Sample(NamedTuple):
@@ -114,8 +131,9 @@ def growth(samples: list[Sample]) -> int:
 class Run:
     """One broker with its clients and peers."""
 
-    def __init__(self, broker: Broker, seed: int) -> None:
+    def __init__(self, broker: Broker, secured: SecuredListeners, seed: int) -> None:
         self.broker = broker
+        self.secured = secured
         self.seed = seed
         self.started = time.monotonic()
         self.over = threading.Event()
@@ -127,7 +145,20 @@ class Run:
         self.peers = [
             MaliciousPeer(address, served_by(address), seed + number) for number, address in enumerate(addresses)
         ]
-        self.own_topics = {f"of-{name}": name for name in CLIENTS}
+        served = self.peers[0].served
+        self.secured_peers = [
+            SecuredPeer(secured, protocol, served, seed + len(addresses) + number)
+            for number, protocol in enumerate(PROTOCOLS)
+        ]
+        self.clients: dict[str, Callable[[str], Client]] = {
+            name: lambda topic, make=make: make(broker.bootstrap, topic) for name, make in CLIENTS.items()
+        } | {
+            "librdkafka-secured": lambda topic: Librdkafka("", topic, secured.librdkafka()),
+            "kafka-python-secured": lambda topic: KafkaPython("", topic, secured.kafka_python()),
+        }
+        self.own_topics = {f"of-{name}": name for name in self.clients}
+        self.logs = len(self.clients) * PARTITIONS + OFFSETS_PARTITIONS + 2 * len(FOUND)
+        """What may be open at the end and was not at the start: a file each."""
 
     def go(self, seconds: float) -> None:
         """Runs everything; any error is an exception."""
@@ -140,22 +171,25 @@ class Run:
             at_rest = self._look()
             for peer in (self.peers[0], self.peers[-1]):
                 try_everything(peer)  # so that no codec is made for the first time later
-            with ThreadPoolExecutor(len(CLIENTS) + len(self.peers)) as pool:
+            for peer in self.secured_peers:
+                try_every_act(peer)
+            with ThreadPoolExecutor(len(self.clients) + len(self.peers) + len(self.secured_peers)) as pool:
                 working = self._start(pool)
                 try:
                     self._watch(admin, seconds, list(working.values()))
                 finally:
                     self.over.set()
-            self.records = {name: future.result() for name, future in working.items() if name in CLIENTS}
-            for peer in self.peers:
+            self.records = {name: future.result() for name, future in working.items() if name in self.clients}
+            for peer in (*self.peers, *self.secured_peers):
                 peer.close()
             self._sweep(admin)
             until(lambda: self._look().sockets <= at_rest.sockets, "every connection of the others is gone")
-            until(lambda: self._look().files <= at_rest.files + LOGS, "every file is closed that was opened")
+            until(lambda: self._look().files <= at_rest.files + self.logs, "every file is closed that was opened")
             until(lambda: not self._deleted(), "no file is open that was deleted")
             self.samples.append(self._look())
             self._be_reckless(admin)
             assert admin.ask(metadata.ApiVersionsRequest(), 0).error_code == 0
+            log_in_as_worker(self.secured)
         assert self.broker.is_running
         assert max(sample.own_bytes for sample in self.samples) <= CEILING_BYTES, self.report()
         assert len(self.samples) < ENOUGH_SAMPLES or growth(self.samples) <= GROWTH_LIMIT_BYTES, self.report()
@@ -177,16 +211,13 @@ class Run:
     def _start(self, pool: ThreadPoolExecutor) -> dict[str, Future[int]]:
         working: dict[str, Future[int]] = {}
         for topic, name in self.own_topics.items():
-            make = CLIENTS[name]
-            working[name] = pool.submit(
-                work, lambda make=make, topic=topic: make(self.broker.bootstrap, topic), self.seed, self.over
-            )
-        for number, peer in enumerate(self.peers):
+            working[name] = pool.submit(work, partial(self.clients[name], topic), self.seed, self.over)
+        for number, peer in enumerate((*self.peers, *self.secured_peers)):
             working[f"malicious peer {number}"] = pool.submit(self._run_acts, peer)
         return working
 
     def _run_acts(self, peer: MaliciousPeer) -> int:
-        acts, weights = list(ACTS), list(ACTS.values())
+        acts, weights = list(peer.acts), list(peer.acts.values())
         count = 0
         while not self.over.is_set():
             (act,) = peer.rng.choices(acts, weights)
@@ -234,9 +265,24 @@ class Run:
         groups = {group.group_id for group in admin.ask(ListGroupsRequest(), 4).groups}
         mine = {f"group-of-{topic}" for topic in self.own_topics}
         admin.ask(DeleteGroupsRequest(groups_names=sorted(groups - mine)), 2)
-        ids = [create(admin, name, partitions=2, cleanup_policy=policy)[0] for name, policy in FOUND]
+        ids = [created_again(admin, name, policy) for name, policy in FOUND]
         for peer in self.peers:
             peer.drawer.topic_ids = [bytes(16), *ids]
+
+
+def created_again(admin: RawClient, name: str, policy: str) -> bytes:
+    """The id of a new topic. A peer may create one of this name at any time, which is deleted."""
+
+    def attempt() -> bytes | None:
+        wanted = loading.topic(name, 2, configs=[("cleanup.policy", policy)])
+        (made,) = admin.ask(CreateTopicsRequest(topics=[wanted], timeout_ms=30_000), 7).topics
+        if made.error_code == ErrorCode.NONE:
+            return bytes(made.topic_id)
+        assert made.error_code == ErrorCode.TOPIC_ALREADY_EXISTS, made
+        admin.ask(DeleteTopicsRequest(topic_names=[name], timeout_ms=30_000), 5)
+        return None
+
+    return until(attempt, f"topic {name} is created")
 
 
 def faults(log: str) -> list[str]:
@@ -258,9 +304,9 @@ def end_of(directory: Path) -> int:
     return end
 
 
-def run(broker: Broker, seed: int, seconds: float) -> str:
+def run(broker: Broker, secured: SecuredListeners, seed: int, seconds: float) -> str:
     """Runs on a started broker, and stops it; returns the results."""
-    this = Run(broker, seed)
+    this = Run(broker, secured, seed)
     try:
         this.go(seconds)
     except BaseException as error:
@@ -285,9 +331,11 @@ def run(broker: Broker, seed: int, seconds: float) -> str:
 def main() -> None:
     """Runs for some minutes, prints the results."""
     options = run_options("Malicious peers beside working clients.", minutes=5.0)
-    with Broker(settings=SETTINGS) as broker:
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        broker, secured = secured_broker(Path(folder))
+        stack.enter_context(broker)
         try:
-            print(run(broker, options.seed, options.minutes * 60))
+            print(run(broker, secured, options.seed, options.minutes * 60))
         except BaseException:
             kept = Path(tempfile.mkdtemp(prefix="barnabas-fuzzed-"), "broker.log")
             kept.write_text(broker.log())

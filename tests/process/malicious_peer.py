@@ -13,8 +13,8 @@ import random
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from protocol.api import APIS, ApiKey, request_header_version
 from protocol.codec import encode
@@ -68,6 +68,11 @@ class MaliciousPeer:
         self.drawer = Drawer(self.rng)
         self._client: RawClient | None = None
         self._held: deque[socket.socket] = deque()
+
+    @property
+    def acts(self) -> Mapping[Callable[[Any], None], int]:
+        """What it does, and how often."""
+        return ACTS
 
     @property
     def client(self) -> RawClient:

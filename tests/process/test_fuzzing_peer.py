@@ -18,7 +18,7 @@ from protocol.codec import encode
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from tests.process.crash_readers import KafkaDumpLog
-from tests.process.fuzzing_peer import SETTINGS, run
+from tests.process.fuzzing_peer import run, secured_broker
 from tests.process.malicious_peer import MaliciousPeer, framed, reset
 from tests.support.kafka import needs_kafka
 from tests.support.loading import create, fetch_request, produce_request
@@ -40,8 +40,10 @@ pytestmark = [
 def survivor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker after a run, stopped and with recovered logs."""
     print(f"replay with FUZZ_SEED={SEED} FUZZ_SECONDS={SECONDS:g}")
-    with Broker(tmp_path_factory.mktemp("fuzzed") / "data", settings=SETTINGS) as broker:
-        print(run(broker, SEED, SECONDS))
+    folder = tmp_path_factory.mktemp("fuzzed")
+    broker, secured = secured_broker(folder / "certs", folder / "data")
+    with broker:
+        print(run(broker, secured, SEED, SECONDS))
         yield broker
 
 

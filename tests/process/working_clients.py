@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from threading import Event
 from typing import NamedTuple, Union
@@ -48,10 +48,11 @@ Client = Union["Librdkafka", "KafkaPython", "Raw"]
 class Librdkafka:
     """confluent-kafka: an idempotent producer, and a consumer in a group that commits what it has read."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, object] | None = None) -> None:
+        """`settings` of both."""
         self._topic = topic
         self._errors: list[object] = []
-        common = {"bootstrap.servers": bootstrap, "error_cb": self._errors.append}
+        common = {"bootstrap.servers": bootstrap, "error_cb": self._errors.append, **(settings or {})}
         self._producer = confluent_kafka.Producer({**common, "enable.idempotence": True, "linger.ms": 5})
         self._consumer = confluent_kafka.Consumer(
             {
@@ -93,12 +94,14 @@ class Librdkafka:
 class KafkaPython:
     """kafka-python: the same with another implementation."""
 
-    def __init__(self, bootstrap: str, topic: str) -> None:
+    def __init__(self, bootstrap: str, topic: str, settings: Mapping[str, object] | None = None) -> None:
+        """`settings` of both."""
         self._topic = topic
-        self._producer = kafka.KafkaProducer(bootstrap_servers=bootstrap, acks="all", linger_ms=5, retries=0)
+        common = {"bootstrap_servers": bootstrap, **(settings or {})}
+        self._producer = kafka.KafkaProducer(acks="all", linger_ms=5, retries=0, **common)
         self._consumer = kafka.KafkaConsumer(
             topic,
-            bootstrap_servers=bootstrap,
+            **common,
             group_id=f"group-of-{topic}",
             auto_offset_reset="earliest",
             enable_auto_commit=False,

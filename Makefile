@@ -26,7 +26,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check fmt setup kafka-jars wheel wheel-compiled compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars wheel wheel-compiled compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -101,6 +101,9 @@ check: .venv/.check ## ruff, mypy --strict, import-linter, the house rules (test
 	@$(BIN)/lint-imports --no-logo
 	@$(BIN)/python -m pytest tests/house
 
+audit: .venv-audit/bin/pip-audit ## known vulnerabilities of all pinned packages; asks an index's advisories, so it is not in make check
+	@.venv-audit/bin/pip-audit --strict --no-deps --disable-pip --requirement constraints.txt
+
 fmt: .venv/.check ## format the code
 	@$(BIN)/ruff check --fix-only --quiet .
 	@$(BIN)/ruff format .
@@ -133,7 +136,7 @@ test-compiled: .venv/.test ## compile a copy of the checkout in build/compiled, 
 	@cd build/compiled && PYTHONPATH=$$PWD SEED=$${SEED:-1} exec $(PYTEST:.venv%=../../.venv%) -m "$(FAST)" $(or $(ARGS),$(COMPILED_TESTS))
 
 clean: ## remove the virtual environment and the caches of tools
-	@rm -rf .venv .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	@rm -rf .venv .venv-audit .venv-bench build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
 
 # --- the virtual environment, in layers; each has a stamp file ------------------------------------------------------
 
@@ -150,6 +153,11 @@ clean: ## remove the virtual environment and the caches of tools
 	found=$$("$$first" --version 2>/dev/null) || found="not there"; \
 	echo "Barnabas needs Python 3.11 or newer; $$first is $$found: install one and say make PYTHON=/path/to/python3." >&2; \
 	exit 1
+
+# Apart from .venv: pip-audit has two dozen dependencies, which the broker and its tests do not need.
+.venv-audit/bin/pip-audit: | .venv/bin/python
+	@$(BIN)/python -m venv .venv-audit
+	@.venv-audit/bin/python -m pip --disable-pip-version-check install --quiet pip-audit==2.10.1
 
 # Each layer contains the ones before it, so its stamp makes theirs too.
 LAYERS := pyproject.toml constraints.txt | .venv/bin/python

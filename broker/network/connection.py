@@ -11,7 +11,8 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
          6. Small responses that are complete at the same time are sent in one system call.
          7. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
             together with data only once, as readable. Without the second receive the descriptor would leak.
-         8. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
+         8. Other connections are served between `_REQUESTS_PER_TURN` queued requests.
+         9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -37,6 +38,8 @@ _log = logging.getLogger("barnabas.network")
 _MAX_QUEUED_FRAMES = 8
 _MAX_QUEUED_BYTES = 1024 * 1024
 """Frames and bytes that may be queued behind a request in flight; above that the socket is not read."""
+_REQUESTS_PER_TURN = 64
+"""Queued requests that start in one iteration of the event loop: thousands can arrive together."""
 _MAX_IN_FLIGHT = 64
 _MAX_IN_FLIGHT_BYTES = 1024 * 1024
 """The most requests, and bytes of requests, of one connection that are in flight."""
@@ -178,9 +181,13 @@ class Connection:
 
     def _serve_queued(self) -> None:
         frames, sender = self._queued_frames, self._sender
-        while frames and not self.is_closed and self._may_start(frames[0]):
-            sender.is_holding = len(frames) > 1
+        left = _REQUESTS_PER_TURN
+        while left and frames and not self.is_closed and self._may_start(frames[0]):
+            left -= 1
+            sender.is_holding = left > 0 and len(frames) > 1
             self._serve(frames.popleft())
+        if not left and frames:
+            self._loop.call_soon(self._serve_queued)
         sender.is_holding = False
         self._flush_held()
         if not self.is_closed and self._unmute_timer is None:

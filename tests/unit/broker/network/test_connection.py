@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from broker.network import connection as module
-from broker.network.connection import Connection
+from broker.network.connection import _REQUESTS_PER_TURN, Connection
 from broker.network.exchange import CloseConnection, ConnectionInfo
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader
@@ -193,6 +193,16 @@ def test_small_responses_to_requests_received_together_are_sent_in_one_call(harn
     assert (harness.transport.sent, harness.transport.sends) == (b"a;b;c;", 1)
     harness.receive(b"d", b"never")
     assert (harness.transport.sent, harness.transport.sends) == (b"a;b;c;d;", 2)
+
+
+def test_many_queued_requests_leave_turns_to_other_connections(harness: ConnectionHarness) -> None:
+    bodies = [b"%d" % number for number in range(3 * _REQUESTS_PER_TURN)]
+    harness.receive(*bodies)
+    assert harness.transport.sent.count(b";") == _REQUESTS_PER_TURN
+    assert not harness.loop.readers, "nothing more is received meanwhile"
+    harness.loop.run_soon()
+    assert harness.transport.sent == b"".join(body + b";" for body in bodies)
+    assert harness.loop.readers
 
 
 def test_large_responses_are_not_held(harness: ConnectionHarness) -> None:

@@ -26,9 +26,8 @@ from enum import IntEnum
 from struct import Struct
 from typing import Final, NamedTuple, NoReturn, Protocol
 
-from crc32c import crc32c
-
 from protocol.compression import Compression, compress, decompress
+from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer, varint
 from protocol.record_codec import (

@@ -9,10 +9,12 @@ NOT HERE Calls (`broker/security/sasl/callbacks.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from broker.config.broker_config import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP: Final = "barnabas.sasl_callbacks"
 HANDLER: Final = "sasl.server.callback.handler.class"
@@ -41,4 +43,6 @@ def load_callback(name: str) -> Callable[..., Any]:
 
 
 def _find(name: str) -> EntryPoint | None:
+    from importlib.metadata import entry_points  # noqa: PLC0415  # its imports are a twelfth of the time of a start
+
     return next(iter(entry_points(group=GROUP, name=name)), None)

@@ -15,8 +15,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
-from crc32c import crc32c
-
+from protocol.crc32c import crc32c
 from storage.io.disk import Disk
 from storage.log.log_summary import LogSummary
 

@@ -19,9 +19,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple, NoReturn
 
-from crc32c import crc32c
-
 from protocol.compression import XERIAL_MAGIC, Compression, compress
+from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
 from protocol.record_codec import MIN_RECORD_BYTES, check_first, invalid_record, scan, timestamp_deltas

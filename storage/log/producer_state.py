@@ -32,8 +32,7 @@ from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
-from crc32c import crc32c
-
+from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
 from protocol.records import (

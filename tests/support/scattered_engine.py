@@ -22,8 +22,7 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from struct import Struct
 from typing import Any, NamedTuple, TypeVar
 
-from crc32c import crc32c
-
+from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
 from protocol.records import FileRegion, crc_is_valid, parse_header
 from storage.config.log_config import LogConfig

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_loader import load_config
 from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs
 from broker.config.ignored_configs import IGNORED
-from broker.config.security_configs import find_unenforced_value
+from broker.config.security_configs import controller_credentials, find_unenforced_value
 from broker.config.ssl_configs import find_ssl_error, ssl_settings
 from broker.peers.endpoints import protocol_id
 
@@ -173,3 +174,17 @@ def test_a_dynamic_setting_that_is_not_enforced_is_ignored_with_a_warning(caplog
 )
 def test_protocols_are_registered_by_kafkas_ids(protocol: str, number: int) -> None:
     assert protocol_id(BrokerConfig({"listeners": "OUT://:1", MAP: f"OUT:{protocol}"}), "OUT") == number
+
+
+@pytest.mark.parametrize("name", ["broker", "combined", "controller", "server"])
+def test_the_commented_security_settings_of_the_examples_are_accepted(tmp_path: Path, name: str) -> None:
+    text = (Path(__file__).parents[4] / "config" / f"{name}.properties").read_text()
+    served, _, security = text.partition("# --- security ---")
+    file = tmp_path / "server.properties"
+    file.write_text(served + re.sub(r"^#(?! TLS)", "", security.partition("\n")[2], flags=re.MULTILINE))
+    config = load_config(str(file), {})
+    listeners = [*(endpoint.name for endpoint in config.listeners), *config.controller_listener_names]
+    assert {protocol_id(config, listener) for listener in listeners} == {3}
+    credentials = controller_credentials(config)
+    assert credentials is not None
+    assert credentials.user == "node"

@@ -2,16 +2,19 @@
 
 RULES    1. Every error is a `ConfigError` with the listener, the setting and the reason, without secrets.
          2. A file is read once: the key and its certificates are of the same moment.
-         3. A file in PEM must be declared as PEM, and no other, as in Java.
+         3. Only regular files of at most 16 MiB are read: dynamic configs can name any path, and a pipe or a device would
+            stop the event loop.
+         4. A file in PEM must be declared as PEM, and no other, as in Java.
 NOT HERE Binary stores (`key_stores.py`), what OpenSSL makes of a store (`tls_context.py`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 import ssl
+import stat
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import ConfigError
@@ -21,6 +24,7 @@ from broker.security.key_stores import is_java_store, keystore_pem, truststore_p
 _BLOCK: Final = re.compile(r"-+BEGIN ([A-Z0-9 ]+?)-+(.*?)-+END \1-+", re.DOTALL)
 _LINE: Final = 64
 _CERTIFICATE: Final = "CERTIFICATE"
+_MAX_BYTES: Final = 16 * 1024 * 1024
 
 
 class TlsStores(NamedTuple):
@@ -78,14 +82,32 @@ def pem_blocks(text: str, only: str = "") -> list[str]:
     return blocks
 
 
+def _content(path: str) -> bytes:
+    """Rule 3.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file, or too large; the message says which.
+    """
+    with open(path, "rb", opener=lambda name, flags: os.open(name, flags | os.O_NONBLOCK)) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise ValueError("is not a regular file")
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise ValueError(f"has more than {_MAX_BYTES} bytes")
+    return data
+
+
 def _read(listener: str, store: Store, kind: str, convert: Callable[[bytes], str]) -> str:
     if not store.location:
         return "".join(pem_blocks(store.text))
     where = f"listener {listener}: ssl.{kind}.location"
     try:
-        data = Path(store.location).read_bytes()
+        data = _content(store.location)
     except OSError as error:
         raise ConfigError(f"{where}: cannot read {store.location}: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{where}: {store.location} {error}") from None
     is_pem = not is_java_store(data)
     if is_pem != (store.type == PEM):
         found = "in PEM" if is_pem else "not in PEM"

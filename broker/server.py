@@ -70,6 +70,7 @@ from broker.security.node_tls import NodeTls
 from broker.security.standard_authorizer import StandardAuthorizer
 from broker.telemetry.loop_metrics import LoopMetrics
 from broker.telemetry.page import MetricsPage
+from broker.telemetry.quota_metrics import QuotaMetrics
 from broker.telemetry.received import ClientMetricsStore
 from protocol.errors import KafkaError
 from protocol.messages.quorum import BrokerRegistrationRequest
@@ -244,9 +245,7 @@ class Server:
             tls = self._tls.of(name)
             try:
                 authentication = self._sasl.of_listener(name, dispatcher)
-                listener = Listener(
-                    self._loop, name, endpoint.host, endpoint.port, dispatcher, settings, tls, authentication, quotas
-                )
+                listener = Listener(self._loop, *endpoint, dispatcher, settings, tls, authentication, quotas)
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
             listeners.append(listener)
@@ -255,7 +254,8 @@ class Server:
         endpoint = self._config.metrics_listener
         if endpoint is not None:
             try:
-                sources = (LoopMetrics(self._watchdog.stalls), self._sasl.metrics, self._client_metrics)
+                quotas = QuotaMetrics(self._throttling.quotas, {listener.quotas for listener in self.listeners})
+                sources = (LoopMetrics(self._watchdog.stalls), self._sasl.metrics, quotas, self._client_metrics)
                 self._metrics_page = MetricsPage((endpoint.host, endpoint.port), sources, self._clock.mono_ms)
             except OSError as error:
                 raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None

@@ -114,6 +114,13 @@ class ConnectionQuotas:
                     self._rates[name].record(-1, mono_ms)
         return delay_ms
 
+    def rates(self, mono_ms: int) -> list[tuple[str, str, float]]:
+        """New connections per second, where they are limited: of the broker, a listener or an address, and its name."""
+        found = [
+            ("" if name == _BROKER else "listener", name, rate.measure(mono_ms)) for name, rate in self._rates.items()
+        ]
+        return found + [("ip", address, rate.measure(mono_ms)) for address, rate in self._ip_rates.items()]
+
     def max_of_address(self, address: str) -> int:
         """The most connections of an address."""
         return self.limits.per_ip_overrides.get(address, self.limits.max_per_ip)

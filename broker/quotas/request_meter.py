@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from broker.quotas.client_quota_manager import ClientSensors
+from broker.quotas.client_quota_manager import ClientSensors, QuotaSensor
 from protocol.framing import Part
 from protocol.records import FileRegion
 from storage.config.config_def import MAX_INT
@@ -62,14 +62,15 @@ class RequestMeter:
 
     def charge_time(self) -> None:
         """Count the time of the request."""
-        self.throttle_ms = self._time_throttle_ms(self._mono_ms())
+        mono_ms = self._mono_ms()
+        self._throttle(None, 0, self._time_throttle_ms(mono_ms), mono_ms)
 
     def charge_produce(self, size: int, *, has_response: bool) -> None:
         """Count a Produce request of some bytes, and its time if it has a response."""
         mono_ms = self._mono_ms()
         produce = self._sensors.produce
         bytes_ms = 0 if produce is None else produce.record(size, mono_ms)
-        self.throttle_ms = max(bytes_ms, self._time_throttle_ms(mono_ms) if has_response else 0)
+        self._throttle(produce, bytes_ms, self._time_throttle_ms(mono_ms) if has_response else 0, mono_ms)
 
     def charge_fetch(self, parts: list[Part]) -> bool:
         """Count the encoded message of a Fetch response; returns whether an empty one must be sent instead."""
@@ -79,9 +80,17 @@ class RequestMeter:
         mono_ms, fetch = self._mono_ms(), self._sensors.fetch
         time_ms = self._time_throttle_ms(mono_ms)
         bytes_ms = 0 if fetch is None else fetch.record(size, mono_ms)
-        self.throttle_ms = max(time_ms, bytes_ms)
-        if self.throttle_ms and fetch is not None:
+        is_throttled = self._throttle(fetch, bytes_ms, time_ms, mono_ms)
+        if is_throttled and fetch is not None:
             fetch.take_back(size, mono_ms)
+        return is_throttled
+
+    def _throttle(self, sensor: QuotaSensor | None, bytes_ms: int, time_ms: int, mono_ms: int) -> bool:
+        """The client waits for the longer time, which the metrics of that quota show; returns whether it waits."""
+        exceeded = sensor if bytes_ms > time_ms else self._sensors.request
+        self.throttle_ms = max(bytes_ms, time_ms)
+        if self.throttle_ms and exceeded is not None:
+            exceeded.on_throttled(self.throttle_ms, mono_ms)
         return self.throttle_ms > 0
 
     def _mono_ms(self) -> int:

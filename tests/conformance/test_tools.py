@@ -68,6 +68,29 @@ kafka-configs --describe --entity-type brokers --entity-name 1
 kafka-configs --alter --entity-type brokers --entity-default --add-config log.retention.ms=100000
 kafka-configs --describe --entity-type brokers --entity-default
 kafka-configs --describe --entity-type brokers
+kafka-configs --alter --entity-type users --entity-name alice --add-config \
+producer_byte_rate=10240,consumer_byte_rate=20480
+kafka-configs --alter --entity-type users --entity-default --add-config request_percentage=400
+kafka-configs --alter --entity-type users --entity-name alice --entity-type clients --entity-name c --add-config \
+controller_mutation_rate=1.5
+kafka-configs --alter --entity-type clients --entity-name c --add-config producer_byte_rate=1.5
+kafka-configs --alter --entity-type clients --entity-name c --add-config producer_byte_rate=0
+kafka-configs --alter --entity-type clients --entity-name c --add-config nope=1
+kafka-configs --alter --entity-type clients --entity-default --add-config consumer_byte_rate=1048576000
+kafka-configs --alter --entity-type ips --entity-name 127.0.0.9 --add-config connection_creation_rate=1000
+kafka-configs --alter --entity-type ips --entity-default --add-config connection_creation_rate=2000
+kafka-configs --alter --entity-type ips --entity-name 127.0.0.9 --add-config producer_byte_rate=5
+kafka-configs --describe --entity-type users --entity-name alice
+kafka-configs --describe --entity-type users --entity-default
+kafka-configs --describe --entity-type clients --entity-name c
+kafka-configs --describe --entity-type clients
+kafka-configs --describe --entity-type users --entity-name alice --entity-type clients --entity-name c
+kafka-configs --describe --entity-type ips
+kafka-configs --alter --entity-type users --entity-name alice --delete-config consumer_byte_rate
+kafka-configs --alter --entity-type users --entity-name alice --delete-config consumer_byte_rate
+kafka-configs --describe --entity-type users --entity-name alice
+kafka-configs --alter --entity-type clients --entity-default --delete-config consumer_byte_rate
+kafka-configs --alter --entity-type ips --entity-default --delete-config connection_creation_rate
 kafka-configs --alter --entity-type brokers --entity-name 1 --delete-config \
 log.cleaner.threads,leader.replication.throttled.rate,follower.replication.throttled.rate
 kafka-configs --alter --entity-type brokers --entity-name 1 --add-config node.id=7

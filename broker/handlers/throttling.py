@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from broker.handlers.router import Handler, RequestContext
 from broker.quotas.client_quota_manager import ClientQuotaManager
-from broker.quotas.request_meter import RequestMeter
+from broker.quotas.request_meter import MeteredThreads, RequestMeter, running
 from protocol.api import ApiKey
 from protocol.schema import Message
 from replication.completion import Completion
@@ -30,9 +30,12 @@ _EXEMPT: Final = frozenset({ApiKey.WRITE_TXN_MARKERS})
 class Throttling:
     """Charges the requests of a listener."""
 
-    def __init__(self, windows: QuotaWindows, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+    def __init__(
+        self, windows: QuotaWindows, threads: MeteredThreads, clock_ns: Callable[[], int] = time.monotonic_ns
+    ) -> None:
         """`clock_ns` is the monotonic clock in nanoseconds."""
         self.quotas = ClientQuotaManager(windows)
+        self._threads = threads
         self._clock_ns = clock_ns
 
     def updated(self, image: MetadataImage) -> Throttling | None:
@@ -45,15 +48,13 @@ class Throttling:
         sensors = self.quotas.find(context.principal, context.client_id, context.mono_ms)
         if sensors is None or context.api_key in _EXEMPT:
             return None
-        return partial(self._handle, handler, RequestMeter(sensors, self._clock_ns), size)
+        return partial(self._handle, handler, RequestMeter(sensors, self._clock_ns, self._threads), size)
 
     def _handle(
         self, handler: Handler, meter: RequestMeter, size: int, context: RequestContext, request: Any
     ) -> Message | Completion[Any] | None:
-        try:
+        with running(meter):
             answer = handler(context._replace(meter=meter), request)
-        finally:
-            meter.stop()
         if isinstance(answer, Completion):
             return answer.map(partial(self._throttle, context, meter, size))
         return self._throttle(context, meter, size, answer)

@@ -111,6 +111,8 @@ class IoThreadPool:
         self._threads_without_space: dict[str, int] = {}  # the number of threads that wait for space
         self.on_space_change: Callable[[str, bool], None] = lambda _directory, _has_space: None
         """Called with a log directory that is full, and again when it has space."""
+        self.metered: Callable[[Run], Run] | None = None
+        """Measures the time of a job; set while the request of a client with a quota runs."""
 
     def _threads_of(self, kind: type[T], name: str) -> _ThreadsByDirectory[T]:
         def create(directory: str) -> T:
@@ -122,6 +124,8 @@ class IoThreadPool:
 
     def write(self, directory: str, size: int, run: Run) -> IoResult:
         """Writes `size` bytes in a log directory."""
+        if self.metered is not None:
+            run = self.metered(run)
         return self._writers[directory].write(size, run)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
@@ -130,6 +134,8 @@ class IoThreadPool:
 
     def read(self, directory: str, run: Run) -> IoResult:
         """Reads from a log directory, in one of its reader threads."""
+        if self.metered is not None:
+            run = self.metered(run)
         return self._readers[directory].put(run)
 
     def directory_op(self, directory: str, run: Run) -> IoResult:

@@ -1,6 +1,7 @@
 """What one request of a client with quotas used, and how long the client must wait after it.
 
-RULES    1. The time of a request is the time of its code on the event loop, in percent of a second: 100 is one busy loop.
+RULES    1. The time of a request is the time of its handler on the event loop, and of its writes and reads in threads, in
+            percent of a second: 100 is one busy thread. Flushes are not included: many requests share one.
          2. After more than one exceeded quota the client waits for the longest time. A request's time counts for at most one
             window (`quota.window.size.seconds`), bytes without limit.
          3. A Produce counts when its response is complete, by the size of the request; with acks=0 its time does not count.
@@ -10,44 +11,88 @@ NOT HERE The sensors (`client_quota_manager.py`), who calls this (`broker/handle
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, Protocol
 
 from broker.quotas.client_quota_manager import ClientSensors, QuotaSensor
 from protocol.framing import Part
 from protocol.records import FileRegion
+from replication.io_executor import Run
 from storage.config.config_def import MAX_INT
 
 _LENGTH_BYTES: Final = 4
 _PERCENT_PER_NS: Final = 100 / 1e9
 
 
+class MeteredThreads(Protocol):
+    """The threads that work for requests."""
+
+    metered: Callable[[Run], Run] | None
+    """Measures the time of a job that a request submits now."""
+
+
+class NoThreads:
+    """All work is on the loop."""
+
+    metered: Callable[[Run], Run] | None = None
+
+
 class RequestMeter:
     """The use of one request."""
 
-    __slots__ = ("_clock_ns", "_sensors", "_spent_ns", "_started_ns", "is_exempt", "throttle_ms")
+    __slots__ = (
+        "_clock_ns",
+        "_sensors",
+        "_spent_ns",
+        "_started_ns",
+        "_threads",
+        "_threads_ns",
+        "is_exempt",
+        "throttle_ms",
+    )
 
-    def __init__(self, sensors: ClientSensors, clock_ns: Callable[[], int]) -> None:
-        """`clock_ns` is the monotonic clock in nanoseconds; the meter starts."""
+    def __init__(self, sensors: ClientSensors, clock_ns: Callable[[], int], threads: MeteredThreads) -> None:
+        """`clock_ns` is the monotonic clock in nanoseconds."""
         self._sensors = sensors
         self._clock_ns = clock_ns
+        self._threads = threads
+        self._threads_ns: list[int] = []  # threads append to it
         self._spent_ns = 0
-        self._started_ns: int | None = clock_ns()
+        self._started_ns: int | None = None
         self.is_exempt = False
         """Whether the request does not count: it is from another broker."""
         self.throttle_ms: int | None = None
         """How long the client must wait, if that is decided."""
 
     def start(self) -> None:
-        """The request runs again."""
+        """The request runs."""
         self._started_ns = self._clock_ns()
+        self._threads.metered = self._metered
 
     def stop(self) -> None:
         """The request waits, or is done."""
         if self._started_ns is not None:
             self._spent_ns += self._clock_ns() - self._started_ns
             self._started_ns = None
+            self._threads.metered = None
+
+    def _metered(self, run: Run) -> Run:
+        """The job, whose time counts if a thread runs it: on the loop it counts already."""
+        loop_thread = threading.get_ident()
+
+        def timed() -> None:
+            if threading.get_ident() == loop_thread:
+                run()
+                return
+            started_ns = self._clock_ns()
+            try:
+                run()
+            finally:
+                self._threads_ns.append(self._clock_ns() - started_ns)
+
+        return timed
 
     @property
     def is_running(self) -> bool:
@@ -101,7 +146,7 @@ class RequestMeter:
         if request is None:
             return 0
         running_ns = 0 if self._started_ns is None else self._clock_ns() - self._started_ns
-        percent = (self._spent_ns + running_ns) * _PERCENT_PER_NS
+        percent = (self._spent_ns + running_ns + sum(self._threads_ns)) * _PERCENT_PER_NS
         return min(request.record(percent, mono_ms), request.windows.window_ms)
 
 
@@ -111,6 +156,8 @@ def running(meter: RequestMeter | None) -> Iterator[None]:
     starts = meter is not None and not meter.is_running
     if meter is not None and starts:
         meter.start()
-    yield
-    if meter is not None and starts:
-        meter.stop()
+    try:
+        yield
+    finally:
+        if meter is not None and starts:
+            meter.stop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,6 +12,7 @@ from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.router import FastPath, Route, Router
 from broker.handlers.throttling import Throttling
 from broker.network.exchange import ConnectionInfo
+from broker.quotas.request_meter import NoThreads
 from protocol.api import ApiKey, response_header_version
 from protocol.codec import decode
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -32,12 +35,13 @@ class Harness:
 
     def __init__(self, **quotas: float) -> None:
         self.now_ns = 10**12
+        self.threads = NoThreads()
         self.spend_ms = 0.0
         self.muted: list[int] = []
         self.fast_paths = 0
         self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
         self.connection.mute = self.muted.append
-        self.throttling = Throttling(QuotaWindows(), lambda: self.now_ns)
+        self.throttling = Throttling(QuotaWindows(), self.threads, lambda: self.now_ns)
         self.dispatcher = Dispatcher()
         self.set_quotas(**quotas)
 
@@ -155,3 +159,31 @@ def test_changed_quotas_count_from_the_next_request_on(after: dict[str, float]) 
     assert harness.ask(BEAT, 4).throttle_time_ms == 0
     harness.set_quotas(**{PERCENT: 1.0})
     assert harness.ask(BEAT, 4).throttle_time_ms == 1000  # what was used before is remembered
+
+
+def test_the_time_of_threads_counts_and_that_of_other_requests_does_not() -> None:
+    harness = Harness(**{PERCENT: 1.0})
+    late: Completion[Message] = Completion()
+    jobs: list[Callable[[], None]] = []
+
+    def work() -> None:
+        harness.now_ns += 150_000_000
+
+    def handler(context: Any, request: Any) -> Any:
+        assert harness.threads.metered is not None
+        jobs.append(harness.threads.metered(work))
+        harness.threads.metered(work)()  # on the loop it counts once
+        return late
+
+    harness.dispatcher.serve(Router([Route(ApiKey.HEARTBEAT, 4, 4, handler)]))
+    harness.ask(BEAT, 4)
+    assert harness.threads.metered is None
+    thread = threading.Thread(target=jobs[0])
+    thread.start()
+    thread.join()
+    harness.dispatcher.throttling = harness.throttling
+    harness.connection.mute = harness.muted.append
+    late.complete(OK)
+    assert harness.muted == [1000]
+    ((_, sensor),) = harness.throttling.quotas.sensors()
+    assert round(sensor.rate.measure(harness.now_ns // 10**6), 3) == 3.0  # 0.15 s on the loop, 0.15 s in a thread

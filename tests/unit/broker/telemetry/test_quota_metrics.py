@@ -9,7 +9,7 @@ import pytest
 from broker.config.connection_configs import ConnectionLimits, ListenerLimits
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.quotas.connection_quotas import ConnectionQuotas
-from broker.quotas.request_meter import RequestMeter
+from broker.quotas.request_meter import NoThreads, RequestMeter
 from broker.telemetry.page import prometheus_lines
 from broker.telemetry.quota_metrics import QuotaMetrics
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
@@ -40,13 +40,13 @@ def test_bytes_and_throttle_times_of_a_client_id() -> None:
     metrics, clients = metrics_of("client-id", "c", "producer_byte_rate", 100.0)
     sensors = clients.find("User:a", "c", 0)
     assert sensors is not None
-    RequestMeter(sensors, lambda: START_NS).charge_produce(500, has_response=True)
+    RequestMeter(sensors, lambda: START_NS, NoThreads()).charge_produce(500, has_response=True)
     labels = (("user", ""), ("client-id", "c"))
     rate, throttle = "kafka.server.Produce.byte-rate", "kafka.server.Produce.throttle-time"
     ((_, average),) = shown(metrics)[throttle]
     assert (shown(metrics)[rate], math.isnan(average)) == ([(labels, 50.0)], True)
     for size in (600, 200):
-        RequestMeter(sensors, lambda: START_NS).charge_produce(size, has_response=True)
+        RequestMeter(sensors, lambda: START_NS, NoThreads()).charge_produce(size, has_response=True)
     assert shown(metrics) == {rate: [(labels, 130.0)], throttle: [(labels, 2000.0)]}  # 1000 and 3000 ms
     assert prometheus_lines(rate, metrics.numbers(rate)) == (
         '# TYPE kafka_server_Produce_byte_rate gauge\nkafka_server_Produce_byte_rate{user="",client_id="c"} 130.0\n'
@@ -59,7 +59,8 @@ def test_the_time_of_a_users_requests(*, is_fetch: bool) -> None:
     sensors = clients.find("User:a", "c", 0)
     assert sensors is not None
     now_ns = START_NS - 10**9
-    meter = RequestMeter(sensors, lambda: now_ns)
+    meter = RequestMeter(sensors, lambda: now_ns, NoThreads())
+    meter.start()
     now_ns = START_NS
     assert (meter.charge_fetch([b"x"]) is True) if is_fetch else meter.charge_time() is None
     labels = (("user", "a"), ("client-id", ""))

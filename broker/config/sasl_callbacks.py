@@ -23,7 +23,7 @@ HANDLER: Final = "sasl.server.callback.handler.class"
 
 def is_callback(name: str) -> bool:
     """Whether an installed package has this entry point."""
-    return _find(name) is not None
+    return bool(name) and _find(name) is not None
 
 
 def load_callback(name: str) -> Callable[..., Any]:

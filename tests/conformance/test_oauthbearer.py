@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any, Final
 
 import jwt
@@ -24,7 +25,7 @@ from broker.config.oauth_configs import JWKS_HANDLER, UNSECURED_HANDLER
 from tests.conformance.brokers import KAFKA, RECORDED, assert_as_recorded
 from tests.conformance.test_sasl import METADATA, Step, handshake, play, token
 from tests.support.goldens import as_json, check_golden, golden
-from tests.support.kafka import QUICK_JVM, ApacheKafka
+from tests.support.kafka import QUICK_JVM, ApacheKafka, needs_kafka, run_tool
 from tests.support.sasl import MODULE, listener_address, sasl_node
 
 PREFIX: Final = "listener.name.sasl_plaintext.oauthbearer"
@@ -199,3 +200,21 @@ def test_signed_tokens_are_answered_as_recorded(kind: str, tmp_path: Path) -> No
     with serving(kind, settings, (f"-Dorg.apache.kafka.sasl.oauthbearer.allowed.urls={url}",)) as address:
         answers = answers_of(address, signed_cases())
     assert_as_recorded("oauthbearer_signed", kind, answers)
+
+
+@needs_kafka
+def test_kafkas_tools_send_a_token(tmp_path: Path) -> None:
+    commands = tmp_path / "client.properties"
+
+    def create_topic(address: str, scope: str) -> CompletedProcess[str]:
+        login = f'{LOGIN} unsecuredLoginStringClaim_sub="alice" unsecuredLoginListClaim_scope=",{scope}";'
+        lines = ("security.protocol=SASL_PLAINTEXT", "sasl.mechanism=OAUTHBEARER", f"sasl.jaas.config={login}")
+        commands.write_text("\n".join(lines))
+        arguments = ("--bootstrap-server", address, "--command-config", commands, "--create", "--topic", "t")
+        return run_tool("org.apache.kafka.tools.TopicCommand", *arguments)
+
+    settings = {f"{PREFIX}.sasl.jaas.config": SCOPED, f"{PREFIX}.sasl.server.callback.handler.class": UNSECURED_HANDLER}
+    with serving("barnabas", settings) as address:
+        refused = create_topic(address, "other")
+        assert '{"status":"insufficient_scope", "scope":"[kafka]"}' in refused.stdout + refused.stderr
+        assert create_topic(address, "kafka").stdout.strip() == "Created topic t."

@@ -77,4 +77,4 @@ def _time_ms(claims: dict[str, Any], name: str) -> int | None:
         return None
     if not isinstance(seconds, int | float) or isinstance(seconds, bool) or not abs(seconds) < 2**53:
         raise InvalidToken(f"the claim {name} is not a time")
-    return round(seconds * 1000)
+    return int(seconds * 1000)

@@ -4,8 +4,8 @@
         producer = KafkaProducer(**broker.client_settings("kafka-python"))
 
 RULES    1. Each broker has its own authority. Its files are in the broker's temporary folder, and deleted with it.
-         2. Passwords are random unless they are given. They are for tests: the users of this machine can see them in the
-            broker's command line (SCRAM: the salted ones, which are as good).
+         2. Passwords are random unless they are given. Those of PLAIN are in the broker's command line, which the users of this
+            machine can see; those of SCRAM are in a file with mode 0600.
          3. With the protocol SSL, clients send certificates: a user is the principal User:CN=name instead of User:name.
 NOT HERE Certificates (`certificates.py`), the process (`embedded.py`).
 """
@@ -13,6 +13,7 @@ NOT HERE Certificates (`certificates.py`), the process (`embedded.py`).
 from __future__ import annotations
 
 import hashlib
+import os
 import secrets
 import ssl
 from base64 import b64encode
@@ -92,6 +93,7 @@ class BrokerSecurity:
             SecurityError: a package is missing.
         """
         self._security = security
+        self._users_path = folder / "users.scram"
         self._files = _issue(security, folder, host) if security.uses_tls else None
 
     def broker_settings(self, address: str) -> dict[str, str]:
@@ -113,17 +115,20 @@ class BrokerSecurity:
         return settings
 
     def arguments(self) -> list[str]:
-        """The arguments of the broker's command line that create the users of SCRAM."""
+        """The arguments of the broker's command line that create the users of SCRAM; writes the file that they name."""
         security = self._security
         if not security.uses_sasl or security.mechanism == _PLAIN:
             return []
-        found = []
+        lines = []
         for user, password in security.users.items():
             salt = secrets.token_bytes(20)
             salted = hashlib.pbkdf2_hmac(_HASHES[security.mechanism], password.encode(), salt, _ITERATIONS)
             values = f'salt="{_base64(salt)}",saltedpassword="{_base64(salted)}",iterations={_ITERATIONS}'
-            found += ["--add-scram", f"{security.mechanism}=[name={user},{values}]"]
-        return found
+            lines.append(f"{security.mechanism}=[name={user},{values}]\n")
+        self._users_path.parent.mkdir(mode=0o700, exist_ok=True)
+        with os.fdopen(os.open(self._users_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+            file.writelines(lines)
+        return ["--add-scram", f"@{self._users_path}"]
 
     def principal(self, user: str) -> str:
         """The name of a user in ACLs and in `super.users`."""

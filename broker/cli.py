@@ -60,9 +60,9 @@ _FORMAT_OPTIONS: Final = (
     click.option(
         "-S",
         "--add-scram",
-        metavar="MECHANISM=[name=...,password=...]",
+        metavar="MECHANISM=[name=...,password=...]|@FILE",
         multiple=True,
-        help="A SCRAM user of the new cluster; may be repeated.",
+        help="A SCRAM user of the new cluster, or a file with one per line; may be repeated.",
     ),
 )
 

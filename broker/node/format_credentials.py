@@ -3,6 +3,7 @@
 FORMAT   SCRAM-SHA-256=[name=alice,password=…,iterations=8192]
          SCRAM-SHA-512=[name=alice,saltedpassword=base64,salt=base64]
          Values may be in double quotes; they contain no comma.
+         @FILE   names a file with one of these in each line: the users of the machine can see command lines, not its contents
 RULES    1. Without a salt, it is random; without iterations, they are the fewest that are allowed.
          2. Errors have the messages of kafka-storage.
 """
@@ -13,6 +14,7 @@ import hashlib
 import secrets
 from base64 import b64decode
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Final
 
 from broker.config.broker_config import ConfigError
@@ -33,7 +35,20 @@ def parse_credentials(arguments: Sequence[str]) -> tuple[UserScramCredentialReco
     Raises:
         ConfigError: an argument is malformed.
     """
-    return tuple(_record(*_mechanism_and_options(argument.strip())) for argument in arguments)
+    texts = (text.strip() for argument in arguments for text in _texts(argument))
+    return tuple(_record(*_mechanism_and_options(text)) for text in texts)
+
+
+def _texts(argument: str) -> list[str]:
+    """The argument, or the lines of the file that it names."""
+    if not argument.startswith("@"):
+        return [argument]
+    try:
+        lines = Path(argument[1:]).read_text(encoding="utf-8").splitlines()
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
+        raise ConfigError(f"--add-scram: cannot read {argument[1:]}: {reason}") from None
+    return [line for line in lines if line.strip()]
 
 
 def _mechanism_and_options(argument: str) -> tuple[str, dict[str, str]]:

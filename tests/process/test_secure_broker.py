@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import stat
 import subprocess
 import sys
@@ -67,6 +68,17 @@ def test_a_java_tool_connects_with_the_written_file(protocol: str) -> None:
             *("--bootstrap-server", broker.bootstrap, "--command-config", path, "--list"),
         )
         assert done.stdout.split() == ["words"], done.stderr
+
+
+@pytest.mark.parametrize("mechanism", ["SCRAM-SHA-256", "SCRAM-SHA-512"])
+def test_the_list_of_processes_shows_no_password_of_scram(mechanism: str) -> None:
+    with barnabas.Broker(security=barnabas.Security(mechanism=mechanism, users={"alice": "wonder"})) as broker:
+        command = Path(f"/proc/{broker.pid}/cmdline").read_text()
+        (path,) = re.findall(r"@([^\0]+)", command)
+        assert "wonder" not in command
+        assert "password" not in command
+        assert stat.S_IMODE(Path(path).stat().st_mode) == 0o600
+        produce(broker)
 
 
 def test_other_clients_are_refused() -> None:

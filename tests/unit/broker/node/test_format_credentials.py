@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from pathlib import Path
 
 import pytest
 
@@ -69,6 +70,15 @@ def test_malformed_arguments_have_the_messages_of_kafka_storage(argument: str, m
     with pytest.raises(ConfigError) as error:
         parse_credentials([argument])
     assert str(error.value) == message
+
+
+def test_a_file_has_one_credential_in_each_line(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    file.write_text("SCRAM-SHA-256=[name=a,password=b]\n\n SCRAM-SHA-512=[name=c,password=d]\n")
+    records = parse_credentials(["SCRAM-SHA-256=[name=e,password=f]", f"@{file}"])
+    assert [record.name for record in records] == ["e", "a", "c"]
+    with pytest.raises(ConfigError, match=f"^--add-scram: cannot read {file}x: No such file or directory$"):
+        parse_credentials([f"@{file}x"])
 
 
 def test_credentials_need_a_metadata_version_with_their_records() -> None:

@@ -24,6 +24,8 @@ from storage.config.config_def import BadSetting, Value, parse
 _MODULES: Final = "org.apache.kafka.common.security"
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
+_GSSAPI: Final = "GSSAPI"
+"""The default of `sasl.enabled.mechanisms`; needs a Kerberos library, which this broker does not use."""
 LOGIN_MODULES: Final[Mapping[str, str]] = {
     PLAIN: f"{_MODULES}.plain.PlainLoginModule",
     "SCRAM-SHA-256": f"{_MODULES}.scram.ScramLoginModule",
@@ -141,8 +143,9 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
 
 def _require_known(mechanism: str, who: str, setting: str, known: Iterable[str] = tuple(LOGIN_MODULES)) -> None:
     if mechanism not in known:
+        missing = ", and no Kerberos" if mechanism == _GSSAPI else ""
         raise ConfigError(
-            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(known)}: set {setting} "
+            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(known)}{missing}: set {setting} "
             "(docs/security.md)"
         )
 

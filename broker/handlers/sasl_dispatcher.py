@@ -202,8 +202,7 @@ class SaslDispatcher:
         self._context.metrics.count(connection.listener_name, outcome)
 
     def _close_later(self, parts: list[Part] | None, reason: str, mono_ms: int) -> Response:
-        error = CloseConnection(f"failed authentication ({reason})")
-        error.last_response = parts
+        error = CloseConnection(f"failed authentication ({reason})", parts)
         response: Response = Completion()
         at_mono_ms = mono_ms + self._context.config.failure_delay_ms
         response.expire_at(self._context.timers, at_mono_ms, lambda: response.fail(error))

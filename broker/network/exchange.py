@@ -23,8 +23,10 @@ class CloseConnection(Exception):
     Apache Kafka does the same where the protocol has no room for an error: a failed Produce with acks=0.
     """
 
-    last_response: list[Part] | None = None
-    """Is sent before; None: no response."""
+    def __init__(self, message: str = "", last_response: list[Part] | None = None) -> None:
+        super().__init__(message)
+        self.last_response = last_response  # not a default of the class, which a compiled exception does not have
+        """Is sent before; None: no response."""
 
 
 class ConnectionInfo:

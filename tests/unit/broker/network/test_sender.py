@@ -176,6 +176,7 @@ def test_the_only_region_of_a_response_is_sent_by_sendfile(tmp_path: Path, end: 
     assert transport.by_sendfile == 9
 
 
+@pytest.mark.pure_python("a compiled class cannot be extended")
 def test_one_call_copies_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     """So a client that reads slowly costs little memory."""
     file = file_with(tmp_path / "segment", bytes(COPIED_REGION_BYTES))

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaException
 
 pytest.importorskip("pyspark")
 
@@ -32,6 +33,8 @@ def test_a_call_returns_raises_or_times_out() -> None:
 class StuckClient:
     """A Kafka client whose send_offsets_to_transaction never returns."""
 
+    KafkaException = KafkaException
+
     def __init__(self) -> None:
         self.never = threading.Event()
         self.calls: list[str] = []
@@ -48,7 +51,7 @@ class StuckClient:
         )
 
     def Producer(self, _settings: Any) -> Any:  # noqa: N802 - the client's name
-        names = ("init_transactions", "begin_transaction", "produce", "poll", "commit_transaction")
+        names = ("init_transactions", "begin_transaction", "produce", "poll", "flush", "commit_transaction")
         noted = {name: lambda *_, name=name, **__: self.calls.append(name) for name in names}
         return SimpleNamespace(**noted, send_offsets_to_transaction=lambda *_: self.never.wait())
 
@@ -61,4 +64,4 @@ def test_a_lost_coordinator_fails_the_task_before_the_commit(monkeypatch: pytest
     with pytest.raises(JobError, match="did not accept the offset of from-0"):
         sender._PartitionSender(SendOptions({}, "group"), "from", 0).send([row])
     client.never.set()
-    assert client.calls == ["init_transactions", "begin_transaction", "produce", "poll", "close"]
+    assert client.calls == ["init_transactions", "begin_transaction", "produce", "poll", "flush", "close"]

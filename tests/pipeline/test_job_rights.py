@@ -20,7 +20,6 @@ from tests.support.security_profiles import PROFILES, SecuredNode
 USER = "bob"
 WITH_DESCRIBE = {"Read", "Write", "Delete"}
 LIMIT_S = 20
-SMOKE = pytest.mark.smoke
 RIGHTS = documented()
 ONE_LESS = [(job, missing) for job, rights in RIGHTS.items() for missing in rights]
 
@@ -49,7 +48,7 @@ def test_the_page_lists_every_job() -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("job", [pytest.param(job, marks=SMOKE if job == "archive" else ()) for job in JOBS])
+@pytest.mark.parametrize("job", JOBS)
 def test_a_job_runs_with_its_rights(world: World, job: str, tmp_path: Path) -> None:
     grant(world, RIGHTS[job])
     JOBS[job](world, tmp_path)

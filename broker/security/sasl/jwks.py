@@ -65,8 +65,8 @@ class JwksFetcher:
             try:
                 self.keys = self._parse(self._fetch())
                 wait_ms, backoff_ms = self._settings.refresh_ms, self._settings.backoff_ms
-            except (OSError, ValueError) as error:
-                _log.warning("cannot read the keys of %s: %s", self._settings.url, error)
+            except Exception as error:  # noqa: BLE001  # whatever a server sends, the thread goes on with the old keys
+                _log.warning("cannot read the keys of %s: %s: %s", self._settings.url, type(error).__name__, error)
                 wait_ms, backoff_ms = backoff_ms, min(backoff_ms * 2, self._settings.max_backoff_ms)
             self._fetched.set()
             self._wake.wait(wait_ms / 1000)

@@ -172,11 +172,15 @@ def test_a_jwks_without_keys_for_signatures_is_an_error() -> None:
 
 
 class KeyServer(BaseHTTPRequestHandler):
-    """Serves the keys that a test chooses, or an error."""
+    """Serves the keys that a test chooses, or an error, or other bytes than HTTP."""
 
     document: ClassVar[dict[str, Any] | None] = None
+    raw: ClassVar[bytes] = b""
 
     def do_GET(self) -> None:
+        if self.raw:
+            self.wfile.write(self.raw)
+            return
         body = json.dumps(self.document).encode()
         self.send_response(503 if self.document is None else 200)
         self.end_headers()
@@ -213,6 +217,22 @@ def test_keys_of_a_server_are_retried_and_refreshed(url: str) -> None:
     KeyServer.document = jwks(OTHER_KEY)
     until(lambda: is_valid(validator, signed(key=OTHER_KEY)), "the keys are read again")
     assert not is_valid(validator, signed())
+
+
+@pytest.mark.parametrize(
+    ("raw", "document"),
+    [
+        (b"garbage\r\n\r\n", None),
+        (b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{}", None),
+        (b"", {"keys": 5}),
+        (b"", {"keys": [{"kty": "RSA", "n": 1, "e": []}]}),
+    ],
+)
+def test_a_server_that_sends_nonsense_does_not_end_the_refreshes(url: str, raw: bytes, document: Any) -> None:
+    KeyServer.raw, KeyServer.document = raw, document
+    validator = JwtValidator(JwksValidation(url, "https://issuer", ("kafka",), refresh_ms=50, backoff_ms=10))
+    KeyServer.raw, KeyServer.document = b"", jwks(KEY)
+    until(lambda: is_valid(validator, signed()), "the keys are read", within_s=10)
 
 
 def test_an_unknown_key_is_looked_up_at_once(url: str) -> None:

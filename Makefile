@@ -19,6 +19,9 @@ SOURCES := barnabas $(DAEMON) tests
 FAST := smoke or not (long or needs_kafka)
 PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile --ignore tests/house
 
+# Daemons that tests and benchmarks start would compile their sources each time.
+unexport PYTHONDONTWRITEBYTECODE
+
 # What mypyc built for the Python of .venv (hatch_build.py).
 COMPILED_WHEEL := HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 $(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps
 LIBRARIES = build/mypyc/$(shell $(BIN)/python -c 'import sys; print(sys.implementation.cache_tag)')/lib

@@ -11,6 +11,7 @@ NOT HERE The daemon's verbs (`broker/cli.py`), the other verbs (the modules of F
 from __future__ import annotations
 
 import _thread
+import gc
 import os
 import sys
 from importlib import import_module
@@ -84,6 +85,8 @@ def _run_daemon(args: list[str]) -> int:
     parent = os.environ.pop(PARENT_PIPE, None)
     if parent is not None:
         _thread.start_new_thread(_exit_with_parent, (int(parent),))
+    if args[0] == "serve":
+        gc.disable()  # imports and startup create no garbage; the broker enables it when it is ready
     exit_code: int = import_module("broker.cli").main(args)
     return exit_code
 

@@ -125,7 +125,6 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
         StartError: it cannot start, or its metadata log failed later.
     """
     sys.setswitchinterval(_SWITCH_S)
-    gc.disable()  # startup creates no garbage; `ready` enables it
     loop = new_loop()
     asyncio.set_event_loop(loop)
     server = Server(config, loop, format_options=format_options)
@@ -139,7 +138,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
         sys.stdout.flush()
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 10, 10)
-        gc.enable()
+        gc.enable()  # `barnabas serve` has disabled it
 
     loop.set_exception_handler(server.on_fault)
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -20,6 +20,7 @@ from tests.benchmark.interpreters import OLDEST, Interpreter, best_interpreter, 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENTS = ROOT / ".venv-bench"
 _STAMP = "made-of"
+_PACKAGES = ("barnabas", "broker", "protocol", "replication", "storage")
 
 
 class Build(NamedTuple):
@@ -32,6 +33,11 @@ class Build(NamedTuple):
     def command(self) -> list[str]:
         # -P: modules in the working directory do not shadow the standard library or the daemon.
         return [str(self.python), "-P", str(self.checkout / "barnabas" / "__main__.py")]
+
+    def compile_bytecode(self) -> None:
+        """Writes the bytecode of all modules, as pip does: without it a start takes more than twice as long."""
+        folders = [folder for name in _PACKAGES if (folder := self.checkout / name).is_dir()]
+        subprocess.run([self.python, "-m", "compileall", "-q", *folders], check=True)
 
     def describe(self) -> str:
         """The product's own words, and the commit of a checkout; raises SubprocessError if the build does not run."""

@@ -75,6 +75,8 @@ def parse_arguments(parser: argparse.ArgumentParser) -> Wanted:
     wanted.builds = {OURS: Build(python, ROOT)}
     if wanted.against is not None:
         wanted.builds[OTHER_BUILD] = Build(python, wanted.against.resolve())
+    for build in wanted.builds.values():
+        build.compile_bytecode()
     return wanted
 
 

@@ -72,3 +72,14 @@ def test_a_measured_broker_is_that_of_its_build() -> None:
 
 def test_a_build_is_described_by_its_own_words() -> None:
     assert Build(Path(sys.executable), ROOT).describe().startswith("barnabas ")
+
+
+def test_the_bytecode_of_a_build_is_written_before_it_is_measured(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
+    for name in ("barnabas", "tests"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "module.py").touch()
+    Build(Path(sys.executable), tmp_path).compile_bytecode()
+    assert [path.parts[-3] for path in tmp_path.rglob("*.pyc")] == ["barnabas"]

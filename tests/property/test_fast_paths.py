@@ -248,7 +248,8 @@ def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
         if chance.random() < 0.01:
             handlers[0].select_replica = handlers[1].select_replica = chance.choice((None, None, None, lambda *_: 2))
     assert [answers for answers, _ in exchanges] == [expected for _, expected in exchanges], f"seed {seed}"
-    assert sum(short.answered.values()) > 100, f"seed {seed}: too few requests took the fast path: {short.answered}"
+    # 130 to 310 with most seeds; while a replica is selected, none.
+    assert sum(short.answered.values()) > 25, f"seed {seed}: too few requests took the fast path: {short.answered}"
 
 
 # ---------------------------------------------------------------- Produce

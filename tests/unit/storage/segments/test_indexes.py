@@ -140,6 +140,7 @@ def test_only_lookups_that_must_not_wait_keep_a_descriptor(tmp_path: Path) -> No
     assert disk.open_files == 0
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_sequential_reader_searches_the_file_once_per_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_out(offset_index(tmp_path, 4 * WINDOW_ENTRIES + WARM_ENTRIES))
     index = offset_index(tmp_path)

@@ -12,9 +12,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from barnabas.pipeline import ArchiveSettings, archive
+from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
 from barnabas.pipeline.errors import JobError, describe_failure
-from tests.pipeline.job_rights import JOBS, OUT_OF, Right, World, documented, fill
+from tests.pipeline.job_rights import INTO, JOBS, OUT_OF, Right, World, documented, fill
 from tests.support.security_profiles import PROFILES, SecuredNode
 
 USER = "bob"
@@ -67,6 +67,20 @@ def test_a_job_names_the_right_that_is_missing(world: World, job: str, missing: 
         assert re.search("Not authorized to access topics|[Aa]uthorization ?[Ff]ailed|denies", str(failure.value))
     else:
         assert str(missing) in sentence
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("rate", [None, 20.0])
+def test_a_refused_topic_is_named_when_the_refusal_arrives_between_records(
+    world: World, rate: float | None, tmp_path: Path
+) -> None:
+    """The client refuses further records of a failed transaction, without the reason."""
+    right = Right("Write", "topic", INTO, "literal")
+    grant(world, [right._replace(operation="Describe"), *(has for has in RIGHTS["replay --archive"] if has != right)])
+    settings = ReplaySettings(**world.settings, archive=world.archive, topic=OUT_OF, to=INTO, name="slow", rate=rate)
+    with pytest.raises(Exception) as failure:
+        replay(world.spark, settings)
+    assert str(right) in describe_failure(failure.value)
 
 
 @pytest.mark.long

@@ -77,6 +77,8 @@ class _PartitionSender:
         self._offset_partition = (sending.offsets_topic or topic, partition)
         self._failures: list[tuple[str, str]] = []
         """The topics of records that were not sent, and why."""
+        self._sending_to = ""
+        """The topic of the record that was sent last, until all records of the transaction are delivered."""
         settings = {**sending.client, "group.id": sending.group, "isolation.level": "read_committed"}
         self._reader = self._client.Consumer({**settings, "enable.auto.commit": False})
         self._producer = self._client.Producer(
@@ -110,7 +112,7 @@ class _PartitionSender:
         name = failure.args[0].name()
         options = self._options
         topic = (
-            f"Write on topic {self._failures[0][0]}" if self._failures else f"Read on topic {self._offset_partition[0]}"
+            f"Write on topic {self._sending_to}" if self._sending_to else f"Read on topic {self._offset_partition[0]}"
         )
         rights = {
             "TRANSACTIONAL_ID_AUTHORIZATION_FAILED": f"Write on transactional id {options.group}-{self._name}",
@@ -133,11 +135,13 @@ class _PartitionSender:
         self._producer.begin_transaction()
         count, last = 0, -1
         for row in rows:
+            self._sending_to = row.to_topic
             self._produce(row)
             count, last = count + 1, row.offset
         self._producer.flush(TIMEOUT_S)
         if self._failures:
             self._producer.commit_transaction(TIMEOUT_S)  # raises the reason
+        self._sending_to = ""
         tp = self._client.TopicPartition(*self._offset_partition, last + 1)
         group = self._reader.consumer_group_metadata()
         call_with_timeout(
@@ -166,6 +170,10 @@ class _PartitionSender:
                 )
             except BufferError:
                 self._producer.poll(1.0)  # the client's queue is full: poll() waits for deliveries
+            except self._client.KafkaException as failure:
+                if failure.args[0].name() == "_STATE":  # the transaction has failed since the last record
+                    self._producer.commit_transaction(TIMEOUT_S)  # raises the reason
+                raise
             else:
                 self._producer.poll(0)
                 return

@@ -54,18 +54,28 @@ _SMALL_ONES: Final = tuple(map(_uvarint, range(_SMALL)))
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
     """Reads an unsigned 32-bit varint; returns it and the position after it."""
-    value = 0
     try:
-        for shift in range(0, 7 * _MAX_UVARINT_BYTES, 7):
-            byte = buffer[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                if value >> 32:
-                    raise MalformedRequest("a varint has more than 32 bits")
-                return value, position
+        value = buffer[position]
+        if value < 0x80:
+            return value, position + 1
+        byte = buffer[position + 1]
+        if byte < 0x80:  # as in most lengths of record batches
+            return value & 0x7F | byte << 7, position + 2
+        return _read_long_uvarint(buffer, position)
     except IndexError:
         raise MalformedRequest("a varint runs past the end") from None
+
+
+def _read_long_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 7 * _MAX_UVARINT_BYTES, 7):
+        byte = buffer[position]
+        position += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if value >> 32:
+                raise MalformedRequest("a varint has more than 32 bits")
+            return value, position
     raise MalformedRequest(f"a varint is longer than {_MAX_UVARINT_BYTES} bytes")
 
 

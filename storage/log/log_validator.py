@@ -251,17 +251,31 @@ def _check_all_records(
     """Check every record; returns the header with the true max timestamp."""
     lowest, greatest, keyless = scan(body, header.record_count)
     first, last = header.base_timestamp + lowest, header.base_timestamp + greatest
-    errors: list[tuple[int, str]] = []
-    if rules.is_compacted and keyless:
-        text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
-        errors = [(index, text) for index in keyless]
-    timestamp_errors: list[tuple[int, str]] = []
     if rules.uses_log_append_time:
-        if header.is_log_append_time:
-            text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
-            timestamp_errors = [(index, text) for index in range(header.record_count)]
-    elif last - wall_ms > rules.after_max_ms or wall_ms - first > rules.before_max_ms:
+        is_suspect = header.attributes & LOG_APPEND_TIME_BIT
+    else:
+        is_suspect = last - wall_ms > rules.after_max_ms or wall_ms - first > rules.before_max_ms
+    if is_suspect or (keyless and rules.is_compacted):
+        _check_keys_and_timestamps(header, body, keyless if rules.is_compacted else [], rules, wall_ms)
+    if rules.uses_log_append_time or (last == header.max_timestamp and not header.attributes & LOG_APPEND_TIME_BIT):
+        return header
+    last = min(max(last, NO_TIMESTAMP), MAX_LONG)
+    return set_max_timestamp(records, 0, header, TimestampType.CREATE_TIME, last)
+
+
+def _check_keys_and_timestamps(
+    header: BatchHeader, body: Buffer, keyless: list[int], rules: BatchRules, wall_ms: int
+) -> None:
+    """Raise RejectedRecords if a key is missing or a timestamp is invalid. A record may have no timestamp (-1)."""
+    text = f"Compacted topic cannot accept message without key in topic partition {rules.partition}"
+    errors = [(index, text) for index in keyless]
+    if not rules.uses_log_append_time:
         timestamp_errors = _timestamp_errors(header, body, rules, wall_ms)
+    elif header.attributes & LOG_APPEND_TIME_BIT:
+        text = "Invalid timestamp type in message. Producer should not set timestamp type to LogAppendTime."
+        timestamp_errors = [(index, text) for index in range(header.record_count)]
+    else:
+        timestamp_errors = []
     if timestamp_errors:
         raise RejectedRecords(
             ErrorCode.INVALID_TIMESTAMP,
@@ -270,10 +284,6 @@ def _check_all_records(
         )
     if errors:
         raise RejectedRecords(ErrorCode.INVALID_RECORD, _summary(errors), errors[:MAX_RECORD_ERRORS])
-    if rules.uses_log_append_time or (last == header.max_timestamp and not header.is_log_append_time):
-        return header
-    last = min(max(last, NO_TIMESTAMP), MAX_LONG)
-    return set_max_timestamp(records, 0, header, TimestampType.CREATE_TIME, last)
 
 
 def _rebuilt(

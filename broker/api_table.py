@@ -49,7 +49,6 @@ from broker.peers.endpoints import AdvertisedEndpoints
 from broker.process.resource_limits import memory_bytes
 from broker.process.timer import mono_ms
 from broker.security.authorizer import Authorizer
-from broker.security.node_tls import NodeTls
 from broker.telemetry.instances import ClientInstances
 from broker.telemetry.received import ClientMetricsStore
 from protocol.api import ApiKey
@@ -77,7 +76,7 @@ def client_apis(
     authorizer: Authorizer,
     log_dirs: LogDirsHandler,
     received: ClientMetricsStore,
-    tls: NodeTls,
+    broker_configs: BrokerConfigValidator,
 ) -> Router:
     """The API table of a client listener."""
 
@@ -105,7 +104,7 @@ def client_apis(
             *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
             *TxnMarkersHandler(replicas, coordinators.markers, authorizer).routes(),
-            *TopicHandlers(channel, authorizer, purgatory.timers, config, BrokerConfigValidator(config, tls)).routes(),
+            *TopicHandlers(channel, authorizer, purgatory.timers, config, broker_configs).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
             *ClusterHandlers(channel, authorizer, purgatory.timers).routes(),
             *QuotaAndScramHandlers(channel, authorizer).routes(),

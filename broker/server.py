@@ -29,6 +29,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
 from broker.config.security_configs import inter_broker_credentials
 from broker.coordinators.factory import coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
+from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.throttling import Throttling
@@ -386,7 +387,7 @@ class Server:
                 self._authorizer,
                 LogDirsHandler(self._log_manager, self._replicas, self._log_dir_moves, self._io, self._authorizer),
                 self._client_metrics,
-                self._tls,
+                BrokerConfigValidator(config, self._tls, self._tls_reloader.run),
             )
         )
 

@@ -14,6 +14,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.io.worker_thread import WorkerThread
 from broker.node.kraft_runtime import RuntimeDependencies
 from broker.security.node_tls import NodeTls, TlsChange
+from replication.io_executor import IoResult, Run
 
 _INTERVAL: Final = "barnabas.ssl.reload.interval.ms"
 
@@ -35,6 +36,10 @@ class TlsReloader:
         self._check()
         if is_first:
             self._schedule(config.number(_INTERVAL))
+
+    def run(self, job: Run) -> IoResult:
+        """Runs what reads stores, in the thread."""
+        return self._thread.put(job)
 
     def stop(self) -> None:
         """Ends the thread."""

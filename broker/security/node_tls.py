@@ -3,8 +3,8 @@
 RULES    1. New stores serve new connections; present connections stay.
          2. As in Apache Kafka, new certificates keep their subject and all alternative names unless `ssl.allow.dn.changes` and
             `ssl.allow.san.changes` say otherwise, and a listener neither gets nor loses a store. Both settings count at once.
-         3. On the inter-broker listener, old and new contexts must accept each other.
-         4. `find_changes` reads files and may run in a thread; everything else runs on the event loop.
+         3. On the inter-broker listener, a node must accept its own certificate, and old and new contexts each other.
+         4. `find_changes` and store checks read files and may run in a thread; everything else runs on the event loop.
 NOT HERE When files are checked (`broker/node/tls_reloader.py`), contexts (`tls_context.py`), which settings are dynamic
          (`broker/config/dynamic_configs.py`).
 """
@@ -15,7 +15,7 @@ import contextlib
 import logging
 import os
 import ssl
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, ConfigError
@@ -33,6 +33,8 @@ _HANDSHAKE_ROUNDS: Final = 4
 
 FileStates = tuple[tuple[int, int, int] | None, ...]
 """Inode, size and time of the stores' files; None: there is none."""
+StoreCheck = Callable[[], str | None]
+"""Reads changed stores (in a thread): why they cannot be used, in Apache Kafka's words; None if they can."""
 
 
 class TlsChange(NamedTuple):
@@ -70,7 +72,9 @@ class NodeTls:
                     "clients authenticate with SASL", listener, _CLIENT_AUTH, listener.lower()
                 )  # fmt: skip
             self._seen[listener] = settings, _file_states(settings)
-            self._listeners[listener] = ListenerTls(listener, settings)
+            self._listeners[listener] = tls = ListenerTls(listener, settings)
+            if listener == self._config.inter_broker_listener and tls.stores.keystore is not None:
+                _check_own_certificate(tls)
         return self._listeners[listener]
 
     @property
@@ -78,13 +82,18 @@ class NodeTls:
         """Whether a listener uses TLS."""
         return bool(self._listeners)
 
-    def validation_error(self, current: BrokerConfig, proposed: BrokerConfig) -> str | None:
-        """Why changed settings of stores cannot be used, in Apache Kafka's words; None if they can. Reads the files."""
+    def store_check(self, current: BrokerConfig, proposed: BrokerConfig) -> StoreCheck | None:
+        """Reads the stores whose settings change; None if none does."""
+        changed = []
         for listener, tls in self._listeners.items():
             settings = _settings(proposed, listener)
-            if settings == _settings(current, listener):
-                continue
-            error = find_listener_ssl_error(proposed, listener)
+            if settings != _settings(current, listener):
+                changed.append((tls, settings))
+        return (lambda: self._validation_error(proposed, changed)) if changed else None
+
+    def _validation_error(self, proposed: BrokerConfig, changed: list[tuple[ListenerTls, SslSettings]]) -> str | None:
+        for tls, settings in changed:
+            error = find_listener_ssl_error(proposed, tls.listener)
             if error is None:
                 _, error = self._replacement(tls, settings)
             if error is not None:
@@ -142,8 +151,11 @@ class NodeTls:
                 "Cannot add SSL truststore to an existing listener for which no truststore was configured."
             )
         if old.listener == self._config.inter_broker_listener and old.stores.truststore is not None:
-            _check_handshake(old, new)
-            _check_handshake(new, old)
+            try:
+                _try_handshake(old, new)
+                _try_handshake(new, old)
+            except ssl.SSLError as error:
+                raise ConfigError(f"old and new stores do not accept each other: {_reason(error)}") from None
 
 
 def _settings(config: BrokerConfig, listener: str) -> SslSettings:
@@ -180,16 +192,31 @@ def _mismatch(what: str, key: str, old: str, new: str) -> str:
     return f"Keystore {what} not match:  existing={{alias=kafka, {key}={old}}}, new={{alias=kafka, {key}={new}}}"
 
 
-def _check_handshake(accepting: ListenerTls, connecting: ListenerTls) -> None:
-    """Rule 3, in memory."""
+def _check_own_certificate(tls: ListenerTls) -> None:
+    """Rule 3: brokers with these settings must be able to connect to each other."""
+    try:
+        _try_handshake(tls, tls)
+    except ssl.SSLError as error:
+        raise ConfigError(
+            f"listener {tls.listener} is for connections between brokers, but a client with its settings cannot connect to "
+            f"a server with them: {_reason(error)}. Its truststore must trust the certificate of its keystore"
+        ) from None
+
+
+def _try_handshake(accepting: ListenerTls, connecting: ListenerTls) -> None:
+    """Connects two ends in memory, without a look at the host.
+
+    Raises:
+        ssl.SSLError: they do not accept each other.
+    """
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     server = accepting.context.wrap_bio(to_server, to_client, server_side=True)
     client = connecting.new_client(verifies_host=False).wrap_bio(to_client, to_server)
-    try:
-        for _ in range(_HANDSHAKE_ROUNDS):
-            for end in (client, server):
-                with contextlib.suppress(ssl.SSLWantReadError):
-                    end.do_handshake()
-    except ssl.SSLError as error:
-        reason = getattr(error, "verify_message", "") or error.reason
-        raise ConfigError(f"old and new stores do not accept each other: {reason}") from None
+    for _ in range(_HANDSHAKE_ROUNDS):
+        for end in (client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+
+
+def _reason(error: ssl.SSLError) -> str:
+    return getattr(error, "verify_message", "") or (error.reason or str(error)).lower().replace("_", " ")

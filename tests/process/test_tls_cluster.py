@@ -71,7 +71,10 @@ def test_nodes_replicate_and_forward_over_mutual_tls(tmp_path: Path) -> None:
 def test_a_node_with_a_certificate_of_another_authority_does_not_join(tmp_path: Path) -> None:
     certificates, foreign = Certificates(tmp_path / "ca"), Certificates(tmp_path / "foreign")
     with Cluster(1, 1, data_dir=tmp_path / "data", settings=settings(certificates), start_timeout_s=60) as cluster:
-        wrong = {**cluster.nodes[1].settings, "ssl.keystore.location": str(foreign.create("node", "/CN=node"))}
+        both = tmp_path / "both.pem"
+        both.write_text(certificates.ca.read_text() + foreign.ca.read_text())
+        own = {"ssl.keystore.location": str(foreign.create("node", "/CN=node")), "ssl.truststore.location": str(both)}
+        wrong = {**cluster.nodes[1].settings, **own}
         cluster.nodes[1].stop()
         intruder = Broker(data_dir=cluster.nodes[1].data_dir, settings=wrong, start_timeout_s=60)
         with ThreadPoolExecutor(1) as threads:
@@ -80,3 +83,10 @@ def test_a_node_with_a_certificate_of_another_authority_does_not_join(tmp_path: 
             intruder.kill()
             with pytest.raises(BrokerError, match="did not start"):
                 started.result()
+
+
+def test_a_node_does_not_start_if_other_nodes_with_its_settings_could_not_connect(tmp_path: Path) -> None:
+    certificates, foreign = Certificates(tmp_path / "ca"), Certificates(tmp_path / "foreign")
+    wrong = {**settings(certificates), "ssl.truststore.location": str(foreign.ca)}
+    with pytest.raises(BrokerError, match=r"listener PLAINTEXT is for connections between brokers.*must trust"):
+        Broker(settings=wrong).start()

@@ -27,7 +27,7 @@ from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartb
 from replication.controller.controller import Controller, LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.controller.periodic_tasks import TaskIntervals
-from replication.io_executor import Begin, IoResult, Run
+from replication.io_executor import SUCCEEDED, Begin, IoResult, Run
 from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.feature_levels import SUPPORTED_FEATURES, features_for
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage, PartitionState
@@ -297,7 +297,7 @@ class ControllerHarness:
         """Send a request to the local broker, which forwards it to its controller."""
         controller: Any = SimpleNamespace(submit=self.controller.submit, image=self.image)
         config = BrokerConfig(self.settings)
-        validator = BrokerConfigValidator(config, NodeTls(config))
+        validator = BrokerConfigValidator(config, NodeTls(config), _run_inline)
         handlers = TopicHandlers(controller, AllowAll(), self.timers, config, validator)
         routes: dict[type[Message], Callable[[RequestContext, Any], Completion[Any]]] = {
             IncrementalAlterConfigsRequest: handlers.incremental_alter_configs,
@@ -331,3 +331,8 @@ class ControllerHarness:
     def records(self, since: int = 0) -> list[Message]:
         """The data records from an offset on."""
         return [m for b in self.batches() if b.base_offset >= since and not b.is_control for m in b.messages]
+
+
+def _run_inline(run: Run) -> IoResult:
+    run()
+    return SUCCEEDED

@@ -25,7 +25,7 @@ from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
 from protocol.schema import Message
-from replication.completion import Completion
+from replication.completion import Completion, gather
 from replication.controller.configs.config_changes import validate_changes
 from replication.controller.controller_client import Controller
 from replication.controller.error_responses import error_response, error_results, results_of
@@ -39,6 +39,8 @@ _AUTHORIZED_BY_NAME = {ResourceType.TOPIC: Resource.TOPIC, ResourceType.GROUP: R
 """Resource types whose configs are authorized by resource; the others by the cluster."""
 
 T = TypeVar("T")
+_Check = tuple[Any, Completion["str | None"]]
+"""A resource, and why its stores cannot be used; None if they can."""
 
 
 class TopicHandlers(TimedForwardingHandlers):
@@ -145,15 +147,15 @@ class TopicHandlers(TimedForwardingHandlers):
         sentence = "Unknown resource type 8" if is_broker else "Unexpected resource type BROKER_LOGGER."
         unknown = error_results(request, loggers, ErrorCode.INVALID_REQUEST, sentence)
         request.resources = [one for one in request.resources if one.resource_type != ResourceType.BROKER_LOGGER]
-        request.resources, failed = self._allowed_resources(context, request)
-        return self._submit(context, request, [*unknown, *failed])
+        request.resources, failed, checks = self._allowed_resources(context, request)
+        return self._submit_checked(context, request, [*unknown, *failed], checks)
 
     def incremental_alter_configs(
         self, context: RequestContext, request: admin.IncrementalAlterConfigsRequest
     ) -> Completion[Any]:
         """Handle IncrementalAlterConfigs, including log levels."""
         is_repeated = _repeated(request.resources)
-        allowed, results = self._allowed_resources(context, request)
+        allowed, results, checks = self._allowed_resources(context, request)
         request.resources = [one for one in allowed if one.resource_type != ResourceType.BROKER_LOGGER]
         for resource in allowed:
             if resource.resource_type == ResourceType.BROKER_LOGGER:
@@ -166,22 +168,42 @@ class TopicHandlers(TimedForwardingHandlers):
                 except KafkaError as error:
                     code, sentence = error.code, error.message
                 results += error_results(request, [resource], code, sentence)
-        return self._submit(context, request, results)
+        return self._submit_checked(context, request, results, checks)
 
-    def _allowed_resources(self, context: RequestContext, request: Any) -> tuple[list[Any], list[Message]]:
-        """The authorized resources with valid changes of this broker's configs, and the results of the others."""
+    def _allowed_resources(self, context: RequestContext, request: Any) -> tuple[list[Any], list[Any], list[_Check]]:
+        """The authorized resources with valid changes of this broker's configs, the results of the others, and checks of
+        resources whose key and trust stores must be read first.
+        """
         failed: list[Message] = []
         allowed = []
+        checks: list[_Check] = []
         is_repeated = _repeated(request.resources)
         for resource in request.resources:
             try:
                 self._check_authorized(context, resource)
                 if self._own_settings is not None:
-                    self._own_settings.check(self._controller.image, resource, is_repeated=is_repeated(resource))
+                    image, is_twice = self._controller.image, is_repeated(resource)
+                    check = self._own_settings.check(image, resource, is_repeated=is_twice)
+                    if check is not None:
+                        checks.append((resource, check))
                 allowed.append(resource)
             except KafkaError as error:
                 failed += error_results(request, [resource], error.code, error.message)
-        return allowed, failed
+        return allowed, failed, checks
+
+    def _submit_checked(
+        self, context: RequestContext, request: Any, results: list[Any], checks: list[_Check]
+    ) -> Completion[Any]:
+        """Submit the resources whose stores are usable, when all are read."""
+
+        def on_checked(errors: list[str | None]) -> Completion[Any]:
+            for (resource, _), error in zip(checks, errors, strict=True):
+                if error is not None:
+                    request.resources = [one for one in request.resources if one is not resource]
+                    results.extend(error_results(request, [resource], ErrorCode.INVALID_REQUEST, error))
+            return self._submit(context, request, results)
+
+        return gather([check for _, check in checks], on_checked).compose(lambda submitted: submitted)
 
     def _check_authorized(self, context: RequestContext, resource: Any) -> None:
         resource_type = _AUTHORIZED_BY_NAME.get(resource.resource_type, Resource.CLUSTER)

@@ -6,15 +6,23 @@ NOT HERE Which of an API's rights is checked when (`tests/conformance/test_acls.
 from __future__ import annotations
 
 import hmac
+import json
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
+import jwt
 import psutil
 import pytest
+from cryptography.hazmat.primitives.asymmetric import rsa
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from jwt.algorithms import RSAAlgorithm
+from jwt.utils import base64url_encode
 
 from barnabas import Broker, Security
 from barnabas.embedded import BrokerError
+from broker.config.oauth_configs import JWKS_HANDLER
 from broker.config.sasl_configs import ClientCredentials
 from broker.security.sasl.client import InvalidServer, sasl_client
 from broker.security.sasl.mechanism import InvalidCredentials
@@ -146,6 +154,84 @@ def test_cve_2026_10143_a_server_cannot_ask_our_client_for_many_iterations() -> 
     client.first()
     with pytest.raises(InvalidServer, match="too many iterations"):
         client.answer(b"r=clientserver,s=c2FsdA==,i=2000000000")
+
+
+KEY, OTHER_KEY = (rsa.generate_private_key(public_exponent=65537, key_size=2048) for _ in range(2))
+CLAIMS = {"sub": "admin", "iat": 1_700_000_000, "exp": 4_000_000_000, "iss": "https://issuer", "aud": "kafka"}
+
+
+def without_signature(algorithm: str, signature: str = "") -> str:
+    header, claims = (base64url_encode(json.dumps(part).encode()).decode() for part in ({"alg": algorithm}, CLAIMS))
+    return f"{header}.{claims}.{signature}"
+
+
+def signed_by_the_public_key() -> str:
+    """With the text of the public key as a shared secret, which is known to all."""
+    text = KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    part = without_signature("HS256").rpartition(".")[0]
+    return f"{part}.{base64url_encode(hmac.digest(text, part.encode(), 'sha256')).decode()}"
+
+
+def with_the_key_in_the_header() -> str:
+    own = json.loads(RSAAlgorithm.to_jwk(OTHER_KEY.public_key()))
+    return jwt.encode(CLAIMS, OTHER_KEY, "RS256", headers={"jwk": own, "jku": "https://evil/keys"})
+
+
+FORGED = {
+    "no algorithm": without_signature("none"),
+    "no algorithm, in other letters": without_signature("nOnE"),
+    "no signature": without_signature("RS256"),
+    "the signature of something else": without_signature("RS256", jwt.encode({}, KEY, "RS256").rpartition(".")[2]),
+    "the public key as a shared secret": signed_by_the_public_key(),
+    "a key that the token brings along": with_the_key_in_the_header(),
+    "another key": jwt.encode(CLAIMS, OTHER_KEY, "RS256"),
+}
+
+
+def oauth_settings(url: str) -> dict[str, str]:
+    oauth = "listener.name.sasl_plaintext.oauthbearer.sasl"
+    return {
+        "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        f"{oauth}.jaas.config": f"{MODULE}.oauthbearer.OAuthBearerLoginModule required;",
+        f"{oauth}.server.callback.handler.class": JWKS_HANDLER,
+        "sasl.oauthbearer.jwks.endpoint.url": url,
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "barnabas.sasl.oauthbearer.allowed.urls": url,
+    }
+
+
+def login_error(address: str, token: str) -> int:
+    """The error of a login with a token, after the confirmation of a refusal."""
+    with RawClient(address) as client:
+        handshake(client, "OAUTHBEARER")
+        first = send_token(client, f"n,,\x01auth=Bearer {token}\x01\x01".encode())
+        assert first.error_code == 0
+        return int(send_token(client, b"\x01").error_code) if first.auth_bytes else 0
+
+
+def test_cve_2026_33557_a_token_counts_only_with_the_signature_of_a_known_key(tmp_path: Path) -> None:
+    keys = tmp_path / "jwks.json"
+    keys.write_text(json.dumps({"keys": [json.loads(RSAAlgorithm.to_jwk(KEY.public_key()))]}))
+    settings, address = sasl_node(oauth_settings(keys.as_uri()))
+    with Broker(settings=settings):
+        assert login_error(address, jwt.encode(CLAIMS, KEY, "RS256")) == ErrorCode.NONE
+        refused = {name: login_error(address, token) for name, token in FORGED.items()}
+    assert refused == dict.fromkeys(FORGED, ErrorCode.SASL_AUTHENTICATION_FAILED)
+
+
+def test_cve_2026_110985_without_keys_no_token_counts_and_no_node_starts(tmp_path: Path) -> None:
+    keys = tmp_path / "jwks.json"
+    for content in (None, "", "{}", '{"keys": []}', '{"keys": [{"kty": "oct", "k": "c2VjcmV0", "alg": "HS256"}]}'):
+        if content is not None:
+            keys.write_text(content)
+        settings, address = sasl_node(oauth_settings(keys.as_uri()))
+        with Broker(settings=settings):
+            for token in (FORGED["no algorithm"], jwt.encode(CLAIMS, KEY, "RS256")):
+                assert login_error(address, token) == ErrorCode.SASL_AUTHENTICATION_FAILED
+    settings, _ = sasl_node(oauth_settings(""))
+    with pytest.raises(BrokerError, match=r"sasl\.oauthbearer\.jwks\.endpoint\.url"), Broker(settings=settings):
+        pass
 
 
 # ---- before authentication ---------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ from confluent_kafka.admin._config import ConfigResource  # confluent_kafka.admi
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from barnabas.pipeline.client_settings import for_librdkafka, security_of
+from barnabas.client.client_settings import for_librdkafka, security_of
+from barnabas.client.secure_stream import check_login
 from barnabas.pipeline.errors import JobError, denied
 from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, check_reachable
-from barnabas.pipeline.secure_stream import check_login
 from barnabas.pipeline.settings import BrokerSettings
 
 REQUEST_TIMEOUT_S = 30.0

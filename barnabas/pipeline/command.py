@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from barnabas import pipeline as api
-from barnabas.pipeline.errors import JobError
+from barnabas.client.errors import ClientError
 from barnabas.pipeline.job_runner import Job, job_command
 
 JOBS = {
@@ -98,7 +98,7 @@ def main(args: list[str]) -> int:
     """Runs the command and returns its exit code."""
     try:
         pipeline.main(args, prog_name="barnabas pipeline", standalone_mode=False)
-    except JobError as failure:
+    except ClientError as failure:
         click.echo(f"Error: {failure}", err=True)
         return 1
     except click.ClickException as failure:

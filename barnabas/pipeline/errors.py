@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import re
 
+from barnabas.client.errors import ClientError
+
 MAX_MESSAGE_CHARS = 400
 
 _KNOWN = (
@@ -68,7 +70,7 @@ _JVM_GONE = re.compile(
 """py4j's whole message when the JVM is gone; an exception from a live JVM has a trace after it."""
 
 
-class JobError(Exception):
+class JobError(ClientError):
     """The job cannot continue; the message says why and what to do."""
 
 

@@ -24,7 +24,7 @@ import click
 from barnabas.pipeline.errors import JobError, describe_failure
 from barnabas.pipeline.reporting.reporter import Reporter
 from barnabas.pipeline.settings import BrokerSettings, build_settings, click_options, read_settings
-from barnabas.pipeline.signals import Stopped, StopSignals
+from barnabas.signals import Stopped, StopSignals
 
 ANSWER_IS_NO = 3
 LOG = "spark.log"

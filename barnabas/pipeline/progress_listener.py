@@ -24,8 +24,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import StreamingQueryListener
 from rich.console import Console
 
+from barnabas.client.errors import ClientError
 from barnabas.pipeline.brokers import Brokers, TopicPartition
-from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.reporting.metrics_file import Sample, write_metrics
 from barnabas.pipeline.reporting.progress import Bars, JobProgress
 from barnabas.pipeline.settings import BrokerSettings
@@ -94,7 +94,7 @@ class ProgressListener(StreamingQueryListener):
                 self._brokers.commit(self._group or f"spark-{name}", offsets)
             if self._metrics is not None:
                 write_metrics(self._metrics, _samples(self._last_reports.values()))
-        except (JobError, OSError) as failure:
+        except (ClientError, OSError) as failure:
             log.warning("The progress of %s could not be published: %s", name, failure)
 
     def _show(self, name: str, progress: Mapping[str, Any]) -> None:

@@ -27,9 +27,10 @@ from typing import Any
 from py4j.protocol import Py4JError
 from pyspark.sql import SparkSession
 
+from barnabas.client.client_settings import parse_pairs
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.port_check import check_reachable
-from barnabas.pipeline.settings import parse_pairs, setting
+from barnabas.pipeline.settings import setting
 from barnabas.pipeline.spark.jars import find_connector
 from barnabas.pipeline.spark.py_files import is_local_master
 

@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import click
 
-from barnabas.pipeline.client_settings import read_properties
+from barnabas.client.client_settings import parse_pairs, read_properties
 from barnabas.pipeline.errors import JobError
 
 T = TypeVar("T")
@@ -65,17 +65,6 @@ class BrokerSettings:
         """Returns the settings of Kafka's clients by their Java names. Raises JobError."""
         from_file = {} if self.command_config is None else read_properties(self.command_config)
         return {**from_file, **parse_pairs("kafka", self.kafka)}
-
-
-def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:
-    """Parses lines of NAME=VALUE. Raises JobError."""
-    pairs = {}
-    for line in lines:
-        key, equals, value = line.partition("=")
-        if not equals or not key.strip():
-            raise JobError(f"{name} takes NAME=VALUE, and {line!r} is none.")
-        pairs[key.strip()] = value.strip()
-    return pairs
 
 
 def as_tuple(found: tuple[str, ...] | str) -> tuple[str, ...]:

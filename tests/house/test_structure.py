@@ -48,6 +48,9 @@ ENTRY_POINTS = {
     "barnabas.__main__": "python -m barnabas",
     "barnabas.certs_command": "imported for the verb certs",
     "barnabas.cluster_command": "imported for the verb cluster",
+    "barnabas.cli.connection": "imported by the verbs",
+    "barnabas.cli.output": "imported by the verbs",
+    "barnabas.cli.verb": "imported by the verbs",
     "barnabas.health": "imported for the verb health",
     "barnabas.pipeline.command": "imported for the verb pipeline",
     **{

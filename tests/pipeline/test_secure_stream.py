@@ -9,10 +9,10 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
+from barnabas.client.client_settings import security_of
+from barnabas.client.errors import ClientError
+from barnabas.client.secure_stream import ask, check_login, connect
 from barnabas.pipeline.brokers import Brokers
-from barnabas.pipeline.client_settings import security_of
-from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.secure_stream import ask, check_login, connect
 from barnabas.pipeline.settings import BrokerSettings
 from tests.support.security_profiles import PROFILES, Login, SecuredNode
 
@@ -48,14 +48,14 @@ def address(node: SecuredNode) -> tuple[str, int]:
 def test_a_wrong_password_is_one_sentence(node: SecuredNode) -> None:
     if not node.profile.mechanism:
         pytest.skip("no password")
-    with pytest.raises(JobError, match=r"The broker refused the login: Authentication failed.*"):
+    with pytest.raises(ClientError, match=r"The broker refused the login: Authentication failed.*"):
         check(node, node.login("bob", "wrong"))
 
 
 def test_another_authority_is_one_sentence(node: SecuredNode) -> None:
     if not node.profile.has_tls:
         pytest.skip("no TLS")
-    with pytest.raises(JobError, match=r"CERTIFICATE_VERIFY_FAILED"):
+    with pytest.raises(ClientError, match=r"CERTIFICATE_VERIFY_FAILED"):
         check(node, node.login("bob", trusts_node=False))
 
 
@@ -63,5 +63,5 @@ def test_a_job_with_a_wrong_password_fails_before_its_clients_retry(node: Secure
     if not node.profile.mechanism:
         pytest.skip("no password")
     lines = tuple(f"{name}={value}" for name, value in node.login("bob", "wrong").java().items())
-    with pytest.raises(JobError, match="refused the login"):
+    with pytest.raises(ClientError, match="refused the login"):
         Brokers(BrokerSettings(bootstrap=node.bootstrap, kafka=lines))

@@ -12,13 +12,14 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.client.client_settings import parse_pairs
+from barnabas.client.errors import ClientError
 from barnabas.pipeline import ArchiveSettings, StatsSettings
 from barnabas.pipeline.errors import JobError, describe_failure
 from barnabas.pipeline.settings import (
     BrokerSettings,
     build_settings,
     click_options,
-    parse_pairs,
     read_settings,
     setting,
 )
@@ -112,7 +113,7 @@ def test_options_have_the_names_and_defaults_of_the_fields() -> None:
 
 def test_a_line_without_a_name_is_refused() -> None:
     assert parse_pairs("kafka", ["a.b=c=d", "e="]) == {"a.b": "c=d", "e": ""}
-    with pytest.raises(JobError, match="kafka takes NAME=VALUE"):
+    with pytest.raises(ClientError, match="kafka takes NAME=VALUE"):
         parse_pairs("kafka", ["a.b"])
 
 

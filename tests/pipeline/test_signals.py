@@ -14,7 +14,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
-from barnabas.pipeline.signals import Stopped, StopSignals
+from barnabas.signals import Stopped, StopSignals
 from tests.pipeline.killing.job import Job
 from tests.pipeline.topics import create, minutes, send
 from tests.support.waiting import until

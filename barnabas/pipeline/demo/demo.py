@@ -21,9 +21,9 @@ from typing import NamedTuple
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
+from barnabas.client.client_settings import for_kafka_python
 from barnabas.embedded import Broker
 from barnabas.pipeline.brokers import Brokers
-from barnabas.pipeline.client_settings import for_kafka_python
 from barnabas.pipeline.demo.consume import GroupReport, expected_seek, read_with_group, seek_by_time
 from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_flights
 from barnabas.pipeline.demo.produce import KEEP_FOR_EVER, PARTITIONS, Produced, produce_flights

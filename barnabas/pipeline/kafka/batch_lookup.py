@@ -10,11 +10,11 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from barnabas.client.client_settings import Security
+from barnabas.client.secure_stream import ask, connect
 from barnabas.pipeline.batch_header import OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.brokers import Span, TopicPartition
-from barnabas.pipeline.client_settings import Security
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.secure_stream import ask, connect
 
 FETCH_BYTES = 1 << 20
 _FETCH_V4 = (1, 4)

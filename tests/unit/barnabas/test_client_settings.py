@@ -11,8 +11,8 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import Consumer
 from kafka.admin import KafkaAdminClient
 
-from barnabas.pipeline.client_settings import for_kafka_python, for_librdkafka, read_properties, security_of
-from barnabas.pipeline.errors import JobError
+from barnabas.client.client_settings import for_kafka_python, for_librdkafka, read_properties, security_of
+from barnabas.client.errors import ClientError
 from tests.support.certificates import PASSWORD, Certificates
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="bob" password="a\\"b;=c";'
@@ -35,13 +35,36 @@ def test_a_file_that_cannot_be_read_is_named_in_one_sentence(tmp_path: Path, con
     path = tmp_path / "client.properties"
     if content is not None:
         path.write_text(content)
-    with pytest.raises(JobError, match=str(path)):
+    with pytest.raises(ClientError, match=str(path)):
         read_properties(path)
 
 
 def test_passwords_are_those_of_the_jaas_text() -> None:
     security = security_of(SASL)
     assert (security.username, security.password) == ("bob", 'a"b;=c')
+
+
+TOKENS = {
+    "security.protocol": "SASL_PLAINTEXT",
+    "sasl.mechanism": "OAUTHBEARER",
+    "sasl.jaas.config": 'OAuthBearerLoginModule required unsecuredLoginStringClaim_sub="bob";',
+}
+
+
+def test_verbs_have_tokens_and_jobs_do_not() -> None:
+    provider = for_kafka_python(TOKENS)["sasl_oauth_token_provider"]
+    assert provider.token().endswith(".")
+    with pytest.raises(ClientError, match="do not authenticate with OAUTHBEARER"):
+        for_librdkafka(TOKENS)
+
+
+def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
+    url = {"sasl.oauthbearer.token.endpoint.url": f"file://{tmp_path}/token"}
+    provider = for_kafka_python({**TOKENS, **url})["sasl_oauth_token_provider"]
+    with pytest.raises(ClientError, match="gives no token"):
+        provider.token()
+    (tmp_path / "token").write_text("a.b.c\n")
+    assert provider.token() == "a.b.c"
 
 
 def test_every_library_accepts_its_translation(certificates: Certificates) -> None:
@@ -80,11 +103,11 @@ def test_every_library_accepts_its_translation(certificates: Certificates) -> No
     ],
 )
 def test_what_not_every_client_understands_is_refused(settings: dict[str, str], sentence: str) -> None:
-    with pytest.raises(JobError, match=sentence):
+    with pytest.raises(ClientError, match=sentence):
         for_librdkafka(settings)
 
 
 def test_a_certificate_that_is_missing_is_refused(tmp_path: Path) -> None:
     settings = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": f"{tmp_path}/no"}
-    with pytest.raises(JobError, match="cannot be used"):
+    with pytest.raises(ClientError, match="cannot be used"):
         for_kafka_python(settings)

@@ -1,6 +1,7 @@
-"""Stops a job on SIGTERM or SIGINT, which terminals and supervisors may also send to its JVM.
+"""Stops a job or a verb on SIGTERM or SIGINT, which terminals and supervisors may also send to its JVM.
 
-RULES    1. The first signal raises KeyboardInterrupt in the job. A continuous job then ends normally.
+RULES    1. The first signal raises KeyboardInterrupt in the job, or after a deferred part of it. A continuous job then
+            ends normally.
          2. Failures after a signal are consequences of it and are not reported. The exit code is 128 + signal number.
          3. A second SIGINT ends the process at once. A second SIGTERM is ignored: `timeout` sends two.
 NOT HERE The state of an interrupted job: as after a kill (`store/`, `sender.py`).
@@ -9,6 +10,8 @@ NOT HERE The state of an interrupted job: as after a kill (`store/`, `sender.py`
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Self
 
@@ -28,6 +31,7 @@ class StopSignals:
 
     def __init__(self) -> None:
         self._signal: signal.Signals | None = None
+        self._is_deferred = False
 
     def __enter__(self) -> Self:
         self._previous_handlers = {number: signal.getsignal(number) for number in HANDLERS_AFTER_FIRST}
@@ -43,7 +47,19 @@ class StopSignals:
         self._signal = signal.Signals(number)
         for other, disposition in HANDLERS_AFTER_FIRST.items():
             signal.signal(other, disposition)
-        raise KeyboardInterrupt
+        if not self._is_deferred:
+            raise KeyboardInterrupt
+
+    @contextmanager
+    def deferred(self) -> Iterator[None]:
+        """A part that the first signal does not interrupt; KeyboardInterrupt is raised after it."""
+        self._is_deferred = True
+        try:
+            yield
+        finally:
+            self._is_deferred = False
+        if self._signal is not None:
+            raise KeyboardInterrupt
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -1,10 +1,13 @@
 """Settings of Kafka's clients: given once, with the names of the Java clients, and translated for each library.
 
-RULES    1. Spark's clients are Java's; the driver and the sender use librdkafka, the demo kafka-python.
+RULES    1. Spark's clients are Java's; the driver and the sender use librdkafka, the demo and the verbs that administer
+            kafka-python, the verbs for records our own connections.
          2. Certificates and keys are PEM, in files or in the settings: no other form is read by all libraries.
-         3. A setting of TLS or SASL that has no translation raises JobError: no client connects otherwise than the others.
+         3. A setting of TLS or SASL that has no translation raises ClientError: no client connects otherwise than the others.
          4. Other settings are passed on unchanged.
-NOT HERE Where the settings are given (`settings.py`), the sockets of our own requests (`secure_stream.py`).
+         5. Jobs do not use OAUTHBEARER: a token cannot be renewed in Spark's workers.
+NOT HERE Where the settings are given (`pipeline/settings.py`, `cli/connection.py`), the sockets of our own requests
+         (`secure_stream.py`), where tokens are from (`oauth_tokens.py`).
 """
 
 from __future__ import annotations
@@ -12,13 +15,14 @@ from __future__ import annotations
 import re
 import ssl
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from barnabas.pipeline.errors import JobError
+from barnabas.client.errors import ClientError
+from barnabas.client.oauth_tokens import OAUTHBEARER, TokenSource, oauth_token
 
-MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
+MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _SECURITY = ("security.", "sasl.", "ssl.")
 _JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
@@ -33,7 +37,17 @@ _LIBRDKAFKA_NAMES = {
     "ssl.key.password": "ssl.key.password",
     "ssl.endpoint.identification.algorithm": "ssl.endpoint.identification.algorithm",
 }
-_TRANSLATED = {*_LIBRDKAFKA_NAMES, "sasl.jaas.config", "ssl.truststore.type", "ssl.keystore.type"}
+_TOKEN_URL = "sasl.oauthbearer.token.endpoint.url"  # noqa: S105 a name
+_ONLY_JAVA = {"sasl.login.callback.handler.class"}
+"""Java needs it for tokens; our own connections know what to do from the URL."""
+_TRANSLATED = {
+    *_LIBRDKAFKA_NAMES,
+    *_ONLY_JAVA,
+    _TOKEN_URL,
+    "sasl.jaas.config",
+    "ssl.truststore.type",
+    "ssl.keystore.type",
+}
 
 
 class Security(NamedTuple):
@@ -45,6 +59,8 @@ class Security(NamedTuple):
     password: str
     tls: Mapping[str, str]
     """The settings that begin with `ssl.`."""
+    tokens: TokenSource | None = None
+    """Of OAUTHBEARER."""
 
     @property
     def has_tls(self) -> bool:
@@ -53,7 +69,7 @@ class Security(NamedTuple):
 
     @property
     def has_sasl(self) -> bool:
-        """Whether the client authenticates with a password."""
+        """Whether the client authenticates with a password or a token."""
         return self.protocol.startswith("SASL")
 
     @property
@@ -63,53 +79,73 @@ class Security(NamedTuple):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Reads a file as Kafka's tools take with --command-config: lines of NAME=VALUE. Raises JobError."""
+    """Reads a file as Kafka's tools take with --command-config: lines of NAME=VALUE. Raises ClientError."""
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as failure:
-        raise JobError(f"The client settings {path} cannot be read: {failure}.") from failure
+        raise ClientError(f"The client settings {path} cannot be read: {failure}.") from failure
     found = {}
     for line in re.sub(r"\\\r?\n\s*", "", text).splitlines():
         name, equals, value = line.strip().partition("=")
         if not name or name.startswith(("#", "!")):
             continue
         if not equals:
-            raise JobError(f"The client settings {path} have a line that is not NAME=VALUE.")
+            raise ClientError(f"The client settings {path} have a line that is not NAME=VALUE.")
         found[name.strip()] = value.strip()
     return found
 
 
+def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:
+    """Parses lines of NAME=VALUE. Raises ClientError."""
+    pairs = {}
+    for line in lines:
+        key, equals, value = line.partition("=")
+        if not equals or not key.strip():
+            raise ClientError(f"{name} takes NAME=VALUE, and {line!r} is none.")
+        pairs[key.strip()] = value.strip()
+    return pairs
+
+
 def security_of(settings: Mapping[str, str]) -> Security:
-    """Checks the settings of TLS and SASL. Raises JobError (rules 2 and 3)."""
+    """Checks the settings of TLS and SASL. Raises ClientError (rules 2 and 3)."""
     for name in settings:
         if name.startswith(_SECURITY) and name not in _TRANSLATED:
-            raise JobError(f"The jobs cannot give {name} to all their clients: see docs/pipeline.md.")
+            raise ClientError(f"No client here can be given {name}: docs/cli.md lists the settings of TLS and SASL.")
     for store in ("truststore", "keystore"):
         if f"ssl.{store}.location" in settings and settings.get(f"ssl.{store}.type") != "PEM":
-            raise JobError(f"ssl.{store}.location needs ssl.{store}.type=PEM: the jobs read no other certificates.")
+            raise ClientError(f"ssl.{store}.location needs ssl.{store}.type=PEM: no other certificates are read.")
     protocol = settings.get("security.protocol", "PLAINTEXT").upper()
     if protocol not in PROTOCOLS:
-        raise JobError(f"security.protocol is {protocol}, and it must be one of {', '.join(PROTOCOLS)}.")
-    mechanism, user, password = "", "", ""
+        raise ClientError(f"security.protocol is {protocol}, and it must be one of {', '.join(PROTOCOLS)}.")
+    mechanism, user, password, tokens = "", "", "", None
     if protocol.startswith("SASL"):
         mechanism = settings.get("sasl.mechanism", "GSSAPI")
         if mechanism not in MECHANISMS:
-            raise JobError(f"The jobs authenticate with {', '.join(MECHANISMS)}, and sasl.mechanism is {mechanism}.")
-        user, password = _credentials(settings.get("sasl.jaas.config", ""))
+            raise ClientError(f"sasl.mechanism is {mechanism}, and it must be one of {', '.join(MECHANISMS)}.")
+        options = _jaas_options(settings.get("sasl.jaas.config", ""))
+        if mechanism == OAUTHBEARER:
+            tokens = TokenSource(settings.get(_TOKEN_URL, ""), options)
+        else:
+            user, password = _credentials(options)
     tls = {name: value for name, value in settings.items() if name.startswith("ssl.")}
-    return Security(protocol, mechanism, user, password, tls)
+    return Security(protocol, mechanism, user, password, tls, tokens)
 
 
-def _credentials(jaas: str) -> tuple[str, str]:
-    options = {name: re.sub(r"\\(.)", r"\1", quoted) or bare for name, quoted, bare in _JAAS_OPTION.findall(jaas)}
+def _jaas_options(jaas: str) -> dict[str, str]:
+    return {name: re.sub(r"\\(.)", r"\1", quoted) or bare for name, quoted, bare in _JAAS_OPTION.findall(jaas)}
+
+
+def _credentials(options: Mapping[str, str]) -> tuple[str, str]:
     if "username" not in options or "password" not in options:
-        raise JobError('sasl.jaas.config must be a login module with username="…" and password="…".')
+        raise ClientError('sasl.jaas.config must be a login module with username="…" and password="…".')
     return options["username"], options["password"]
 
 
 def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
-    """Returns the settings for librdkafka. Raises JobError."""
+    """Returns the settings for librdkafka. Raises ClientError."""
     security = security_of(settings)
+    if security.tokens is not None:
+        raise ClientError("The jobs do not authenticate with OAUTHBEARER: give them PLAIN or SCRAM.")
     found = {name: value for name, value in settings.items() if not name.startswith(_SECURITY)}
     found |= {ours: settings[name] for name, ours in _LIBRDKAFKA_NAMES.items() if name in settings}
     if "ssl.certificate.location" in found:
@@ -122,10 +158,12 @@ def for_librdkafka(settings: Mapping[str, str]) -> dict[str, str]:
 
 
 def for_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Returns the keyword arguments of kafka-python's clients for TLS and SASL. Raises JobError."""
+    """Returns the keyword arguments of kafka-python's clients for TLS and SASL. Raises ClientError."""
     security = security_of(settings)
     found: dict[str, Any] = {"security_protocol": security.protocol}
-    if security.has_sasl:
+    if security.tokens is not None:
+        found |= {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": _token_provider(security.tokens)}
+    elif security.has_sasl:
         found |= {"sasl_mechanism": security.mechanism}
         found |= {"sasl_plain_username": security.username, "sasl_plain_password": security.password}
     if security.has_tls:
@@ -133,8 +171,18 @@ def for_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
+def _token_provider(tokens: TokenSource) -> Any:
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    class Provider(AbstractTokenProvider):  # type: ignore[misc]
+        def token(self) -> str:
+            return oauth_token(tokens)
+
+    return Provider()
+
+
 def tls_context(security: Security) -> ssl.SSLContext:
-    """Returns the context of the settings' certificates. Raises JobError."""
+    """Returns the context of the settings' certificates. Raises ClientError."""
     tls = security.tls
     try:
         context = ssl.create_default_context(
@@ -149,7 +197,7 @@ def tls_context(security: Security) -> ssl.SSLContext:
                 both.flush()
                 context.load_cert_chain(both.name, password=tls.get("ssl.key.password"))
     except (OSError, KeyError, ValueError) as failure:
-        raise JobError(f"The certificates of the client settings cannot be used: {failure}.") from failure
+        raise ClientError(f"The certificates of the client settings cannot be used: {failure}.") from failure
     return context
 
 

@@ -1,7 +1,7 @@
-"""A connection to a broker for our own requests: TLS, and authentication with PLAIN or SCRAM (RFC 5802).
+"""A connection to a broker for our own requests: TLS, and a login with PLAIN, SCRAM (RFC 5802) or OAUTHBEARER (RFC 7628).
 
-RULES    1. The connection is authenticated when it is returned; otherwise JobError is raised.
-NOT HERE The requests (`kafka/batch_lookup.py`), the settings (`client_settings.py`).
+RULES    1. The connection is authenticated when it is returned; otherwise ClientError is raised.
+NOT HERE The requests, the settings (`client_settings.py`), where a token is from (`oauth_tokens.py`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import socket
 import struct
 from io import BufferedRWPair
 
-from barnabas.pipeline.client_settings import Security, tls_context
-from barnabas.pipeline.errors import JobError
+from barnabas.client.client_settings import Security, tls_context
+from barnabas.client.errors import ClientError
+from barnabas.client.oauth_tokens import oauth_token
 
 SOCKET_TIMEOUT_S = 30.0
 _SASL_HANDSHAKE_V1, _SASL_AUTHENTICATE_V0 = (17, 1), (36, 0)
@@ -25,7 +26,7 @@ Stream = BufferedRWPair
 
 
 def connect(host: str, port: int, security: Security) -> Stream:
-    """Connects and authenticates. Raises JobError."""
+    """Connects and authenticates. Raises ClientError."""
     try:
         with socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S) as plain:
             if not security.has_tls:
@@ -33,19 +34,19 @@ def connect(host: str, port: int, security: Security) -> Stream:
             with tls_context(security).wrap_socket(plain, server_hostname=host) as encrypted:
                 return _authenticated(encrypted.makefile("rwb"), security)
     except OSError as failure:
-        raise JobError(f"The broker at {host}:{port} does not answer: {failure}.") from failure
+        raise ClientError(f"The broker at {host}:{port} does not answer: {failure}.") from failure
 
 
 def check_login(bootstrap: str, security: Security) -> None:
-    """Authenticates at one of HOST:PORT[,HOST:PORT...]. Raises the last JobError."""
+    """Authenticates at one of HOST:PORT[,HOST:PORT...]. Raises the last ClientError."""
     if not (security.has_tls or security.has_sasl):
         return
-    failure: JobError | None = None
+    failure: ClientError | None = None
     for address in bootstrap.split(","):
         host, _, port = address.strip().rpartition(":")
         try:
             connect(host.strip("[]"), int(port), security).close()
-        except JobError as refused:
+        except ClientError as refused:
             failure = refused
         else:
             return
@@ -64,7 +65,7 @@ def ask(stream: Stream, request: bytes) -> bytes:
 def _receive(stream: Stream, count: int) -> bytes:
     data = stream.read(count)
     if len(data) < count:
-        raise JobError("The broker closed the connection.")
+        raise ClientError("The broker closed the connection.")
     return data
 
 
@@ -74,8 +75,13 @@ def _authenticated(stream: Stream, security: Security) -> Stream:
         response = ask(stream, _header(_SASL_HANDSHAKE_V1) + struct.pack(">h", len(mechanism)) + mechanism)
         (error,) = struct.unpack_from(">h", response, 4)
         if error:
-            raise JobError(f"The broker does not offer the mechanism {security.mechanism}: error {error}.")
-        if security.mechanism == "PLAIN":
+            raise ClientError(f"The broker does not offer the mechanism {security.mechanism}: error {error}.")
+        if security.tokens is not None:
+            bearer = oauth_token(security.tokens)
+            refusal = _token(stream, f"n,,\x01auth=Bearer {bearer}\x01\x01".encode())
+            if refusal:
+                raise ClientError(f"The broker refused the token: {refusal.decode(errors='replace')}.")
+        elif security.mechanism == "PLAIN":
             _token(stream, f"\0{security.username}\0{security.password}".encode())
         else:
             _scram(stream, security)
@@ -98,7 +104,7 @@ def _scram(stream: Stream, security: Security) -> None:
     final = _token(stream, unsigned + b",p=" + base64.b64encode(proof))
     verifier = hmac.digest(hmac.digest(salted, b"Server Key", algorithm), message, algorithm)
     if final != b"v=" + base64.b64encode(verifier):
-        raise JobError("The broker does not know the password of the client settings.")
+        raise ClientError("The broker does not know the password of the client settings.")
 
 
 def _token(stream: Stream, token: bytes) -> bytes:
@@ -107,7 +113,7 @@ def _token(stream: Stream, token: bytes) -> bytes:
     error, length = struct.unpack_from(">hh", response, 4)
     at = 8 + max(0, length)
     if error:
-        raise JobError(f"The broker refused the login: {response[8:at].decode()}.")
+        raise ClientError(f"The broker refused the login: {response[8:at].decode()}.")
     (size,) = struct.unpack_from(">i", response, at)
     return response[at + 4 : at + 4 + size]
 

@@ -1,0 +1,89 @@
+"""Which cluster a verb works with: the connection options that all verbs share.
+
+RULES    1. --bootstrap overrides BARNABAS_BOOTSTRAP, which overrides 127.0.0.1:9092. A `bootstrap.servers` among the settings
+            counts before BARNABAS_BOOTSTRAP.
+         2. Settings have the names of the Java clients. -X overrides --command-config.
+         3. A setting that begins with one of _OWN is of the verb's client; others of Java's clients are accepted and unused,
+            so that one file serves Kafka's tools too.
+NOT HERE What the settings mean (`client/client_settings.py`), what is asked of the cluster.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any
+
+import click
+
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+DEFAULT_PORT = 9092
+
+
+@dataclass(frozen=True)
+class Connection:
+    """The address of a cluster, and the settings of TLS and SASL."""
+
+    bootstrap: str
+    """HOST:PORT[,HOST:PORT...]."""
+    settings: dict[str, str]
+    """The settings by their Java names, without the address."""
+
+    def addresses(self) -> list[tuple[str, int]]:
+        """The host and port of each bootstrap node. Raises ClientError."""
+        return [_address(text.strip()) for text in self.bootstrap.split(",") if text.strip()]
+
+    def for_kafka_python(self) -> dict[str, Any]:
+        """The keyword arguments of kafka-python's clients. Raises ClientError."""
+        from barnabas.client.client_settings import for_kafka_python
+
+        bootstrap = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses()]
+        client_id = self.settings.get("client.id", "barnabas")
+        return {"bootstrap_servers": bootstrap, "client_id": client_id, **for_kafka_python(self.settings)}
+
+
+def connection_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a verb with -b, --command-config and -X; the verb gets a `Connection` as `connection`."""
+
+    @click.option(
+        "-b",
+        "--bootstrap",
+        metavar="HOST:PORT",
+        help=f"Nodes of the cluster, separated by commas.  [default: $BARNABAS_BOOTSTRAP, else {DEFAULT_BOOTSTRAP}]",
+    )
+    @click.option(
+        "--command-config", metavar="FILE", help="Settings of TLS and SASL, in a file as Kafka's tools take it."
+    )
+    @click.option("-X", "properties", metavar="NAME=VALUE", multiple=True, help="One such setting; may be repeated.")
+    @wraps(verb)
+    def with_connection(
+        *args: Any, bootstrap: str | None, command_config: str | None, properties: tuple[str, ...], **kwargs: Any
+    ) -> Any:
+        return verb(*args, connection=connect_to(bootstrap, command_config, properties), **kwargs)
+
+    return with_connection
+
+
+def connect_to(bootstrap: str | None, command_config: str | None, properties: tuple[str, ...]) -> Connection:
+    """Returns the connection of these options. Raises ClientError."""
+    settings: dict[str, str] = {}
+    if command_config is not None or properties:
+        from barnabas.client.client_settings import parse_pairs, read_properties
+
+        from_file = {} if command_config is None else read_properties(Path(command_config))
+        settings = {**from_file, **parse_pairs("-X", properties)}
+    in_settings = settings.pop("bootstrap.servers", None)
+    found = bootstrap or in_settings or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
+    return Connection(found, settings)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, colon, port = text.rpartition(":")
+    if not colon or text.endswith("]"):
+        host, port = text, str(DEFAULT_PORT)
+    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+        raise click.UsageError(f"--bootstrap takes HOST:PORT[,HOST:PORT...], and {text!r} is none.")
+    return host.strip("[]"), int(port)

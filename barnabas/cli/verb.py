@@ -1,0 +1,113 @@
+"""Runs one verb: its errors become one sentence and an exit code.
+
+RULES    1. Exit code 0: done. 1: something failed; one sentence on standard error says what to do. 2: the arguments are
+            wrong. 130, 143: SIGINT, SIGTERM.
+         2. A closed pipe at standard output ends the verb silently with code 0: `| head` is no failure.
+         3. Data is on standard output, everything else on standard error.
+         4. A verb's own modules and libraries are imported when it is called, not for its help (a test measures it).
+NOT HERE The verbs, the connection options (`connection.py`), tables (`output.py`).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+import click
+
+from barnabas.client.errors import ClientError
+from barnabas.signals import Stopped, StopSignals
+
+FAILED, MISUSED = 1, 2
+
+
+def run_verb(command: click.Command, name: str, arguments: list[str]) -> int:
+    """Runs `barnabas NAME ARGUMENTS...`; returns the exit code. The verb finds its `StopSignals` with `stop_signals()`."""
+    try:
+        with StopSignals() as stopping:
+            result = _invoke(command, name, arguments, stopping)
+            sys.stdout.flush()
+    except Stopped as stopped:
+        return _flushed(stopped.exit_code)
+    except click.ClickException as failure:
+        failure.show()
+        return failure.exit_code
+    except (click.Abort, KeyboardInterrupt):
+        return _flushed(128 + signal.SIGINT)
+    except BrokenPipeError:
+        _drop_output()
+        return 0
+    except Exception as failure:
+        sentence = describe(failure)
+        if sentence is None:
+            raise
+        return _flushed(_say(sentence))
+    return result if isinstance(result, int) else 0
+
+
+def _invoke(command: click.Command, name: str, arguments: list[str], stopping: StopSignals) -> Any:
+    """As `click.Command.main`, which would make exit code 1 of a closed pipe."""
+    try:
+        with command.make_context(
+            f"barnabas {name}", list(arguments), obj=stopping, help_option_names=["-h", "--help"]
+        ) as context:
+            return command.invoke(context)
+    except click.exceptions.Exit as done:  # --help
+        return done.exit_code
+
+
+def stop_signals() -> StopSignals:
+    """The signal handling of the running verb."""
+    found = click.get_current_context().find_object(StopSignals)
+    assert found is not None, "called outside of run_verb"
+    return found
+
+
+def describe(failure: Exception) -> str | None:
+    """One sentence for a failure that the user can do something about; None for a bug, which keeps its traceback."""
+    if isinstance(failure, ClientError):
+        return str(failure)
+    if isinstance(failure, OSError) and failure.filename is not None:
+        return f"{failure.filename} cannot be used: {failure.strerror}."
+    if _is_of("kafka.errors", "KafkaError", failure):
+        return _kafka_python(failure)
+    if _is_of("confluent_kafka", "KafkaException", failure):
+        return f"The cluster refused: {failure.args[0].str()}."
+    return None
+
+
+def _kafka_python(failure: Exception) -> str:
+    name = type(failure).__name__
+    if name in {"NoBrokersAvailable", "KafkaConnectionError", "NodeNotReadyError", "KafkaTimeoutError"}:
+        return f"The cluster does not answer: {str(failure) or name}. Check --bootstrap and the listener's security."
+    if name.endswith("AuthorizationFailedError"):
+        return f"The cluster denies it: {failure}. Grant the right with barnabas acls."
+    return f"The cluster refused: {str(failure) or name}."
+
+
+def _is_of(module: str, name: str, failure: Exception) -> bool:
+    """Whether it is an error of a library, which is not imported to find out."""
+    loaded: Any = sys.modules.get(module)
+    return loaded is not None and isinstance(failure, getattr(loaded, name))
+
+
+def _say(sentence: str) -> int:
+    sys.stderr.write(f"barnabas: {sentence}\n")
+    return FAILED
+
+
+def _flushed(exit_code: int) -> int:
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        _drop_output()
+    return exit_code
+
+
+def _drop_output() -> None:
+    """Python flushes standard output at its end, which would fail again."""
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stdout.fileno())
+    os.close(null)

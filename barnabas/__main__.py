@@ -17,7 +17,9 @@ import sys
 from importlib import import_module
 
 DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
+ADMIN_VERBS = ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
 FACE_VERBS = {
+    **{verb: f"barnabas.cli.admin.{verb}" for verb in ADMIN_VERBS},
     "certs": "barnabas.certs_command",
     "cluster": "barnabas.cluster_command",
     "health": "barnabas.health",
@@ -37,6 +39,14 @@ usage: barnabas VERB [OPTION]...
   doctor     check and repair data at rest       barnabas doctor --help
   dump-log   show the contents of log files      barnabas dump-log --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help
+
+any Kafka cluster, -b HOST:PORT:
+  topics     list, describe, create, alter, delete, trim
+  groups     list, describe, lag, reset, delete
+  configs    of topics, brokers, groups, client metrics
+  acls       list, add, remove                   users        SCRAM users and their passwords
+  quotas     of users, client ids, addresses     nodes        brokers, quorum, features, log directories
+  partitions move replicas, elect leaders        transactions list, describe, producers, hanging, abort
 
 barnabas --version prints the version and the build.
 """

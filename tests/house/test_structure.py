@@ -48,9 +48,10 @@ ENTRY_POINTS = {
     "barnabas.__main__": "python -m barnabas",
     "barnabas.certs_command": "imported for the verb certs",
     "barnabas.cluster_command": "imported for the verb cluster",
-    "barnabas.cli.connection": "imported by the verbs",
-    "barnabas.cli.output": "imported by the verbs",
-    "barnabas.cli.verb": "imported by the verbs",
+    **{
+        f"barnabas.cli.admin.{verb}": "imported for its verb"
+        for verb in ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
+    },
     "barnabas.health": "imported for the verb health",
     "barnabas.pipeline.command": "imported for the verb pipeline",
     **{

@@ -1,0 +1,206 @@
+"""A client that sends any request of Kafka's protocol to the node that answers it.
+
+RULES    1. Versions of requests are negotiated by kafka-python; an API that the cluster lacks raises Refused.
+         2. A coordinator or controller that moves is looked up again until the timeout; a leader likewise.
+         3. One connection to each node that is asked; its thread is kafka-python's.
+NOT HERE The meaning of responses (the other modules of this package), client settings (the caller).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+import kafka.errors as kafka_errors
+from kafka.net.manager import KafkaConnectionManager
+from kafka.net.selector import NetworkSelector
+from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
+
+from barnabas.admin.errors import Refused, check
+
+DEFAULT_TIMEOUT_S = 30.0
+RETRY_PAUSE_S = 0.1
+GROUP, TRANSACTION = 0, 1
+"""Key types of FindCoordinator."""
+_MOVED = {5, 6, 14, 15, 16, 41, 51}
+"""LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
+NOT_CONTROLLER, CONCURRENT_TRANSACTIONS: look up the node again."""
+_MAX_RESPONSE_BYTES = 100_000_000
+
+logging.getLogger("kafka").setLevel(logging.CRITICAL)  # otherwise its warnings are printed between the rows
+
+
+class TopicPartition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.partition}"
+
+
+class Client:
+    """Connections to the nodes of a cluster; close it, or use it in a `with` block."""
+
+    def __init__(self, settings: Mapping[str, Any], timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
+        """`settings` are kafka-python's keyword arguments. Raises Refused if no node answers in time."""
+        self.timeout_s = timeout_s
+        self._net = NetworkSelector()
+        timeout_ms = int(timeout_s * 1000)
+        limits = {"request_timeout_ms": timeout_ms, "receive_message_max_bytes": _MAX_RESPONSE_BYTES}
+        self._manager = KafkaConnectionManager(self._net, **{"client_id": "barnabas", **limits, **settings})
+        self._net.start()
+        try:
+            self._manager.bootstrap(timeout_ms)
+        except kafka_errors.KafkaError as failure:
+            self.close()
+            raise Refused(f"No broker answers at {settings['bootstrap_servers']}: {_text(failure)}.") from failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the connections and ends the thread."""
+        self._manager.close()
+        self._net.close()
+
+    def node_ids(self) -> list[int]:
+        """Returns the ids of all brokers, sorted."""
+        return sorted(broker.node_id for broker in self._manager.cluster.brokers())
+
+    def ask(self, request: Any, node: int | None = None) -> Any:
+        """Sends a request to a node, by default to any, and returns the response. Raises Refused."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            try:
+                return self._manager.run(self._send, request, node)
+            except kafka_errors.NodeNotReadyError as failure:
+                if time.monotonic() > deadline:
+                    raise Refused(f"Node {node} does not answer.") from failure
+                time.sleep(RETRY_PAUSE_S)
+            except kafka_errors.IncompatibleBrokerVersion as failure:
+                kind = type(request).__name__.removesuffix("Request")
+                raise Refused(
+                    f"The cluster is too old: it does not know {kind}.", 35, "UNSUPPORTED_VERSION"
+                ) from failure
+            except kafka_errors.KafkaError as failure:
+                raise Refused(f"The cluster stopped answering: {_text(failure)}.") from failure
+
+    async def _send(self, request: Any, node: int | None) -> Any:
+        return await self._manager.send(request, node_id=node)
+
+    def ask_controller(self, request: Any) -> Any:
+        """Sends a request to the controller; in a KRaft cluster to any broker, which forwards it."""
+        return self._ask_moving(request, self._controller)
+
+    def ask_coordinator(self, request: Any, key: str, kind: int = GROUP) -> Any:
+        """Sends a request to the coordinator of a group or a transactional id."""
+        return self._ask_moving(request, lambda: self.coordinator(key, kind))
+
+    def _ask_moving(self, request: Any, find: Callable[[], int]) -> Any:
+        """Asks the node that `find` returns, again while it answers that it is the wrong one (rule 2)."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            response = self.ask(request, find())
+            if time.monotonic() > deadline or not _MOVED.intersection(_codes(response.to_dict())):
+                return response
+            time.sleep(RETRY_PAUSE_S)
+
+    def _controller(self) -> int:
+        return int(self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False)).controller_id)
+
+    def coordinator(self, key: str, kind: int = GROUP) -> int:
+        """Returns the node id of the coordinator of a group or a transactional id. Raises Refused."""
+        subject = f"{'group' if kind == GROUP else 'transactional id'} {key}"
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            response = self.ask(FindCoordinatorRequest(key=key, key_type=kind, coordinator_keys=[key]))
+            found = response.coordinators[0] if response.coordinators else response
+            if found.error_code not in _MOVED or time.monotonic() > deadline:
+                check(
+                    found.error_code,
+                    found.error_message,
+                    f"find the coordinator of {subject}",
+                    f"Describe on {subject}",
+                )
+                return int(found.node_id)
+            time.sleep(RETRY_PAUSE_S)
+
+    def metadata(self, topics: Iterable[str] | None = None) -> Any:
+        """Returns the Metadata response for these topics; None: for all."""
+        wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
+        return self.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
+
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> Iterator[tuple[int, dict[str, list[int]]]]:
+        """Yields each leader with its partitions by topic. Raises Refused for a partition without one."""
+        wanted = list(partitions)
+        leaders: dict[TopicPartition, int] = {}
+        for topic in self.metadata({tp.topic for tp in wanted}).topics:
+            check(topic.error_code, None, f"find topic {topic.name}", f"Describe on topic {topic.name}")
+            leaders |= {
+                TopicPartition(topic.name, found.partition_index): found.leader_id for found in topic.partitions
+            }
+        groups: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        for tp in wanted:
+            if tp not in leaders:
+                raise Refused(f"Topic {tp.topic} has no partition {tp.partition}.", 3, "UNKNOWN_TOPIC_OR_PARTITION")
+            if leaders[tp] < 0:
+                raise Refused(f"Partition {tp} has no leader now: try again.", 5, "LEADER_NOT_AVAILABLE")
+            groups[leaders[tp]][tp.topic].append(tp.partition)
+        yield from groups.items()
+
+    def ask_leaders(
+        self,
+        partitions: Iterable[TopicPartition],
+        make: Callable[[dict[str, list[int]]], Any],
+        topics_field: str = "topics",
+    ) -> list[tuple[TopicPartition, Any]]:
+        """Asks the leaders of partitions, and again those whose leader moved (rule 2).
+
+        Args:
+            partitions: The partitions.
+            make: Makes the request for some partitions by topic.
+            topics_field: The field of the response that lists topics; each has a name and partitions.
+
+        Returns:
+            Each partition with its part of the response, in the order of the arguments.
+        """
+        order = list(partitions)
+        left = set(order)
+        found: dict[TopicPartition, Any] = {}
+        deadline = time.monotonic() + self.timeout_s
+        while left:
+            for node, topics in self.by_leader(sorted(left)):
+                for topic in getattr(self.ask(make(topics), node), topics_field):
+                    found |= {TopicPartition(topic.name, part.partition_index): part for part in topic.partitions}
+            left = {tp for tp in left if found[tp].error_code in _MOVED}
+            if left and time.monotonic() > deadline:
+                break
+            if left:
+                time.sleep(RETRY_PAUSE_S)
+        return [(tp, found[tp]) for tp in order]
+
+
+def _codes(value: Any) -> Iterator[int]:
+    """All error codes in a response, as a dictionary."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            if name == "error_code":
+                yield item
+            else:
+                yield from _codes(item)
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _codes(item)
+
+
+def _text(failure: Exception) -> str:
+    """The message of an exception of kafka-python, without its class."""
+    return str(failure.args[0] if failure.args else type(failure).__name__).rstrip(".")

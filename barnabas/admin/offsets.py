@@ -1,0 +1,77 @@
+"""Offsets of partitions: the start, the end, and by timestamp.
+
+RULES    1. The end is the high watermark, or the last stable offset where a caller asks for committed records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from kafka.protocol.consumer import ListOffsetsRequest
+
+from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.errors import check
+
+LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+"""ListOffsets: special timestamps."""
+NONE = -1
+"""The offset of a timestamp that no record reaches."""
+
+
+class Found(NamedTuple):
+    """An offset, the timestamp in ms of its record (-1: none), and its leader epoch (-1: unknown)."""
+
+    offset: int
+    timestamp_ms: int
+    leader_epoch: int
+
+
+class Range(NamedTuple):
+    """Log start offset and end of a partition; the end is exclusive."""
+
+    start: int
+    end: int
+
+
+def list_offsets(
+    client: Client, wanted: Mapping[TopicPartition, int], *, committed: bool = False
+) -> dict[TopicPartition, Found]:
+    """Returns the offset of a timestamp in ms, or of LATEST, EARLIEST, MAX_TIMESTAMP, for each partition. Raises Refused."""
+    if not wanted:
+        return {}
+    kinds: Any = ListOffsetsRequest.ListOffsetsTopic
+    has_maximum = MAX_TIMESTAMP in wanted.values()
+
+    def request(topics: dict[str, list[int]]) -> Any:
+        lists = [
+            kinds(
+                name=topic,
+                partitions=[
+                    kinds.ListOffsetsPartition(partition_index=index, timestamp=wanted[TopicPartition(topic, index)])
+                    for index in indexes
+                ],
+            )
+            for topic, indexes in topics.items()
+        ]
+        timeout_ms = int(client.timeout_s * 1000)
+        versions = {"min_version": 7} if has_maximum else {}
+        return ListOffsetsRequest(
+            replica_id=-1, isolation_level=int(committed), topics=lists, timeout_ms=timeout_ms, **versions
+        )
+
+    found = {}
+    for tp, part in client.ask_leaders(wanted, request):
+        check(part.error_code, None, f"list offsets of {tp}", f"Describe on topic {tp.topic}")
+        found[tp] = Found(part.offset, part.timestamp, part.leader_epoch)
+    return found
+
+
+def ranges(
+    client: Client, partitions: Iterable[TopicPartition], *, committed: bool = False
+) -> dict[TopicPartition, Range]:
+    """Returns start and end of these partitions (rule 1). Raises Refused."""
+    order = list(partitions)
+    starts = list_offsets(client, dict.fromkeys(order, EARLIEST))
+    ends = list_offsets(client, dict.fromkeys(order, LATEST), committed=committed)
+    return {tp: Range(starts[tp].offset, ends[tp].offset) for tp in order}

@@ -1,0 +1,155 @@
+"""Replicas and leaders of partitions: move replicas, list moves, elect leaders.
+
+RULES    1. A plan of replicas is balanced: each broker gets as many replicas and as many preferred leaders as the others, and
+            a partition's replicas are on brokers of different racks while there are any. It only depends on its arguments.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from kafka.protocol.admin import (
+    AlterPartitionReassignmentsRequest,
+    ElectLeadersRequest,
+    ListPartitionReassignmentsRequest,
+)
+
+from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.errors import check
+from barnabas.admin.groups import by_topic
+
+PREFERRED, UNCLEAN = 0, 1
+"""Kinds of election: the first replica if it is in sync; any live replica, which may lose records."""
+NOT_NEEDED = "ELECTION_NOT_NEEDED"
+_NOT_NEEDED_CODE = 84
+
+
+class Reassignment(NamedTuple):
+    """A partition that moves: all its replicas now, those that are added, those that will be removed."""
+
+    topic: str
+    partition: int
+    replicas: list[int]
+    adding: list[int]
+    removing: list[int]
+
+
+class Election(NamedTuple):
+    """The result of an election: `elected`, or NOT_NEEDED when the leader is that replica already."""
+
+    topic: str
+    partition: int
+    result: str
+
+
+def list_reassignments(client: Client) -> list[Reassignment]:
+    """Returns the partitions whose replicas move now. Raises Refused."""
+    request = ListPartitionReassignmentsRequest(topics=None, timeout_ms=int(client.timeout_s * 1000))
+    response = client.ask_controller(request)
+    check(response.error_code, response.error_message, "list reassignments", "Describe on the cluster")
+    return sorted(
+        Reassignment(
+            topic.name,
+            part.partition_index,
+            list(part.replicas),
+            list(part.adding_replicas),
+            list(part.removing_replicas),
+        )
+        for topic in response.topics or ()
+        for part in topic.partitions
+    )
+
+
+def reassign(client: Client, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
+    """Starts to move replicas to these brokers; None cancels the move of a partition. Raises Refused: the first error."""
+    kinds: Any = AlterPartitionReassignmentsRequest.ReassignableTopic
+    topics = [
+        kinds(
+            name=topic,
+            partitions=[
+                kinds.ReassignablePartition(
+                    partition_index=number, replicas=_listed(wanted[TopicPartition(topic, number)])
+                )
+                for number in numbers
+            ],
+        )
+        for topic, numbers in by_topic(wanted).items()
+    ]
+    request = AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=int(client.timeout_s * 1000))
+    response = client.ask_controller(request)
+    check(response.error_code, response.error_message, "move replicas", "Alter on the cluster")
+    for topic in response.responses:
+        for part in topic.partitions:
+            action = f"move replicas of {topic.name}-{part.partition_index}"
+            check(part.error_code, part.error_message, action, "Alter on the cluster")
+
+
+def _listed(brokers: Sequence[int] | None) -> list[int] | None:
+    return None if brokers is None else list(brokers)
+
+
+def elect(client: Client, partitions: Iterable[TopicPartition] | None, kind: int = PREFERRED) -> list[Election]:
+    """Elects leaders of these partitions; None: of all, and rows are only those that changed. Raises Refused."""
+    topics: Any = None
+    if partitions is not None:
+        topics = [
+            ElectLeadersRequest.TopicPartitions(topic=topic, partitions=numbers)
+            for topic, numbers in by_topic(partitions).items()
+        ]
+    request = ElectLeadersRequest(election_type=kind, topic_partitions=topics, timeout_ms=int(client.timeout_s * 1000))
+    response = client.ask_controller(request)
+    check(response.error_code, None, "elect leaders", "Alter on the cluster")
+    rows = []
+    for topic in response.replica_election_results:
+        for part in topic.partition_result:
+            is_needed = part.error_code != _NOT_NEEDED_CODE
+            action = f"elect a leader of {topic.topic}-{part.partition_id}"
+            check(part.error_code if is_needed else 0, part.error_message, action, "Alter on the cluster")
+            rows.append(Election(topic.topic, part.partition_id, "elected" if is_needed else NOT_NEEDED))
+    return sorted(rows)
+
+
+def balanced_plan(
+    current: Mapping[TopicPartition, Sequence[int]], brokers: Mapping[int, str | None], replicas: int | None = None
+) -> dict[TopicPartition, list[int]]:
+    """Returns new replicas for these partitions (rule 1), moving as few as it can.
+
+    Args:
+        current: The replicas of each partition now.
+        brokers: The brokers that may have replicas, with their racks.
+        replicas: The replication factor; None: each partition keeps its number.
+    """
+    load: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+    leads: Counter[int] = Counter(dict.fromkeys(brokers, 0))
+    slots = sum(len(held) if replicas is None else replicas for held in current.values())
+    share = -(-slots // max(1, len(brokers)))
+    plan: dict[TopicPartition, list[int]] = {}
+    for tp in sorted(current):
+        count = len(current[tp]) if replicas is None else replicas
+        kept = _kept(current[tp], brokers, load, share, count)
+        while len(kept) < count:
+            racks = Counter(brokers[one] for one in kept)
+            free = [one for one in brokers if one not in kept]
+            kept.append(min(free, key=lambda one: (racks[brokers[one]], load[one], one)))
+        load.update(kept)
+        first = min(kept, key=lambda one: (leads[one], kept.index(one)))
+        leads[first] += 1
+        plan[tp] = [first, *(one for one in kept if one != first)]
+    return plan
+
+
+def _kept(
+    held: Sequence[int], brokers: Mapping[int, str | None], load: Counter[int], share: int, count: int
+) -> list[int]:
+    """The replicas that stay: on brokers that have not their share yet, on different racks."""
+    kept: list[int] = []
+    distinct = min(count, len(set(brokers.values())))
+    for one in held:
+        racks = {brokers[other] for other in kept}
+        if one in brokers and load[one] < share and len(kept) < count:
+            if brokers[one] in racks and len(racks) < distinct:
+                continue
+            kept.append(one)
+    return kept

@@ -1,0 +1,219 @@
+"""What the admin verbs share: the client, options, results of several items, times.
+
+RULES    1. A verb that works on several items goes on after one that failed, prints its sentence, and ends with exit code 1.
+         2. A change that loses records, offsets or settings is shown first, and made with --execute.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from barnabas.cli.connection import Connection, connection_options
+from barnabas.cli.output import json_option, note, print_rows
+
+if TYPE_CHECKING:
+    from barnabas.admin.client import Client, TopicPartition
+
+Item = TypeVar("Item")
+NOT_EXECUTED = "Nothing was changed: repeat it with --execute."
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
+
+
+def cluster_options(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a verb with the connection options, --timeout and --json; it gets `cluster` and `as_json`."""
+
+    @connection_options
+    @click.option(
+        "--timeout",
+        "timeout_s",
+        metavar="S",
+        type=click.FloatRange(min=0.1),
+        default=30.0,
+        help="Give up after S seconds.  [default: 30]",
+    )
+    @json_option
+    @wraps(verb)
+    def with_cluster(*args: Any, connection: Connection, timeout_s: float, **kwargs: Any) -> Any:
+        return verb(*args, cluster=Cluster(connection, timeout_s), **kwargs)
+
+    return with_cluster
+
+
+class Cluster:
+    """The cluster that the options name."""
+
+    def __init__(self, connection: Connection, timeout_s: float) -> None:
+        self.connection = connection
+        self.timeout_s = timeout_s
+
+    @contextmanager
+    def connect(self) -> Iterator[Client]:
+        """Connects for the length of a `with` block. Raises ClientError."""
+        settings = self.connection.for_kafka_python()
+        from barnabas.admin.client import Client
+        from barnabas.client.client_settings import security_of
+        from barnabas.client.secure_stream import check_login
+        from barnabas.pipeline.port_check import check_reachable
+
+        addresses = ",".join(settings["bootstrap_servers"])
+        check_reachable("broker", addresses)
+        check_login(addresses, security_of(self.connection.settings))
+        with Client(settings, self.timeout_s) as client:
+            yield client
+
+
+def execute_option(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a verb with --execute (rule 2)."""
+    return click.option("--execute", is_flag=True, help="Make the change; without it, only show it.")(verb)
+
+
+def confirm_option(verb: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorates a verb with --yes; see `confirm`."""
+    return click.option("-y", "--yes", is_flag=True, help="Do not ask, on a terminal.")(verb)
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Asks on a terminal; programs are not asked. Raises click.Abort."""
+    if not yes and sys.stdin.isatty():
+        click.confirm(question, abort=True, err=True)
+
+
+def for_each(items: Iterable[Item], action: Callable[[Item], Any]) -> tuple[list[Any], int]:
+    """Calls `action` with each item (rule 1). Returns what it returned for those that succeeded, and the exit code."""
+    from barnabas.admin.errors import Refused
+
+    results, exit_code = [], 0
+    for item in items:
+        try:
+            results.append(action(item))
+        except Refused as failure:
+            note(f"barnabas: {failure}")
+            exit_code = 1
+    return results, exit_code
+
+
+def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:
+    """Prints rows; a column is spelled with _ in JSON, with - in the heading of a table."""
+    print_rows(columns if as_json else [name.replace("_", "-") for name in columns], rows, as_json=as_json)
+
+
+def show_tuples(kind: Any, rows: Iterable[Any], *, as_json: bool, without: Sequence[str] = ()) -> None:
+    """Prints rows of a NamedTuple class; columns are its fields, in a table without some."""
+    names = [name for name in kind._fields if as_json or name not in without]
+    show(names, [[as_object(getattr(row, name)) for name in names] for row in rows], as_json=as_json)
+
+
+def as_object(value: Any) -> Any:
+    """A NamedTuple, with those in it, as dictionaries for JSON."""
+    if hasattr(value, "_asdict"):
+        return {name: as_object(item) for name, item in value._asdict().items()}
+    if isinstance(value, list):
+        return [as_object(item) for item in value]
+    return value
+
+
+def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
+    """Splits NAME=VALUE. Raises click.UsageError."""
+    found = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not equals or not name.strip():
+            raise click.UsageError(f"{option} takes NAME=VALUE, and {text!r} is none.")
+        found[name.strip()] = value.strip()
+    return found
+
+
+def topic_partitions(client: Client, texts: Iterable[str]) -> list[TopicPartition]:
+    """The partitions of TOPIC or TOPIC:0,1,4-7. Raises Refused for what is missing, click.UsageError for a bad text."""
+    from barnabas.admin.client import TopicPartition
+    from barnabas.admin.errors import Refused
+    from barnabas.admin.topics import partitions_of
+
+    found: set[TopicPartition] = set()
+    for text in texts:
+        topic, colon, numbers = text.partition(":")
+        existing = partitions_of(client, [topic])
+        wanted = {TopicPartition(topic, number) for number in _numbers(numbers)} if colon else set(existing)
+        if unknown := sorted(wanted.difference(existing)):
+            raise Refused(f"Topic {topic} has no partition {unknown[0].partition}: it has {len(existing)}.")
+        found |= wanted
+    return sorted(found)
+
+
+def _numbers(text: str) -> Iterator[int]:
+    for part in text.split(","):
+        first, dash, last = part.partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise click.UsageError(f"Partitions are written 0,1,4-7, and {text!r} is none.")
+        yield from range(int(first), int(last if dash else first) + 1)
+
+
+def broker_ids(option: str, text: str) -> list[int]:
+    """Splits 1,2,3. Raises click.UsageError."""
+    try:
+        return [int(part) for part in text.split(",")]
+    except ValueError as failure:
+        raise click.UsageError(f"{option} takes broker ids such as 1,2,3, and {text!r} is none.") from failure
+
+
+def duration_ms(option: str, text: str) -> int:
+    """Parses 90s, 1h30m, 2d or ISO 8601 (PT1H30M). Raises click.UsageError."""
+    short = list(_DURATION.finditer(text))
+    if short and "".join(part[0] for part in short) == text:
+        return round(sum(float(part[1]) * _UNITS_MS[part[2]] for part in short))
+    iso = _ISO_DURATION.fullmatch(text)
+    if iso is not None and any(iso.groups()):
+        return sum(int(part or 0) * _UNITS_MS[unit] for part, unit in zip(iso.groups(), "dhms", strict=True))
+    raise click.UsageError(f"{option} takes a duration such as 90s, 1h30m or PT1H, and {text!r} is none.")
+
+
+def time_ms(option: str, text: str) -> int:
+    """Parses ms since 1970, ISO 8601 (UTC unless it says otherwise), or a duration before now (-1h). Raises UsageError."""
+    if text.isdecimal():
+        return int(text)
+    if text.startswith("-"):
+        return now_ms() - duration_ms(option, text[1:])
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as failure:
+        raise click.UsageError(
+            f"{option} takes 2026-01-31T12:00:00, ms since 1970, or -1h, and {text!r} is none."
+        ) from failure
+    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def now_ms() -> int:
+    """The time now, in ms since 1970."""
+    return round(datetime.now(UTC).timestamp() * 1000)
+
+
+def time_text(at_ms: int) -> str | None:
+    """A time in UTC; None for -1, which means unknown."""
+    return None if at_ms < 0 else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for people: 512 B, 1.5 KiB, 20.0 GiB."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if abs(count) < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} TiB"
+
+
+def compiled(pattern: str) -> re.Pattern[str]:
+    """A regular expression. Raises click.UsageError."""
+    try:
+        return re.compile(pattern)
+    except re.error as failure:
+        raise click.UsageError(f"{pattern!r} is no regular expression: {failure}.") from failure

@@ -1,0 +1,158 @@
+"""`barnabas partitions`: reassign, reassignments, elect."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from barnabas.cli.admin.common import (
+    NOT_EXECUTED,
+    Cluster,
+    broker_ids,
+    cluster_options,
+    execute_option,
+    show,
+    show_tuples,
+    topic_partitions,
+)
+from barnabas.cli.output import note
+from barnabas.cli.verb import run_verb
+
+if TYPE_CHECKING:
+    from barnabas.admin.client import Client, TopicPartition
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    return run_verb(partitions, "partitions", arguments)
+
+
+@click.group()
+def partitions() -> None:
+    """Move replicas to other brokers, and elect leaders."""
+
+
+@partitions.command()
+@click.argument("where", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1)
+@click.option("--to", "to", metavar="ID,ID...", help="The brokers that may have the replicas: they are spread evenly.")
+@click.option("-r", "--replicas", metavar="N", type=click.IntRange(min=1), help="Change the replication factor to N.")
+@click.option("--file", "path", metavar="FILE", help="A plan as JSON, as Kafka's tool reads and writes it.")
+@execute_option
+@cluster_options
+def reassign(
+    where: tuple[str, ...],
+    *,
+    to: str | None,
+    replicas: int | None,
+    path: str | None,
+    execute: bool,
+    cluster: Cluster,
+    as_json: bool,
+) -> None:
+    """Move replicas to brokers. Shows the plan, until --execute. Brokers then copy in the background.
+
+    Without --to, all brokers may have replicas. PARTITIONS is 0,1,4-7.
+    """
+    if bool(where) == (path is not None):
+        raise click.UsageError("Name the topics, or give a plan with --file.")
+    allowed = None if to is None else broker_ids("--to", to)
+    wanted = None if path is None else _read_plan(path)
+    from barnabas.admin import partitions as api
+    from barnabas.admin.nodes import describe_cluster
+
+    with cluster.connect() as client:
+        current = _replicas(client, topic_partitions(client, where) if wanted is None else list(wanted))
+        if wanted is None:
+            racks = {one.id: one.rack for one in describe_cluster(client).brokers}
+            chosen = _chosen(racks, allowed, replicas or max(map(len, current.values()), default=1))
+            wanted = api.balanced_plan(current, chosen, replicas)
+        moves = {tp: goal for tp, goal in wanted.items() if goal != current[tp]}
+        if execute and moves:
+            api.reassign(client, moves)
+    rows = [(*tp, current[tp], goal, [one for one in goal if one not in current[tp]]) for tp, goal in moves.items()]
+    show(("topic", "partition", "replicas", "new_replicas", "copies_to"), rows, as_json=as_json)
+    note(
+        ("Started: barnabas partitions reassignments shows the rest." if moves else "Nothing to do.")
+        if execute
+        else NOT_EXECUTED
+    )
+
+
+def _chosen(racks: dict[int, str | None], allowed: list[int] | None, needed: int) -> dict[int, str | None]:
+    """The brokers of the plan with their racks. Raises Refused."""
+    from barnabas.admin.errors import Refused
+
+    chosen = {one: racks.get(one) for one in (sorted(racks) if allowed is None else allowed)}
+    if missing := sorted(set(chosen) - set(racks)):
+        raise Refused(f"There is no broker {missing[0]}: brokers are {', '.join(map(str, sorted(racks)))}.")
+    if len(chosen) < needed:
+        raise Refused(f"{needed} replicas need as many brokers, and there are {len(chosen)}.")
+    return chosen
+
+
+def _read_plan(path: str) -> dict[TopicPartition, list[int]]:
+    """Reads {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}. Raises click.UsageError."""
+    from barnabas.admin.client import TopicPartition
+
+    try:
+        with open(path) as file:  # noqa: PTH123 - the path is an argument
+            found = json.load(file)["partitions"]
+        return {
+            TopicPartition(str(one["topic"]), int(one["partition"])): list(map(int, one["replicas"])) for one in found
+        }
+    except (KeyError, TypeError, ValueError) as failure:
+        raise click.UsageError(
+            f'{path} is no plan: {{"partitions": [{{"topic", "partition", "replicas"}}]}} is.'
+        ) from failure
+
+
+def _replicas(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartition, list[int]]:
+    """The replicas of partitions now. Raises Refused if one does not exist."""
+    from barnabas.admin.client import TopicPartition
+    from barnabas.admin.errors import Refused
+    from barnabas.admin.topics import describe_topics
+
+    found: dict[TopicPartition, list[int]] = {}
+    for topic in describe_topics(client, sorted({tp.topic for tp in wanted})):
+        found |= {TopicPartition(topic.name, row.partition): row.replicas for row in topic.partitions}
+    if missing := [tp for tp in wanted if tp not in found]:
+        raise Refused(f"There is no partition {missing[0]}.")
+    return {tp: found[tp] for tp in sorted(wanted)}
+
+
+@partitions.command()
+@click.option("--cancel", is_flag=True, help="Stop all of them: partitions keep the replicas that they had before.")
+@cluster_options
+def reassignments(*, cancel: bool, cluster: Cluster, as_json: bool) -> None:
+    """List replicas that move now."""
+    from barnabas.admin import partitions as api
+    from barnabas.admin.client import TopicPartition
+
+    with cluster.connect() as client:
+        rows = api.list_reassignments(client)
+        if cancel and rows:
+            api.reassign(client, {TopicPartition(row.topic, row.partition): None for row in rows})
+    show_tuples(api.Reassignment, rows, as_json=as_json)
+    if cancel:
+        note(f"Cancelled: {len(rows)}.")
+
+
+@partitions.command()
+@click.argument("where", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1)
+@click.option("--all", "everything", is_flag=True, help="All partitions of the cluster.")
+@click.option(
+    "--unclean", is_flag=True, help="Elect a replica that is not in sync, if no other is there: records may be lost."
+)
+@cluster_options
+def elect(where: tuple[str, ...], *, everything: bool, unclean: bool, cluster: Cluster, as_json: bool) -> None:
+    """Elect preferred leaders. The first replica becomes the leader, if it is in sync."""
+    if bool(where) == everything:
+        raise click.UsageError("Name the topics, or give --all.")
+    from barnabas.admin import partitions as api
+
+    with cluster.connect() as client:
+        wanted: Any = None if everything else topic_partitions(client, where)
+        rows = api.elect(client, wanted, api.UNCLEAN if unclean else api.PREFERRED)
+    show_tuples(api.Election, rows, as_json=as_json)

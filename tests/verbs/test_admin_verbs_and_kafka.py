@@ -1,0 +1,200 @@
+"""The admin verbs print the same for Barnabas and for Apache Kafka."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from confluent_kafka import Consumer
+from kafka import KafkaConsumer, KafkaProducer, TopicPartition
+from kafka.structs import OffsetAndMetadata
+
+import barnabas
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.librdkafka import WAIT_S
+from tests.verbs.running import Ended, Verbs
+
+SETTINGS = {
+    "num.partitions": 3,
+    "offsets.topic.num.partitions": 4,
+    "offsets.topic.replication.factor": 1,
+    "transaction.state.log.num.partitions": 4,
+    "transaction.state.log.replication.factor": 1,
+    "transaction.state.log.min.isr": 1,
+}
+LINES = """\
+topics create flights planes -p 3 -c retention.ms=3600000000000
+topics create flights
+topics create bad!name
+topics create wide -r 3
+topics create typo -c retention.mss=1
+topics create flights --if-not-exists --json
+topics list
+topics list --json fl.*
+topics describe flights nope --offsets
+topics describe flights --json
+topics alter flights -p 2
+topics alter planes -p 4 -c cleanup.policy=compact
+(produce)
+topics describe flights --offsets
+topics trim flights:0-1 --offset 4
+topics trim flights:0-1 --offset 4 --execute
+topics trim flights:2 --time 1000007 --execute
+groups reset batch --topic flights --to-offset 6 --execute
+groups reset batch --shift-by -3
+groups reset batch --to-time 1000008 --execute
+groups reset batch --to-latest
+groups reset nope --to-latest
+groups list
+groups list --json --state empty --type classic
+groups describe batch nope
+groups describe batch --json
+groups lag
+groups lag batch --partitions --json
+groups delete-offsets batch --topic flights:0 --execute
+(members)
+groups describe live modern
+groups describe live modern --members
+groups describe live modern --json
+groups reset live --to-latest --execute
+groups delete live
+groups lag --json
+(no members)
+groups delete batch live nope
+configs describe topic planes
+configs set topic planes cleanup.policy+=delete segment.ms=600000
+configs describe topic planes --json --docs --key segment.ms --key cleanup.policy
+configs delete topic planes segment.ms
+configs set topic planes nope=1
+configs set topic planes retention.ms=x
+configs set broker default log.cleaner.threads=2
+configs describe broker 1 --key log.cleaner.threads --json
+configs delete broker default log.cleaner.threads
+configs set group modern consumer.session.timeout.ms=50000
+configs describe group modern
+configs set client-metrics watched interval.ms=5000
+configs list client-metrics
+configs describe client-metrics watched
+users set alice --mechanism SCRAM-SHA-256
+users list alice
+users list nope
+users delete alice
+quotas set producer_byte_rate=1000 request_percentage=50 --user alice --default client-id
+quotas set nope=1 --user alice
+quotas list
+quotas list --json --user alice
+quotas delete producer_byte_rate request_percentage --user alice --default client-id
+quotas list
+acls list
+acls add --allow User:alice --topic flights --operation read
+nodes list
+nodes features
+nodes dirs --replicas --topic planes
+partitions elect flights
+partitions elect --all
+partitions reassign flights --to 1
+partitions reassign flights --to 7
+partitions reassign planes -r 2
+partitions reassignments
+(transaction)
+transactions describe mover nope
+transactions list --state ongoing
+transactions list --longer-than 1h
+transactions producers flights:1
+transactions hanging flights
+transactions abort mover
+topics delete planes nope
+"""
+MASKS = (
+    (r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", "(member)"),
+    (r"\b[\w-]{22}\b|(?<![\w/+-])[\w/+-]{22}(?=[ \",])", "(id)"),
+    (r"\b127\.0\.0\.1 +\d+", "(address)"),
+    (r"/tmp/\S+", "(folder)"),
+    (r"\b17\d{11}\b|\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "(time)"),
+    (r'"documentation": "(?:[^"\\]|\\.)*"', "(documentation)"),
+    (r" {2,}", "  "),
+)
+"""What differs between runs; columns are as wide as their cells."""
+
+
+def masked(ended: Ended) -> str:
+    text = f"{ended.out}{ended.err}-> {ended.code}"
+    for pattern, replacement in MASKS:
+        text = re.sub(pattern, replacement, text)
+    return text
+
+
+class Session:
+    """Plays the lines at one cluster; clients that must live longer are closed at its end."""
+
+    def __init__(self, bootstrap: str, closing: ExitStack) -> None:
+        self._verbs = Verbs(bootstrap)
+        self._bootstrap = bootstrap
+        self._closing = closing
+        self._members = closing.enter_context(ExitStack())
+
+    def play(self, line: str) -> str:
+        events = {
+            "(produce)": self._produce,
+            "(members)": self._join,
+            "(no members)": self._members.close,
+            "(transaction)": self._begin,
+        }
+        if line in events:
+            events[line]()
+            return line
+        return masked(self._verbs.run(line, stdin="secret\n"))
+
+    def _produce(self) -> None:
+        producer = KafkaProducer(bootstrap_servers=self._bootstrap, enable_idempotence=False)
+        for number in range(30):
+            producer.send("flights", b"%d" % number, partition=number % 3, timestamp_ms=1_000_000 + number // 3)
+        producer.close()
+
+    def _join(self) -> None:
+        classic = KafkaConsumer(
+            "flights",
+            bootstrap_servers=self._bootstrap,
+            group_id="live",
+            auto_offset_reset="earliest",
+            client_id="reader",
+            enable_auto_commit=False,
+        )
+        self._members.callback(classic.close)
+        next(classic)
+        classic.commit(
+            {TopicPartition("flights", number): OffsetAndMetadata(4 + number, "", -1) for number in range(3)}
+        )
+        settings = {"group.id": "modern", "group.protocol": "consumer", "auto.offset.reset": "earliest"}
+        modern = Consumer({"bootstrap.servers": self._bootstrap, "enable.auto.commit": False, **settings})
+        self._members.callback(modern.close)
+        modern.subscribe(["flights"])
+        assert modern.poll(WAIT_S) is not None
+
+    def _begin(self) -> None:
+        producer = KafkaProducer(bootstrap_servers=self._bootstrap, transactional_id="mover")
+        self._closing.callback(producer.close, timeout=0)
+        producer.init_transactions()
+        producer.begin_transaction()
+        producer.send("flights", b"x", partition=1).get(WAIT_S)
+
+
+@contextmanager
+def both() -> Iterator[list[Session]]:
+    with ExitStack() as closing:
+        kafka = closing.enter_context(ApacheKafka(SETTINGS))
+        broker = closing.enter_context(barnabas.Broker(settings=SETTINGS))
+        yield [Session(one.bootstrap, closing.enter_context(ExitStack())) for one in (kafka, broker)]
+
+
+@pytest.mark.long
+@needs_kafka
+def test_verbs_print_the_same_for_apache_kafka() -> None:
+    expected, found = [], []
+    with both() as (kafka, broker):
+        for line in LINES.splitlines():
+            expected.append(f"$ {line}\n{kafka.play(line)}")
+            found.append(f"$ {line}\n{broker.play(line)}")
+    assert found == expected

@@ -29,7 +29,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars wheel wheel-compiled compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars wheel wheel-compiled image compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -122,6 +122,9 @@ wheel: .venv/.run ## build the wheel into dist/
 
 wheel-compiled: .venv/.run ## build the wheel of this platform with the hot path compiled (docs/decisions/0057), into dist/
 	@$(COMPILED_WHEEL) --wheel-dir dist .
+
+image: .venv/.run ## build the container image without an engine (as root, with buildah and mmdebstrap), into dist/barnabas-image.tar
+	@$(BIN)/python docker/build_image.py dist/barnabas-image.tar
 
 compile: pure ## compile the hot path in this checkout; changed modules need make compile again, or make pure
 	@$(COMPILED_WHEEL) --wheel-dir build/wheel .

@@ -25,6 +25,7 @@ import yaml
 
 from barnabas import health
 from barnabas.embedded import MAIN
+from tests.support.oci_image import OciImage
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -252,26 +253,27 @@ def barnabas(words: list[str]) -> list[str]:
 
 
 @contextmanager
-def running(path: Path) -> Iterator[tuple[Networks, dict[str, Any]]]:
-    """All services of a file, started at the same time with the image's command."""
+def running(path: Path, image: OciImage | None = None) -> Iterator[tuple[Networks, dict[str, Any]]]:
+    """All services of a file, started at the same time: from the image, or with its command from this repository."""
     nodes = {name: one for name, one in services(path).items() if one["image"] == "barnabas"}
     with ExitStack() as stack:
         networks = stack.enter_context(Networks(list(nodes)))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="barnabas-containers-"))
         log = stack.enter_context((Path(folder) / "log").open("wb"))
         for name, node in nodes.items():
-            own = {**node["environment"], "KAFKA_LOG_DIRS": f"{folder}/{name}"}
-            process = subprocess.Popen(
-                networks.command(name, *barnabas(words("ENTRYPOINT")), *node.get("command", [])),
-                env={**_clean(), **own},
-                stdout=log,
-                stderr=log,
-            )
-            stack.callback(_end, process)
+            if image is None:
+                command = [*barnabas(words("ENTRYPOINT")), *node.get("command", [])]
+                variables = {**_clean(), **node["environment"], "KAFKA_LOG_DIRS": f"{folder}/{name}"}
+            else:
+                command = image.command(volumes={"/var/lib/kafka/data": _volume(Path(folder) / name)})
+                variables = image.variables(node["environment"])
+            process = subprocess.Popen(networks.command(name, *command), env=variables, stdout=log, stderr=log)
+            stack.callback(_end if image is None else _kill, process)
         try:
             for name, node in nodes.items():
-                check = networks.command(name, *barnabas(["barnabas", "health"]))
-                variables = {**_clean(), **node["environment"]}
+                own = barnabas(["barnabas", "health"]) if image is None else image.command(["barnabas", "health"])
+                check = networks.command(name, *own)
+                variables = {**(_clean() if image is None else image.variables()), **node["environment"]}
                 until(
                     lambda check=check, variables=variables: (  # type: ignore[misc]
                         subprocess.run(check, env=variables, capture_output=True, check=False).returncode == 0
@@ -284,6 +286,19 @@ def running(path: Path) -> Iterator[tuple[Networks, dict[str, Any]]]:
         except BaseException as error:
             error.add_note((Path(folder) / "log").read_text(errors="replace")[-6000:])
             raise
+
+
+def _volume(folder: Path) -> Path:
+    """A folder of the image's user, as engines make a volume."""
+    folder.mkdir()
+    os.chown(folder, 1000, 1000)
+    return folder
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    """The namespaces end with their first process."""
+    process.kill()
+    process.wait()
 
 
 def _clean() -> dict[str, str]:
@@ -302,8 +317,12 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
 @pytest.mark.parametrize("path", [DOCKER / "compose.yml", DOCKER / "cluster.yml"], ids=lambda path: path.name)
 def test_the_services_of_a_compose_file_serve_clients(path: Path) -> None:
+    check_services(path)
+
+
+def check_services(path: Path, image: OciImage | None = None) -> None:
     """The image's command with the file's variables: topics with a replica on each node, a group, a health check."""
-    with running(path) as (networks, nodes):
+    with running(path, image) as (networks, nodes):
         bootstrap = ",".join(f"{node['hostname']}:19092" for node in nodes.values())
         client = networks.command("client", sys.executable, "-c", CLIENT, bootstrap, str(len(nodes)))
         done = subprocess.run(client, capture_output=True, text=True, timeout=90, check=False)

@@ -85,6 +85,7 @@ def daemon() -> None:
 @click.option(
     "--listen", metavar="HOST:PORT", help="Address for clients [default: 127.0.0.1:9092]; port 0 takes a free one."
 )
+@click.option("--metrics", metavar="HOST:PORT", help="Address for Prometheus and probes; port 0 takes a free one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; may be repeated.")
 @click.option(
     "--environment", "from_env", is_flag=True, help="Read settings from KAFKA_... variables too, as in a container."
@@ -94,6 +95,7 @@ def serve(
     config_file: str | None,
     data_dir: str | None,
     listen: str | None,
+    metrics: str | None,
     settings: tuple[str, ...],
     *,
     from_env: bool,
@@ -104,6 +106,8 @@ def serve(
 
     _log_to_standard_error()
     _hide_files()
+    if metrics is not None:
+        settings = (*settings, f"barnabas.metrics.listener=HTTP://{metrics}")
     try:
         if from_env:
             config, options["cluster_id"] = _container_config(

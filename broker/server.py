@@ -41,6 +41,7 @@ from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
 from broker.node.log_dir_startup import open_log_dirs
+from broker.node.node_metrics import MeteredParts, NodeMetrics
 from broker.node.sasl_authentication import SaslAuthentication
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.node.tls_reloader import TlsReloader
@@ -69,9 +70,6 @@ from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.node_tls import NodeTls
 from broker.security.standard_authorizer import StandardAuthorizer
-from broker.telemetry.loop_metrics import LoopMetrics
-from broker.telemetry.page import MetricsPage
-from broker.telemetry.quota_metrics import QuotaMetrics
 from broker.telemetry.received import ClientMetricsStore
 from protocol.errors import KafkaError
 from protocol.messages.quorum import BrokerRegistrationRequest
@@ -194,7 +192,7 @@ class Server:
         self._sasl = SaslAuthentication(
             config, lambda: self._publisher.image, self._timers, self._clock, loop.call_soon_threadsafe
         )
-        self._metrics_page: MetricsPage | None = None
+        self._metrics = NodeMetrics(config, self._clock)
         self._locks: list[Lock] = []
         self._is_stopping = self._is_shut_down = False
         self._applied_partitions = 0
@@ -212,8 +210,8 @@ class Server:
         """
         self._ready = ready
         try:
-            self._dispatcher = Dispatcher(self._watchdog)
-            self._controller_dispatcher = Dispatcher(self._watchdog)
+            self._dispatcher = Dispatcher(self._watchdog, self._metrics.requests)
+            self._controller_dispatcher = Dispatcher(self._watchdog, self._metrics.controller_requests)
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
             self._bind_metrics_page()
@@ -251,14 +249,12 @@ class Server:
             listeners.append(listener)
 
     def _bind_metrics_page(self) -> None:
-        endpoint = self._config.metrics_listener
-        if endpoint is not None:
-            try:
-                quotas = QuotaMetrics(self._throttling.quotas, {listener.quotas for listener in self.listeners})
-                sources = (LoopMetrics(self._watchdog.stalls), self._sasl.metrics, quotas, self._client_metrics)
-                self._metrics_page = MetricsPage((endpoint.host, endpoint.port), sources, self._clock.mono_ms)
-            except OSError as error:
-                raise _bind_error(endpoint, error, "the setting barnabas.metrics.listener") from None
+        try:
+            self._metrics.bind()
+        except OSError as error:
+            endpoint = self._config.metrics_listener
+            assert endpoint is not None, "it was bound"
+            raise _bind_error(endpoint, error, "--metrics or the setting barnabas.metrics.listener") from None
 
     def _build(self, controller: ListenerAddress) -> None:
         config, (identity, replayed) = self._config, self._log_dirs
@@ -431,6 +427,9 @@ class Server:
 
     def _start_roles(self) -> None:
         """Starts the controller, and registers the broker."""
+        node = self._node, self._replicas, self._purgatory, self._coordinators, self._io, self._watchdog.stalls
+        clients = self._sasl.metrics, self._throttling.quotas, self._client_metrics, self.listeners
+        self._metrics.start(self._loop, MeteredParts(*node, *clients))
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
@@ -456,8 +455,7 @@ class Server:
         for listener in self.listeners:
             listener.start()
         self._scheduled_tasks.start(self.listeners + self.controller_listeners)
-        if self._metrics_page is not None:
-            self._metrics_page.start(self._loop)
+        self._metrics.is_started = True
         self._ready()
 
     # ------------------------------------------------------------ callbacks
@@ -524,6 +522,7 @@ class Server:
             self._shut_down()
             return
         self._is_stopping = True
+        self._metrics.is_started = False
         _log.info("shutting down")
         self._io.stop_waiting_for_space()
         if "broker" in self._config.roles:
@@ -560,8 +559,7 @@ class Server:
     def _close_listeners(self) -> None:
         for listener in self.listeners + self.controller_listeners:
             listener.close()
-        if self._metrics_page is not None:
-            self._metrics_page.close()
+        self._metrics.close()
 
     def close(self) -> None:
         """After the loop has stopped: finishes the I/O and closes the logs durably."""

@@ -134,6 +134,11 @@ APIS: Final[dict[int, Api]] = {
 }
 
 
+def api_name(api_key: int) -> str:
+    """Kafka's name of an API, such as ListOffsets."""
+    return "".join([word.capitalize() for word in ApiKey(api_key).name.split("_")])
+
+
 def error_response(api_key: int, code: ErrorCode, message: str | None = None) -> Message:
     """The response with an error for the whole request; its other fields are empty or have their defaults."""
     error = {"error_code": code} if message is None else {"error_code": code, "error_message": message}

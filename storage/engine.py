@@ -235,6 +235,10 @@ class Engine(PublishedBatches, Protocol):
         """The size of the published batches."""
 
     @property
+    def segment_count(self) -> int:
+        """The number of segments."""
+
+    @property
     def flushed_end_offset(self) -> int:
         """All before this offset is durable, by `mark_flushed`."""
 

@@ -138,6 +138,12 @@ class BrokerConfig:
         """Names of the controller's listeners."""
         return self.texts("controller.listener.names")
 
+    @property
+    def slow_request_ns(self) -> int | None:
+        """From this duration on a request is logged as slow; None: never."""
+        milliseconds = self.number("barnabas.slow.request.ms")
+        return None if milliseconds < 0 else milliseconds * 1_000_000
+
     @cached_property
     def metrics_listener(self) -> Endpoint | None:
         """The listener of the metrics page; None: no page."""

@@ -33,11 +33,14 @@ _OWN: dict[str, Setting] = {
                 "Most log files, mappings included, that are open at the same time; the least recently used ones are "
                 "closed. -1: half of the descriptor limit (ulimit -n). Apache Kafka has no such setting."),
         Setting("barnabas.metrics.listener", Kind.STRING, "", None,
-                "Listener of the page with the metrics of the event loop and those that clients report (KIP-714), for "
-                "Prometheus and browsers, such as HTTP://127.0.0.1:9464; empty: no page. Apache Kafka has no such setting."),
+                "Listener for Prometheus (/metrics) and for probes (/healthz, /readyz, /safe-to-stop), such as "
+                "HTTP://127.0.0.1:9464; empty: none. Apache Kafka has no such setting."),
         Setting("barnabas.replica.selector.memory.ratio", Kind.DOUBLE, "0.4", between(0, 1),
                 "With replica.selector.class=barnabas.BacklogReplicaSelector: consumers read from a follower "
                 "what is further back than this share of the memory. Apache Kafka has no such setting."),
+        Setting("barnabas.slow.request.ms", Kind.LONG, "-1", at_least(-1),
+                "Requests that take this long are logged, without the time for which they wait for clients; -1: none. "
+                "Apache Kafka has no such setting."),
         Setting("barnabas.ssl.reload.interval.ms", Kind.LONG, "10000", at_least(100),
                 "How often the files of key and trust stores are checked for changes. Apache Kafka has no such setting."),
         Setting("barnabas.sasl.oauthbearer.allowed.urls", Kind.LIST, "", None,

@@ -17,12 +17,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, Final, NamedTuple
 
+from broker.handlers.response_errors import FindErrors, error_finder
 from broker.handlers.router import FastPath, Handler, RequestContext, Router
 from broker.handlers.throttling import Throttling
 from broker.network.exchange import CloseConnection, ConnectionInfo, Response
 from broker.process.watchdog import Watchdog
 from broker.security.authorizer import NotLoaded
-from protocol.api import APIS, ApiKey, request_header_version, response_header_version
+from broker.telemetry.request_metrics import ApiMetrics, RequestMetrics
+from protocol.api import APIS, ApiKey, api_name, request_header_version, response_header_version
 from protocol.codec import decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.framing import Part, frame_response, parse_request_header
@@ -34,6 +36,7 @@ from replication.completion import Completion
 _log = logging.getLogger("barnabas.dispatch")
 
 _API_KEY_BYTES: Final = 2  # a frame begins with the API key
+_WAITING: Final = frozenset({ApiKey.FETCH, ApiKey.JOIN_GROUP, ApiKey.SYNC_GROUP})
 _new_tuple = tuple.__new__
 
 
@@ -48,13 +51,16 @@ class _Entry(NamedTuple):
     response_class: type[Message]
     has_flexible_request_header: bool
     has_flexible_response_header: bool
+    find_errors: FindErrors
+    metrics: ApiMetrics
 
 
 class Dispatcher:
     """Handles the requests of one listener's connections."""
 
-    def __init__(self, watchdog: Watchdog | None = None) -> None:
+    def __init__(self, watchdog: Watchdog | None = None, metrics: RequestMetrics | None = None) -> None:
         self._watchdog = watchdog
+        self.metrics = metrics or RequestMetrics()
         self._router = Router([])
         self._entries: dict[tuple[int, int], _Entry] = {}
         self.throttling: Throttling | None = None
@@ -78,10 +84,12 @@ class Dispatcher:
         api_key, api_version, correlation_id, client_id, position = parse_request_header(frame)
         entry = self._entries.get((api_key, api_version)) or self._find(api_key, api_version)
         wall_ms = time.time_ns() // 1_000_000
-        values = (api_key, api_version, correlation_id, client_id, connection, mono_ms, wall_ms, None)
-        context: RequestContext = _new_tuple(RequestContext, values)  # half the time of a call of the class
         if entry is None:  # ApiVersions of an unknown version
-            return self._answer_unknown_api_versions(context)
+            header = (api_key, api_version, correlation_id, client_id)
+            return self._answer_unknown_api_versions(RequestContext(*header, connection, mono_ms, wall_ms))
+        metrics = connection.metrics = entry.metrics
+        values = (api_key, api_version, correlation_id, client_id, connection, mono_ms, wall_ms, None, metrics)
+        context: RequestContext = _new_tuple(RequestContext, values)  # half the time of a call of the class
         if watchdog is not None:
             watchdog.last_request = entry.api_key
         if entry.has_flexible_request_header:
@@ -133,6 +141,8 @@ class Dispatcher:
             response_class,
             request_header_version(api_key, api_version) >= 2,
             response_header_version(api_key, api_version) >= 1,
+            error_finder(response_class),
+            self.metrics.of(api_key, api_name(api_key), api_version, waits_for_clients=api_key in _WAITING),
         )
         self._entries[api_key, api_version] = entry
         return entry
@@ -140,6 +150,7 @@ class Dispatcher:
     def _answer_unknown_api_versions(self, context: RequestContext) -> list[Part]:
         entry = self._entries.get((ApiKey.API_VERSIONS, 0)) or self._find(ApiKey.API_VERSIONS, 0)
         assert entry is not None
+        context.connection.metrics = entry.metrics
         answer = entry.handler(context, ApiVersionsRequest())
         assert isinstance(answer, Message)
         return self._encode(entry, context, answer)
@@ -160,7 +171,11 @@ class Dispatcher:
         try:
             encoded = entry.encode(answer)
         except Exception:  # noqa: BLE001
-            encoded = entry.encode(self._answer_fault(entry, context))
+            answer = self._answer_fault(entry, context)
+            encoded = entry.encode(answer)
+        errors = entry.find_errors(answer)
+        if errors:
+            entry.metrics.count_errors(errors)
         return frame_response(context.correlation_id, encoded, flexible_header=entry.has_flexible_response_header)
 
     def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:

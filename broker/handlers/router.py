@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from broker.network.exchange import CloseConnection, ConnectionInfo
 from broker.quotas.request_meter import RequestMeter
+from broker.telemetry.request_metrics import UNCOUNTED, ApiMetrics
 from protocol.framing import Part
 from protocol.schema import Message
 from replication.completion import Completion
@@ -36,6 +37,8 @@ class RequestContext(NamedTuple):
     wall_ms: int
     meter: RequestMeter | None = None
     """What the request uses, if its client has a quota."""
+    metrics: ApiMetrics = UNCOUNTED
+    """Of its API and version; fast paths count errors there."""
 
     @property
     def principal(self) -> str:

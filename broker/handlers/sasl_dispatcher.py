@@ -61,7 +61,7 @@ class SaslContext:
         """`served` handles the requests of authenticated clients; `servers` creates the server of each enabled mechanism."""
         self.config, self.served, self._servers = config, served, servers
         self.timers, self.clock, self.metrics = timers, clock, metrics
-        self._login = Dispatcher()
+        self._login = Dispatcher(metrics=served.metrics)
         self._login.serve(
             Router(
                 [

@@ -13,6 +13,8 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
             together with data only once, as readable. Without the second receive the descriptor would leak.
          8. Other connections are served between `_REQUESTS_PER_TURN` queued requests.
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
+        10. The times of a request are recorded when the socket has the last byte of its response; those of one that closes the
+            connection are not.
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -28,7 +30,9 @@ from typing import Final, NamedTuple
 from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatcher, Response
 from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
+from broker.network.slow_requests import log_slow_request
 from broker.network.socket_io import PlaintextTransportLayer
+from broker.telemetry.request_metrics import NEVER_SLOW, RequestTimes
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
 from replication.completion import Completion, completed, failed
@@ -52,12 +56,15 @@ class _InFlightRequest(NamedTuple):
     response: Response
     api_key: bytearray
     size: int
+    times: RequestTimes
 
 
 class Connection:
     """One accepted socket; all its code runs in callbacks of the event loop."""
 
     __slots__ = (
+        "_arrivals_ns",
+        "_completed_ns",
         "_dispatcher",
         "_has_unsent",
         "_in_flight",
@@ -76,6 +83,7 @@ class Connection:
         "_sender",
         "_transport",
         "_unmute_timer",
+        "_unsent_times",
         "info",
         "is_closed",
         "last_active_mono_ms",
@@ -100,6 +108,9 @@ class Connection:
         self._read_ahead = None if prefetcher is None else ReadAhead(prefetcher)
         self._sender = Sender(transport, self._read_ahead)
         self._queued_frames: deque[bytearray] = deque()
+        self._arrivals_ns: deque[int] = deque()  # of the queued frames
+        self._completed_ns = 0  # when the responses that `_send_complete` sends were complete; 0: now
+        self._unsent_times: list[RequestTimes] = []  # of the responses that are not sent completely
         self._in_flight: deque[_InFlightRequest] = deque()
         self._in_flight_bytes = 0
         self._has_unsent = False
@@ -136,6 +147,7 @@ class Connection:
         else:  # an incomplete response is useless, and the kernel would keep it for a peer that does not read
             self._transport.reset()
         self._queued_frames.clear()
+        self._arrivals_ns.clear()
         in_flight, self._in_flight = self._in_flight, deque()
         for request in in_flight:
             request.response.cancel()
@@ -163,9 +175,10 @@ class Connection:
             self._receive_soon()
             return
         if len(frames) == 1 and not self._queued_frames and self._may_start(frames[0]):
-            self._serve(frames[0])
+            self._serve(frames[0], 0)
             return
         self._queued_frames.extend(frames)
+        self._arrivals_ns.extend([time.monotonic_ns()] * len(frames))
         self._serve_queued()
 
     def _receive_soon(self) -> None:
@@ -185,7 +198,7 @@ class Connection:
         while left and frames and not self.is_closed and self._may_start(frames[0]):
             left -= 1
             sender.is_holding = left > 0 and len(frames) > 1
-            self._serve(frames.popleft())
+            self._serve(frames.popleft(), self._arrivals_ns.popleft())
         if not left and frames:
             self._loop.call_soon(self._serve_queued)
         sender.is_holding = False
@@ -208,21 +221,31 @@ class Connection:
             and self._in_flight_bytes + len(frame) <= _MAX_IN_FLIGHT_BYTES
         )
 
-    def _serve(self, frame: bytearray) -> None:
-        now_ms = time.monotonic_ns() // 1_000_000
+    def _serve(self, frame: bytearray, arrived_ns: int) -> None:
+        """Starts a request; `arrived_ns` is 0 if it was not queued."""
+        began_ns = time.monotonic_ns()
+        now_ms = began_ns // 1_000_000
         self.last_active_mono_ms = now_ms
         answer: list[Part] | Response | None
         try:
             answer = self._dispatcher.dispatch(frame, self.info, now_ms)
         except (MalformedRequest, CloseConnection) as error:
             answer = failed(error.with_traceback(None))
+        handled_ns = time.monotonic_ns()
+        metrics = self.info.metrics
         if answer is None:
+            metrics.record_immediate(began_ns, handled_ns, handled_ns)
             self._receive_soon()
         elif isinstance(answer, list) and not self._in_flight:
             self._send(answer)
+            if arrived_ns or self._has_unsent or metrics.slow_ns != NEVER_SLOW:
+                self._record(RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns))
+            else:
+                metrics.record_immediate(began_ns, handled_ns, time.monotonic_ns())
         else:
             response: Response = completed(answer) if isinstance(answer, list) else answer
-            self._in_flight.append(_InFlightRequest(response, frame[:_API_KEY_BYTES], len(frame)))
+            times = RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns)
+            self._in_flight.append(_InFlightRequest(response, frame[:_API_KEY_BYTES], len(frame), times))
             self._in_flight_bytes += len(frame)
             response.then(self._on_response)
             if not response.is_done:
@@ -237,14 +260,17 @@ class Connection:
             self._send_complete()
         elif not self._is_send_scheduled:  # others may complete in this iteration of the loop (rule 6)
             self._is_send_scheduled = True
+            self._completed_ns = time.monotonic_ns()
             self._loop.call_soon(self._send_complete)
 
     def _send_complete(self) -> None:
         """Sends the complete responses, up to the first incomplete one."""
         self._is_send_scheduled = False
         in_flight, sender = self._in_flight, self._sender
+        now_ns = time.monotonic_ns()
+        completed_ns, self._completed_ns = self._completed_ns or now_ns, 0
         while in_flight and in_flight[0].response.is_done and not self.is_closed:
-            response, _, size = in_flight.popleft()
+            response, _, size, times = in_flight.popleft()
             self._in_flight_bytes -= size
             sender.is_holding = bool(in_flight) and in_flight[0].response.is_done
             try:
@@ -256,6 +282,9 @@ class Connection:
             else:
                 if parts is not None:
                     self._send(parts)
+                times.completed_ns = max(completed_ns, times.handled_ns)
+                times.sending_ns = max(now_ns, times.handled_ns)
+                now_ns = self._record(times)
         sender.is_holding = False
         self._flush_held()
         if self._queued_frames and not self.is_closed:
@@ -278,8 +307,22 @@ class Connection:
         self._has_unsent = not done
         if not done:
             self._wait_until_sendable()
-        elif self._is_writing:
+            return
+        if self._is_writing:
             self._watch_writing(wanted=False)
+        if self._unsent_times:
+            sent, self._unsent_times = self._unsent_times, []
+            for times in sent:
+                self._record(times)
+
+    def _record(self, times: RequestTimes) -> int:
+        """Records the times of a request if its response is sent, else when it is; returns the time."""
+        now_ns = time.monotonic_ns()
+        if self._has_unsent:
+            self._unsent_times.append(times)
+        elif times.metrics.record(times, now_ns):
+            log_slow_request(self.info, times, now_ns)
+        return now_ns
 
     def _on_writable(self) -> None:
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
@@ -314,6 +357,7 @@ class Connection:
         until_s = self._loop.time() + duration_ms / 1000
         if self.is_closed or until_s <= self._muted_until_s:
             return
+        self.info.metrics.throttle.record(duration_ms * 1000)
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
         self._muted_until_s = until_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.telemetry.request_metrics import UNCOUNTED, ApiMetrics
 from protocol.framing import Part
 from replication.completion import Completion
 
@@ -39,6 +40,7 @@ class ConnectionInfo:
         "listener_name",
         "local_host",
         "local_port",
+        "metrics",
         "mute",
         "on_close",
         "peer_host",
@@ -71,6 +73,8 @@ class ConnectionInfo:
         """Called once when the connection is closed."""
         self.mute: Callable[[int], None] = _no_mute
         """Stops the connection from serving requests for some milliseconds, since its client exceeds a quota (KIP-219)."""
+        self.metrics: ApiMetrics = UNCOUNTED
+        """Of the request that was dispatched last: the connection records its times there."""
 
 
 def _no_mute(duration_ms: int) -> None:

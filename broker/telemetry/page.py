@@ -1,56 +1,56 @@
-"""A page in Prometheus' text format over HTTP: the metrics of the event loop, and those that clients reported.
+"""The HTTP server for operators: metrics, and probes of health.
 
-RULES    1. It listens on `barnabas.metrics.listener`; without it there is no page. It has no authentication.
-         2. One request per connection, with limits on size and time; one metric name per iteration of the loop.
-         3. Names become Prometheus names: other characters than letters, digits and colons become "_", and counters end in
-            _total.
-NOT HERE The numbers (`loop_metrics.py`, `received.py`).
+RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. It has no authentication.
+         2. One request per connection, with limits on size and time.
+         3. A page is written in slices: after `SLICE_S` other work of the loop runs.
+         4. `/metrics?names=b` has the names of another dialect (`families.py`).
+NOT HERE The formats (`exposition.py`), the probes (`health_probes.py`).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import socket
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, Protocol
+import time
+from collections.abc import Mapping, Sequence
+from typing import Final
+from urllib.parse import parse_qs, urlsplit
 
-from broker.telemetry.received import Sample
+from broker.telemetry.exposition import Format
+from broker.telemetry.families import Dialect, Source
+from broker.telemetry.health_probes import Probe
 
 _log = logging.getLogger("barnabas.telemetry")
 
-_PATHS: Final = ("/metrics", "/")
+_METRICS: Final = ("/metrics", "/")
 _MAX_REQUEST_BYTES: Final = 8 * 1024
 _TIMEOUT_S: Final = 10
 _MAX_CONNECTIONS: Final = 16
-_INVALID: Final = re.compile(r"[^a-zA-Z0-9_:]")
-_ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
-_TYPE: Final = "Content-Type: text/plain; version=0.0.4; charset=utf-8\r\n"
-
-
-class MetricsSource(Protocol):
-    """Metrics by name."""
-
-    def names(self, now_ms: int, /) -> list[str]:
-        """The metric names known now."""
-
-    def numbers(self, name: str, /) -> list[Sample]:
-        """The samples of a name."""
+SLICE_S: Final = 0.005
+_STATUS: Final = {
+    200: "OK",
+    400: "Bad Request",
+    404: "Not Found",
+    405: "Method Not Allowed",
+    503: "Service Unavailable",
+}
 
 
 class MetricsPage:
-    """The HTTP server of the page, which lists the metrics of its sources in order.
+    """The HTTP server.
 
     Raises:
         OSError: the address is in use or not local.
     """
 
-    def __init__(self, address: tuple[str, int], sources: Sequence[MetricsSource], mono_ms: Callable[[], int]) -> None:
+    def __init__(self, address: tuple[str, int]) -> None:
         family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
         self._socket = socket.create_server(address, family=family)
-        self._sources = sources
-        self._mono_ms = mono_ms
+        self.sources: Mapping[Dialect, Sequence[Source]] = {}
+        """What `/metrics` shows in a dialect, in order."""
+        self.probes: Mapping[str, Probe] = {}
+        """By path."""
         self._server: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._connections = 0
@@ -87,39 +87,64 @@ class MetricsPage:
             writer.close()
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = await reader.readuntil(b"\r\n\r\n")
-        method, _, rest = request.partition(b" ")
-        path = rest.split(b" ", 1)[0].split(b"?", 1)[0].decode("latin-1")
-        if method != b"GET" or path not in _PATHS:
-            status = "404 Not Found" if method == b"GET" else "405 Method Not Allowed"
-            writer.write(f"HTTP/1.1 {status}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n".encode())
+        request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+        line, *headers = request.split("\r\n")
+        method, _, rest = line.partition(" ")
+        url = urlsplit(rest.split(" ", 1)[0])
+        if method != "GET":
+            await _write(writer, 405, "")
+        elif url.path in self.probes:
+            status, body = await _finished(self.probes[url.path])
+            await _write(writer, status, body, "application/json")
+        elif url.path not in _METRICS:
+            await _write(writer, 404, "")
+        else:
+            names = parse_qs(url.query).get("names", [Dialect.JMX.value])[0]
+            if names not in {dialect.value for dialect in Dialect}:
+                known = ", ".join(dialect.value for dialect in Dialect)
+                await _write(writer, 400, f"there are no names {names!r}; there are {known}\n")
+                return
+            dialect = Dialect(names)
+            await self._write_metrics(writer, Format(_accept(headers), dialect), dialect)
+
+    async def _write_metrics(self, writer: asyncio.StreamWriter, form: Format, dialect: Dialect) -> None:
+        writer.write(_head(200, form.content_type))
+        began_s = time.monotonic()
+        for text in form.slices(self.sources.get(dialect, ())):
+            writer.write(text.encode())
             await writer.drain()
-            return
-        writer.write(f"HTTP/1.1 200 OK\r\nConnection: close\r\n{_TYPE}\r\n".encode())
-        for source in self._sources:
-            for name in source.names(self._mono_ms()):
-                writer.write(prometheus_lines(name, source.numbers(name)).encode())
-                await writer.drain()
+            if time.monotonic() - began_s >= SLICE_S:
                 await asyncio.sleep(0)
+                began_s = time.monotonic()
 
 
-def prometheus_lines(name: str, numbers: Iterable[Sample]) -> str:
-    """All samples of one metric name, as lines."""
-    lines: list[str] = []
-    for labels, value, is_counter in numbers:
-        name_text = _prometheus_name(name)
-        name_text += "_total" if is_counter and not name_text.endswith("_total") else ""
-        if not lines:
-            lines.append(f"# TYPE {name_text} {'counter' if is_counter else 'gauge'}\n")
-        label_text = ",".join(f'{_prometheus_name(key)}="{text.translate(_ESCAPES)}"' for key, text in labels)
-        lines.append(f"{name_text}{{{label_text}}} {_number(value)}\n")
-    return "".join(lines)
+async def _finished(probe: Probe) -> tuple[int, str]:
+    """Status and body of a probe, whose steps other work of the loop runs between."""
+    steps = probe()
+    while True:
+        try:
+            next(steps)
+        except StopIteration as result:
+            status, body = result.value
+            return status, body
+        await asyncio.sleep(0)
 
 
-def _prometheus_name(name: str) -> str:
-    name_text = _INVALID.sub("_", name)
-    return f"_{name_text}" if name_text[:1].isdigit() else name_text
+def _accept(headers: Sequence[str]) -> str:
+    found = (value for name, _, value in (header.partition(":") for header in headers) if name.lower() == "accept")
+    return next(found, "")
 
 
-def _number(value: float) -> str:
-    return {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}.get(repr(value), repr(value))
+def _head(status: int, content_type: str, length: int | None = None) -> bytes:
+    size = "" if length is None else f"Content-Length: {length}\r\n"
+    return (
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\nConnection: close\r\nContent-Type: {content_type}\r\n{size}\r\n"
+    ).encode()
+
+
+async def _write(
+    writer: asyncio.StreamWriter, status: int, body: str, content_type: str = "text/plain; charset=utf-8"
+) -> None:
+    data = body.encode()
+    writer.write(_head(status, content_type, len(data)) + data)
+    await writer.drain()

@@ -50,6 +50,7 @@ from replication.controller.mutation_quotas import MutationQuotas
 from replication.controller.partitions.alter_partition import alter_partitions
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.controller.partitions.elect_leaders import elect_leaders
+from replication.controller.partitions.partition_changes import is_unclean_election
 from replication.controller.partitions.reassignments import alter_reassignments
 from replication.controller.partitions.topics import create_partitions, create_topics, delete_topics
 from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unclean
@@ -133,6 +134,8 @@ class Controller:
         self._mutation_quotas = MutationQuotas(self._context.static_configs, self._clock.mono_ms)
         self.is_active = False
         """Whether this node leads the metadata log."""
+        self.unclean_elections = 0
+        """Elections of leaders that may lose records, since this node started."""
         self.on_failed: Callable[[str], None] = no_op
         """Called with the reason when the metadata log fails."""
         self.raise_kraft_version: Callable[[int], None] = no_op
@@ -321,6 +324,7 @@ class Controller:
             return published
         assert self.is_active, "only the leader appends to the metadata log"
         last_offset = self._log.next_offset + len(records) - 1
+        self.unclean_elections += sum(is_unclean_election(message) for message, _ in records)
         image_records = [message for message, _ in records if not isinstance(message, _TRANSACTION_MARKERS)]
         newest = self._context.image
         image, changes = newest.apply(image_records, offset=last_offset, epoch=newest.epoch)

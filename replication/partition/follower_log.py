@@ -132,6 +132,7 @@ class FollowerLog:
         except (KafkaError, StorageError):
             append.complete(False)  # it was deleted, or its directory failed
             return
+        partition.counts.replication_bytes_in += prepared.size
         if partition.needs_sync:
             self._flush(append)
         else:

@@ -28,6 +28,7 @@ from replication.completion import Completion
 from replication.metadata.image import PartitionState
 from replication.partition.append_history import AppendHistory
 from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, FetchPosition, FollowerProgress
+from replication.partition.topic_counts import TopicCounts
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
@@ -133,7 +134,7 @@ class Partition:
 
     __slots__ = (
         "_durable_end_offset", "_is_leader_log_open", "_isr_ack_waiters", "_leader_ack_waiters", "_request_sync",
-        "_wake", "broker_id", "end_key", "epoch_start_offset", "followers", "history", "index", "is_leader",
+        "_wake", "broker_id", "counts", "end_key", "epoch_start_offset", "followers", "history", "index", "is_leader",
         "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_id", "log", "min_isr",
         "partition_epoch", "pending_isr", "replicas", "topic", "topic_id", "writes_in_flight",
     )  # fmt: skip
@@ -167,6 +168,8 @@ class Partition:
         self.epoch_start_offset = 0
         self.history: AppendHistory | None = None
         """Which offsets were appended when; None if no replica selector needs it."""
+        self.counts = TopicCounts()
+        """Of its topic; the replica manager shares one among all partitions."""
         self.writes_in_flight = 0
         self.is_syncing = False
         self._is_leader_log_open = False

@@ -41,6 +41,7 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.isr_tracker import IsrTracker
 from replication.partition.partition import Append, Partition, Reader
 from replication.partition.replication_quota import FOLLOWER, LEADER, ReplicationQuotaManager
+from replication.partition.topic_counts import BrokerCounts
 from replication.purgatory import Purgatory
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig, log_config
@@ -82,6 +83,7 @@ class ReplicaManager:
         self.partitions: dict[tuple[str, int], Partition] = {}
         self.appended_bytes: AppendedBytes | None = None
         """Counts appended bytes for the replica selector, if it needs them; set before the first image."""
+        self.counts = BrokerCounts()
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
         self._waiting_appends: dict[Partition, deque[Append]] = {}
@@ -138,6 +140,8 @@ class ReplicaManager:
         if partition.is_offline:
             return
         was_leader, epoch = partition.is_leader, partition.leader_epoch
+        if was_leader and state.leader == self.broker_id:
+            self.counts.count_isr(len(partition.isr), len(state.isr))
         if state.leader == self.broker_id:
             try:
                 partition.make_leader(state, mono_ms)
@@ -179,6 +183,7 @@ class ReplicaManager:
             self._offline.add(key)
             return None
         partition = Partition(log, self.broker_id, self._purgatory.wake, self.sync)
+        partition.counts = self.counts.of(topic.name)
         if self.appended_bytes is not None:
             partition.history = AppendHistory(self.appended_bytes)
         self._offline.discard(key)
@@ -193,6 +198,7 @@ class ReplicaManager:
             if partition is not None and partition.topic_id == topic.topic_id:
                 self._remove_partition(key, partition)
             yield
+        self.counts.remove(topic.name)
 
     def _remove_partition(self, key: tuple[str, int], partition: Partition) -> None:
         del self.partitions[key]
@@ -441,6 +447,10 @@ class ReplicaManager:
                 append.fail(self.on_storage_error(partition, storage_error))
             else:
                 committed.append(append)
+                counts, info = partition.counts, append.info
+                counts.appends += 1
+                counts.bytes_in += append.prepared.size
+                counts.messages_in += info.last_offset - info.base_offset + 1
         return committed
 
     def _acknowledge(self, committed: list[Append]) -> None:
@@ -539,6 +549,7 @@ class ReplicaManager:
             DivergingEpoch: the follower must truncate first.
         """
         partition = self.find(topic, index)
+        partition.counts.reads += 1
         try:
             info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch)
         except StorageError as error:

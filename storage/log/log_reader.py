@@ -41,6 +41,12 @@ class ReadInfo(NamedTuple):
     aborted: list[AbortedTransaction] | None
     """The aborted transactions in the returned range for a read up to the last stable offset; else None."""
 
+    def limit(self, isolation: Isolation) -> int:
+        """The first offset that a reader cannot see."""
+        if isolation is Isolation.HIGH_WATERMARK:
+            return self.high_watermark
+        return self.log_end_offset if isolation is Isolation.LOG_END else self.last_stable_offset
+
 
 LOG_END, HIGH_WATERMARK, LAST_STABLE = Isolation
 

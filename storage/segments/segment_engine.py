@@ -330,6 +330,10 @@ class SegmentEngine:
         return sum([segment.size for segment in self._segments])
 
     @property
+    def segment_count(self) -> int:
+        return len(self._segments)
+
+    @property
     def flushed_end_offset(self) -> int:
         flushed_end = self._durability.flushed_end
         return flushed_end if flushed_end != UNKNOWN else self.end_offset

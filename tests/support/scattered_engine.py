@@ -217,6 +217,10 @@ class ScatteredEngine:
         return self._end
 
     @property
+    def segment_count(self) -> int:
+        return len(self.segments())
+
+    @property
     def size_bytes(self) -> int:
         return sum(batch.size for batch in self._batches)
 

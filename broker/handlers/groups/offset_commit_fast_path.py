@@ -100,5 +100,6 @@ class OffsetCommitFastPath(AuthorizingHandlers):
 
     def _error_response(self, context: RequestContext, frame: bytearray, position: int, error: ErrorCode) -> list[Part]:
         """The response if the records are not committed."""
+        context.metrics.count_errors([error])
         response = commit_response(decode(OffsetCommitRequest, self._version, frame, position), error)
         return frame_response(context.correlation_id, self._encode(response), flexible_header=True)

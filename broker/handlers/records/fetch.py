@@ -56,7 +56,7 @@ from replication.partition.partition import DivergingEpoch, Reader
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import DelayedOperation, Purgatory
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Isolation, ReadInfo
+from storage.log.log import Isolation
 
 CONSUMER: Final = -1
 FUTURE_LOCAL_REPLICA: Final = -3
@@ -124,6 +124,8 @@ class FetchHandler:
     def handle(self, ctx: RequestContext, request: FetchRequest) -> FetchResponse | Completion[FetchResponse]:
         """Handle a Fetch, now or later."""
         reader = self._reader(ctx.api_version, request)
+        if reader.is_follower:
+            ctx.connection.metrics = ctx.metrics.of_follower()
         fetch_context = self.sessions.open(request, ctx.api_version, ctx.mono_ms, is_follower=reader.is_follower)
         if isinstance(fetch_context, ErrorCode):
             return FetchResponse(error_code=fetch_context, responses=[])
@@ -340,7 +342,7 @@ class _Fetch(DelayedOperation):
             self._must_respond = True
         elif self._sends_high_watermarks and partition.sent_high_watermark != info.high_watermark:
             self._must_respond = True
-        has_more = partition.offset < _read_limit(info, reader.isolation)
+        has_more = partition.offset < info.limit(reader.isolation)
         return _new_tuple(_ReadResult, (data, info.size, has_more))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:
@@ -371,6 +373,7 @@ class _Fetch(DelayedOperation):
 
     def _error_data(self, partition: FetchedPartition, code: ErrorCode) -> PartitionData:
         self._must_respond = True
+        self._handler.replicas.counts.known(partition.topic).failed_reads += code != ErrorCode.NONE
         data = PartitionData(partition_index=partition.index, error_code=code, high_watermark=-1, records=_NO_RECORDS)
         if code in _ERRORS_BEFORE_READ:
             data.aborted_transactions = []
@@ -453,7 +456,7 @@ class _Fetch(DelayedOperation):
     # ------------------------------------------------------------ responding
     def answer(self) -> FetchResponse:
         """The response; updates the values that the session has sent."""
-        fetch_context, results = self._fetch_context, self._results
+        fetch_context, results, replicas = self._fetch_context, self._results, self._handler.replicas
         partitions = fetch_context.partitions.values()
         selected: list[tuple[FetchedPartition, _ReadResult]]
         if not fetch_context.is_incremental:
@@ -469,8 +472,10 @@ class _Fetch(DelayedOperation):
         topics: list[FetchTopic[PartitionData]] = []
         last: FetchedPartition | None = None
         for partition, (data, size, _) in selected:
-            if size and self._is_follower and partition.topic is not None:
-                self._handler.replicas.leader_quota.record(partition.topic, partition.index, size, self._ctx.mono_ms)
+            if size and partition.topic is not None:
+                replicas.counts.count_sent(partition.topic, size, is_follower=self._is_follower)
+                if self._is_follower:
+                    replicas.leader_quota.record(partition.topic, partition.index, size, self._ctx.mono_ms)
             if last is None or partition.topic_id != last.topic_id or partition.topic != last.topic:
                 topics.append(FetchTopic(topic=partition.topic or "", topic_id=partition.topic_id, partitions=[data]))
                 last = partition
@@ -481,7 +486,7 @@ class _Fetch(DelayedOperation):
         if self._must_respond and has_endpoints:
             leaders = [read.data.current_leader for read in results.values() if read.data.current_leader is not None]
             listener = self._ctx.connection.listener_name
-            response.node_endpoints = node_endpoints(self._handler.replicas.image, leaders, listener)
+            response.node_endpoints = node_endpoints(replicas.image, leaders, listener)
         return response
 
     def _update_response(self, partition: FetchedPartition, read: _ReadResult) -> bool:
@@ -530,14 +535,8 @@ class _MeteredFetch(_Fetch):
         sent = [SentValues(part, part.sent_high_watermark, part.sent_log_start_offset) for part in self._results]
         response = super().answer()
         new_sessions = self._handler.sessions if self._is_new_session else None
-        return charged_response(self._ctx, self._fetch_context, response, sent, new_sessions)
-
-
-def _read_limit(info: ReadInfo, isolation: Isolation) -> int:
-    """The first offset that the reader cannot see."""
-    if isolation is Isolation.HIGH_WATERMARK:
-        return info.high_watermark
-    return info.log_end_offset if isolation is Isolation.LOG_END else info.last_stable_offset
+        counts = self._handler.replicas.counts
+        return charged_response(self._ctx, self._fetch_context, response, sent, new_sessions, counts)
 
 
 class FetchFastPath:
@@ -583,6 +582,7 @@ class FetchFastPath:
             return None
         if isinstance(info, DiskLookup) or info.aborted or not info.size or info.size < fetch.min_bytes:
             return None
+        partition.counts.bytes_out += info.size
         if in_session is not None:
             handler.sessions.answer_single(in_session, fetch, info, ctx.mono_ms)
         return self._layout.encode_response(

@@ -14,6 +14,8 @@ from broker.handlers.records.fetch_sessions import NO_SESSION, FetchContext, Fet
 from broker.handlers.router import RequestContext
 from protocol.codec import encoder
 from protocol.messages.produce_fetch import FetchResponse
+from protocol.records import FileRegion
+from replication.partition.topic_counts import BrokerCounts
 
 
 class SentValues(NamedTuple):
@@ -30,6 +32,7 @@ def charged_response(
     response: FetchResponse,
     sent: Sequence[SentValues],
     new_sessions: FetchSessions | None,
+    counts: BrokerCounts,
 ) -> FetchResponse:
     """The response, or an empty one if the client must wait.
 
@@ -39,10 +42,15 @@ def charged_response(
         response: with everything that was read.
         sent: the partitions that were read.
         new_sessions: the session cache if the session is new, else None.
+        counts: have the bytes of the response, which an empty one takes back.
     """
     meter = context.meter
     if meter is None or not meter.charge_fetch(encoder(FetchResponse, context.api_version)(response)):
         return response
+    for topic in response.responses:
+        regions = (region for data in topic.partitions for region in data.records or ())
+        size = sum(region.length for region in regions if isinstance(region, FileRegion))
+        counts.count_sent(topic.topic, -size, is_follower=False)
     for partition, high_watermark, log_start_offset in sent:
         partition.update_response(high_watermark, log_start_offset)
         fetch_context.dirty[partition] = None

@@ -373,6 +373,7 @@ class _Produce:
         assert isinstance(error, KafkaError)
         code = error.code
         response = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, error_message=error.message)
+        self._handler.replicas.counts.known(topic).failed_appends += 1
         if isinstance(error, RejectedRecords):
             response.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=why)
@@ -392,6 +393,9 @@ class _Produce:
         return self._response()
 
     def _close_reason(self) -> str:
+        names = [topic.name for topic in self._topics for _ in topic.indexes]
+        for name, append in zip(names, self._appends, strict=True):
+            self._handler.replicas.counts.known(name).failed_appends += append.error is not None
         partitions = [
             (topic.requested_name or topic.topic_id.hex(), index) for topic in self._topics for index in topic.indexes
         ]
@@ -450,4 +454,5 @@ class ProduceFastPath:
                 ctx.correlation_id, echoed_bytes, info.base_offset, info.log_append_time_ms, info.log_start_offset
             )
         response = _Produce(self._handler, ctx, ACKS_ALL).failure_response(topic, topic_id, index, append.error)
+        ctx.metrics.count_errors([response.responses[0].partition_responses[0].error_code])
         return frame_response(ctx.correlation_id, self._encode(response), flexible_header=self._has_flexible_header)

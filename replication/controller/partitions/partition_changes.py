@@ -20,6 +20,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from protocol.messages.stored_records import PartitionChangeRecord
+from protocol.schema import Message
 from replication.metadata.image import NO_LEADER, UNASSIGNED_DIRECTORY, UNCHANGED_LEADER, PartitionState
 
 RECOVERED = 0
@@ -166,3 +167,8 @@ def _set_last_known_leader(record: PartitionChangeRecord, state: PartitionState)
         record.last_known_elr = [state.leader]
     elif record.leader not in (NO_LEADER, UNCHANGED_LEADER) and state.last_known_leaders:
         record.last_known_elr = []
+
+
+def is_unclean_election(record: Message) -> bool:
+    """Whether a metadata record elects a leader that was not in sync."""
+    return isinstance(record, PartitionChangeRecord) and record.leader_recovery_state == RECOVERING

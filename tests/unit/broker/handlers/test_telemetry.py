@@ -24,9 +24,12 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.telemetry import instances, received
+from broker.telemetry.exposition import Format
+from broker.telemetry.families import Dialect
 from broker.telemetry.instances import ClientInstance, ClientInstances
-from broker.telemetry.page import MetricsPage, prometheus_lines
+from broker.telemetry.page import MetricsPage
 from broker.telemetry.received import ClientMetricsStore, Sample
+from broker.telemetry.sampled_source import SampledSource
 from protocol.compression import compress
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest
@@ -219,17 +222,38 @@ def test_the_metrics_parser_is_imported_in_a_thread(monkeypatch: pytest.MonkeyPa
 # ---- the metrics page
 
 
+class Listed:
+    """A source with one name."""
+
+    def __init__(self, name: str, samples: list[Sample]) -> None:
+        self._name, self._samples = name, samples
+
+    def names(self, now_ms: int) -> list[str]:
+        return [self._name]
+
+    def numbers(self, name: str) -> list[Sample]:
+        return self._samples
+
+
+def shown(name: str, samples: list[Sample]) -> str:
+    source = SampledSource(Listed(name, samples), "Help.", lambda: 0)
+    return "".join(Format("").slices([source]))
+
+
 def test_the_page_is_in_prometheus_format() -> None:
     numbers = [Sample((("a.b", 'x"\\\n'),), 1.0, True), Sample((("1", "y"),), float("inf"), True)]
-    assert prometheus_lines("k.n-a", numbers) == (
-        '# TYPE k_n_a_total counter\nk_n_a_total{a_b="x\\"\\\\\\n"} 1.0\nk_n_a_total{_1="y"} +Inf\n'
+    assert shown("k.n-a", numbers) == (
+        "# HELP k_n_a_total Help.\n# TYPE k_n_a_total counter\n"
+        'k_n_a_total{a_b="x\\"\\\\\\n"} 1.0\nk_n_a_total{_1="y"} +Inf\n'
     )
-    assert prometheus_lines("9.total", [Sample((), float("nan"), False)]) == "# TYPE _9_total gauge\n_9_total{} NaN\n"
-    assert prometheus_lines("n", []) == ""
+    nothing = [Sample((), float("nan"), False)]
+    assert shown("9.total", nothing) == "# HELP _9_total Help.\n# TYPE _9_total gauge\n_9_total NaN\n"
+    assert shown("n", []) == ""
 
 
 async def answer(kept: ClientMetricsStore, question: bytes) -> bytes:
-    page = MetricsPage(("127.0.0.1", 0), [kept], lambda: 0)
+    page = MetricsPage(("127.0.0.1", 0))
+    page.sources = {Dialect.JMX: [SampledSource(kept, "Reported.", lambda: 0)]}
     page.start(asyncio.get_running_loop())
     reader, writer = await asyncio.open_connection(*page.address)
     writer.write(question)

@@ -10,8 +10,8 @@ from broker.config.connection_configs import ConnectionLimits, ListenerLimits
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.quotas.request_meter import NoThreads, RequestMeter
-from broker.telemetry.page import prometheus_lines
 from broker.telemetry.quota_metrics import QuotaMetrics
+from broker.telemetry.sampled_source import family_of
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
 from replication.quota_rates import QuotaWindows
 
@@ -48,9 +48,9 @@ def test_bytes_and_throttle_times_of_a_client_id() -> None:
     for size in (600, 200):
         RequestMeter(sensors, lambda: START_NS, NoThreads()).charge_produce(size, has_response=True)
     assert shown(metrics) == {rate: [(labels, 130.0)], throttle: [(labels, 2000.0)]}  # 1000 and 3000 ms
-    assert prometheus_lines(rate, metrics.numbers(rate)) == (
-        '# TYPE kafka_server_Produce_byte_rate gauge\nkafka_server_Produce_byte_rate{user="",client_id="c"} 130.0\n'
-    )
+    family = family_of(rate, "", metrics.numbers(rate))
+    assert family.name == "kafka_server_Produce_byte_rate"
+    assert list(family.points) == [("", '{user="",client_id="c"}', 130.0)]
 
 
 @pytest.mark.parametrize("is_fetch", [True, False])

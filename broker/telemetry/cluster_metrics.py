@@ -1,0 +1,138 @@
+"""The cluster as this node's metadata has it, its controller and its Raft replica.
+
+RULES    1. `kafka_topic_partitions` is shown by the leader of a topic's first partition: over all brokers, each topic once.
+         2. The controller's gauges are shown by nodes with that role. Those about partitions are counted in steps, and kept
+            while no topic changes; they are 0 on controllers that are not active, as in Apache Kafka.
+         3. No error in a metadata record is survived: `metadataerrorcount` is 0 on every node that runs.
+NOT HERE The partitions of this broker (`replica_metrics.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Final
+
+from broker.telemetry.families import PAUSE, Families, Family, counter, gauge, gauges, label_text
+from broker.telemetry.topic_metrics import MAX_TOPICS
+from replication.kraft_node import KRaftNode
+from replication.metadata.image import NO_LEADER, MetadataImage, TopicImage
+
+_CONTROLLER: Final = "kafka_controller_kafkacontroller"
+_RAFT: Final = "kafka_server_raftmetrics"
+_PARTITIONS_PER_STEP: Final = 2_000
+RUNNING, STARTING = 3, 1
+"""Apache Kafka's numbers of a broker's state."""
+
+
+@dataclass(slots=True)
+class _PartitionCounts:
+    """Of all partitions of the cluster."""
+
+    topics: dict[bytes, TopicImage]
+    """Counted in these topics."""
+    total: int = 0
+    offline: int = 0
+    not_preferred: int = 0
+
+
+class ClusterMetrics:
+    """The families of the metadata, the controller and Raft."""
+
+    def __init__(
+        self, node: KRaftNode, node_id: int, *, is_broker: bool, is_controller: bool, is_started: Callable[[], bool]
+    ) -> None:
+        self._node = node
+        self._node_id = node_id
+        self._is_broker = is_broker
+        self._is_controller = is_controller
+        self._is_started = is_started
+        self._counted = _PartitionCounts({})
+
+    def families(self) -> Families:
+        """The cluster's, then the node's."""
+        image = self._node.image
+        if self._is_broker:
+            state = RUNNING if self._is_started() else STARTING
+            yield gauge("kafka_server_kafkaserver_brokerstate", "3: running; 1: starting or stopping.", state)
+            yield gauge("kafka_brokers", "Registered brokers.", len(image.brokers))
+            yield gauges("kafka_broker_info", "Brokers and their addresses.", _addresses(image))
+            yield gauges("kafka_topic_partitions", "Partitions of a topic.", self._topics(image))
+        if self._is_controller:
+            yield from self._of_controller(image)
+        yield from self._of_raft(image)
+
+    def _topics(self, image: MetadataImage) -> Iterator[tuple[str, int]]:
+        led = (
+            topic
+            for topic in list(image.topics_by_id.values())
+            if topic.partitions and next(iter(topic.partitions.values())).leader == self._node_id
+        )
+        for topic in islice(led, MAX_TOPICS):
+            yield label_text(("topic", topic.name)), len(topic.partitions)
+
+    # ------------------------------------------------------------ the controller
+    def _of_controller(self, image: MetadataImage) -> Families:
+        controller = self._node.controller
+        is_active = controller.is_active
+        counted = yield from self._count(image)
+        fenced = sum(broker.is_fenced for broker in image.brokers.values())
+        for name, explanation, value in (
+            ("activecontrollercount", "1: this node is the active controller.", 1),
+            ("offlinepartitionscount", "Partitions without a leader.", counted.offline),
+            (
+                "preferredreplicaimbalancecount",
+                "Partitions that their first replica does not lead.",
+                counted.not_preferred,
+            ),
+            ("globaltopiccount", "Topics of the cluster.", len(image.topics_by_id)),
+            ("globalpartitioncount", "Partitions of the cluster.", counted.total),
+            ("activebrokercount", "Brokers that are not fenced.", len(image.brokers) - fenced),
+            ("fencedbrokercount", "Brokers that are fenced.", fenced),
+        ):
+            yield gauge(f"{_CONTROLLER}_{name}", explanation, value if is_active else 0)
+        yield gauge(f"{_CONTROLLER}_metadataerrorcount", "Errors in metadata records; a node ends at the first.", 0)
+        yield counter(
+            "kafka_controller_controllerstats_uncleanleaderelections",
+            "Leaders elected outside of the in-sync replicas.",
+            controller.unclean_elections,
+        )
+
+    def _count(self, image: MetadataImage) -> Generator[None, None, _PartitionCounts]:
+        topics = image.topics_by_id
+        if self._counted.topics is topics:
+            return self._counted
+        counted = _PartitionCounts(topics)
+        for topic in list(topics.values()):
+            for state in topic.partitions.values():
+                counted.total += 1
+                counted.offline += state.leader == NO_LEADER
+                counted.not_preferred += state.leader != state.replicas[0]
+                if counted.total % _PARTITIONS_PER_STEP == 0:
+                    yield PAUSE
+        self._counted = counted
+        return counted
+
+    # ------------------------------------------------------------ Raft
+    def _of_raft(self, image: MetadataImage) -> Iterator[Family]:
+        state = self._node.raft.state
+        yield gauge(f"{_RAFT}_current_leader", "Leader of the metadata quorum; -1: unknown.", state.leader_id)
+        yield gauge(f"{_RAFT}_current_epoch", "Epoch of the metadata quorum.", state.epoch)
+        yield gauge(f"{_RAFT}_high_watermark", "Committed end of the metadata log.", state.high_watermark)
+        yield gauge(f"{_RAFT}_log_end_offset", "End of this node's metadata log.", state.log.end.offset)
+        role = type(state.role).__name__.lower()
+        name = "observer" if role == "follower" and not state.is_voter else role
+        yield gauges(f"{_RAFT}_current_state", "Role in the metadata quorum.", [(label_text(("state", name)), 1)])
+        yield gauge(
+            "kafka_server_broker_metadata_metrics_last_applied_record_offset",
+            "Last metadata record that this node has applied.",
+            image.offset,
+        )
+
+
+def _addresses(image: MetadataImage) -> Iterator[tuple[str, int]]:
+    for broker_id, broker in sorted(image.brokers.items()):
+        for endpoint in broker.endpoints[:1]:
+            address = f"{endpoint.host}:{endpoint.port}"
+            yield label_text(("id", str(broker_id)), ("address", address)), 1

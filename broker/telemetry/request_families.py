@@ -1,0 +1,111 @@
+"""The exposition of request times and errors: Apache Kafka's RequestMetrics, and our histograms.
+
+RULES    1. Fetch is counted as FetchConsumer and FetchFollower, and in sum as Fetch, as in Apache Kafka.
+NOT HERE What is recorded, and when (`request_metrics.py`).
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from broker.telemetry.families import PAUSE, Families, counters, histogram, label_text, summary
+from broker.telemetry.histograms import Distribution, Histogram
+from broker.telemetry.request_metrics import ApiMetrics, RequestMetrics
+from protocol.errors import ErrorCode
+
+_BEAN: Final = "kafka_network_requestmetrics"
+_FETCH: Final = "Fetch"
+_CODES: Final = frozenset(ErrorCode)
+PHASES: Final = {
+    "total": ("totaltimems", "from the whole request to the last byte of the response"),
+    "queue": ("requestqueuetimems", "until the dispatcher begins"),
+    "local": ("localtimems", "in the handler"),
+    "remote": ("remotetimems", "waiting for followers, flushes, data, or earlier requests of the connection"),
+    "throttle": ("throttletimems", "for which the connection is not read, because of a quota"),
+    "response_queue": ("responsequeuetimems", "from the complete response until sending begins"),
+    "send": ("responsesendtimems", "until the socket has the last byte of the response"),
+}
+"""Of `ApiMetrics`: attribute, Apache Kafka's name, meaning."""
+
+
+def _histogram_of(metrics: ApiMetrics, phase: str) -> Histogram:
+    found = getattr(metrics, phase)
+    assert isinstance(found, Histogram)
+    return found
+
+
+class RequestFamilies:
+    """The families of some tables of requests."""
+
+    def __init__(self, tables: Sequence[RequestMetrics]) -> None:
+        self._tables = tables
+
+    def families(self) -> Families:
+        """Requests, errors and times."""
+        apis = self._by_name()
+        yield counters(f"{_BEAN}_requests", "Requests by API and version.", _requests(apis))
+        yield counters(f"{_BEAN}_errors", "Error codes in responses; NONE: responses without errors.", _errors(apis))
+        for phase, (name, explanation) in PHASES.items():
+            found = [((("request", api),), _distribution(metrics, phase)) for api, metrics in apis.items()]
+            yield summary(f"{_BEAN}_{name}", f"Milliseconds {explanation}.", found)
+            yield PAUSE
+        yield histogram(
+            "barnabas_request_duration_seconds",
+            "Seconds that requests take, by API and phase.",
+            _durations(apis),
+        )
+
+    def _by_name(self) -> dict[str, list[ApiMetrics]]:
+        """All versions of each API that was used; of Fetch also apart for consumers and followers."""
+        apis: dict[str, list[ApiMetrics]] = defaultdict(list)
+        for table in self._tables:
+            for metrics in table.apis.values():
+                apis[metrics.name].append(metrics)
+                if metrics.name == _FETCH:
+                    apis["FetchConsumer"].append(metrics)
+                if metrics.follower is not None:
+                    apis[_FETCH].append(metrics.follower)
+                    apis["FetchFollower"].append(metrics.follower)
+        return {name: apis[name] for name in sorted(apis)}
+
+
+def _count(metrics: ApiMetrics) -> int:
+    return sum(metrics.total.buckets)
+
+
+def _requests(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
+    for api, found in apis.items():
+        by_version: Counter[int] = Counter()
+        for metrics in found:
+            by_version[metrics.version] += _count(metrics)
+        for version, count in sorted(by_version.items()):
+            yield label_text(("request", api), ("version", str(version))), count
+
+
+def _errors(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
+    for api, found in apis.items():
+        errors: Counter[int] = Counter({ErrorCode.NONE: 0})
+        for metrics in found:
+            errors.update(metrics.errors)
+            errors[ErrorCode.NONE] += max(_count(metrics) - metrics.failed, 0)
+        for code, count in sorted(errors.items()):
+            yield label_text(("request", api), ("error", _error_name(code))), count
+
+
+def _error_name(code: int) -> str:
+    """Apache Kafka's name; another broker's answer may have a code that is unknown here."""
+    return ErrorCode(code).name if code in _CODES else str(code)
+
+
+def _distribution(found: list[ApiMetrics], phase: str) -> Distribution:
+    return Distribution([_histogram_of(one, phase) for one in found], sum(map(_count, found)))
+
+
+def _durations(
+    apis: dict[str, list[ApiMetrics]],
+) -> Iterator[tuple[tuple[tuple[str, str], ...], Distribution]]:
+    for api, found in apis.items():
+        for phase in PHASES:
+            yield (("api", api), ("phase", phase)), _distribution(found, phase)

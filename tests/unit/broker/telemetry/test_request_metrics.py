@@ -1,0 +1,110 @@
+"""Histograms, phases and errors of requests (broker/telemetry/histograms.py, request_metrics.py, request_families.py)."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from broker.telemetry.exposition import Format
+from broker.telemetry.histograms import Distribution, Histogram
+from broker.telemetry.request_families import RequestFamilies
+from broker.telemetry.request_metrics import ApiMetrics, RequestMetrics, RequestTimes
+from protocol.errors import ErrorCode
+
+US = 1_000
+MS = 1_000_000
+
+
+def samples(table: RequestMetrics) -> dict[tuple[str, tuple[str, ...]], float]:
+    """The exposition's samples by name and label values."""
+    text = "".join(Format("").slices([RequestFamilies([table])]))
+    return {
+        (sample.name, tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text)
+        for sample in family.samples
+    }
+
+
+def test_a_quantile_is_within_a_factor_of_two_of_the_duration() -> None:
+    histogram = Histogram()
+    for duration_us in range(1, 10_001):
+        histogram.record(duration_us)
+    distribution = Distribution([histogram])
+    for quantile in (0.5, 0.75, 0.95, 0.99):
+        assert distribution.quantile_ms(quantile) == pytest.approx(10 * quantile, rel=0.65)
+    assert math.isnan(Distribution([]).quantile_ms(0.5))
+
+
+def test_the_buckets_of_the_exposition_are_cumulative() -> None:
+    histogram = Histogram()
+    for duration_us in (0, 31, 32, 1_000_000, 1 << 40):
+        histogram.record(duration_us)
+    found = dict(Distribution([histogram]).cumulative())
+    assert (found["3.2e-05"], found["6.4e-05"], found["1.048576"], found["+Inf"]) == (2, 3, 4, 5)
+
+
+def test_durations_of_zero_that_are_not_recorded_are_added() -> None:
+    histogram = Histogram()
+    histogram.record(1000)
+    distribution = Distribution([histogram], count=100)
+    assert (distribution.count, distribution.quantile_ms(0.5)) == (100, pytest.approx(0.0005, abs=0.0006))
+
+
+def test_an_immediate_answer_has_three_phases() -> None:
+    metrics = ApiMetrics("Produce", 9)
+    assert not metrics.record_immediate(0, 40 * US, 100 * US)
+    assert (metrics.total.sum_us, metrics.local.sum_us, metrics.send.sum_us) == (100, 40, 60)
+    assert sum(metrics.remote.buckets) == sum(metrics.queue.buckets) == 0
+
+
+def waiting(metrics: ApiMetrics) -> RequestTimes:
+    times = RequestTimes(metrics, bytearray(b"x"), 0, 1 * MS, 3 * MS)
+    times.completed_ns, times.sending_ns = 10 * MS, 11 * MS
+    return times
+
+
+def test_a_request_that_waits_has_all_phases() -> None:
+    metrics = ApiMetrics("Produce", 9)
+    times = waiting(metrics)
+    assert not metrics.record(times, 15 * MS)
+    phases = [getattr(metrics, name).sum_us for name in ("queue", "local", "remote", "response_queue", "send", "total")]
+    assert phases == [1000, 2000, 7000, 1000, 4000, 15_000]
+    assert times.phases_ms(15 * MS) == {"queue": 1, "local": 2, "remote": 7, "response queue": 1, "send": 4}
+    assert times.frame is None  # nothing logs it
+
+
+@pytest.mark.parametrize(
+    ("waits_for_clients", "slow_ms", "is_slow"), [(False, 15, True), (False, 16, False), (True, 9, False)]
+)
+def test_a_wait_for_clients_makes_no_request_slow(waits_for_clients: bool, slow_ms: int, is_slow: bool) -> None:
+    metrics = ApiMetrics("Fetch", 12, slow_ms * MS, waits_for_clients=waits_for_clients)
+    assert metrics.record(waiting(metrics), 15 * MS) is is_slow
+
+
+def test_errors_are_counted_by_api_and_code() -> None:
+    table = RequestMetrics()
+    metrics = table.of(0, "Produce", 9, waits_for_clients=False)
+    for _ in range(3):
+        metrics.record_immediate(0, US, US)
+    metrics.count_errors([ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.NOT_LEADER_OR_FOLLOWER, 4711])
+    found = samples(table)
+    errors = {labels[1]: value for (name, labels), value in found.items() if name.endswith("errors_total")}
+    assert errors == {"NONE": 2, "NOT_LEADER_OR_FOLLOWER": 2, "4711": 1}
+
+
+def test_fetches_of_consumers_and_followers_are_apart_and_together() -> None:
+    table = RequestMetrics()
+    metrics = table.of(1, "Fetch", 12, waits_for_clients=True)
+    metrics.record_immediate(0, US, US)
+    metrics.of_follower().record_immediate(0, US, US)
+    metrics.of_follower().record_immediate(0, US, US)
+    found = samples(table)
+    counts = {
+        labels[0]: value
+        for (name, labels), value in found.items()
+        if name == "kafka_network_requestmetrics_requests_total"
+    }
+    assert counts == {"Fetch": 3, "FetchConsumer": 1, "FetchFollower": 2}
+    assert found["kafka_network_requestmetrics_totaltimems_count", ("FetchFollower",)] == 2

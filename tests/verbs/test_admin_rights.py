@@ -1,4 +1,4 @@
-"""The admin verbs over SASL_SSL with ACLs: what a user without rights is told, and how rights are granted."""
+"""The admin verbs over SASL_SSL with ACLs: the sentence that a user without rights gets, and how rights are granted."""
 
 from __future__ import annotations
 

@@ -197,8 +197,9 @@ def test_librdkafka_metrics_are_published(endpoint: tuple[str, int]) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap, "client.id": 'my "own" app'})
     producer.produce("t", "v")
     assert producer.flush(30) == 0
-    until(lambda: producer.poll(0) is not None and any("producer" in line for line in page(port)), "a report")
-    lines = [line for line in page(port) if line.startswith("org_apache_kafka_producer_")]
+    reported = "org_apache_kafka_producer_"
+    until(lambda: producer.poll(0) is not None and any(reported in line for line in page(port)), "a report")
+    lines = [line for line in page(port) if line.startswith(reported)]
     labels = {line.partition("{")[2].rpartition("}")[0] for line in lines}
     assert all(r'client_id="my \"own\" app"' in label for label in labels)
     assert all('client_software_name="confluent-kafka-python"' in label for label in labels)

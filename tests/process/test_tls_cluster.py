@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -80,7 +82,7 @@ def test_a_node_with_a_certificate_of_another_authority_does_not_join(tmp_path: 
         with ThreadPoolExecutor(1) as threads:
             started = threads.submit(intruder.start)
             until(lambda: "the TLS handshake failed" in cluster.nodes[2].log(), "a refused handshake")
-            intruder.kill()
+            os.kill(intruder.pid, signal.SIGKILL)  # kill() would close the pipe that start() reads
             with pytest.raises(BrokerError, match="did not start"):
                 started.result()
 

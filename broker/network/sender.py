@@ -11,7 +11,7 @@ RULES    1. Parts are sent in order: header bytes, file region, header bytes, fi
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
          6. After a short write the rest is tried at once: on a fast connection the receiver has made room meanwhile.
          7. Only a small region is joined with the bytes before it into one packet. Before a large one they are sent at once:
-            the receiver wakes up while the region is sent.
+            the receiver wakes up while the region is sent. With TLS they are always joined: each send costs a record.
 NOT HERE When to send (`connection.py` watches the socket).
 """
 
@@ -139,7 +139,7 @@ class Sender:
     def _send_buffers(self, buffers: list[Buffer]) -> int | None:
         """Sends buffers in one call, and puts back what the socket does not take; None if it is full."""
         size = sum(map(len, buffers))
-        more = bool(self._parts) and size + _size_of(self._parts[0]) <= JOINED_BYTES
+        more = bool(self._parts) and (self._transport.joins_regions or size + _size_of(self._parts[0]) <= JOINED_BYTES)
         if len(buffers) == 1:
             sent = self._transport.send(buffers[0], more=more)
         else:

@@ -29,6 +29,8 @@ class PlaintextTransportLayer:
 
     has_buffered = False
     """Whether received bytes are here that the socket does not announce (`tls_transport.py`)."""
+    joins_regions = False
+    """Whether bytes are sent together with the file region behind them, whatever its size."""
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)

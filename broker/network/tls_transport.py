@@ -26,8 +26,10 @@ from protocol.errors import MalformedRequest
 from protocol.records import FileRegion
 
 TURN_BYTES: Final = 256 * 1024
-_SEND_BYTES: Final = 128 * 1024
-"""Ciphertext of one send; as much is kept for a socket that is full."""
+_PIECE_BYTES: Final = 64 * 1024
+"""Encrypted for one send; as much is kept for a socket that is full."""
+_MAX_PIECE_BYTES: Final = _PIECE_BYTES + _PIECE_BYTES // 2
+"""A short rest is no piece of its own."""
 _HELD_BYTES: Final = 64 * 1024
 """Ciphertext that waits for the part that follows immediately."""
 
@@ -44,6 +46,8 @@ class TlsBuffers:
 
 class TlsTransportLayer(PlaintextTransportLayer):
     """The server's side of one TLS connection."""
+
+    joins_regions = True
 
     __slots__ = ("_buffers", "_claimed", "_incoming", "_outgoing", "_tls", "_unsent", "has_buffered", "on_buffered")
 
@@ -164,19 +168,19 @@ class TlsTransportLayer(PlaintextTransportLayer):
             if reported is None or reported == size:
                 return reported
             done = reported
-        end, flushed = min(size, done + TURN_BYTES), done
-        while done < end:
-            done += self._tls.write(data[done:end])
-            if self._outgoing.pending >= _SEND_BYTES:
-                if not self._flush():
-                    break
-                flushed = done
-        # Held bytes are reported as sent. If the next part is empty and the socket full, None makes the caller repeat it.
-        is_held = more and done == size and self._outgoing.pending < _HELD_BYTES
-        if is_held or self._flush():
-            return done
-        self._claimed = done - flushed
-        return flushed or None
+        end = min(size, done + TURN_BYTES)
+        while True:
+            flushed = done
+            if done < end:
+                piece = _PIECE_BYTES if end - done > _MAX_PIECE_BYTES else end - done
+                done += self._tls.write(data[done : done + piece])
+            # Held bytes are reported as sent. If the next part is empty and the socket full, None makes the caller repeat it.
+            is_held = more and done == size and self._outgoing.pending < _HELD_BYTES
+            if not is_held and not self._flush():
+                self._claimed = done - flushed
+                return flushed or None
+            if done == end:
+                return done
 
     def _report_claimed(self, size: int) -> int | None:
         """Sends the rest of the ciphertext; the number of its bytes, at most `size`, or None if the socket is full."""
@@ -192,7 +196,7 @@ class TlsTransportLayer(PlaintextTransportLayer):
             if not self._unsent:
                 if not self._outgoing.pending:
                     return True
-                self._unsent = memoryview(self._outgoing.read(_SEND_BYTES))
+                self._unsent = memoryview(self._outgoing.read())
             try:
                 count = self._send(self._unsent)
             except BlockingIOError:

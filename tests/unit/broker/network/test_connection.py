@@ -77,7 +77,7 @@ class FakeTransport:
         self.sent = b""
         self.room = 10**9
         self.sends = 0
-        self.has_buffered = False
+        self.has_buffered = self.joins_regions = False
         self.is_closed = self.is_reset = self.is_reset_by_peer = False
 
     def fileno(self) -> int:

@@ -20,6 +20,8 @@ MIB = 1 << 20
 class ColdTransport:
     """Takes everything, as long as it need not wait for the disk."""
 
+    joins_regions = False
+
     def __init__(self) -> None:
         self.sent = b""
         self.by_sendfile = 0

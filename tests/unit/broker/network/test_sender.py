@@ -35,6 +35,8 @@ FRAME_AND_HEADER_BYTES = 9
 class FakeTransport:
     """Takes the next count of bytes from a plan; None is: would block."""
 
+    joins_regions = False
+
     def __init__(self, plan) -> None:
         self.plan = plan
         self.taken = bytearray()

@@ -154,6 +154,15 @@ def test_bytes_before_a_region_wait_for_it(pair: Pair) -> None:
     assert pair.client_read(100) + pair.client_read(100) == b"headerbody"
 
 
+def test_a_header_shares_a_send_with_the_region_behind_it(pair: Pair) -> None:
+    sizes = []
+    pair.transport._send = lambda data: sizes.append(len(data)) or len(data)
+    with tempfile.TemporaryFile() as file:
+        file.truncate(90_000)
+        assert Sender(pair.transport).send([b"header", FileRegion(file, 0, 90_000)])
+    assert len(sizes) == 1
+
+
 def test_bytes_that_wait_for_an_empty_part_are_not_forgotten(pair: Pair) -> None:
     really_send = pair.transport._send
     pair.transport._send = socket_is_full

@@ -22,8 +22,10 @@ FACE_VERBS = {
     **{verb: f"barnabas.cli.admin.{verb}" for verb in ADMIN_VERBS},
     "certs": "barnabas.certs_command",
     "cluster": "barnabas.cluster_command",
+    "consume": "barnabas.cli.consume",
     "health": "barnabas.health",
     "pipeline": "barnabas.pipeline.command",
+    "produce": "barnabas.cli.produce",
 }
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 GRACE_S = 10.0
@@ -38,6 +40,8 @@ usage: barnabas VERB [OPTION]...
   health     check whether a node answers        barnabas health --help
   doctor     check and repair data at rest       barnabas doctor --help
   dump-log   show the contents of log files      barnabas dump-log --help
+  consume    print the records of topics         barnabas consume --help
+  produce    write records to topics             barnabas produce --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help
 
 any Kafka cluster, -b HOST:PORT:

@@ -29,6 +29,7 @@ def connect(host: str, port: int, security: Security) -> Stream:
     """Connects and authenticates. Raises ClientError."""
     try:
         with socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S) as plain:
+            plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not security.has_tls:
                 return _authenticated(plain.makefile("rwb"), security)
             with tls_context(security).wrap_socket(plain, server_hostname=host) as encrypted:

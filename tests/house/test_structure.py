@@ -47,6 +47,8 @@ SPEAKING_INITS = {
 ENTRY_POINTS = {
     "barnabas.__main__": "python -m barnabas",
     "barnabas.certs_command": "imported for the verb certs",
+    "barnabas.cli.consume": "imported for the verb consume",
+    "barnabas.cli.produce": "imported for the verb produce",
     "barnabas.cluster_command": "imported for the verb cluster",
     **{
         f"barnabas.cli.admin.{verb}": "imported for its verb"

@@ -1,0 +1,162 @@
+"""Which records of a partition: by offset, by distance from its ends, or by time.
+
+FORMAT   start, end, 17, +10 (10 after the start), -10 (10 before the end); FROM:TO, each optional, TO excluded;
+         @MOMENT, @MOMENT:MOMENT; a moment is Unix seconds (9 or 10 digits) or milliseconds (13), 2026-11-23,
+         2026-11-23T12:00:00Z, -1h30m (before now), now, start, end; after a moment a duration such as 10m is relative to it
+RULES    1. Without TO a range ends at the end of the partition when the verb starts, or never with --follow.
+         2. A range outside of the partition is cut to it. A moment after the last record is the end.
+         3. A date without a zone is UTC.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+from barnabas.client.cluster import EARLIEST, LATEST, NO_OFFSET, Cluster, Partition
+from barnabas.client.errors import ClientError
+
+_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
+
+
+class Place(NamedTuple):
+    """One end of a range."""
+
+    kind: str
+    """offset, start (plus), end (minus), moment."""
+    number: int = 0
+
+
+class OffsetRange(NamedTuple):
+    """From a place to another; None as its end: the end of the partition."""
+
+    first: Place = Place("start")
+    last: Place | None = None
+
+
+def parse_range(text: str, now_ms: int | None = None) -> OffsetRange:
+    """Parses a range. Raises ClientError."""
+    now = int(time.time() * 1000) if now_ms is None else now_ms
+    parse = _moments if text.startswith("@") else _offsets
+    try:
+        found = parse(text, now)
+    except (ValueError, OverflowError) as failure:
+        raise ClientError(f"--offset {text} is no range ({failure}); -o 5:10, -o -100, -o @-1h:end are.") from failure
+    if found is None:
+        raise ClientError(f"--offset {text} is no range; -o 5:10, -o -100, -o @-1h:end are.")
+    return found
+
+
+def _offsets(text: str, _now: int) -> OffsetRange | None:
+    first, _, last = text.partition(":")
+    begin = _place(first) if first else Place("start")
+    end = _place(last) if last else None
+    if begin is None or (last and end is None) or not text:
+        return None
+    return OffsetRange(begin, end)
+
+
+def _place(text: str) -> Place | None:
+    if text in {"start", "end"}:
+        return Place(text)
+    if not re.fullmatch(r"[+-]?\d+", text):
+        return None
+    kind = {"+": "start", "-": "end"}.get(text[0], "offset")
+    return Place(kind, int(text))
+
+
+def _moments(text: str, now: int) -> OffsetRange | None:
+    """Times have colons too, so each colon may be the one between both."""
+    text = text[1:]
+    for at in [len(text), *(found.start() for found in re.finditer(":", text))]:
+        first = _moment(text[:at], now)
+        if first is None:
+            continue
+        if at == len(text):
+            return OffsetRange(first)
+        if at == len(text) - 1:
+            return OffsetRange(first)
+        rest = text[at + 1 :].removeprefix("@")
+        last = _moment(rest, now)
+        if last is None and first.kind == "moment" and _DURATION.fullmatch(rest):
+            last = Place("moment", first.number + _duration_ms(rest))
+        if last is not None:
+            return OffsetRange(first, last)
+    return None
+
+
+def _moment(text: str, now: int) -> Place | None:
+    if text in {"start", "end"}:
+        return Place(text)
+    if text == "now":
+        return Place("moment", now)
+    if re.fullmatch(r"\d{9,10}", text):
+        return Place("moment", int(text) * 1000)
+    if re.fullmatch(r"\d{13}", text):
+        return Place("moment", int(text))
+    if text.startswith("-") and _DURATION.fullmatch(text[1:]):
+        return Place("moment", now - _duration_ms(text[1:]))
+    if re.match(r"\d{4}-\d{2}-\d{2}", text):
+        try:
+            found = datetime.fromisoformat(text)
+        except ValueError:
+            return None
+        aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        return Place("moment", round(aware.timestamp() * 1000))
+    return None
+
+
+def _duration_ms(text: str) -> int:
+    return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(text)))
+
+
+# --- in a cluster -----------------------------------------------------------------------------------------------------
+
+
+class Bounds(NamedTuple):
+    """The log of a partition."""
+
+    start: int
+    end: int
+
+
+def resolve(
+    cluster: Cluster, partitions: list[Partition], wanted: OffsetRange, *, committed: bool, follow: bool
+) -> dict[Partition, tuple[int, int | None]]:
+    """The first offset of each partition and the one after the last. Raises ClientError."""
+    starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST), committed=committed)
+    ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=committed)
+    bounds = {one: Bounds(starts[one], ends[one]) for one in partitions}
+    firsts = _offsets_of(cluster, bounds, wanted.first, committed=committed)
+    if wanted.last is None:
+        return {one: (firsts[one], None if follow else ends[one]) for one in partitions}
+    lasts = _offsets_of(cluster, bounds, wanted.last, committed=committed)
+    return {one: (firsts[one], lasts[one]) for one in partitions}
+
+
+def _offsets_of(
+    cluster: Cluster, bounds: Mapping[Partition, Bounds], place: Place, *, committed: bool
+) -> dict[Partition, int]:
+    if place.kind == "moment":
+        found = cluster.offsets(dict.fromkeys(bounds, place.number), committed=committed)
+        return {one: bounds[one].end if found[one] == NO_OFFSET else found[one] for one in bounds}
+    cut: dict[str, Callable[[Bounds], int]] = {
+        "offset": lambda _log: place.number,
+        "start": lambda log: log.start + place.number,
+        "end": lambda log: log.end + place.number,
+    }
+    return {one: min(max(cut[place.kind](log), log.start), log.end) for one, log in bounds.items()}
+
+
+def numbers(text: str) -> Iterator[int]:
+    """The partitions of a list such as 0,2,4-6. Raises ClientError."""
+    for part in text.split(","):
+        first, _, last = part.strip().partition("-")
+        if not first.isdecimal() or (last and not last.isdecimal()):
+            raise ClientError(f"--partition takes numbers such as 0,2,4-6, and {text!r} is none.")
+        yield from range(int(first), int(last or first) + 1)

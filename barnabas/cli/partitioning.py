@@ -1,0 +1,81 @@
+"""Which partition a record goes to.
+
+RULES    1. With --partition N all go there. A record that names its partition goes there, unless --partition by-key.
+         2. Others go by their key, as with Java's default partitioner: murmur2 of the key, modulo the partitions.
+         3. Records without key go to the partitions in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from barnabas.cli.records.parsed_record import ParsedRecord
+from barnabas.client.cluster import Cluster, Partition
+from barnabas.client.errors import ClientError
+
+BY_KEY: Final = "by-key"
+_MASK = 0xFFFFFFFF
+_MULTIPLIER, _SEED = 0x5BD1E995, 0x9747B28C
+
+
+class Partitioner:
+    """Chooses topic and partition of records."""
+
+    def __init__(self, cluster: Cluster, topic: str | None, choice: str | None, *, may_create: bool) -> None:
+        self._cluster = cluster
+        self._topic = topic
+        self._may_create = may_create
+        self._is_by_key = choice == BY_KEY
+        self._fixed = _number(choice) if choice not in (None, BY_KEY) else None
+        self._partitions: dict[str, Mapping[int, Partition]] = {}
+        self._turn = 0
+        if topic is not None:
+            self._partitions_of(topic)
+
+    def partition(self, record: ParsedRecord) -> Partition:
+        """The partition of a record. Raises ClientError."""
+        topic = self._topic or record.topic
+        if not topic:
+            raise ClientError("A record names no topic: give one, as in barnabas produce TOPIC.")
+        partitions = self._partitions.get(topic) or self._partitions_of(topic)
+        wanted = self._fixed
+        if wanted is None and not self._is_by_key:
+            wanted = record.partition
+        if wanted is None and record.key is not None:
+            wanted = (murmur2(record.key) & 0x7FFFFFFF) % len(partitions)
+        if wanted is None:
+            self._turn = wanted = (self._turn + 1) % len(partitions)
+        found = partitions.get(wanted)
+        if found is None:
+            raise ClientError(
+                f"The topic {topic} has {len(partitions)} partitions, and a record wants partition {wanted}: "
+                "give the topic more, or let --partition by-key choose."
+            )
+        return found
+
+    def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
+        leaders = self._cluster.leaders(topic, may_create=self._may_create)
+        self._partitions[topic] = {number: Partition(topic, number) for number in leaders}
+        return self._partitions[topic]
+
+
+def _number(choice: str | None) -> int:
+    if choice is None or not choice.isdecimal():
+        raise ClientError(f"--partition takes a number or {BY_KEY}, and {choice} is none.")
+    return int(choice)
+
+
+def murmur2(data: bytes) -> int:
+    """The hash of Kafka's Java client (Kafka: Utils.murmur2), unsigned."""
+    size = len(data)
+    found = (_SEED ^ size) & _MASK
+    whole = size & ~3
+    for at in range(0, whole, 4):
+        word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
+        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
+        found = (found * _MULTIPLIER & _MASK) ^ word
+    if size > whole:
+        found = (found ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
+    found = (found ^ found >> 13) * _MULTIPLIER & _MASK
+    return found ^ found >> 15

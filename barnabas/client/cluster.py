@@ -1,0 +1,237 @@
+"""A cluster: its nodes, the leaders of partitions, and their offsets.
+
+RULES    1. The first bootstrap node that answers is asked for the metadata; if none does, the error of the first is raised.
+         2. A retriable error is retried with new metadata until PATIENCE_S have passed without success, then raised.
+NOT HERE Reading and writing records (`record_reader.py`, `record_writer.py`), the login (`secure_stream.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from barnabas.client.client_settings import security_of
+from barnabas.client.error_codes import RETRIABLE, refusal
+from barnabas.client.errors import ClientError
+from barnabas.client.secure_stream import ask, connect
+from barnabas.client.wire import Api, Fields, array, request, text
+
+T = TypeVar("T")
+PATIENCE_S = 60.0
+PAUSE_S = 0.2
+EARLIEST, LATEST = -2, -1
+NO_OFFSET = -1
+_TOPIC_UNKNOWN = 3
+
+
+class Partition(NamedTuple):
+    """A partition of a topic."""
+
+    topic: str
+    number: int
+
+    def __str__(self) -> str:
+        return f"{self.topic}-{self.number}"
+
+
+class Retriable(Exception):
+    """The cluster may answer after a moment; the text is the sentence if it does not."""
+
+
+class Node:
+    """A connection to one node; one thread uses it."""
+
+    def __init__(self, host: str, port: int, settings: Mapping[str, str]) -> None:
+        self._stream = connect(host, port, security_of(settings))
+        self._where = f"{host}:{port}"
+        self._correlation_id = 0
+
+    def ask(self, api: Api, body: bytes) -> Fields:
+        """Sends a request, and returns the response after its header. Raises Retriable if the connection breaks."""
+        self._correlation_id += 1
+        try:
+            return Fields(ask(self._stream, request(api, self._correlation_id, body)), 4)
+        except (OSError, ClientError) as failure:
+            raise Retriable(f"The node {self._where} stopped answering: {failure}") from failure
+
+    def send(self, api: Api, body: bytes) -> None:
+        """Sends a request that has no response."""
+        self._correlation_id += 1
+        data = request(api, self._correlation_id, body)
+        try:
+            self._stream.write(struct.pack(">i", len(data)) + data)
+            self._stream.flush()
+        except OSError as failure:
+            raise Retriable(f"The node {self._where} stopped answering: {failure}") from failure
+
+    def close(self) -> None:
+        """Closes the connection."""
+        self._stream.close()
+
+
+class Cluster:
+    """The metadata of a cluster, and a connection for questions about it."""
+
+    def __init__(self, addresses: Sequence[tuple[str, int]], settings: Mapping[str, str]) -> None:
+        self._bootstrap = addresses
+        self._settings = settings
+        self._node: Node | None = None
+        self._lock = threading.Lock()
+        self._addresses: dict[int, tuple[str, int]] = {}
+
+    def connect(self, node_id: int) -> Node:
+        """A new connection to a node. Raises Retriable."""
+        if node_id not in self._addresses:
+            raise Retriable(f"The cluster has no node {node_id} now.")
+        return self.connect_to(*self._addresses[node_id])
+
+    def connect_to(self, host: str, port: int) -> Node:
+        """A new connection to an address that the cluster named. Raises Retriable."""
+        try:
+            return Node(host, port, self._settings)
+        except ClientError as failure:
+            raise Retriable(str(failure)) from failure
+
+    def topics(self) -> list[str]:
+        """The names of all topics, internal ones too."""
+        return sorted(self.retry(lambda: self._metadata(None)))
+
+    def leaders(self, topic: str, *, may_create: bool = False) -> dict[int, int]:
+        """The leader of each partition; waits until each has one. Raises ClientError."""
+
+        def find() -> dict[int, int]:
+            error, partitions = self._metadata([topic], may_create=may_create)[topic]
+            if error == _TOPIC_UNKNOWN and not may_create:
+                raise ClientError(f"There is no topic {topic} at this cluster: barnabas topics list shows all.")
+            if error:
+                raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
+            for number, (trouble, leader) in partitions.items():
+                if leader < 0:
+                    raise Retriable(str(refusal(trouble or 5, f"{topic}-{number}")))
+            return {number: leader for number, (_, leader) in sorted(partitions.items())}
+
+        return self.retry(find)
+
+    def offsets(self, moments: Mapping[Partition, int], *, committed: bool = False) -> dict[Partition, int]:
+        """The offset of each partition at a moment: EARLIEST, LATEST or Unix milliseconds; NO_OFFSET after the last record."""
+        return self.retry(lambda: self._offsets(moments, committed=committed)) if moments else {}
+
+    def retry(self, attempt: Callable[[], T]) -> T:
+        """Calls until it does not raise Retriable. Raises ClientError after PATIENCE_S."""
+        deadline = time.monotonic() + PATIENCE_S
+        while True:
+            try:
+                return attempt()
+            except Retriable as failure:
+                if time.monotonic() > deadline:
+                    raise ClientError(str(failure)) from failure
+                time.sleep(PAUSE_S)
+
+    def close(self) -> None:
+        """Closes the connection for questions."""
+        if self._node is not None:
+            self._node.close()
+            self._node = None
+
+    def ask(self, api: Api, body: bytes) -> Fields:
+        """Asks any node; threads may ask at the same time. Raises Retriable."""
+        with self._lock:
+            if self._node is None:
+                self._node = self._any_node()
+            try:
+                return self._node.ask(api, body)
+            except Retriable:
+                self.close()
+                raise
+
+    def _any_node(self) -> Node:
+        first: ClientError | None = None
+        for host, port in dict.fromkeys([*self._bootstrap, *self._addresses.values()]):
+            try:
+                return Node(host, port, self._settings)
+            except ClientError as failure:
+                first = first or failure
+        if self._addresses:
+            raise Retriable(str(first))
+        raise first or ClientError("--bootstrap names no node.")
+
+    def _metadata(
+        self, topics: Iterable[str] | None, *, may_create: bool = False
+    ) -> dict[str, tuple[int, dict[int, tuple[int, int]]]]:
+        """Of each topic its error and its partitions, each with error and leader."""
+        names = b"\xff\xff\xff\xff" if topics is None else array(map(text, topics))
+        fields = self.ask(Api.METADATA, names + struct.pack(">?", may_create))
+
+        def node() -> tuple[int, tuple[str, int]]:
+            node_id, host, port = fields.number("i"), fields.text(), fields.number("i")
+            fields.text()  # its rack
+            return node_id, (host, port)
+
+        def partition() -> tuple[int, tuple[int, int]]:
+            error, number, leader = fields.numbers("hii")
+            for _ in range(2):  # replicas and in-sync replicas
+                fields.array(lambda: fields.number("i"))
+            return number, (error, leader)
+
+        def topic() -> tuple[str, tuple[int, dict[int, tuple[int, int]]]]:
+            error, name, _is_internal = fields.number("h"), fields.text(), fields.number("b")
+            return name, (error, dict(fields.array(partition)))
+
+        fields.number("i")
+        self._addresses = dict(fields.array(node))
+        fields.text()
+        fields.number("i")
+        return dict(fields.array(topic))
+
+    def _offsets(self, moments: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
+        by_leader: dict[int, list[Partition]] = {}
+        for topic in {partition.topic for partition in moments}:
+            leaders = self.leaders(topic)
+            for partition in moments:
+                if partition.topic == topic:
+                    by_leader.setdefault(_leader(leaders, partition), []).append(partition)
+        found: dict[Partition, int] = {}
+        for leader, partitions in by_leader.items():
+            node = self.connect(leader)
+            body = topic_array(partitions, lambda one: struct.pack(">iq", one.number, moments[one]))
+            fields = node.ask(Api.LIST_OFFSETS, struct.pack(">ib", -1, committed) + body)
+            node.close()
+            found.update(_offsets_in(fields))
+        return found
+
+
+def _leader(leaders: Mapping[int, int], partition: Partition) -> int:
+    if partition.number not in leaders:
+        raise ClientError(
+            f"The topic {partition.topic} has no partition {partition.number}, only 0 to {len(leaders) - 1}."
+        )
+    return leaders[partition.number]
+
+
+def topic_array(partitions: Iterable[Partition], item: Callable[[Partition], bytes]) -> bytes:
+    """The array of topics in a request, each with an array of its partitions."""
+    topics: dict[str, list[bytes]] = {}
+    for partition in partitions:
+        topics.setdefault(partition.topic, []).append(item(partition))
+    return array(text(topic) + array(items) for topic, items in topics.items())
+
+
+def _offsets_in(fields: Fields) -> dict[Partition, int]:
+    fields.number("i")
+    found: dict[Partition, int] = {}
+
+    def topic() -> None:
+        name = fields.text()
+        for number, error, _timestamp, offset in fields.array(lambda: fields.numbers("ihqq")):
+            about = f"{name}-{number}"
+            if error in RETRIABLE:
+                raise Retriable(str(refusal(error, about)))
+            if error:
+                raise refusal(error, about)
+            found[Partition(name, number)] = offset
+
+    fields.array(topic)
+    return found

@@ -1,0 +1,47 @@
+"""Error codes of the cluster, as far as reading and writing records meet them.
+
+RULES    1. A code that RETRIABLE names ends by itself: the metadata is asked for again, then the request.
+         2. Every other code becomes one sentence that says what to do.
+"""
+
+from __future__ import annotations
+
+from barnabas.client.errors import ClientError
+
+OFFSET_OUT_OF_RANGE = 1
+DUPLICATE_SEQUENCE_NUMBER = 46
+
+RETRIABLE = {
+    3: "the topic or partition is unknown",
+    5: "the partition has no leader",
+    6: "the leader has changed",
+    7: "the request timed out",
+    9: "the replica is not available",
+    14: "the coordinator is loading",
+    15: "the coordinator is not available",
+    16: "the coordinator has changed",
+    19: "fewer replicas are in sync than min.insync.replicas",
+    20: "fewer replicas are in sync than min.insync.replicas, after the append",
+    51: "the transaction's end is being written",
+    56: "the leader's disk has failed",
+    74: "the leader's epoch has changed",
+    75: "the leader does not know its epoch yet",
+}
+_SENTENCES = {
+    2: "The cluster says that a batch is corrupt",
+    10: "A record is larger than max.message.bytes of the topic: raise it there",
+    17: "The cluster refuses the topic's name",
+    29: "The cluster denies the topic: grant the right on it with barnabas acls",
+    30: "The cluster denies the group: grant Read on it with barnabas acls",
+    32: "The cluster refuses a timestamp: see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    47: "Another producer has the same transactional id, and has fenced this one",
+    53: "The cluster denies the transactional id: grant Write on it with barnabas acls",
+    76: "The cluster does not know this compression: choose another with --compression",
+    87: "The cluster refuses a record, such as one without key for a compacted topic",
+}
+
+
+def refusal(code: int, about: str) -> ClientError:
+    """The error of a code, about a topic or partition."""
+    sentence = _SENTENCES.get(code) or RETRIABLE.get(code, f"The cluster answers error code {code}")
+    return ClientError(f"{about}: {sentence}.")

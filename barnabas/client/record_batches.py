@@ -1,0 +1,238 @@
+"""Record batches (message format v2), read and written byte for byte.
+
+FORMAT   61 bytes of header, then the records, compressed together; `protocol/records.py` of the daemon draws it.
+RULES    1. Header keys are bytes: a cluster may store what is not UTF-8.
+         2. A batch whose CRC is wrong raises ClientError; so does a format before v2.
+         3. With log append time every record has the batch's maximum timestamp.
+NOT HERE Which batches are visible (`record_reader.py`), the codecs (`compression.py`).
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
+
+from crc32c import crc32c
+
+from barnabas.client.compression import compress, decompress
+from barnabas.client.errors import ClientError
+
+OVERHEAD = 61
+NO_PRODUCER = (-1, -1, -1)
+_HEADER = struct.Struct(">qiibIhiqqqhii")
+_CHECKED = struct.Struct(">hiqqqhii")
+_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
+_CRC_AT, _CHECKED_AT, _LENGTH_END = 17, 21, 12
+
+Header = tuple[bytes, bytes | None]
+
+
+class Batch(NamedTuple):
+    """The header of a batch."""
+
+    base_offset: int
+    length: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    last_offset_delta: int
+    base_timestamp: int
+    max_timestamp: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """The number of the compression."""
+        return self.attributes & _CODEC
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether the broker set the timestamps."""
+        return bool(self.attributes & _APPEND_TIME)
+
+    @property
+    def is_transactional(self) -> bool:
+        """Whether the batch is part of a transaction."""
+        return bool(self.attributes & _TRANSACTIONAL)
+
+    @property
+    def is_control(self) -> bool:
+        """Whether the batch has a marker instead of records."""
+        return bool(self.attributes & _CONTROL)
+
+
+class Record(NamedTuple):
+    """One record."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    """Unix milliseconds; -1: none."""
+    key: bytes | None
+    value: bytes | None
+    headers: Sequence[Header]
+    batch: Batch
+
+
+def batches_in(data: memoryview) -> Iterator[tuple[Batch, memoryview]]:
+    """Yields header and bytes of each whole batch. Raises ClientError."""
+    at = 0
+    while at + OVERHEAD <= len(data):
+        batch = Batch._make(_HEADER.unpack_from(data, at))
+        end = at + _LENGTH_END + batch.length
+        if batch.magic != 2:
+            raise ClientError(
+                f"The batch at offset {batch.base_offset} has a format from before Kafka 0.11: not readable here."
+            )
+        if end > len(data):
+            return
+        yield batch, data[at:end]
+        at = end
+
+
+def records_in(topic: str, partition: int, batch: Batch, data: memoryview) -> list[Record]:
+    """The records of a batch. Raises ClientError."""
+    if crc32c(data[_CHECKED_AT:]) != batch.crc:
+        raise ClientError(f"{topic}-{partition}: the batch at offset {batch.base_offset} is corrupt: its CRC is wrong.")
+    try:
+        payload = bytes(decompress(batch.codec, data[OVERHEAD:]))
+        return _decode(topic, partition, batch, payload)
+    except (IndexError, ValueError) as failure:
+        raise ClientError(
+            f"{topic}-{partition}: the batch at offset {batch.base_offset} is corrupt: {failure}."
+        ) from failure
+
+
+def _decode(topic: str, partition: int, batch: Batch, data: bytes) -> list[Record]:
+    # The hot loop of consume: varints of one byte are read inline.
+    found = []
+    base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
+    append_time = batch.max_timestamp if batch.has_append_time else None
+    new, at = tuple.__new__, 0
+    for _ in range(batch.record_count):
+        if (size := data[at]) < 0x80:
+            at += 1
+        else:
+            size, at = _varint(data, at)
+        end = at + (size >> 1)
+        at += 1  # the attributes, unused
+        if (delta := data[at]) < 0x80:
+            at += 1
+        else:
+            delta, at = _varint(data, at)
+        timestamp = base_timestamp + ((delta >> 1) ^ -(delta & 1)) if append_time is None else append_time
+        if (delta := data[at]) < 0x80:
+            at += 1
+        else:
+            delta, at = _varint(data, at)
+        offset = base_offset + (delta >> 1)
+        if (size := data[at]) < 0x80:
+            at += 1
+        else:
+            size, at = _varint(data, at)
+        key = None if size & 1 else data[at : (at := at + (size >> 1))]
+        if (size := data[at]) < 0x80:
+            at += 1
+        else:
+            size, at = _varint(data, at)
+        value = None if size & 1 else data[at : (at := at + (size >> 1))]
+        headers: Sequence[Header] = ()
+        if data[at]:
+            headers, at = _headers(data, at)
+        else:
+            at += 1
+        if at != end:
+            raise ValueError("a record does not end where its length says")
+        found.append(new(Record, (topic, partition, offset, timestamp, key, value, headers, batch)))
+    if at != len(data):
+        raise ValueError("records remain after the last one")
+    return found
+
+
+def _headers(data: bytes, at: int) -> tuple[list[Header], int]:
+    count, at = _varint(data, at)
+    found = []
+    for _ in range(count >> 1):
+        size, at = _varint(data, at)
+        name = data[at : (at := at + (size >> 1))]
+        size, at = _varint(data, at)
+        found.append((name, None if size & 1 else data[at : (at := at + (size >> 1))]))
+    return found, at
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """An unsigned varint and the position after it; the lowest bit of a zigzag number is its sign."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return value, at
+        shift += 7
+
+
+# --- writing ----------------------------------------------------------------------------------------------------------
+
+
+def encode_record(number: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Any) -> bytes:
+    """One record, the batch's record with this number."""
+    parts = [
+        b"\0" + _zigzag(timestamp_delta) + _zigzag(number),
+        *(_NULL if key is None else _zigzag(len(key)), key or b""),
+        *(_NULL if value is None else _zigzag(len(value)), value or b""),
+    ]
+    if headers:
+        parts.append(_zigzag(len(headers)))
+        for name, content in headers:
+            parts += (_zigzag(len(name)), name)
+            parts += (_NULL,) if content is None else (_zigzag(len(content)), content)
+    else:
+        parts.append(b"\0")
+    record = b"".join(parts)
+    return _zigzag(len(record)) + record
+
+
+def encode_batch(
+    records: Sequence[bytes],
+    base_timestamp: int,
+    max_timestamp: int,
+    *,
+    codec: int = 0,
+    producer: tuple[int, int, int] = NO_PRODUCER,
+    is_transactional: bool = False,
+) -> bytes:
+    """A batch of encoded records; `producer` is id, epoch and first sequence number."""
+    attributes = codec | (_TRANSACTIONAL if is_transactional else 0)
+    payload = compress(codec, b"".join(records))
+    count = len(records)
+    checked = _CHECKED.pack(attributes, count - 1, base_timestamp, max_timestamp, *producer, count) + payload
+    before = struct.pack(">qiibI", 0, len(checked) + _CHECKED_AT - _LENGTH_END, -1, 2, crc32c(checked))
+    return before + checked
+
+
+_NULL = b"\1"
+_ONE_BYTE = [bytes([number << 1]) for number in range(64)]
+
+
+def _zigzag(value: int) -> bytes:
+    if 0 <= value < 64:
+        return _ONE_BYTE[value]
+    rest = value << 1 if value >= 0 else (-value << 1) - 1
+    found = bytearray()
+    while rest > 0x7F:
+        found.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    found.append(rest)
+    return bytes(found)

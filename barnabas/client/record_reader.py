@@ -1,0 +1,296 @@
+"""Reads records of partitions from their leaders, in offset order within each partition.
+
+RULES    1. A thread for each leader fetches; the caller decodes. The next fetch is sent before its caller decodes the last.
+         2. A partition ends at its stop offset, also if the last offsets are markers or compacted away.
+         3. With `committed`, records of aborted transactions and markers are skipped (Kafka: CompletedFetch); without, markers.
+         4. On a retriable error, or if the connection breaks, the partition continues at its position with new metadata.
+         5. If retention deletes records before they are read, reading continues at the log's start, and `on_gap` is called.
+NOT HERE The range of offsets (`cli/offset_ranges.py`), batches (`record_batches.py`).
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Partition, Retriable, topic_array
+from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE, RETRIABLE, refusal
+from barnabas.client.errors import ClientError
+from barnabas.client.record_batches import Batch, Record, batches_in, records_in
+from barnabas.client.wire import Api, Fields
+
+MAX_BYTES = 16 << 20
+PARTITION_MAX_BYTES = 2 << 20
+MAX_WAIT_MS = 500
+WAITING_FETCHES = 2
+_ABORT = 0
+_NO_EPOCH, _NO_SESSION = -1, (0, -1)
+
+
+class FetchedPartition(NamedTuple):
+    """A partition in a Fetch response."""
+
+    partition: Partition
+    error: int
+    high_watermark: int
+    last_stable_offset: int
+    log_start: int
+    aborted: list[tuple[int, int]]
+    """Producer id and first offset of aborted transactions."""
+    data: memoryview
+
+
+class Page(NamedTuple):
+    """Records of a partition, and where its log begins and ends."""
+
+    partition: Partition
+    records: list[Record]
+    log_start: int
+    last_stable_offset: int
+    high_watermark: int
+
+
+@dataclass
+class _Position:
+    """Where a partition is read next, and where it ends."""
+
+    next: int
+    stop: int | None
+    failed_since: float | None = None
+
+
+_Event = tuple["_Fetcher", list[FetchedPartition] | Exception]
+
+
+@dataclass(eq=False)
+class _Fetcher:
+    """The connection to one leader, in a thread (rule 1)."""
+
+    node: Node
+    committed: bool
+    events: queue.Queue[_Event]
+    partitions: dict[Partition, int] = field(default_factory=dict)
+    """The next offset to fetch."""
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    closed: bool = False
+
+    def run(self) -> None:
+        """Fetches until all partitions are removed, or the node fails."""
+        try:
+            while True:
+                with self.lock:
+                    wanted = dict(self.partitions)
+                if not wanted or self.closed:
+                    return
+                found = _fetched(self.node.ask(Api.FETCH, _question(wanted, committed=self.committed)))
+                with self.lock:
+                    for one in found:
+                        if one.partition in self.partitions and not one.error:
+                            self.partitions[one.partition] = _after(one, wanted[one.partition])
+                self.events.put((self, found))
+        except (Retriable, ClientError) as failure:
+            self.events.put((self, failure))
+        finally:
+            self.node.close()
+
+
+class RecordReader:
+    """Reads partitions from `next` to `stop` offsets; None as stop means for ever."""
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        ranges: Mapping[Partition, tuple[int, int | None]],
+        *,
+        committed: bool = False,
+        on_gap: Callable[[Partition, int, int], None] | None = None,
+    ) -> None:
+        self._cluster = cluster
+        self._committed = committed
+        self._on_gap = on_gap
+        self._positions = {
+            one: _Position(start, stop) for one, (start, stop) in ranges.items() if stop is None or start < stop
+        }
+        self._events: queue.Queue[_Event] = queue.Queue(WAITING_FETCHES)
+        self._fetchers: set[_Fetcher] = set()
+        self._homeless = set(self._positions)
+        """Partitions without a fetcher."""
+
+    @property
+    def positions(self) -> dict[Partition, int]:
+        """The offset after the last record of the last page, for each partition that is not at its end."""
+        return {one: position.next for one, position in self._positions.items()}
+
+    def pages(self, idle_s: float | None = None) -> Iterator[Page | None]:
+        """Yields pages until all partitions end; None after each `idle_s` without one. Raises ClientError."""
+        try:
+            while self._positions:
+                self._find_homes()
+                try:
+                    fetcher, found = self._events.get(timeout=PAUSE_S if self._homeless else idle_s)
+                except queue.Empty:
+                    yield None
+                    continue
+                if isinstance(found, Exception):
+                    self._on_failure(fetcher, found)
+                    continue
+                for one in found:
+                    if one.partition in self._positions and fetcher in self._fetchers:
+                        page = self._page(one)
+                        if page is not None:
+                            yield page
+        finally:
+            self.close()
+
+    def drop(self, partition: Partition) -> None:
+        """Ends a partition."""
+        self._positions.pop(partition, None)
+        self._leave(partition)
+
+    def close(self) -> None:
+        """Ends all fetchers; their threads end with their last response."""
+        for fetcher in self._fetchers:
+            fetcher.closed = True
+        self._fetchers.clear()
+        while not self._events.empty():
+            self._events.get_nowait()
+
+    def _find_homes(self) -> None:
+        """Starts fetchers for the partitions that have none."""
+        homeless, self._homeless = self._homeless & self._positions.keys(), set()
+        if not homeless:
+            return
+        by_leader: dict[int, dict[Partition, int]] = {}
+        for topic in {one.topic for one in homeless}:
+            leaders = self._cluster.leaders(topic)
+            for one in homeless:
+                if one.topic == topic:
+                    by_leader.setdefault(leaders[one.number], {})[one] = self._positions[one].next
+        for leader, wanted in by_leader.items():
+            try:
+                fetcher = _Fetcher(self._cluster.connect(leader), self._committed, self._events, wanted)
+            except Retriable as failure:
+                self._unhouse(wanted, failure)
+                continue
+            self._fetchers.add(fetcher)
+            threading.Thread(target=fetcher.run, daemon=True).start()
+
+    def _on_failure(self, fetcher: _Fetcher, failure: Exception) -> None:
+        if fetcher in self._fetchers:
+            self._fetchers.discard(fetcher)
+            if not isinstance(failure, Retriable):
+                raise failure
+            self._unhouse(fetcher.partitions, failure)
+
+    def _unhouse(self, partitions: Mapping[Partition, int], failure: Exception) -> None:
+        """Partitions need another fetcher; after PATIENCE_S without one that works, this raises."""
+        now = time.monotonic()
+        for one in partitions:
+            position = self._positions.get(one)
+            if position is not None:
+                position.failed_since = position.failed_since or now
+                if now - position.failed_since > PATIENCE_S:
+                    raise ClientError(str(failure)) from failure
+                self._homeless.add(one)
+
+    def _leave(self, partition: Partition) -> None:
+        for fetcher in self._fetchers:
+            with fetcher.lock:
+                fetcher.partitions.pop(partition, None)
+        self._fetchers = {fetcher for fetcher in self._fetchers if fetcher.partitions}
+
+    def _page(self, found: FetchedPartition) -> Page | None:
+        one, position = found.partition, self._positions[found.partition]
+        if found.error:
+            self._leave(one)
+            if found.error == OFFSET_OUT_OF_RANGE:
+                self._continue_at_start(one, position)
+            elif found.error not in RETRIABLE:
+                raise refusal(found.error, str(one))
+            else:
+                self._unhouse({one: position.next}, Retriable(str(refusal(found.error, str(one)))))
+            return None
+        position.failed_since = None
+        records = list(self._visible(found, position))
+        if position.stop is not None and position.next >= position.stop:
+            self.drop(one)
+        if not records and not found.data:
+            return None
+        return Page(one, records, found.log_start, found.last_stable_offset, found.high_watermark)
+
+    def _visible(self, found: FetchedPartition, position: _Position) -> Iterator[Record]:
+        """The records from the position on (rule 3); moves the position."""
+        aborted = sorted(found.aborted, key=lambda entry: entry[1], reverse=True)
+        ended: set[int] = set()
+        start, stop = position.next, position.stop
+        for batch, data in batches_in(found.data):
+            while aborted and aborted[-1][1] < batch.next_offset:
+                ended.add(aborted.pop()[0])
+            is_wanted = batch.next_offset > start and (stop is None or batch.base_offset < stop)
+            if batch.is_control:
+                if batch.producer_id in ended and _marker_type(data, batch, found.partition) == _ABORT:
+                    ended.discard(batch.producer_id)
+            elif is_wanted and not (batch.is_transactional and batch.producer_id in ended):
+                records = records_in(found.partition.topic, found.partition.number, batch, data)
+                if batch.base_offset < start or (stop is not None and batch.next_offset > stop):
+                    records = [one for one in records if start <= one.offset and (stop is None or one.offset < stop)]
+                yield from records
+            position.next = max(position.next, batch.next_offset)
+
+    def _continue_at_start(self, one: Partition, position: _Position) -> None:
+        start = self._cluster.offsets({one: EARLIEST})[one]
+        if start <= position.next:
+            raise ClientError(f"{one} ends before offset {position.next}: give other offsets with --offset.")
+        if self._on_gap is not None:
+            self._on_gap(one, position.next, start)
+        position.next = start
+        if position.stop is not None and start >= position.stop:
+            self.drop(one)
+        else:
+            self._homeless.add(one)
+
+
+def _question(wanted: Mapping[Partition, int], *, committed: bool) -> bytes:
+    fields = struct.pack(">iiiibii", -1, MAX_WAIT_MS, 1, MAX_BYTES, committed, *_NO_SESSION)
+    topics = topic_array(
+        wanted, lambda one: struct.pack(">iiqqi", one.number, _NO_EPOCH, wanted[one], -1, PARTITION_MAX_BYTES)
+    )
+    return fields + topics + struct.pack(">i", 0)
+
+
+def _fetched(fields: Fields) -> list[FetchedPartition]:
+    _throttle_ms, error, _session = fields.numbers("ihi")
+    if error:
+        raise refusal(error, "A fetch failed")
+    found: list[FetchedPartition] = []
+
+    def topic() -> None:
+        name = fields.text()
+
+        def partition() -> None:
+            number, code, high, stable, start = fields.numbers("ihqqq")
+            aborted = fields.array(lambda: fields.numbers("qq"))
+            one = Partition(name, number)
+            found.append(FetchedPartition(one, code, high, stable, start, [(a, b) for a, b in aborted], fields.data()))
+
+        fields.array(partition)
+
+    fields.array(topic)
+    return found
+
+
+def _after(found: FetchedPartition, position: int) -> int:
+    """The offset after the whole batches of a response."""
+    for batch, _ in batches_in(found.data):
+        position = max(position, batch.next_offset)
+    return position
+
+
+def _marker_type(data: memoryview, batch: Batch, partition: Partition) -> int:
+    key = records_in(partition.topic, partition.number, batch, data)[0].key
+    return int.from_bytes((key or b"")[2:4], "big")

@@ -1,0 +1,293 @@
+"""Writes records to partitions: in order within each partition, each once, acknowledged.
+
+RULES    1. Records are collected into a round: one batch for each partition. A thread sends rounds one after the other, so
+            order holds over retries, while the caller collects the next.
+         2. A retriable error or a broken connection repeats the batch. With `acks` all the producer is idempotent: the leader
+            knows a repeated batch by its sequence numbers. With less, a repeated batch may be stored twice.
+         3. A record that the cluster refuses ends the writer with ClientError; the records before it are written.
+         4. In a transaction, nothing is visible to read-committed readers before `close(commit=True)`.
+         5. Timestamps, header keys and nulls are sent as given. Only `timestamp=None` becomes the present.
+NOT HERE Which partition a record goes to (`cli/partitioning.py`), bytes of a batch (`record_batches.py`).
+"""
+
+from __future__ import annotations
+
+import queue
+import struct
+import threading
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Partition, Retriable, topic_array
+from barnabas.client.compression import CODECS
+from barnabas.client.error_codes import DUPLICATE_SEQUENCE_NUMBER, RETRIABLE, refusal
+from barnabas.client.errors import ClientError
+from barnabas.client.record_batches import NO_PRODUCER, Header, encode_batch, encode_record
+from barnabas.client.wire import Api, Fields, text
+
+BATCH_BYTES = 512 << 10
+ROUND_BYTES = 4 << 20
+RECORD_OVERHEAD = 32
+TRANSACTION_TIMEOUT_MS = 900_000
+"""The default of transaction.max.timeout.ms: brokers abort a transaction that takes longer."""
+PRODUCE_TIMEOUT_MS = 30_000
+_SEQUENCES = 1 << 31
+
+
+class WriteOptions(NamedTuple):
+    """How records are written."""
+
+    acks: int = -1
+    compression: str = "none"
+    transactional_id: str | None = None
+
+
+@dataclass
+class _Collected:
+    """The records of a partition that are not sent yet."""
+
+    base_timestamp: int
+    max_timestamp: int
+    records: list[bytes] = field(default_factory=list)
+    size: int = 0
+
+
+_Round = dict[Partition, _Collected]
+
+
+class RecordWriter:
+    """Writes records. `append` may raise the error of an earlier record; `close` raises it at the latest."""
+
+    def __init__(self, cluster: Cluster, options: WriteOptions | None = None) -> None:
+        self._cluster = cluster
+        self._options = options or WriteOptions()
+        self._codec = CODECS.index(self._options.compression)
+        self._collected: _Round = {}
+        self._size = 0
+        self._rounds: queue.Queue[_Round | None] = queue.Queue(1)
+        self._failure: ClientError | None = None
+        self._written = 0
+        self._sequences: dict[Partition, int] = {}
+        self._nodes: dict[int, Node] = {}
+        self._leaders: dict[str, dict[int, int]] = {}
+        self._producer = NO_PRODUCER[:2]
+        self._coordinator: Node | None = None
+        self._in_transaction: set[Partition] = set()
+        if self._options.acks == -1:
+            self._producer = cluster.retry(self._initialise)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    @property
+    def written(self) -> int:
+        """The number of acknowledged records."""
+        return self._written
+
+    def append(
+        self,
+        partition: Partition,
+        key: bytes | None,
+        value: bytes | None,
+        headers: Iterable[Header] = (),
+        timestamp: int | None = None,
+    ) -> None:
+        """Adds a record; waits if a round is being sent and the next is full. Raises ClientError."""
+        if timestamp is None:
+            timestamp = int(time.time() * 1000)
+        one = self._collected.get(partition)
+        if one is None:
+            one = self._collected[partition] = _Collected(timestamp, timestamp)
+        record = encode_record(len(one.records), timestamp - one.base_timestamp, key, value, headers)
+        one.records.append(record)
+        one.max_timestamp = max(one.max_timestamp, timestamp)
+        one.size += len(record)
+        self._size += len(record) + RECORD_OVERHEAD
+        if one.size >= BATCH_BYTES or self._size >= ROUND_BYTES:
+            self.send()
+
+    def send(self) -> None:
+        """Hands the collected records to the thread. Raises ClientError."""
+        if self._failure is not None:
+            raise self._failure
+        if self._collected:
+            self._rounds.put(self._collected)
+            self._collected, self._size = {}, 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no record waits to be handed over."""
+        return not self._collected
+
+    def close(self, *, commit: bool = True) -> None:
+        """Writes what is left, and ends the transaction. Raises ClientError."""
+        try:
+            if commit and self._failure is None:
+                self.send()
+        finally:
+            self._rounds.put(None)
+            self._thread.join()
+            for node in self._nodes.values():
+                node.close()
+        if self._in_transaction:
+            self._end_transaction(commit=commit and self._failure is None)
+        if self._failure is not None:
+            raise self._failure
+
+    # --- the thread ---------------------------------------------------------------------------------------------------
+
+    def _run(self) -> None:
+        while (one := self._rounds.get()) is not None:
+            if self._failure is None:
+                try:
+                    self._write(one)
+                except ClientError as failure:
+                    self._failure = failure
+
+    def _write(self, one: _Round) -> None:
+        batches = {partition: self._batch(partition, collected) for partition, collected in one.items()}
+        if self._options.transactional_id is not None:
+            self._cluster.retry(lambda: self._add_to_transaction(batches.keys() - self._in_transaction))
+        deadline = time.monotonic() + PATIENCE_S
+        waiting = dict(batches)
+        while waiting:
+            trouble = ""
+            for leader, partitions in self._by_leader(waiting).items():
+                try:
+                    trouble = self._produce(leader, partitions, waiting) or trouble
+                except Retriable as failure:
+                    trouble = str(failure)
+                    self._forget(leader)
+            if waiting:
+                if time.monotonic() > deadline:
+                    raise ClientError(trouble)
+                self._leaders.clear()
+                time.sleep(PAUSE_S)
+        self._written += sum(len(collected.records) for collected in one.values())
+
+    def _batch(self, partition: Partition, collected: _Collected) -> bytes:
+        producer = NO_PRODUCER
+        if self._producer != NO_PRODUCER[:2]:
+            sequence = self._sequences.get(partition, 0)
+            self._sequences[partition] = (sequence + len(collected.records)) % _SEQUENCES
+            producer = (*self._producer, sequence)
+        return encode_batch(
+            collected.records,
+            collected.base_timestamp,
+            collected.max_timestamp,
+            codec=self._codec,
+            producer=producer,
+            is_transactional=self._options.transactional_id is not None,
+        )
+
+    def _by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
+        found: dict[int, list[Partition]] = {}
+        for one in partitions:
+            if one.topic not in self._leaders:
+                self._leaders[one.topic] = self._cluster.leaders(one.topic)
+            found.setdefault(self._leaders[one.topic][one.number], []).append(one)
+        return found
+
+    def _produce(self, leader: int, partitions: list[Partition], waiting: dict[Partition, bytes]) -> str:
+        """Sends the batches of a leader; removes the written ones from `waiting`; returns why others were not."""
+        if leader not in self._nodes:
+            self._nodes[leader] = self._cluster.connect(leader)
+        node, acks = self._nodes[leader], self._options.acks
+        topics = topic_array(partitions, lambda one: struct.pack(">ii", one.number, len(waiting[one])) + waiting[one])
+        body = text(self._options.transactional_id) + struct.pack(">hi", acks, PRODUCE_TIMEOUT_MS) + topics
+        if acks == 0:
+            node.send(Api.PRODUCE, body)
+            answers = dict.fromkeys(partitions, 0)
+        else:
+            answers = _answers(node.ask(Api.PRODUCE, body))
+        trouble = ""
+        for one, error in answers.items():
+            if error in RETRIABLE:
+                trouble = str(refusal(error, str(one)))
+            elif error not in (0, DUPLICATE_SEQUENCE_NUMBER):
+                raise refusal(error, str(one))
+            else:
+                del waiting[one]
+        return trouble
+
+    def _forget(self, leader: int) -> None:
+        node = self._nodes.pop(leader, None)
+        if node is not None:
+            node.close()
+
+    # --- idempotence and transactions ---------------------------------------------------------------------------------
+
+    def _initialise(self) -> tuple[int, int]:
+        """The producer id and epoch. An open transaction of the same id is aborted by its coordinator."""
+        name = self._options.transactional_id
+        body = text(name) + struct.pack(">i", TRANSACTION_TIMEOUT_MS)
+        fields = (
+            self._cluster.ask(Api.INIT_PRODUCER_ID, body)
+            if name is None
+            else self._ask_coordinator(Api.INIT_PRODUCER_ID, body)
+        )
+        _throttle_ms, error, producer_id, epoch = fields.numbers("ihqh")
+        _check(error, f"The transactional id {name}" if name else "The producer id")
+        return producer_id, epoch
+
+    def _add_to_transaction(self, partitions: set[Partition]) -> None:
+        if not partitions:
+            return
+        topics = topic_array(partitions, lambda one: struct.pack(">i", one.number))
+        fields = self._ask_coordinator(Api.ADD_PARTITIONS_TO_TXN, self._transaction() + topics)
+        fields.number("i")
+        for _topic, partitions_of_it in fields.array(
+            lambda: (fields.text(), fields.array(lambda: fields.numbers("ih")))
+        ):
+            for _number, error in partitions_of_it:
+                _check(error, f"The transactional id {self._options.transactional_id}")
+        self._in_transaction |= partitions
+
+    def _end_transaction(self, *, commit: bool) -> None:
+        def end() -> None:
+            fields = self._ask_coordinator(Api.END_TXN, self._transaction() + struct.pack(">?", commit))
+            _throttle_ms, error = fields.numbers("ih")
+            _check(error, f"The transactional id {self._options.transactional_id}")
+
+        self._cluster.retry(end)
+        self._in_transaction.clear()
+
+    def _transaction(self) -> bytes:
+        return text(self._options.transactional_id) + struct.pack(">qh", *self._producer)
+
+    def _ask_coordinator(self, api: Api, body: bytes) -> Fields:
+        if self._coordinator is None:
+            self._coordinator = self._cluster.connect_to(*self._find_coordinator())
+        try:
+            return self._coordinator.ask(api, body)
+        except Retriable:
+            self._coordinator = None
+            raise
+
+    def _find_coordinator(self) -> tuple[str, int]:
+        fields = self._cluster.ask(Api.FIND_COORDINATOR, text(self._options.transactional_id) + struct.pack(">b", 1))
+        _throttle_ms, error = fields.numbers("ih")
+        fields.text()
+        _check(error, f"The transactional id {self._options.transactional_id}")
+        fields.number("i")
+        return fields.text(), fields.number("i")
+
+
+def _check(error: int, about: str) -> None:
+    if error in RETRIABLE:
+        raise Retriable(str(refusal(error, about)))
+    if error:
+        raise refusal(error, about)
+
+
+def _answers(fields: Fields) -> dict[Partition, int]:
+    found: dict[Partition, int] = {}
+
+    def topic() -> None:
+        name = fields.text()
+        for number, error, *_ in fields.array(lambda: fields.numbers("ihqqq")):
+            found[Partition(name, number)] = error
+
+    fields.array(topic)
+    return found

@@ -1,0 +1,1 @@
+"""The verbs as processes, with running clusters."""

@@ -1,0 +1,120 @@
+"""What consume prints, produce takes back, byte for byte: hostile records, copied and compared through raw fetches."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import pytest
+
+from barnabas import Broker
+from protocol.compression import Compression
+from tests.support import hostile_records
+from tests.support.hostile_records import Sent
+from tests.support.hostile_records import hostile_records as some_hostile_records
+from tests.support.kafka import ApacheKafka, needs_kafka
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
+from tests.support.seeds import seed_of
+
+PARTITIONS = 3
+BATCHES = 12
+RECORDS_PER_BATCH = 25
+TIMEOUT_S = 120
+SIZED = r"%t %p %d %K{big32}%k%V{big32}%v%H{big32}%h{%K{big32}%k%V{big32}%v}"
+COMMAND = (sys.executable, "-m", "barnabas")
+
+
+class Clusters(NamedTuple):
+    source: str
+    target: str
+
+
+@pytest.fixture(scope="module")
+def clusters() -> Iterator[Clusters]:
+    with Broker() as source, Broker() as target:
+        yield Clusters(source.bootstrap, target.bootstrap)
+
+
+def barnabas(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+def copy(clusters: Clusters, source: list[str], target: list[str]) -> None:
+    """`barnabas consume SOURCE | barnabas produce TARGET`."""
+    with subprocess.Popen([*COMMAND, "consume", "-b", clusters.source, *source], stdout=subprocess.PIPE) as consumer:
+        done = subprocess.run(
+            [*COMMAND, "produce", "-b", clusters.target, *target],
+            stdin=consumer.stdout, capture_output=True, timeout=TIMEOUT_S, check=False,
+        )  # fmt: skip
+    assert (consumer.returncode, done.returncode) == (0, 0), done.stderr.decode()
+
+
+def fill(bootstrap: str, topic: str, seed: int) -> list[list[Sent]]:
+    """Writes hostile records with every codec; returns them by partition."""
+    dice = random.Random(seed)
+    written: list[list[Sent]] = [[] for _ in range(PARTITIONS)]
+    with RawClient(bootstrap) as client:
+        create(client, topic, partitions=PARTITIONS)
+        for number in range(BATCHES):
+            sent = some_hostile_records(dice, RECORDS_PER_BATCH)
+            hostile_records.write(
+                client, topic, number % PARTITIONS, sent, list(Compression)[number % len(Compression)]
+            )
+            written[number % PARTITIONS] += sent
+    return written
+
+
+def stored(bootstrap: str, topic: str) -> list[list[Sent]]:
+    with RawClient(bootstrap) as client:
+        return [hostile_records.read(client, topic, partition) for partition in range(PARTITIONS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "consume", "produce"),
+    [
+        ("json", [], []),
+        ("sizes", ["-f", SIZED], ["-f", SIZED]),
+        ("transaction", ["--json"], ["--transactional-id", "copy", "-z", "lz4"]),
+    ],
+)
+def test_a_copied_topic_has_the_same_records(
+    clusters: Clusters, name: str, consume: list[str], produce: list[str]
+) -> None:
+    seed = seed_of()
+    print(f"seed {seed}")
+    written = fill(clusters.source, f"hostile-{name}", seed)
+    assert stored(clusters.source, f"hostile-{name}") == written
+    with RawClient(clusters.target) as client:
+        create(client, f"hostile-{name}", partitions=PARTITIONS)
+    copy(clusters, [f"hostile-{name}", *consume], produce)
+    assert stored(clusters.target, f"hostile-{name}") == written
+
+
+@pytest.mark.long
+@needs_kafka
+def test_topics_are_copied_between_kafka_and_barnabas() -> None:
+    """There and back: Barnabas to Apache Kafka to Barnabas."""
+    seed = seed_of()
+    print(f"seed {seed}")
+    with Broker() as ours, ApacheKafka({"auto.create.topics.enable": "false"}) as kafka:
+        written = fill(ours.bootstrap, "there", seed)
+        for bootstrap, topic in ((kafka.bootstrap, "there"), (ours.bootstrap, "back")):
+            with RawClient(bootstrap) as client:
+                create(client, topic, partitions=PARTITIONS)
+        copy(Clusters(ours.bootstrap, kafka.bootstrap), ["there"], [])
+        assert stored(kafka.bootstrap, "there") == written
+        copy(Clusters(kafka.bootstrap, ours.bootstrap), ["there"], ["back"])
+        assert stored(ours.bootstrap, "back") == written
+
+
+def test_timestamps_of_the_broker_are_marked(clusters: Clusters) -> None:
+    with RawClient(clusters.source) as client:
+        create(client, "append-time", message_timestamp_type="LogAppendTime")
+        hostile_records.write(client, "append-time", 0, [(1, None, b"x", ())])
+        [(timestamp, *_)] = hostile_records.read(client, "append-time", 0)
+    printed = barnabas("consume", "-b", clusters.source, "append-time").stdout.decode()
+    assert f'"timestamp":{timestamp},"timestamp_type":"log-append"' in printed

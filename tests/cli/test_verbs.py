@@ -1,0 +1,243 @@
+"""The verbs consume and produce as users run them: exit codes, signals, closed pipes, what is imported."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from barnabas import Broker
+from tests.cli.test_copy import COMMAND, barnabas
+from tests.support import hostile_records
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
+
+WORDS = [b"zero", b"one", b"two", b"three", b"four"]
+TIMEOUT_S = 60
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker() as running:
+        with RawClient(running.bootstrap) as client:
+            create(client, "words", "empty")
+            sent = [(1_700_000_000_000 + at, b"k%d" % at, word, (("n", b"%d" % at),)) for at, word in enumerate(WORDS)]
+            hostile_records.write(client, "words", 0, sent)
+        yield running
+
+
+def values(broker: Broker, *arguments: str) -> list[str]:
+    done = barnabas("consume", "-b", broker.bootstrap, *arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["value"] for line in done.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], "zero one two three four"),
+        (["-o", "2"], "two three four"),
+        (["-o", "+1:-1"], "one two three"),
+        (["-o", "-2"], "three four"),
+        (["-o", ":2"], "zero one"),
+        (["-o", "end"], ""),
+        (["-o", "99"], ""),
+        (["-o", "@1700000000001:1700000000003"], "one two"),
+        (["-o", "@-1h"], ""),
+        (["-n", "2"], "zero one"),
+        (["-p", "0"], "zero one two three four"),
+        (["--grep", "o$"], "zero two"),
+        (["--grep", "o", "-n", "2"], "zero one"),
+        (["--grep-key", "[34]"], "three four"),
+        (["--grep-header", "n=2"], "two"),
+        (["-n", "1", "-F"], "zero"),
+    ],
+)
+def test_a_range_and_filters_choose_records(broker: Broker, arguments: list[str], expected: str) -> None:
+    assert values(broker, "words", *arguments) == expected.split()
+
+
+def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
+    assert values(broker, "-r", "w.*", "emp.+") == [word.decode() for word in WORDS]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "exit_code", "sentence"),
+    [
+        (["consume", "nowhere"], 1, "There is no topic nowhere"),
+        (["consume", "words", "-p", "7"], 1, "There is no partition 7"),
+        (["consume", "words", "-o", "x"], 1, "is no range"),
+        (["consume", "words", "-f", "%z"], 1, "%z at character 1"),
+        (["consume", "-r", "x+"], 1, "No topic matches"),
+        (["consume"], 2, "Missing argument"),
+        (["consume", "words", "--unknown"], 2, "No such option"),
+        (["consume", "words", "-b", "127.0.0.1:1"], 1, "does not answer"),
+        (["consume", "words", "-X", "security.protocol=TLS"], 1, "security.protocol is TLS"),
+        (["produce", "nowhere"], 1, "There is no topic nowhere"),
+        (["produce", "empty"], 1, "Record 2 of the input is malformed"),
+        (["produce", "empty", "-l", "-p", "5"], 1, "has 1 partitions"),
+        (["produce", "-l"], 1, "names no topic"),
+        (["produce", "empty", "-p", "x"], 1, "--partition takes"),
+        (["produce", "empty", "--acks", "2"], 2, "Invalid value"),
+        (["produce", "empty", "-i", "/nowhere"], 1, "/nowhere cannot be used"),
+    ],
+)
+def test_a_failure_is_one_sentence(broker: Broker, arguments: list[str], exit_code: int, sentence: str) -> None:
+    where = [] if "-b" in arguments else ["-b", broker.bootstrap]
+    done = barnabas(arguments[0], *where, *arguments[1:], stdin=b'{"value":"a"}\nb\n')
+    assert (done.returncode, done.stdout) == (exit_code, b"")
+    assert sentence in done.stderr.decode()
+    assert b"Traceback" not in done.stderr
+
+
+def running(broker: Broker, *arguments: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [*COMMAND, arguments[0], "-b", broker.bootstrap, *arguments[1:]],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_following_and_writing(broker: Broker, number: signal.Signals, exit_code: int) -> None:
+    """Each record is on its way while the producer's input is open; a signal loses none."""
+    topic = f"signal-{number}"
+    with RawClient(broker.bootstrap) as client:
+        create(client, topic)
+    with running(broker, "consume", "-F", topic) as consumer, running(broker, "produce", topic, "-l") as producer:
+        assert producer.stdin is not None
+        assert consumer.stdout is not None
+        for word in (b"one", b"two"):
+            producer.stdin.write(word + b"\n")
+            assert json.loads(consumer.stdout.readline())["value"] == word.decode()
+        producer.send_signal(number)
+        consumer.send_signal(number)
+        assert (producer.wait(TIMEOUT_S), consumer.wait(TIMEOUT_S)) == (exit_code, exit_code)
+        assert (consumer.stdout.read(), consumer.stderr and consumer.stderr.read()) == (b"", b"")
+    assert values(broker, topic) == ["one", "two"]
+
+
+def test_an_interrupted_transaction_is_aborted(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "aborted")
+    with running(broker, "consume", "aborted", "-F", "--read-uncommitted") as consumer:
+        with running(broker, "produce", "aborted", "-l", "--transactional-id", "x") as producer:
+            assert producer.stdin is not None
+            assert consumer.stdout is not None
+            producer.stdin.write(b"never\n")
+            assert b"never" in consumer.stdout.readline()
+            producer.send_signal(signal.SIGINT)
+            assert producer.wait(TIMEOUT_S) == 130
+        consumer.send_signal(signal.SIGINT)
+    assert barnabas("produce", "-b", broker.bootstrap, "aborted", "-l", stdin=b"after\n").returncode == 0
+    assert values(broker, "aborted") == ["after"]
+    assert values(broker, "aborted", "--read-uncommitted") == ["never", "after"]
+
+
+def test_a_closed_pipe_ends_the_verb_silently(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "long")
+        for _ in range(20):
+            hostile_records.write(client, "long", 0, [(0, None, b"x" * 1000, ())] * 200)
+    with running(broker, "consume", "long") as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        consumer.stdout.readline()
+        consumer.stdout.close()
+        assert (consumer.wait(TIMEOUT_S), consumer.stderr.read()) == (0, b"")
+
+
+def test_records_before_a_malformed_one_are_written(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "half")
+    done = barnabas("produce", "-b", broker.bootstrap, "half", stdin=b'{"value":"a"}\n{"value":"b"}\nc\n')
+    assert (done.returncode, values(broker, "half")) == (1, ["a", "b"])
+    assert b"Record 3" in done.stderr
+
+
+def test_options_change_what_is_written(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "changed")
+    options = ["-K", ":", "-D", ";", "-Z", "", "-k", "none", "-H", "a=b", "-H", "c", "--timestamp", "7", "-z", "zstd"]
+    done = barnabas("produce", "-b", broker.bootstrap, "changed", "-l", *options, stdin=b"k:v;w;d:")
+    assert (done.returncode, done.stderr[:17]) == (0, b"3 records written")
+    headers = (("a", b"b"), ("c", None))
+    with RawClient(broker.bootstrap) as client:
+        assert hostile_records.read(client, "changed", 0) == [
+            (7, b"k", b"v", headers),
+            (7, b"none", b"w", headers),
+            (7, b"d", None, headers),
+        ]
+
+
+def test_a_rate_limits_writing(broker: Broker) -> None:
+    """A lower bound only: a loaded machine is slower."""
+    with RawClient(broker.bootstrap) as client:
+        create(client, "slow")
+    done = barnabas("produce", "-b", broker.bootstrap, "slow", "-l", "--rate", "20", stdin=b"x\n" * 10)
+    assert float(done.stderr.split()[-2]) >= 0.4
+    assert len(values(broker, "slow")) == 10
+
+
+def test_reading_and_writing_survive_a_restart_of_the_broker() -> None:
+    with Broker() as restarted:
+        with RawClient(restarted.bootstrap) as client:
+            create(client, "t")
+        with running(restarted, "consume", "-F", "t") as consumer, running(restarted, "produce", "t", "-l") as producer:
+            assert producer.stdin is not None
+            assert consumer.stdout is not None
+            for word in (b"before", b"after"):
+                producer.stdin.write(word + b"\n")
+                assert json.loads(consumer.stdout.readline())["value"] == word.decode()
+                if word == b"before":
+                    restarted.kill()
+                    restarted.restart()
+            producer.stdin.close()
+            assert producer.wait(TIMEOUT_S) == 0
+            consumer.send_signal(signal.SIGINT)
+
+
+@pytest.mark.skipif(shutil.which("kcat") is None, reason="no kcat on the path: install Debian's package kcat")
+def test_kcats_dialect_prints_what_kcat_prints(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "kcat")
+        records = [
+            (0, None, b"", (("a", None), ("a", b"\xff"))),
+            (5, b"", None, ()),
+            (-1, b"k\n", b"\xff", (("", b""),)),
+        ]
+        hostile_records.write(client, "kcat", 0, records)
+    layout = r"%t|%p|%o|%T|%k|%K|%s|%S|%R|%h|%%\n\x41\t"
+    arguments = ["-C", "-b", broker.bootstrap, "-t", "kcat", "-e", "-q"]
+    for ours, theirs in ((["-f", layout], ["-f", layout]), (["-n", "2"], ["-c", "2", "-J"])):
+        expected = subprocess.run(["kcat", *arguments, *theirs], capture_output=True, check=True, timeout=TIMEOUT_S)
+        found = barnabas("consume", "-b", broker.bootstrap, "kcat", "--kcat", *ours)
+        assert found.stdout.decode(errors="replace") == expected.stdout.decode(errors="replace").replace(
+            '"broker":1,', ""
+        )
+
+
+@pytest.mark.parametrize("verb", ["consume", "produce"])
+def test_help_imports_no_client(verb: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-X", "importtime", "-m", "barnabas", verb, "--help"],
+        capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert {"barnabas.cli.verb", "click"} <= imported
+    heavy = {"asyncio", "confluent_kafka", "cramjam", "crc32c", "email", "kafka", "rich", "ssl", "urllib.request"}
+    assert not heavy & imported
+    assert not [name for name in imported if name.startswith(("barnabas.client.cluster", "barnabas.pipeline"))]
+
+
+def test_the_environment_names_the_cluster(broker: Broker) -> None:
+    done = subprocess.run(
+        [*COMMAND, "consume", "words", "-n", "1", "-f", "%v"],
+        env={**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}, capture_output=True, check=True, timeout=TIMEOUT_S,
+    )  # fmt: skip
+    assert done.stdout == b"zero"

@@ -29,7 +29,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars wheel wheel-compiled image compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -116,6 +116,9 @@ setup: .venv/.check kafka-jars ## build everything that the other targets need
 
 kafka-jars: .venv/.test ## fetch Apache Kafka's jars through Maven, for tests that compare with it
 	@$(BIN)/python -m tests.support.kafka --quiet || echo "Tests that compare with Apache Kafka will be skipped." >&2
+
+man: .venv/.run ## write the man pages of all verbs into build/man
+	@$(BIN)/python -m barnabas man --all build/man
 
 wheel: .venv/.run ## build the wheel into dist/
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --wheel-dir dist .

@@ -5,6 +5,7 @@ RULES    1. A daemon verb runs in this process with the daemon's folder first on
          2. Nothing is imported before the verb is known, so that the daemon starts faster.
          3. A parent that starts a daemon (`barnabas.Broker`) passes the read end of a pipe by its number in
             BARNABAS_PARENT_PIPE. When the write end is closed, the daemon gets SIGTERM, and SIGKILL after GRACE_S.
+         4. With _BARNABAS_COMPLETE set, a shell asks for completions.
 NOT HERE The daemon's verbs (`broker/cli.py`), the other verbs (the modules of FACE_VERBS).
 """
 
@@ -23,7 +24,9 @@ FACE_VERBS = {
     "certs": "barnabas.certs_command",
     "cluster": "barnabas.cluster_command",
     "consume": "barnabas.cli.consume",
+    "completion": "barnabas.cli.shell.completion",
     "health": "barnabas.health",
+    "man": "barnabas.cli.shell.man",
     "pipeline": "barnabas.pipeline.command",
     "produce": "barnabas.cli.produce",
 }
@@ -52,12 +55,16 @@ any Kafka cluster, -b HOST:PORT:
   quotas     of users, client ids, addresses     nodes        brokers, quorum, features, log directories
   partitions move replicas, elect leaders        transactions list, describe, producers, hanging, abort
 
+barnabas completion bash|zsh|fish prints a completion script, barnabas man [VERB] a man page.
 barnabas --version prints the version and the build.
 """
 
 
 def main(argv: list[str] | None = None) -> int:
     """Runs one verb; returns the exit code."""
+    if "_BARNABAS_COMPLETE" in os.environ:
+        found: int = import_module("barnabas.cli.shell.completion").complete(os.environ["_BARNABAS_COMPLETE"])
+        return found
     args = sys.argv[1:] if argv is None else argv
     verb = args[0] if args else "--help"
     if verb in DAEMON_VERBS:

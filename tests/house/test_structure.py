@@ -54,6 +54,8 @@ ENTRY_POINTS = {
         f"barnabas.cli.admin.{verb}": "imported for its verb"
         for verb in ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
     },
+    "barnabas.cli.shell.completion": "imported for the verb completion, and for a shell's script",
+    "barnabas.cli.shell.man": "imported for the verb man",
     "barnabas.health": "imported for the verb health",
     "barnabas.pipeline.command": "imported for the verb pipeline",
     **{

@@ -79,7 +79,9 @@ def _order(acl: Acl) -> tuple[str, ...]:
 @click.option(
     "--host", "hosts", metavar="ADDRESS", multiple=True, default=("*",), help="From this address.  [default: *]"
 )
-@click.option("--operation", "operations", type=click.Choice(OPERATIONS), multiple=True)
+@click.option(
+    "--operation", "operations", type=click.Choice(OPERATIONS), multiple=True, help="A right; may be repeated."
+)
 @click.option("--producer", is_flag=True, help="What a producer needs: describe, create and write on --topic.")
 @click.option("--consumer", is_flag=True, help="What a consumer needs: describe and read on --topic, read on --group.")
 @click.option("--prefixed", is_flag=True, help="Names are prefixes.")

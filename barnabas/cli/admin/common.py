@@ -16,14 +16,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from barnabas.cli.connection import Connection, connection_options
+from barnabas.cli.connection import Connection, connect_to, connection_options
 from barnabas.cli.output import json_option, note, print_rows
+from barnabas.client.errors import ClientError
 
 if TYPE_CHECKING:
     from barnabas.admin.client import Client, TopicPartition
 
 Item = TypeVar("Item")
 NOT_EXECUTED = "Nothing was changed: repeat it with --execute."
+COMPLETION_TIMEOUT_S = 2.0
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
 _ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
@@ -70,6 +72,38 @@ class Cluster:
         check_login(addresses, security_of(self.connection.settings))
         with Client(settings, self.timeout_s) as client:
             yield client
+
+
+def complete_topics(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names of topics for a shell; none if the cluster does not answer soon."""
+
+    def names(client: Client) -> Iterable[str]:
+        from barnabas.admin.topics import list_topics
+
+        return (row.name for row in list_topics(client) if not row.internal)
+
+    return _complete(context, incomplete, names)
+
+
+def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
+    """The names of groups for a shell; none if the cluster does not answer soon."""
+
+    def names(client: Client) -> Iterable[str]:
+        from barnabas.admin.groups import list_groups
+
+        return (row.name for row in list_groups(client))
+
+    return _complete(context, incomplete, names)
+
+
+def _complete(context: click.Context, incomplete: str, names: Callable[[Client], Iterable[str]]) -> list[str]:
+    given = context.params
+    try:
+        connection = connect_to(given.get("bootstrap"), given.get("command_config"), given.get("properties") or ())
+        with Cluster(connection, COMPLETION_TIMEOUT_S).connect() as client:
+            return [name for name in names(client) if name.startswith(incomplete)]
+    except (ClientError, click.UsageError, OSError):
+        return []
 
 
 def execute_option(verb: Callable[..., Any]) -> Callable[..., Any]:

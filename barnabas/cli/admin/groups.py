@@ -14,6 +14,8 @@ from barnabas.cli.admin.common import (
     as_object,
     cluster_options,
     compiled,
+    complete_groups,
+    complete_topics,
     confirm,
     confirm_option,
     duration_ms,
@@ -69,7 +71,7 @@ def list_groups(
 
 
 @groups.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
 @click.option("--members", is_flag=True, help="The members instead of the partitions.")
 @cluster_options
 def describe(names: tuple[str, ...], *, members: bool, cluster: Cluster, as_json: bool) -> int:
@@ -111,7 +113,7 @@ def _show_members(found: Sequence[GroupDescription]) -> None:
 
 
 @groups.command()
-@click.argument("names", metavar="[NAME]...", nargs=-1)
+@click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_groups)
 @click.option("--partitions", is_flag=True, help="A row for each partition.")
 @cluster_options
 def lag(names: tuple[str, ...], *, partitions: bool, cluster: Cluster, as_json: bool) -> int:
@@ -139,12 +141,12 @@ def lag(names: tuple[str, ...], *, partitions: bool, cluster: Cluster, as_json: 
 
 
 @groups.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_groups)
 @click.option("--topic", "topics", metavar="TOPIC[:PARTITIONS]", multiple=True, help="Default: all that have offsets.")
 @click.option("--to-earliest", is_flag=True, help="To the first offset.")
 @click.option("--to-latest", is_flag=True, help="To the end.")
 @click.option("--to-current", is_flag=True, help="Only clip the committed offsets to the log.")
-@click.option("--to-offset", metavar="N", type=click.IntRange(min=0))
+@click.option("--to-offset", metavar="N", type=click.IntRange(min=0), help="To this offset.")
 @click.option("--to-time", metavar="TIME", help="2026-01-31T12:00:00 (UTC), ms since 1970, or -1h.")
 @click.option("--by-duration", metavar="DURATION", help="To this long before now: 90s, 1h30m, PT1H.")
 @click.option("--shift-by", metavar="N", type=int, help="Forward, or back if negative.")
@@ -226,7 +228,7 @@ def _require_no_members(client: Client, name: str) -> None:
 
 
 @groups.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
 @confirm_option
 @cluster_options
 def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool) -> int:
@@ -245,8 +247,16 @@ def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool
 
 
 @groups.command("delete-offsets")
-@click.argument("name")
-@click.option("--topic", "topics", metavar="TOPIC[:PARTITIONS]", multiple=True, required=True)
+@click.argument("name", shell_complete=complete_groups)
+@click.option(
+    "--topic",
+    "topics",
+    metavar="TOPIC[:PARTITIONS]",
+    multiple=True,
+    required=True,
+    shell_complete=complete_topics,
+    help="Of this topic; may be repeated.",
+)
 @execute_option
 @cluster_options
 def delete_offsets(name: str, *, topics: tuple[str, ...], execute: bool, cluster: Cluster, as_json: bool) -> None:

@@ -12,6 +12,7 @@ from barnabas.cli.admin.common import (
     Cluster,
     broker_ids,
     cluster_options,
+    complete_topics,
     execute_option,
     show,
     show_tuples,
@@ -35,7 +36,7 @@ def partitions() -> None:
 
 
 @partitions.command()
-@click.argument("where", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1)
+@click.argument("where", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1, shell_complete=complete_topics)
 @click.option("--to", "to", metavar="ID,ID...", help="The brokers that may have the replicas: they are spread evenly.")
 @click.option("-r", "--replicas", metavar="N", type=click.IntRange(min=1), help="Change the replication factor to N.")
 @click.option("--file", "path", metavar="FILE", help="A plan as JSON, as Kafka's tool reads and writes it.")
@@ -140,7 +141,7 @@ def reassignments(*, cancel: bool, cluster: Cluster, as_json: bool) -> None:
 
 
 @partitions.command()
-@click.argument("where", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1)
+@click.argument("where", metavar="[TOPIC[:PARTITIONS]]...", nargs=-1, shell_complete=complete_topics)
 @click.option("--all", "everything", is_flag=True, help="All partitions of the cluster.")
 @click.option(
     "--unclean", is_flag=True, help="Elect a replica that is not in sync, if no other is there: records may be lost."

@@ -35,7 +35,9 @@ def entity_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         help="The default of this type; may be repeated.",
     )(verb)
     for name in reversed(TYPES):
-        verb = click.option(f"--{name}", metavar="NAME")(verb)
+        verb = click.option(
+            f"--{name}", metavar="NAME", help=f"Of this {name.replace('ip', 'address').replace('-', ' ')}."
+        )(verb)
     return verb
 
 

@@ -13,6 +13,7 @@ from barnabas.cli.admin.common import (
     broker_ids,
     cluster_options,
     compiled,
+    complete_topics,
     confirm,
     confirm_option,
     execute_option,
@@ -63,7 +64,7 @@ def list_topics(
 
 
 @topics.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--offsets", is_flag=True, help="Also the first offset and the end of each partition.")
 @cluster_options
 def describe(names: tuple[str, ...], *, offsets: bool, cluster: Cluster, as_json: bool) -> int:
@@ -147,7 +148,7 @@ def create(
 
 
 @topics.command()
-@click.argument("name")
+@click.argument("name", shell_complete=complete_topics)
 @click.option(
     "-p", "--partitions", metavar="N", type=click.IntRange(min=1), help="Raise the number of partitions to N."
 )
@@ -192,7 +193,7 @@ def alter(
 
 
 @topics.command()
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
 @confirm_option
 @cluster_options
 def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool) -> int:
@@ -211,7 +212,7 @@ def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool
 
 
 @topics.command()
-@click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True)
+@click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--offset", metavar="N", type=click.IntRange(min=0), help="Delete records below this offset.")
 @click.option(
     "--time", "time", metavar="TIME", help="Delete records before the first one with this timestamp or a later one."

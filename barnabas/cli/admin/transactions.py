@@ -9,6 +9,7 @@ from barnabas.cli.admin.common import (
     Cluster,
     as_object,
     cluster_options,
+    complete_topics,
     duration_ms,
     execute_option,
     for_each,
@@ -77,7 +78,7 @@ def describe(ids: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> int:
 
 
 @transactions.command()
-@click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True)
+@click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True, shell_complete=complete_topics)
 @cluster_options
 def producers(where: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> None:
     """List producers of partitions. OPEN-FROM is the first offset of their open transaction."""
@@ -89,7 +90,7 @@ def producers(where: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> Non
 
 
 @transactions.command()
-@click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True)
+@click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--abort", "is_abort", is_flag=True, help="Abort them.")
 @cluster_options
 def hanging(where: tuple[str, ...], *, is_abort: bool, cluster: Cluster, as_json: bool) -> None:

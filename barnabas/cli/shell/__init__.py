@@ -1,0 +1,1 @@
+"""Completion scripts and man pages, made from the click commands of all verbs."""

@@ -1,0 +1,58 @@
+"""The commands of all verbs under one root, for completion and man pages; verbs themselves are run by `__main__`.
+
+RULES    1. A verb's module is imported when its command is asked for: a completion imports one of them.
+         2. The command of a verb is the name in its module that is the verb's; the daemon's are in a group of its own.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+
+import click
+from click.shell_completion import CompletionItem
+
+from barnabas.__main__ import DAEMON_VERBS, FACE_VERBS, daemon_folder
+
+_HEALTH = click.Command(
+    "health",
+    params=[click.Argument(["address"], metavar="HOST:PORT", required=False)],
+    help="Check whether a node answers. Exit code 0 if it does; the default address is 127.0.0.1:9092.",
+)
+"""The only verb without click, since container engines call it every few seconds."""
+
+
+class Root(click.Group):
+    """The command `barnabas`."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
+        """Returns the verbs."""
+        return sorted([*DAEMON_VERBS, *FACE_VERBS])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Returns the command of a verb (rule 2)."""
+        if cmd_name == "health":
+            return _HEALTH
+        if cmd_name in FACE_VERBS:
+            command: click.Command = getattr(import_module(FACE_VERBS[cmd_name]), cmd_name)
+            return command
+        if cmd_name in DAEMON_VERBS:
+            if daemon_folder() not in sys.path:
+                sys.path.insert(0, daemon_folder())
+            daemon: click.Group = import_module("broker.cli").daemon
+            return daemon.get_command(ctx, cmd_name)
+        return None
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Returns the verbs that begin so, without their modules (rule 1)."""
+        return [CompletionItem(verb) for verb in self.list_commands(ctx) if verb.startswith(incomplete)]
+
+
+root = Root("barnabas", help="A message broker that implements Kafka's protocol, and verbs for any Kafka cluster.")
+
+
+def command_of(verb: str) -> click.Command:
+    """Returns the command of a verb."""
+    found = root.get_command(click.Context(root), verb)
+    assert found is not None, verb
+    return found

@@ -21,6 +21,7 @@ DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
 ADMIN_VERBS = ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
 FACE_VERBS = {
     **{verb: f"barnabas.cli.admin.{verb}" for verb in ADMIN_VERBS},
+    "bench": "barnabas.cli.bench",
     "certs": "barnabas.certs_command",
     "cluster": "barnabas.cluster_command",
     "consume": "barnabas.cli.consume",
@@ -53,6 +54,7 @@ any Kafka cluster, -b HOST:PORT:
   configs    of topics, brokers, groups, client metrics
   acls       list, add, remove                   users        SCRAM users and their passwords
   quotas     of users, client ids, addresses     nodes        brokers, quorum, features, log directories
+  bench      produce, consume, latency: measured and drawn
   partitions move replicas, elect leaders        transactions list, describe, producers, hanging, abort
 
 barnabas completion bash|zsh|fish prints a completion script, barnabas man [VERB] a man page.

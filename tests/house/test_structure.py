@@ -54,6 +54,7 @@ ENTRY_POINTS = {
         f"barnabas.cli.admin.{verb}": "imported for its verb"
         for verb in ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
     },
+    "barnabas.cli.bench": "imported for the verb bench",
     "barnabas.cli.shell.completion": "imported for the verb completion, and for a shell's script",
     "barnabas.cli.shell.man": "imported for the verb man",
     "barnabas.health": "imported for the verb health",

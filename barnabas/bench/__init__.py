@@ -1,0 +1,1 @@
+"""Measures any Kafka cluster: produce, consume, end-to-end latency."""

@@ -1,0 +1,47 @@
+"""`barnabas bench` measures a broker, and leaves nothing behind."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+import barnabas
+from tests.support.librdkafka import create_topic, produce
+from tests.verbs.running import Verbs
+
+
+@pytest.fixture(scope="module")
+def verbs() -> Iterator[Verbs]:
+    with barnabas.Broker() as broker:
+        yield Verbs(broker.bootstrap)
+
+
+def test_loads_are_measured_and_the_topic_is_deleted(verbs: Verbs) -> None:
+    produced, latency = verbs.rows("bench produce latency -d 1s --size 100 --rate 500 -p 2 --compression lz4 --acks 1")
+    assert produced["load"] == "produce"
+    assert produced["bytes"] == produced["records"] * 100 > 0
+    assert produced["records"] <= 500 * produced["seconds"] + 500
+    assert 0 < latency["latency_ms"]["p50"] <= latency["latency_ms"]["p99"] <= latency["latency_ms"]["max"]
+    assert verbs.rows("topics list") == []
+
+
+def test_an_existing_topic_is_read_only(verbs: Verbs) -> None:
+    create_topic(verbs.bootstrap, "existing", partitions=2)
+    produce(verbs.bootstrap, "existing", [b"12345"] * 100, partitions=2)
+    [row] = verbs.rows("bench --topic existing -d 30s")
+    assert (row["load"], row["records"], row["bytes"]) == ("consume", 100, 500)
+    assert [part["end"] for part in verbs.rows("topics describe existing --offsets")[0]["partitions"]] == [50, 50]
+
+
+def test_a_table_and_a_drawing(verbs: Verbs) -> None:
+    ended = verbs.run("bench produce latency -d 1s --rate 200")
+    assert ended.out.split()[0] == "LOAD"
+    assert "end to end, ms" in ended.err
+    assert "█" in ended.err
+
+
+def test_wrong_arguments(verbs: Verbs) -> None:
+    assert verbs.run("bench consume").code == 2
+    assert verbs.run("bench -d soon").code == 2
+    assert "it does not exist" in verbs.refused("bench --topic missing")

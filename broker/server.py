@@ -56,7 +56,8 @@ from broker.peers.endpoints import (
 )
 from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
-from broker.process.event_loop import end_tasks, new_loop, process_age_s
+from broker.process.event_loop import end_tasks, new_loop
+from broker.process.readiness import announce_ready
 from broker.process.resource_limits import (
     MAX_OPEN_FILES,
     RESERVED_DESCRIPTORS,
@@ -64,6 +65,7 @@ from broker.process.resource_limits import (
     grow_descriptor_table,
     raise_descriptor_limit,
 )
+from broker.process.sd_notify import notify_recovered, notify_stopping
 from broker.process.timer import LoopTimer, SystemClock
 from broker.process.watchdog import Watchdog
 from broker.quotas.connection_quotas import ConnectionQuotas
@@ -130,11 +132,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
 
     def ready() -> None:
         listener = (server.listeners or server.controller_listeners)[0]
-        host = listener.host or "0.0.0.0"  # noqa: S104
-        shown = f"[{host}]" if ":" in host else host
-        seconds = process_age_s()
-        sys.stdout.write(f"barnabas ready on {shown}:{listener.port} (node {config.node_id}, {seconds:.2f} s)\n")
-        sys.stdout.flush()
+        announce_ready(loop, listener.host, listener.port, config.node_id)
         gc.freeze()
         gc.set_threshold(_GC_THRESHOLD, 10, 10)
         gc.enable()  # `barnabas serve` has disabled it
@@ -271,8 +269,8 @@ class Server:
         handles = self._log_manager.file_handles
         handles.on_eviction_needed = partial(self._loop.call_soon_threadsafe, handles.close_surplus)
         self._log_manager.load(partial(_id_of, replayed))
-        for _ in self._log_manager.recover():
-            pass
+        for log in self._log_manager.recover():
+            notify_recovered(log.name)
         grow_descriptor_table(min(len(self._log_manager.logs), self._descriptor_limits.files) + RESERVED_DESCRIPTORS)
         for path, error in self._log_manager.offline.items():
             if path == identity.metadata_directory:
@@ -524,6 +522,7 @@ class Server:
         self._is_stopping = True
         self._metrics.is_started = False
         _log.info("shutting down")
+        notify_stopping()
         self._io.stop_waiting_for_space()
         if "broker" in self._config.roles:
             self._lifecycle.begin_controlled_shutdown().then(lambda _: self._shut_down())

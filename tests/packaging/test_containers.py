@@ -14,7 +14,7 @@ import subprocess
 import sys
 import tempfile
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, Self
@@ -221,7 +221,7 @@ class Networks:
             _ip(f"-n {self._own(name)} address add 10.99.0.{number}/24 dev eth0")
             for device in ("lo", "eth0"):
                 _ip(f"-n {self._own(name)} link set {device} up")
-            hosts += f"10.99.0.{number} {name}\n"
+            hosts += f"10.99.0.{number} {name} {name.split('.svc')[0].rpartition('.')[0]}\n"
         for name in self._names:
             folder = Path("/etc/netns") / self._own(name)
             folder.mkdir(parents=True)
@@ -253,9 +253,8 @@ def barnabas(words: list[str]) -> list[str]:
 
 
 @contextmanager
-def running(path: Path, image: OciImage | None = None) -> Iterator[tuple[Networks, dict[str, Any]]]:
-    """All services of a file, started at the same time: from the image, or with its command from this repository."""
-    nodes = {name: one for name, one in services(path).items() if one["image"] == "barnabas"}
+def running(nodes: Mapping[str, Any], image: OciImage | None = None) -> Iterator[Networks]:
+    """Services of the image, started at the same time: from the image, or with its command from this repository."""
     with ExitStack() as stack:
         networks = stack.enter_context(Networks(list(nodes)))
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="barnabas-containers-"))
@@ -282,7 +281,7 @@ def running(path: Path, image: OciImage | None = None) -> Iterator[tuple[Network
                     within_s=60,
                     every_s=0.2,
                 )
-            yield networks, nodes
+            yield networks
         except BaseException as error:
             error.add_note((Path(folder) / "log").read_text(errors="replace")[-6000:])
             raise
@@ -317,15 +316,22 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 @pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
 @pytest.mark.parametrize("path", [DOCKER / "compose.yml", DOCKER / "cluster.yml"], ids=lambda path: path.name)
 def test_the_services_of_a_compose_file_serve_clients(path: Path) -> None:
-    check_services(path)
+    check_services(nodes_of(path))
 
 
-def check_services(path: Path, image: OciImage | None = None) -> None:
+def nodes_of(path: Path) -> dict[str, Any]:
+    """The services of a compose file that are nodes."""
+    return {name: one for name, one in services(path).items() if one["image"] == "barnabas"}
+
+
+def check_services(nodes: Mapping[str, Any], image: OciImage | None = None, port: int = 19092) -> None:
     """The image's command with the file's variables: topics with a replica on each node, a group, a health check."""
-    with running(path, image) as (networks, nodes):
-        bootstrap = ",".join(f"{node['hostname']}:19092" for node in nodes.values())
+    with running(nodes, image) as networks:
+        bootstrap = ",".join(f"{node['hostname']}:{port}" for node in nodes.values())
         client = networks.command("client", sys.executable, "-c", CLIENT, bootstrap, str(len(nodes)))
         done = subprocess.run(client, capture_output=True, text=True, timeout=90, check=False)
         assert done.returncode == 0, done.stderr[-3000:]
         found = json.loads(done.stdout)
-        assert found == {"read": list(range(30)), "isrs": [list(range(1, len(nodes) + 1))] * 3}
+        assert found["read"] == list(range(30))
+        ids = sorted(int(node["environment"]["KAFKA_NODE_ID"]) for node in nodes.values())
+        assert found["isrs"] == [ids] * 3

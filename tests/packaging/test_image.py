@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 
 from barnabas.cluster import free_ports
-from tests.packaging.test_containers import DOCKER, check_services, why_no_networks
+from tests.packaging.test_containers import DOCKER, check_services, nodes_of, why_no_networks
 from tests.support.librdkafka import create_topic, produce, read_to_end
 from tests.support.oci_image import OciImage, first_process
 from tests.support.waiting import until
@@ -193,7 +193,7 @@ def test_a_volume_of_another_user_is_one_sentence(image: OciImage, data: Path) -
 @pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
 @pytest.mark.parametrize("name", ["compose.yml", "cluster.yml"])
 def test_the_services_of_a_compose_file_run_from_the_image(image: OciImage, name: str) -> None:
-    check_services(DOCKER / name, image)
+    check_services(nodes_of(DOCKER / name), image)
 
 
 def test_figures(image: OciImage, archive: Path, data: Path) -> None:

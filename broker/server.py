@@ -427,7 +427,7 @@ class Server:
         """Starts the controller, and registers the broker."""
         node = self._node, self._replicas, self._purgatory, self._coordinators, self._io, self._watchdog.stalls
         clients = self._sasl.metrics, self._throttling.quotas, self._client_metrics, self.listeners
-        self._metrics.start(self._loop, MeteredParts(*node, *clients))
+        self._metrics.start(self._loop, MeteredParts(*node, *clients, self._broker_peers.send_request))
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)

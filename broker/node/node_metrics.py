@@ -14,6 +14,9 @@ from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.coordinators.factory import Coordinators
+from broker.coordinators.group_lag import GroupLag
+from broker.coordinators.group_metrics import GroupMetrics
+from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.io.io_thread_pool import IoThreadPool
 from broker.network.listener import Listener
 from broker.process.watchdog import StallLog
@@ -51,6 +54,8 @@ class MeteredParts(NamedTuple):
     quotas: ClientQuotaManager
     client_metrics: ClientMetricsStore
     listeners: Sequence[Listener]
+    send: SendToBroker
+    """Sends a request to another broker."""
 
 
 class NodeMetrics:
@@ -83,7 +88,10 @@ class NodeMetrics:
         page = self._page
         if page is None:
             return
-        sources = self._sources(parts)
+        lag = GroupLag(parts.coordinators.groups, parts.replicas, parts.send, self._clock)
+        groups = GroupMetrics(lag, parts.node.image.cluster_id)
+        sources = [*self._sources(parts), groups]
+        page.prepare = groups.prepare
         page.sources = dict.fromkeys((Dialect.JMX, Dialect.CONFLUENT, Dialect.REPORTER), sources)
         image, replicas = parts.node.publisher, parts.replicas
         probes = NodeProbes(

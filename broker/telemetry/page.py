@@ -3,7 +3,9 @@
 RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. It has no authentication.
          2. One request per connection, with limits on size and time.
          3. A page is written in slices: after `SLICE_S` other work of the loop runs.
-         4. `/metrics?names=b` has the names of another dialect (`families.py`).
+         4. Before a page is written, sources may prepare it: look things up on disk, and ask other nodes. They get
+            `PREPARE_S` together; what is not known by then is missing.
+         5. `/metrics?names=b` has the names of another dialect (`families.py`).
 NOT HERE The formats (`exposition.py`), the probes (`health_probes.py`).
 """
 
@@ -13,13 +15,16 @@ import asyncio
 import logging
 import socket
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 from urllib.parse import parse_qs, urlsplit
 
 from broker.telemetry.exposition import Format
 from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import Probe
+from replication.completion import Completion
 
 _log = logging.getLogger("barnabas.telemetry")
 
@@ -28,6 +33,7 @@ _MAX_REQUEST_BYTES: Final = 8 * 1024
 _TIMEOUT_S: Final = 10
 _MAX_CONNECTIONS: Final = 16
 SLICE_S: Final = 0.005
+PREPARE_S: Final = 2.0
 _STATUS: Final = {
     200: "OK",
     400: "Bad Request",
@@ -35,6 +41,10 @@ _STATUS: Final = {
     405: "Method Not Allowed",
     503: "Service Unavailable",
 }
+
+
+Prepare = Callable[[], Iterator["Completion[None] | None"]]
+"""The steps before a page: pauses, and completions to wait for (rule 4)."""
 
 
 class MetricsPage:
@@ -51,6 +61,7 @@ class MetricsPage:
         """What `/metrics` shows in a dialect, in order."""
         self.probes: Mapping[str, Probe] = {}
         """By path."""
+        self.prepare: Prepare = lambda: iter(())
         self._server: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._connections = 0
@@ -108,6 +119,7 @@ class MetricsPage:
             await self._write_metrics(writer, Format(_accept(headers), dialect), dialect)
 
     async def _write_metrics(self, writer: asyncio.StreamWriter, form: Format, dialect: Dialect) -> None:
+        await _prepared(self.prepare())
         writer.write(_head(200, form.content_type))
         began_s = time.monotonic()
         for text in form.slices(self.sources.get(dialect, ())):
@@ -116,6 +128,24 @@ class MetricsPage:
             if time.monotonic() - began_s >= SLICE_S:
                 await asyncio.sleep(0)
                 began_s = time.monotonic()
+
+
+async def _prepared(steps: Iterator[Completion[None] | None]) -> None:
+    """Runs all steps, and waits for those that say so."""
+    loop = asyncio.get_running_loop()
+    ends_s = loop.time() + PREPARE_S
+    for step in steps:
+        if step is None:
+            await asyncio.sleep(0)
+        elif not step.is_done:
+            done = asyncio.Event()
+            step.then(partial(_set, done))
+            with suppress(TimeoutError):
+                await asyncio.wait_for(done.wait(), max(ends_s - loop.time(), 0.0))
+
+
+def _set(event: asyncio.Event, _: Completion[None]) -> None:
+    event.set()
 
 
 async def _finished(probe: Probe) -> tuple[int, str]:

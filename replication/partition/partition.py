@@ -482,6 +482,14 @@ class Partition:
             return opened.reader.last_stable_offset
         return opened.engine.end_offset
 
+    def timestamp_at(self, offset: int) -> int | DiskLookup:
+        """The timestamp of the first record from `offset` on that this replica has; -1 if it has none."""
+        opened = self.log.opened or self.log.open_lookup()
+        if isinstance(opened, DiskLookup):
+            return opened
+        offset = max(offset, self.log.log_start_offset)
+        return NO_TIMESTAMP if offset >= opened.engine.end_offset else opened.reader.timestamp_at(offset)
+
     def end_offset_for_epoch(self, epoch: int, current_leader_epoch: int) -> tuple[int, int] | DiskLookup:
         """The largest epoch up to `epoch` and its end offset in this log; -1, -1 if unknown.
 

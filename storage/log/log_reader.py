@@ -16,7 +16,7 @@ from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log_offsets import LogOffsets
 from storage.log.producer_state import ProducerState
-from storage.log.timestamp_lookup import first_record, latest_record
+from storage.log.timestamp_lookup import first_record, latest_record, timestamp_at
 
 _new_tuple = tuple.__new__
 
@@ -119,6 +119,10 @@ class LogReader:
     def offset_of_max_timestamp(self) -> tuple[int, int, int] | DiskLookup | None:
         """(timestamp, offset, leader epoch) of the first record with the greatest timestamp; None for an empty log."""
         return self._engine.lookup("latest", latest_record)
+
+    def timestamp_at(self, offset: int) -> int | DiskLookup:
+        """The timestamp of the first record from `offset` on, which is within the log."""
+        return self._engine.lookup(("timestamp", offset), lambda view: timestamp_at(view, offset))
 
     def _out_of_range(self, offset: int, start_offset: int, end_offset: int) -> KafkaError:
         return KafkaError(

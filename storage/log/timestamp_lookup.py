@@ -1,4 +1,4 @@
-"""Offset lookup by timestamp.
+"""Offset lookup by timestamp, and the timestamp of an offset.
 
 RULES    1. The batch's max timestamp selects a batch; the record's own timestamp decides.
          2. With LogAppendTime every record has the batch's max timestamp.
@@ -9,11 +9,15 @@ NOT HERE Which timestamps a client may request and see (replication/partition/pa
 
 from __future__ import annotations
 
+from typing import Final
+
 from protocol.primitives import Buffer
 from protocol.record_codec import invalid_record, read_varint, read_varlong
 from protocol.records import BatchHeader, parse_header, record_bytes
 from storage.engine import EngineView
 from storage.log.log_validator import MAX_OPENED_BYTES
+
+_BEFORE_ALL_MS: Final = -(2**62)
 
 
 def first_record(view: EngineView, target_ms: int, start_offset: int) -> tuple[int, int, int] | None:
@@ -35,6 +39,12 @@ def latest_record(view: EngineView) -> tuple[int, int, int] | None:
     timestamp, last_offset = latest
     header, found = _first_in_batch(view, last_offset, timestamp, 0)
     return (*found, header.leader_epoch) if found is not None else None
+
+
+def timestamp_at(view: EngineView, offset: int) -> int:
+    """The timestamp of the first record from `offset` on in its batch; the batch's greatest if compaction has removed them."""
+    header, found = _first_in_batch(view, offset, _BEFORE_ALL_MS, offset)
+    return header.max_timestamp if found is None else found[0]
 
 
 def _first_in_batch(

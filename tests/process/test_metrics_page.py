@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
@@ -21,6 +22,7 @@ from tests.support.waiting import until
 TOPIC, GROUP = "flights", "readers"
 RECORDS, LEFT = 40, 10
 VALUE = b"v" * 100
+FIRST_MS = 1_700_000_000_000
 
 
 class Page:
@@ -58,7 +60,7 @@ class Page:
 def produce(bootstrap: str) -> None:
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(RECORDS):
-        producer.produce(TOPIC, VALUE, partition=0, timestamp=1_700_000_000_000 + number * 1000)
+        producer.produce(TOPIC, VALUE, partition=0, timestamp=FIRST_MS + number * 1000)
     assert producer.flush(30) == 0
 
 
@@ -136,3 +138,18 @@ def test_the_probes_of_a_node_with_single_replicas(page: Page) -> None:
 
 def test_unknown_names_are_refused(page: Page) -> None:
     assert page.get("/metrics?names=x")[0] == 400
+
+
+def test_the_lag_of_a_group_in_records_and_in_seconds(page: Page) -> None:
+    """The first record that is not committed has the timestamp of its number."""
+    of_partition = {"topic": TOPIC, "partition": "0"}
+    assert page.values("kafka_topic_partition_current_offset", **of_partition) == [RECORDS]
+    of_group = {"consumergroup": GROUP, **of_partition}
+    assert page.values("kafka_consumergroup_current_offset", **of_group) == [RECORDS - LEFT]
+    assert page.values("kafka_consumergroup_lag", **of_group) == [LEFT]
+    assert page.values("kafka_consumergroup_lag_sum", consumergroup=GROUP, topic=TOPIC) == [LEFT]
+    (behind_s,) = page.values("kafka_consumergroup_group_lag_seconds", group=GROUP, **of_partition)
+    written_s = (FIRST_MS + (RECORDS - LEFT) * 1000) / 1000
+    assert behind_s == pytest.approx(time.time() - written_s, abs=60)
+    assert page.values("kafka_consumergroup_group_max_lag_seconds", group=GROUP)[0] >= behind_s
+    assert page.values("barnabas_consumergroup_catch_up_seconds", consumergroup=GROUP) == [float("inf")]

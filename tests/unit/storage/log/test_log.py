@@ -80,6 +80,8 @@ def test_a_record_is_found_by_timestamp_inside_its_batch(make: MakeLog, compress
     assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 430) == (NOW_MS + 430, 19, 4)
     assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 431) is None
     assert wait_for_disk(log.open().reader.offset_of_max_timestamp) == (NOW_MS + 430, 19, 4)
+    timestamps = [wait_for_disk(log.open().reader.timestamp_at, offset) for offset in range(20)]
+    assert timestamps == [NOW_MS + 100 * number + 10 * record for number in range(5) for record in range(4)]
 
 
 def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:

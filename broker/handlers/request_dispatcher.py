@@ -88,6 +88,7 @@ class Dispatcher:
             header = (api_key, api_version, correlation_id, client_id)
             return self._answer_unknown_api_versions(RequestContext(*header, connection, mono_ms, wall_ms))
         metrics = connection.metrics = entry.metrics
+        metrics.count += 1
         values = (api_key, api_version, correlation_id, client_id, connection, mono_ms, wall_ms, None, metrics)
         context: RequestContext = _new_tuple(RequestContext, values)  # half the time of a call of the class
         if watchdog is not None:
@@ -151,6 +152,7 @@ class Dispatcher:
         entry = self._entries.get((ApiKey.API_VERSIONS, 0)) or self._find(ApiKey.API_VERSIONS, 0)
         assert entry is not None
         context.connection.metrics = entry.metrics
+        entry.metrics.count += 1
         answer = entry.handler(context, ApiVersionsRequest())
         assert isinstance(answer, Message)
         return self._encode(entry, context, answer)

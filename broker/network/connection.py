@@ -32,7 +32,7 @@ from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
 from broker.network.slow_requests import log_slow_request
 from broker.network.socket_io import PlaintextTransportLayer
-from broker.telemetry.request_metrics import NEVER_SLOW, RequestTimes
+from broker.telemetry.request_metrics import RequestTimes
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader, Part
 from replication.completion import Completion, completed, failed
@@ -231,25 +231,40 @@ class Connection:
             answer = self._dispatcher.dispatch(frame, self.info, now_ms)
         except (MalformedRequest, CloseConnection) as error:
             answer = failed(error.with_traceback(None))
-        handled_ns = time.monotonic_ns()
         metrics = self.info.metrics
+        is_timed = not began_ns & metrics.sample_mask
+        handled_ns = time.monotonic_ns() if is_timed else began_ns
         if answer is None:
-            metrics.record_immediate(began_ns, handled_ns, handled_ns)
+            if is_timed:
+                metrics.record_immediate(began_ns, handled_ns, handled_ns)
             self._receive_soon()
         elif isinstance(answer, list) and not self._in_flight:
             self._send(answer)
-            if arrived_ns or self._has_unsent or metrics.slow_ns != NEVER_SLOW:
-                self._record(RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns))
-            else:
-                metrics.record_immediate(began_ns, handled_ns, time.monotonic_ns())
+            if is_timed or self._has_unsent:
+                self._record_sent(RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns))
         else:
             response: Response = completed(answer) if isinstance(answer, list) else answer
+            if not is_timed:
+                handled_ns = time.monotonic_ns()
             times = RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns)
             self._in_flight.append(_InFlightRequest(response, frame[:_API_KEY_BYTES], len(frame), times))
             self._in_flight_bytes += len(frame)
             response.then(self._on_response)
             if not response.is_done:
                 self._receive_soon()
+
+    def _record_sent(self, times: RequestTimes) -> None:
+        """Records the times of a request that was answered at once."""
+        metrics = times.metrics
+        if self._has_unsent:
+            self._unsent_times.append(times)
+        elif times.arrived_ns != times.began_ns:  # it was queued
+            times.weight = metrics.weight
+            self._record(times)
+        else:
+            now_ns = time.monotonic_ns()
+            if metrics.record_immediate(times.began_ns, times.handled_ns, now_ns):
+                log_slow_request(self.info, times, now_ns)
 
     def _on_response(self, response: Response) -> None:
         """The response to a request in flight is complete."""
@@ -357,7 +372,7 @@ class Connection:
         until_s = self._loop.time() + duration_ms / 1000
         if self.is_closed or until_s <= self._muted_until_s:
             return
-        self.info.metrics.throttle.record(duration_ms * 1000)
+        self.info.metrics.throttle.record(duration_ms * 1_000_000)
         if self._unmute_timer is not None:
             self._unmute_timer.cancel()
         self._muted_until_s = until_s

@@ -142,6 +142,6 @@ def histogram(
             for bound, count in distribution.cumulative():
                 yield Point("_bucket", label_text(*labels, ("le", bound)), count)
             yield Point("_count", label_text(*labels), distribution.count)
-            yield Point("_sum", label_text(*labels), distribution.sum_us / 1e6)
+            yield Point("_sum", label_text(*labels), distribution.sum_ns / 1e9)
 
     return Family(name, Kind.HISTOGRAM, explanation, points())

@@ -62,24 +62,22 @@ class RequestFamilies:
         apis: dict[str, list[ApiMetrics]] = defaultdict(list)
         for table in self._tables:
             for metrics in table.apis.values():
+                metrics.time_all()
                 apis[metrics.name].append(metrics)
                 if metrics.name == _FETCH:
                     apis["FetchConsumer"].append(metrics)
                 if metrics.follower is not None:
+                    metrics.follower.time_all()
                     apis[_FETCH].append(metrics.follower)
                     apis["FetchFollower"].append(metrics.follower)
         return {name: apis[name] for name in sorted(apis)}
-
-
-def _count(metrics: ApiMetrics) -> int:
-    return sum(metrics.total.buckets)
 
 
 def _requests(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
     for api, found in apis.items():
         by_version: Counter[int] = Counter()
         for metrics in found:
-            by_version[metrics.version] += _count(metrics)
+            by_version[metrics.version] += metrics.count
         for version, count in sorted(by_version.items()):
             yield label_text(("request", api), ("version", str(version))), count
 
@@ -89,7 +87,7 @@ def _errors(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
         errors: Counter[int] = Counter({ErrorCode.NONE: 0})
         for metrics in found:
             errors.update(metrics.errors)
-            errors[ErrorCode.NONE] += max(_count(metrics) - metrics.failed, 0)
+            errors[ErrorCode.NONE] += max(metrics.count - metrics.failed, 0)
         for code, count in sorted(errors.items()):
             yield label_text(("request", api), ("error", _error_name(code))), count
 
@@ -100,7 +98,9 @@ def _error_name(code: int) -> str:
 
 
 def _distribution(found: list[ApiMetrics], phase: str) -> Distribution:
-    return Distribution([_histogram_of(one, phase) for one in found], sum(map(_count, found)))
+    """Of some APIs; a phase that was not recorded was 0, but for the local one, which may be unknown."""
+    timed = sum(sum(one.total.buckets) for one in found)
+    return Distribution([_histogram_of(one, phase) for one in found], None if phase == "local" else timed)
 
 
 def _durations(

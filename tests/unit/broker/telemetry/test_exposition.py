@@ -30,7 +30,7 @@ class Offered:
 
     def families(self) -> Families:
         durations = Histogram()
-        durations.record(1500)
+        durations.record(1_500_000)
         yield gauge("g", "A gauge.", 2.5)
         yield PAUSE
         yield meter(

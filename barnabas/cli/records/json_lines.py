@@ -55,9 +55,9 @@ def parse_line(line: bytes) -> ParsedRecord:
     try:
         fields = json.loads(line.decode())
     except (ValueError, RecursionError) as failure:
-        raise MalformedInput(f"it is not JSON: {failure}; -f gives another format") from failure
+        raise MalformedInput(f"it is not JSON: {failure}; --lines takes each line as a value, -f another format") from failure
     if not isinstance(fields, dict):
-        raise MalformedInput("it is not a JSON object; -f gives another format")
+        raise MalformedInput("it is not a JSON object; --lines takes each line as a value, -f another format")
     if "value" not in fields:
         raise MalformedInput('it has no "value"; a tombstone has "value":null')
     if not fields.keys() <= _FIELDS:

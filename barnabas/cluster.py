@@ -6,6 +6,7 @@
 FORMAT   DIR/cluster.json     the cluster's id, its initial voters, and each node's settings
          DIR/node-N/          the data of node N
          DIR/node-N.log       the log of node N
+         DIR/certs/, DIR/nodes.properties   with security: see cluster_security.py
 RULES    1. A cluster in an existing folder keeps its ids, ports and settings; new settings override the old ones.
          2. All nodes start at the same time, since one alone would wait for the others. If one fails, all are stopped.
          3. All nodes stop at the same time, without moving leaders to a node that is about to stop.
@@ -28,7 +29,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
+from barnabas.cluster_security import ClusterSecurity
 from barnabas.embedded import Broker, BrokerError, Service
+from barnabas.security import Security, SecurityError
 
 PLAN = "cluster.json"
 CONTROLLER_PORT_OFFSET = 100
@@ -48,6 +51,8 @@ class Cluster(Service):
     `data_dir` the data are in a temporary directory, which `close()` or the end of the `with` block deletes. The first broker
     listens on `port`, the next ones on the following ports; port 0 takes free ones, or those of the cluster in `data_dir`.
     The default host is that cluster's, or 127.0.0.1. `settings` have Kafka's names and apply to all nodes.
+    With `security`, clients connect with the settings that `client_settings` returns; a cluster in `data_dir` keeps the
+    users of SCRAM with which it was created, so name them.
     """
 
     def __init__(
@@ -59,6 +64,7 @@ class Cluster(Service):
         port: int = 0,
         host: str | None = None,
         settings: Mapping[str, object] | None = None,
+        security: Security | None = None,
         start_timeout_s: float = 60.0,
     ) -> None:
         _check_arguments(nodes, controllers, settings or {})
@@ -71,12 +77,18 @@ class Cluster(Service):
             raise BrokerError(f"{self.folder} cannot hold a cluster: {error.strerror}.") from error
         self.nodes: dict[int, Broker] = {}
         """By id; controller-only nodes are last."""
-        for number, node_settings in plan["nodes"].items():
+        bind_host = plan["bootstrap"][0].rpartition(":")[0].strip("[]")
+        self._security = None if security is None else ClusterSecurity(security, self.folder, bind_host)
+        arguments = ["--cluster-id", plan["cluster_id"], "--initial-controllers", plan["initial_controllers"]]
+        if self._security is not None:
+            arguments += self._security.arguments()
+        for number, planned in plan["nodes"].items():
+            node_settings = planned if self._security is None else self._security.node_settings(planned)
             node = self.nodes[int(number)] = Broker(
                 self.folder / f"node-{number}",
                 settings={**_defaults(len(plan["nodes"]) - plan["controllers"]), **(settings or {}), **node_settings},
-                host=plan["bootstrap"][0].rpartition(":")[0].strip("[]"),
-                arguments=["--cluster-id", plan["cluster_id"], "--initial-controllers", plan["initial_controllers"]],
+                host=bind_host,
+                arguments=arguments,
                 start_timeout_s=start_timeout_s,
             )
             node.log_path = self.folder / f"node-{number}.log"
@@ -89,6 +101,16 @@ class Cluster(Service):
     def bootstrap(self) -> str:
         """The bootstrap servers for clients: all brokers, running or not."""
         return ",".join(self._bootstrap)
+
+    def client_settings(self, library: str, user: str | None = None) -> dict[str, object]:
+        """What a client needs to connect, as `Broker.client_settings`.
+
+        Raises:
+            SecurityError: the library or the user is unknown, or the cluster has no security.
+        """
+        if self._security is None:
+            raise SecurityError("the cluster has no security: clients need only its bootstrap servers")
+        return self._security.client_settings(library, self.bootstrap, user)
 
     def start(self) -> Self:
         """Starts all stopped nodes, and waits until they accept requests (rule 2)."""

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
-_PLAIN = "PLAIN"
+PLAIN = "PLAIN"
 _MODULES = "org.apache.kafka.common.security"
 _ITERATIONS = 4096
 
@@ -58,8 +58,8 @@ class Security:
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise SecurityError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        if self.mechanism not in (*_HASHES, _PLAIN):
-            raise SecurityError(f"mechanism {self.mechanism!r} is not one of {', '.join((*_HASHES, _PLAIN))}")
+        if self.mechanism not in (*_HASHES, PLAIN):
+            raise SecurityError(f"mechanism {self.mechanism!r} is not one of {', '.join((*_HASHES, PLAIN))}")
         if not self.users:
             raise SecurityError("users is empty: name one at least")
 
@@ -117,7 +117,7 @@ class BrokerSecurity:
     def arguments(self) -> list[str]:
         """The arguments of the broker's command line that create the users of SCRAM; writes the file that they name."""
         security = self._security
-        if not security.uses_sasl or security.mechanism == _PLAIN:
+        if not security.uses_sasl or security.mechanism == PLAIN:
             return []
         lines = []
         for user, password in security.users.items():
@@ -126,8 +126,7 @@ class BrokerSecurity:
             values = f'salt="{_base64(salt)}",saltedpassword="{_base64(salted)}",iterations={_ITERATIONS}'
             lines.append(f"{security.mechanism}=[name={user},{values}]\n")
         self._users_path.parent.mkdir(mode=0o700, exist_ok=True)
-        with os.fdopen(os.open(self._users_path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
-            file.writelines(lines)
+        write_secret(self._users_path, "".join(lines))
         return ["--add-scram", f"@{self._users_path}"]
 
     def principal(self, user: str) -> str:
@@ -154,10 +153,9 @@ class BrokerSecurity:
         return libraries[library](bootstrap, user)
 
     def _broker_jaas(self) -> str:
-        if self._security.mechanism != _PLAIN:
+        if self._security.mechanism != PLAIN:
             return f"{_MODULES}.scram.ScramLoginModule required;"
-        users = " ".join(f"{_quoted(f'user_{user}')}={_quoted(text)}" for user, text in self._security.users.items())
-        return f"{_MODULES}.plain.PlainLoginModule required {users};"
+        return plain_jaas(self._security.users)
 
     def _kafka_python(self, bootstrap: str, user: str) -> dict[str, object]:
         settings = self._python(bootstrap, user)
@@ -202,7 +200,7 @@ class BrokerSecurity:
         security = self._security
         settings: dict[str, object] = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
         if security.uses_sasl:
-            module = "plain.PlainLoginModule" if security.mechanism == _PLAIN else "scram.ScramLoginModule"
+            module = "plain.PlainLoginModule" if security.mechanism == PLAIN else "scram.ScramLoginModule"
             login = f"username={_quoted(user)} password={_quoted(security.users[user])}"
             settings["sasl.mechanism"] = security.mechanism
             settings["sasl.jaas.config"] = f"{_MODULES}.{module} required {login};"
@@ -229,6 +227,23 @@ def _new_authority(folder: Path) -> CertificateAuthority:
     except ImportError as error:
         raise SecurityError(f"TLS needs the package {error.name}: pip install 'barnabas[security]'") from None
     return CertificateAuthority.open_or_create(folder)
+
+
+def write_secret(path: Path, text: str) -> None:
+    """Writes a file that only its owner can read."""
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write(text)
+
+
+def plain_jaas(users: Mapping[str, str]) -> str:
+    """The JAAS text of a listener with these users of PLAIN."""
+    listed = " ".join(f"{_quoted(f'user_{user}')}={_quoted(text)}" for user, text in users.items())
+    return f"{_MODULES}.plain.PlainLoginModule required {listed};"
+
+
+def with_login(jaas: str, user: str, password: str) -> str:
+    """The JAAS text of a listener to which its node also connects, as this user."""
+    return f"{jaas.removesuffix(';')} username={_quoted(user)} password={_quoted(password)};"
 
 
 def _java_store(kind: str, path: Path) -> dict[str, str]:

@@ -26,6 +26,7 @@ from barnabas.cli.verb import run_verb, stop_signals
 @click.option("-r", "--regex", is_flag=True, help="The topics are regular expressions.")
 @click.option("-F", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("-g", "--group", help="Read as a member of this group, and commit what was printed.")
 @click.option(
     "--read-committed/--read-uncommitted", default=True, show_default=True, help="Hide open and aborted transactions."
 )

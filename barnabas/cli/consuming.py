@@ -2,18 +2,21 @@
 
 RULES    1. A page is filtered, formatted and written as a whole; signals are deferred meanwhile.
          2. The order of records is that of their partition; partitions are mixed as they arrive.
-NOT HERE The options' meaning (`consume.py`), ranges (`offset_ranges.py`), filters and formats (`records/`).
+NOT HERE The options' meaning (`consume.py`), ranges (`offset_ranges.py`), filters and formats (`records/`), groups
+         (`group_member.py`, imported only with --group).
 """
 
 from __future__ import annotations
 
 import re
 import sys
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from barnabas.cli.connection import Connection
-from barnabas.cli.offset_ranges import numbers, parse_range, resolve
+from barnabas.cli.offset_ranges import OffsetRange, numbers, parse_range, resolve
 from barnabas.cli.output import note
 from barnabas.cli.progress import Progress
 from barnabas.cli.records.format_printer import FormatPrinter
@@ -27,7 +30,12 @@ from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
 from barnabas.signals import StopSignals
 
+if TYPE_CHECKING:
+    from barnabas.cli.group_member import GroupMember
+
 IDLE_S = 0.5
+POLL_PERIOD_S = 0.5
+"""Between two polls of a group."""
 Printer = Callable[[Page, list[Record]], bytes]
 
 
@@ -41,6 +49,7 @@ class ConsumeOptions:
     regex: bool = False
     follow: bool = False
     count: int | None = None
+    group: str | None = None
     read_committed: bool = True
     values: tuple[str, ...] = ()
     keys: tuple[str, ...] = ()
@@ -56,33 +65,120 @@ class ConsumeOptions:
 def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopSignals) -> None:
     """Prints the records. Raises ClientError."""
     filters = filters_of(options.keys, options.values, options.headers, options.paths)
-    printer = printer_of(options)
+    output = _Output(options, printer_of(options), filters, stopping)
     wanted = parse_range(options.offset)
     cluster = Cluster(connection.addresses(), connection.settings)
     partitions = partitions_of(cluster, options)
+    if options.group is not None:
+        _read_as_member(connection, cluster, options, partitions, wanted, output)
+        return
     ranges = resolve(cluster, partitions, wanted, committed=options.read_committed, follow=options.follow)
     reader = RecordReader(cluster, ranges, committed=options.read_committed, on_gap=_note_gap)
     total = None if options.follow else sum(max(0, (stop or 0) - start) for start, stop in ranges.values())
-    progress = Progress("consume", None if options.quiet else total)
-    limit = options.count
-    done = printed = 0
+    progress = Progress("consume", total)
+    read = 0
     try:
         for page in reader.pages(IDLE_S):
             if page is None:
                 continue
-            chosen = _chosen(page.records, filters)
-            if limit is not None:
-                chosen = chosen[: limit - printed]
-            with stopping.deferred():
-                _write(printer(page, chosen))
-            done, printed = done + len(page.records), printed + len(chosen)
+            output.write(page)
+            read += len(page.records)
             if not options.quiet:
-                progress.show(done, printed)
-            if printed == limit:
+                progress.show(read, output.printed)
+            if output.is_full:
                 return
     finally:
         progress.clear()
         reader.close()
+
+
+def _read_as_member(
+    connection: Connection,
+    cluster: Cluster,
+    options: ConsumeOptions,
+    partitions: list[Partition],
+    wanted: OffsetRange,
+    output: _Output,
+) -> None:
+    """Reads the partitions that the group assigns, until their end or, with --follow, a signal."""
+    from barnabas.cli.group_member import GroupMember
+
+    assert options.group is not None
+    member = GroupMember(connection, options.group, dict.fromkeys(one.topic for one in partitions))
+    try:
+        assigned = member.join()
+        while True:
+            ranges = resolve(cluster, sorted(assigned), wanted, committed=options.read_committed, follow=options.follow)
+            starts = {one: first for one, (first, _) in ranges.items()} | member.committed(assigned)
+            output.positions = starts
+            reader = RecordReader(
+                cluster,
+                {one: (starts[one], ranges[one][1]) for one in assigned},
+                committed=options.read_committed,
+                on_gap=_note_gap,
+            )
+            before, assigned = assigned, _read_while_assigned(member, reader, assigned, output)
+            if output.is_full or (assigned == before and (assigned or not options.follow)):
+                return
+    finally:
+        member.close()
+
+
+def _read_while_assigned(
+    member: GroupMember,
+    reader: RecordReader,
+    assigned: frozenset[Partition],
+    output: _Output,
+) -> frozenset[Partition]:
+    """Prints until the end, or until the group assigns other partitions, which are returned."""
+    polled_at = time.monotonic()
+    try:
+        for page in reader.pages(IDLE_S):
+            if page is not None:
+                output.write(page)
+            if output.is_full:
+                return assigned
+            if time.monotonic() - polled_at > POLL_PERIOD_S:
+                member.commit(output.positions)
+                polled_at = time.monotonic()
+                if (found := member.poll()) != assigned:
+                    return found
+    finally:
+        reader.close()
+        member.commit(output.positions)
+    return member.poll()
+
+
+class _Output:
+    """Filters, formats and writes pages, up to --count records."""
+
+    def __init__(self, options: ConsumeOptions, printer: Printer, filters: list[Filter], stopping: StopSignals) -> None:
+        self._printer = printer
+        self._filters = filters
+        self._stopping = stopping
+        self._limit = options.count
+        self.printed = 0
+        self.positions: dict[Partition, int] = {}
+        """The offset after what was printed or filtered, for each partition."""
+
+    @property
+    def is_full(self) -> bool:
+        """Whether all wanted records are printed."""
+        return self.printed == self._limit
+
+    def write(self, page: Page) -> None:
+        """Prints a page (rule 1)."""
+        chosen = page.records
+        if self._filters:
+            chosen = [record for record in chosen if all(one(record) for one in self._filters)]
+        if self._limit is not None:
+            chosen = chosen[: self._limit - self.printed]
+        with self._stopping.deferred():
+            if chosen:
+                sys.stdout.buffer.write(self._printer(page, chosen))
+                sys.stdout.buffer.flush()
+            self.printed += len(chosen)
+            self.positions[page.partition] = chosen[-1].offset + 1 if self.is_full else page.next_offset
 
 
 def partitions_of(cluster: Cluster, options: ConsumeOptions) -> list[Partition]:
@@ -125,18 +221,6 @@ def _print_json(_page: Page, records: list[Record]) -> bytes:
 
 def _print_json_without_values(_page: Page, records: list[Record]) -> bytes:
     return b"".join(line_of(record, has_value=False) for record in records)
-
-
-def _chosen(records: list[Record], filters: list[Filter]) -> list[Record]:
-    if not filters:
-        return records
-    return [record for record in records if all(one(record) for one in filters)]
-
-
-def _write(data: bytes) -> None:
-    if data:
-        sys.stdout.buffer.write(data)
-        sys.stdout.buffer.flush()
 
 
 def _note_gap(partition: Partition, wanted: int, start: int) -> None:

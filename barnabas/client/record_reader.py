@@ -53,6 +53,8 @@ class Page(NamedTuple):
     log_start: int
     last_stable_offset: int
     high_watermark: int
+    next_offset: int
+    """The offset after the page, behind markers and gaps."""
 
 
 @dataclass
@@ -221,7 +223,7 @@ class RecordReader:
             self.drop(one)
         if not records and not found.data:
             return None
-        return Page(one, records, found.log_start, found.last_stable_offset, found.high_watermark)
+        return Page(one, records, found.log_start, found.last_stable_offset, found.high_watermark, position.next)
 
     def _visible(self, found: FetchedPartition, position: _Position) -> Iterator[Record]:
         """The records from the position on (rule 3); moves the position."""

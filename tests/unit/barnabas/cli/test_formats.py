@@ -26,7 +26,7 @@ EMPTY = Record("top", 3, 71, 0, b"", b"", [], BATCH)
 
 def printed(layout: str, *records: Record, null: str = "", kcat: bool = False) -> bytes:
     parts = parse_kcat_layout(layout) if kcat else parse_layout(layout)
-    page = Page(Partition("top", 3), list(records), 5, 90, 91)
+    page = Page(Partition("top", 3), list(records), 5, 90, 91, 72)
     return FormatPrinter(parts, null).print_page(page, list(records))
 
 

@@ -1,0 +1,58 @@
+"""`consume --group`: what was printed is committed, and the members share the partitions."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+
+import pytest
+
+from barnabas import Broker
+from tests.cli.test_copy import barnabas
+from tests.cli.test_verbs import TIMEOUT_S, running, values
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
+
+
+@pytest.fixture(scope="module")
+def broker() -> Iterator[Broker]:
+    with Broker(settings={"group.initial.rebalance.delay.ms": 0}) as running_broker:
+        yield running_broker
+
+
+def write(broker: Broker, topic: str, *words: str, partition: int = 0) -> None:
+    lines = "".join(f"{word}\n" for word in words).encode()
+    done = barnabas("produce", "-b", broker.bootstrap, topic, "-l", "-p", str(partition), stdin=lines)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_group_continues_after_what_was_printed(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "continued")
+    write(broker, "continued", "a", "b", "c")
+    assert values(broker, "continued", "-g", "g", "-n", "2") == ["a", "b"]
+    assert values(broker, "continued", "-g", "g") == ["c"]
+    assert values(broker, "continued", "-g", "g") == []
+    write(broker, "continued", "d")
+    assert values(broker, "continued", "-g", "g") == ["d"]
+    assert values(broker, "continued", "-g", "other", "-o", "-1") == ["d"]
+
+
+def test_a_signal_commits_and_another_member_takes_over(broker: Broker) -> None:
+    """The second member has no partition until the first one leaves."""
+    with RawClient(broker.bootstrap) as client:
+        create(client, "shared")
+    with running(broker, "consume", "shared", "-g", "s", "-F") as first:
+        assert first.stdout is not None
+        write(broker, "shared", "one")
+        assert json.loads(first.stdout.readline())["value"] == "one"
+        with running(broker, "consume", "shared", "-g", "s", "-F") as second:
+            assert second.stdout is not None
+            first.send_signal(signal.SIGTERM)
+            assert first.wait(TIMEOUT_S) == 143
+            write(broker, "shared", "two")
+            assert json.loads(second.stdout.readline())["value"] == "two"
+            second.send_signal(signal.SIGINT)
+            assert second.wait(TIMEOUT_S) == 130
+            assert second.stdout.read() == b""

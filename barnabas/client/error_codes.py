@@ -9,6 +9,7 @@ from __future__ import annotations
 from barnabas.client.errors import ClientError
 
 OFFSET_OUT_OF_RANGE = 1
+MESSAGE_TOO_LARGE = 10
 DUPLICATE_SEQUENCE_NUMBER = 46
 
 RETRIABLE = {
@@ -29,7 +30,7 @@ RETRIABLE = {
 }
 _SENTENCES = {
     2: "The cluster says that a batch is corrupt",
-    10: "A record is larger than max.message.bytes of the topic: raise it there",
+    MESSAGE_TOO_LARGE: "A record is larger than max.message.bytes of the topic: raise it there",
     17: "The cluster refuses the topic's name",
     29: "The cluster denies the topic: grant the right on it with barnabas acls",
     30: "The cluster denies the group: grant Read on it with barnabas acls",

@@ -20,6 +20,8 @@ from barnabas.client.errors import ClientError
 
 OVERHEAD = 61
 NO_PRODUCER = (-1, -1, -1)
+SEQUENCES = 1 << 31
+"""Sequence numbers begin again after so many."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">hiqqqhii")
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
@@ -220,6 +222,34 @@ def encode_batch(
     checked = _CHECKED.pack(attributes, count - 1, base_timestamp, max_timestamp, *producer, count) + payload
     before = struct.pack(">qiibI", 0, len(checked) + _CHECKED_AT - _LENGTH_END, -1, 2, crc32c(checked))
     return before + checked
+
+
+def split_batch(data: bytes, codec: int) -> list[bytes]:
+    """Two batches with the records of one; none if it has one record. Sequence numbers continue."""
+    [(batch, view)] = batches_in(memoryview(data))
+    if batch.record_count < 2:
+        return []
+    records = records_in("", 0, batch, view)
+    half = len(records) // 2
+    return [_again(batch, records[:half], 0, codec), _again(batch, records[half:], half, codec)]
+
+
+def _again(batch: Batch, records: Sequence[Record], before: int, codec: int) -> bytes:
+    """A batch of some records; `before` of the batch are in another one."""
+    base = records[0].timestamp
+    encoded = [
+        encode_record(number, one.timestamp - base, one.key, one.value, one.headers)
+        for number, one in enumerate(records)
+    ]
+    sequence = batch.base_sequence if batch.base_sequence < 0 else (batch.base_sequence + before) % SEQUENCES
+    return encode_batch(
+        encoded,
+        base,
+        max(one.timestamp for one in records),
+        codec=codec,
+        producer=(batch.producer_id, batch.producer_epoch, sequence),
+        is_transactional=batch.is_transactional,
+    )
 
 
 _NULL = b"\1"

@@ -5,8 +5,9 @@ RULES    1. Records are collected into a round: one batch for each partition. A 
          2. A retriable error or a broken connection repeats the batch. With `acks` all the producer is idempotent: the leader
             knows a repeated batch by its sequence numbers. With less, a repeated batch may be stored twice.
          3. A record that the cluster refuses ends the writer with ClientError; the records before it are written.
-         4. In a transaction, nothing is visible to read-committed readers before `close(commit=True)`.
-         5. Timestamps, header keys and nulls are sent as given. Only `timestamp=None` becomes the present.
+         4. A batch that is larger than max.message.bytes of the topic is split, as long as it has several records.
+         5. In a transaction, nothing is visible to read-committed readers before `close(commit=True)`.
+         6. Timestamps, header keys and nulls are sent as given. Only `timestamp=None` becomes the present.
 NOT HERE Which partition a record goes to (`cli/partitioning.py`), bytes of a batch (`record_batches.py`).
 """
 
@@ -22,9 +23,9 @@ from typing import NamedTuple
 
 from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Partition, Retriable, topic_array
 from barnabas.client.compression import CODECS
-from barnabas.client.error_codes import DUPLICATE_SEQUENCE_NUMBER, RETRIABLE, refusal
+from barnabas.client.error_codes import DUPLICATE_SEQUENCE_NUMBER, MESSAGE_TOO_LARGE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
-from barnabas.client.record_batches import NO_PRODUCER, Header, encode_batch, encode_record
+from barnabas.client.record_batches import NO_PRODUCER, SEQUENCES, Header, encode_batch, encode_record, split_batch
 from barnabas.client.wire import Api, Fields, text
 
 BATCH_BYTES = 512 << 10
@@ -33,7 +34,6 @@ RECORD_OVERHEAD = 32
 TRANSACTION_TIMEOUT_MS = 900_000
 """The default of transaction.max.timeout.ms: brokers abort a transaction that takes longer."""
 PRODUCE_TIMEOUT_MS = 30_000
-_SEQUENCES = 1 << 31
 
 
 class WriteOptions(NamedTuple):
@@ -55,6 +55,8 @@ class _Collected:
 
 
 _Round = dict[Partition, _Collected]
+_Waiting = dict[Partition, list[bytes]]
+"""The batches of a round that are not written, in order."""
 
 
 class RecordWriter:
@@ -146,11 +148,10 @@ class RecordWriter:
                     self._failure = failure
 
     def _write(self, one: _Round) -> None:
-        batches = {partition: self._batch(partition, collected) for partition, collected in one.items()}
+        waiting = {partition: [self._batch(partition, collected)] for partition, collected in one.items()}
         if self._options.transactional_id is not None:
-            self._cluster.retry(lambda: self._add_to_transaction(batches.keys() - self._in_transaction))
+            self._cluster.retry(lambda: self._add_to_transaction(waiting.keys() - self._in_transaction))
         deadline = time.monotonic() + PATIENCE_S
-        waiting = dict(batches)
         while waiting:
             trouble = ""
             for leader, partitions in self._by_leader(waiting).items():
@@ -159,7 +160,7 @@ class RecordWriter:
                 except Retriable as failure:
                     trouble = str(failure)
                     self._forget(leader)
-            if waiting:
+            if trouble:
                 if time.monotonic() > deadline:
                     raise ClientError(trouble)
                 self._leaders.clear()
@@ -170,7 +171,7 @@ class RecordWriter:
         producer = NO_PRODUCER
         if self._producer != NO_PRODUCER[:2]:
             sequence = self._sequences.get(partition, 0)
-            self._sequences[partition] = (sequence + len(collected.records)) % _SEQUENCES
+            self._sequences[partition] = (sequence + len(collected.records)) % SEQUENCES
             producer = (*self._producer, sequence)
         return encode_batch(
             collected.records,
@@ -189,12 +190,14 @@ class RecordWriter:
             found.setdefault(self._leaders[one.topic][one.number], []).append(one)
         return found
 
-    def _produce(self, leader: int, partitions: list[Partition], waiting: dict[Partition, bytes]) -> str:
-        """Sends the batches of a leader; removes the written ones from `waiting`; returns why others were not."""
+    def _produce(self, leader: int, partitions: list[Partition], waiting: _Waiting) -> str:
+        """Sends the next batch of each partition of a leader; removes the written ones; returns why others were not."""
         if leader not in self._nodes:
             self._nodes[leader] = self._cluster.connect(leader)
         node, acks = self._nodes[leader], self._options.acks
-        topics = topic_array(partitions, lambda one: struct.pack(">ii", one.number, len(waiting[one])) + waiting[one])
+        topics = topic_array(
+            partitions, lambda one: struct.pack(">ii", one.number, len(waiting[one][0])) + waiting[one][0]
+        )
         body = text(self._options.transactional_id) + struct.pack(">hi", acks, PRODUCE_TIMEOUT_MS) + topics
         if acks == 0:
             node.send(Api.PRODUCE, body)
@@ -205,10 +208,14 @@ class RecordWriter:
         for one, error in answers.items():
             if error in RETRIABLE:
                 trouble = str(refusal(error, str(one)))
+            elif error == MESSAGE_TOO_LARGE and (halves := split_batch(waiting[one][0], self._codec)):
+                waiting[one][:1] = halves
             elif error not in (0, DUPLICATE_SEQUENCE_NUMBER):
                 raise refusal(error, str(one))
             else:
-                del waiting[one]
+                del waiting[one][0]
+                if not waiting[one]:
+                    del waiting[one]
         return trouble
 
     def _forget(self, leader: int) -> None:

@@ -25,6 +25,8 @@ BATCHES = 12
 RECORDS_PER_BATCH = 25
 TIMEOUT_S = 120
 SIZED = r"%t %p %d %K{big32}%k%V{big32}%v%H{big32}%h{%K{big32}%k%V{big32}%v}"
+KEEP = {"log.retention.ms": "-1"}
+"""The records of these tests have old timestamps."""
 COMMAND = (sys.executable, "-m", "barnabas")
 
 
@@ -35,7 +37,7 @@ class Clusters(NamedTuple):
 
 @pytest.fixture(scope="module")
 def clusters() -> Iterator[Clusters]:
-    with Broker() as source, Broker() as target:
+    with Broker(settings=KEEP) as source, Broker(settings=KEEP) as target:
         yield Clusters(source.bootstrap, target.bootstrap)
 
 
@@ -100,7 +102,7 @@ def test_topics_are_copied_between_kafka_and_barnabas() -> None:
     """There and back: Barnabas to Apache Kafka to Barnabas."""
     seed = seed_of()
     print(f"seed {seed}")
-    with Broker() as ours, ApacheKafka({"auto.create.topics.enable": "false"}) as kafka:
+    with Broker(settings=KEEP) as ours, ApacheKafka(KEEP) as kafka:
         written = fill(ours.bootstrap, "there", seed)
         for bootstrap, topic in ((kafka.bootstrap, "there"), (ours.bootstrap, "back")):
             with RawClient(bootstrap) as client:

@@ -30,6 +30,7 @@ FACE_VERBS = {
     "man": "barnabas.cli.shell.man",
     "pipeline": "barnabas.pipeline.command",
     "produce": "barnabas.cli.produce",
+    "top": "barnabas.cli.top",
 }
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
 GRACE_S = 10.0
@@ -55,6 +56,7 @@ any Kafka cluster, -b HOST:PORT:
   acls       list, add, remove                   users        SCRAM users and their passwords
   quotas     of users, client ids, addresses     nodes        brokers, quorum, features, log directories
   bench      produce, consume, latency: measured and drawn
+  top        a live view: rates, lag, nodes, requests
   partitions move replicas, elect leaders        transactions list, describe, producers, hanging, abort
 
 barnabas completion bash|zsh|fish prints a completion script, barnabas man [VERB] a man page.

@@ -57,6 +57,7 @@ ENTRY_POINTS = {
     "barnabas.cli.bench": "imported for the verb bench",
     "barnabas.cli.shell.completion": "imported for the verb completion, and for a shell's script",
     "barnabas.cli.shell.man": "imported for the verb man",
+    "barnabas.cli.top": "imported for the verb top",
     "barnabas.health": "imported for the verb health",
     "barnabas.pipeline.command": "imported for the verb pipeline",
     **{

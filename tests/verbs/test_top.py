@@ -1,0 +1,76 @@
+"""`barnabas top`: once for programs, live on a terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import barnabas
+from tests.support.librdkafka import create_topic, produce
+from tests.verbs.running import Verbs
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.fixture(scope="module")
+def verbs() -> Iterator[Verbs]:
+    with barnabas.Broker() as broker:
+        create_topic(broker.bootstrap, "flights", partitions=2)
+        produce(broker.bootstrap, "flights", [b"12345"] * 10, partitions=2)
+        found = Verbs(broker.bootstrap)
+        found.rows("groups reset counters --topic flights:0 --to-offset 2 --execute")
+        yield found
+
+
+def test_once_as_json(verbs: Verbs) -> None:
+    [view] = verbs.rows("top --once --interval 100ms")
+    assert [(row["topic"], row["partitions"], row["records_per_s"]) for row in view["topics"]] == [("flights", 2, 0)]
+    assert view["topics"][0]["bytes"] > 50
+    assert [(row["group"], row["lag"], row["catch_up_s"]) for row in view["groups"]] == [("counters", 3, None)]
+    assert [(row["node"], row["leaders"]) for row in view["nodes"]] == [(1, 2)]
+    [view] = verbs.rows("top --once --interval 100ms --internal")
+    assert "__consumer_offsets" in {row["topic"] for row in view["topics"]}
+
+
+def test_once_as_tables(verbs: Verbs) -> None:
+    ended = verbs.run("top --once --interval 100ms")
+    assert ended.code == 0
+    assert {"TOPIC", "GROUP", "NODE"} <= set(ended.out.split())
+    assert "lag 3" in ended.out
+    assert "no metrics page at 127.0.0.1:1" in verbs.refused("top --once --metrics 127.0.0.1:1")
+
+
+def test_live_until_interrupted(verbs: Verbs) -> None:
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "barnabas", "top", "-b", verbs.bootstrap, "--interval", "100ms"]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment) as process:
+        os.close(theirs)
+        try:
+            shown = b""
+            while b"counters" not in shown:
+                shown += os.read(ours, 4096)
+            process.send_signal(signal.SIGINT)
+            while chunk := _read(ours):
+                shown += chunk
+            assert process.wait() == 130
+        finally:
+            process.kill()
+            os.close(ours)
+    assert b"RECORDS-PER-S" in shown
+    assert b"Traceback" not in shown
+
+
+def _read(terminal: int) -> bytes:
+    """What the process wrote; empty at its end, which Linux reports as an error."""
+    try:
+        return os.read(terminal, 4096)
+    except OSError:
+        return b""

@@ -9,6 +9,7 @@ NOT HERE The meaning of responses (the other modules of this package), client se
 from __future__ import annotations
 
 import logging
+import struct
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -58,7 +59,7 @@ class Client:
             self._manager.bootstrap(timeout_ms)
         except kafka_errors.KafkaError as failure:
             self.close()
-            raise Refused(f"No broker answers at {settings['bootstrap_servers']}: {_text(failure)}.") from failure
+            raise Refused(f"The cluster does not answer: {_text(failure)}.") from failure
 
     def __enter__(self) -> Self:
         return self
@@ -77,24 +78,37 @@ class Client:
 
     def ask(self, request: Any, node: int | None = None) -> Any:
         """Sends a request to a node, by default to any, and returns the response. Raises Refused."""
+        kind = type(request).__name__.removesuffix("Request")
         deadline = time.monotonic() + self.timeout_s
         while True:
+            asked = self._manager.least_loaded_node() if node is None else node
             try:
-                return self._manager.run(self._send, request, node)
+                return self._manager.run(self._send, request, asked)
             except kafka_errors.NodeNotReadyError as failure:
                 if time.monotonic() > deadline:
-                    raise Refused(f"Node {node} does not answer.") from failure
+                    raise self._silence(asked, "its connection fails") from failure
                 time.sleep(RETRY_PAUSE_S)
             except kafka_errors.IncompatibleBrokerVersion as failure:
-                kind = type(request).__name__.removesuffix("Request")
                 raise Refused(
                     f"The cluster is too old: it does not know {kind}.", 35, "UNSUPPORTED_VERSION"
                 ) from failure
+            except kafka_errors.UnknownBrokerIdError as failure:
+                raise Refused(f"The cluster has no broker {node} now.") from failure
             except kafka_errors.KafkaError as failure:
-                raise Refused(f"The cluster stopped answering: {_text(failure)}.") from failure
+                raise self._silence(asked, _text(failure)) from failure
+            except (struct.error, OverflowError) as failure:
+                raise Refused(f"A value does not fit its field in {kind}: {failure}.") from failure
 
     async def _send(self, request: Any, node: int | None) -> Any:
         return await self._manager.send(request, node_id=node)
+
+    def _silence(self, node: int | None, reason: str) -> Refused:
+        """The error of a node that does not answer, with the address that it advertises."""
+        found = self._manager.cluster.broker_metadata(node)
+        if found is None:
+            return Refused(f"The cluster stopped answering: {reason}.")
+        advice = "if that address is wrong from here, change its advertised.listeners"
+        return Refused(f"Node {node} does not answer at {found.host}:{found.port} ({reason}); {advice}.")
 
     def ask_controller(self, request: Any) -> Any:
         """Sends a request to the controller; in a KRaft cluster to any broker, which forwards it."""

@@ -101,8 +101,3 @@ def test_a_wrong_password_is_one_sentence(broker: barnabas.Broker, tmp_path: Pat
     wrong.write_text(good.replace('password="b"', 'password="x"'))
     sentence = Verbs(broker.bootstrap, "--command-config", str(wrong)).refused("topics list")
     assert "refused the login" in sentence
-
-
-def test_a_client_without_tls_is_told(broker: barnabas.Broker) -> None:
-    verbs = Verbs(broker.bootstrap, "--timeout", "3")
-    assert "No broker answers at" in verbs.refused("topics list")

@@ -62,14 +62,12 @@ class Cluster:
     def connect(self) -> Iterator[Client]:
         """Connects for the length of a `with` block. Raises ClientError."""
         settings = self.connection.for_kafka_python()
-        from barnabas.admin.client import Client
         from barnabas.client.client_settings import security_of
-        from barnabas.client.secure_stream import check_login
-        from barnabas.pipeline.port_check import check_reachable
+        from barnabas.client.first_contact import check_answers
 
-        addresses = ",".join(settings["bootstrap_servers"])
-        check_reachable("broker", addresses)
-        check_login(addresses, security_of(self.connection.settings))
+        check_answers(self.connection.addresses(), security_of(self.connection.settings), self.timeout_s)
+        from barnabas.admin.client import Client
+
         with Client(settings, self.timeout_s) as client:
             yield client
 
@@ -170,26 +168,28 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 def topic_partitions(client: Client, texts: Iterable[str]) -> list[TopicPartition]:
     """The partitions of TOPIC or TOPIC:0,1,4-7. Raises Refused for what is missing, click.UsageError for a bad text."""
     from barnabas.admin.client import TopicPartition
-    from barnabas.admin.errors import Refused
     from barnabas.admin.topics import partitions_of
 
     found: set[TopicPartition] = set()
     for text in texts:
         topic, colon, numbers = text.partition(":")
         existing = partitions_of(client, [topic])
-        wanted = {TopicPartition(topic, number) for number in _numbers(numbers)} if colon else set(existing)
-        if unknown := sorted(wanted.difference(existing)):
-            raise Refused(f"Topic {topic} has no partition {unknown[0].partition}: it has {len(existing)}.")
-        found |= wanted
+        chosen = _numbers(topic, numbers, len(existing)) if colon else range(len(existing))
+        found |= {TopicPartition(topic, number) for number in chosen}
     return sorted(found)
 
 
-def _numbers(text: str) -> Iterator[int]:
+def _numbers(topic: str, text: str, count: int) -> Iterator[int]:
+    """The numbers in 0,1,4-7. Raises Refused for one that is not below `count`."""
+    from barnabas.admin.errors import Refused
+
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
             raise click.UsageError(f"Partitions are written 0,1,4-7, and {text!r} is none.")
-        yield from range(int(first), int(last if dash else first) + 1)
+        if (greatest := int(last if dash else first)) >= count:
+            raise Refused(f"Topic {topic} has no partition {greatest}: it has {count}.")
+        yield from range(int(first), greatest + 1)
 
 
 def broker_ids(option: str, text: str) -> list[int]:

@@ -1,0 +1,80 @@
+"""What a verb says of a cluster that it cannot talk to: the cause, within seconds."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+import barnabas
+from tests.verbs.running import Verbs
+
+
+def test_no_listener_and_no_host() -> None:
+    assert "refused" in Verbs("127.0.0.1:1").refused("topics list")
+    assert "No broker answers at no.invalid:9092" in Verbs("no.invalid").refused("topics list")
+
+
+def test_a_listener_that_is_silent() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        sentence = Verbs(address, "--timeout", "0.5").refused("topics list")
+    assert sentence == f"No broker answers at {address}: timed out."
+
+
+def test_one_address_of_several_is_enough() -> None:
+    with barnabas.Broker() as broker:
+        assert Verbs(f"127.0.0.1:1,{broker.bootstrap}").rows("topics list") == []
+        assert "failed" in Verbs(broker.bootstrap, "-X", "security.protocol=SSL").refused("topics list")
+
+
+@pytest.mark.parametrize(
+    ("security", "missing"),
+    [
+        (barnabas.Security(), "does not speak Kafka's protocol in plaintext: if it has TLS, set security.protocol="),
+        (barnabas.Security(protocol="SASL_PLAINTEXT"), "wants a login: set security.protocol=SASL_PLAINTEXT"),
+    ],
+)
+def test_settings_of_security_that_are_missing(security: barnabas.Security, missing: str) -> None:
+    with barnabas.Broker(security=security) as broker:
+        assert missing in Verbs(broker.bootstrap).refused("topics list")
+
+
+def test_a_certificate_of_an_unknown_authority() -> None:
+    with (
+        barnabas.Broker(security=barnabas.Security()) as broker,
+        barnabas.Broker(security=barnabas.Security()) as other,
+    ):
+        config = str(other.write_client_properties())
+        assert "CERTIFICATE_VERIFY_FAILED" in Verbs(broker.bootstrap, "--command-config", config).refused("topics list")
+
+
+def test_an_advertised_address_that_does_not_answer() -> None:
+    with barnabas.Broker(settings={"advertised.listeners": "PLAINTEXT://127.0.0.1:9"}) as broker:
+        sentence = Verbs(broker.bootstrap).refused("topics list")
+    assert "Node 1 does not answer at 127.0.0.1:9" in sentence
+    assert "advertised.listeners" in sentence
+
+
+@pytest.mark.parametrize(
+    ("line", "sentence"),
+    [
+        ("topics create x -p 99999999999", "A value does not fit its field in CreateTopics"),
+        ("nodes dirs --broker 77", "The cluster has no broker 77 now."),
+        ("configs describe broker 77", "The cluster has no broker 77 now."),
+        ("topics trim there:0-99999999999 --all", "Topic there has no partition 99999999999: it has 1."),
+        ("topics trim there --time 99999999999999999999", "A value does not fit its field in ListOffsets"),
+        ("partitions reassign --file /nope", "/nope cannot be used: No such file or directory."),
+    ],
+)
+def test_values_that_no_cluster_takes(line: str, sentence: str, one_broker: Verbs) -> None:
+    assert sentence in one_broker.refused(line)
+
+
+@pytest.fixture(scope="module")
+def one_broker() -> Iterator[Verbs]:
+    with barnabas.Broker() as broker:
+        verbs = Verbs(broker.bootstrap)
+        verbs.rows("topics create there -p 1")
+        yield verbs

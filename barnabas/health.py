@@ -1,4 +1,4 @@
-"""`barnabas health [HOST:PORT]`: whether a node answers, for health checks of containers.
+"""`barnabas health [--advertised] [HOST:PORT]`: whether a node answers, for health checks of containers.
 
 RULES    1. A node that answers ApiVersions is healthy: a broker does when it is active, a controller when it listens.
          2. The default address is the first listener in KAFKA_LISTENERS, in the mounted settings file or in
@@ -7,6 +7,7 @@ RULES    1. A node that answers ApiVersions is healthy: a broker does when it is
          4. A node that does not answer in plaintext is asked through TLS, its certificate is not verified. One that wants a
             certificate of the client answers with an alert, and is healthy. TLS is first if the environment's listener has it,
             since a plaintext question costs a node with TLS a log line.
+         5. With --advertised, a node is healthy if this machine also reaches the brokers that its metadata name.
 """
 
 from __future__ import annotations
@@ -28,8 +29,10 @@ MOUNTED = Path("/mnt/shared/config/server.properties")
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns 0 if the node is healthy."""
+    asks_addresses = arguments[:1] == ["--advertised"]
+    arguments = arguments[1:] if asks_addresses else arguments
     if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
-        sys.stderr.write("usage: barnabas health [HOST:PORT]\n")
+        sys.stderr.write("usage: barnabas health [--advertised] [HOST:PORT]\n")
         return 2
     try:
         host, port = address(arguments, os.environ)
@@ -38,16 +41,32 @@ def main(arguments: list[str]) -> int:
         return 2
     is_tls_first = not arguments and _has_tls(os.environ)
     reason = _find_fault(host, port, is_tls=is_tls_first)
-    if reason is not None and _find_fault(host, port, is_tls=not is_tls_first) is not None:
-        sys.stderr.write(f"barnabas: {reason}\n")
-        return 1
-    return 0
+    is_tls = is_tls_first
+    if reason is not None:
+        is_tls = not is_tls_first
+        if _find_fault(host, port, is_tls=is_tls) is not None:
+            sys.stderr.write(f"barnabas: {reason}\n")
+            return 1
+    return _check_advertised(host, port, is_tls=is_tls) if asks_addresses else 0
+
+
+def _check_advertised(host: str, port: int, *, is_tls: bool) -> int:
+    """Rule 5; returns the exit status."""
+    from barnabas.advertised import find_unreachable
+
+    try:
+        with _connect(host, port, is_tls=is_tls) as connection:
+            unreachable = find_unreachable(connection)
+    except OSError as error:
+        unreachable = [f"{host}:{port}: {error}"]
+    sys.stderr.writelines(f"barnabas: {sentence}\n" for sentence in unreachable)
+    return 1 if unreachable else 0
 
 
 def _find_fault(host: str, port: int, *, is_tls: bool) -> str | None:
     """Why the node is not healthy; None: it answered."""
     try:
-        with socket.create_connection((host, port), _TIMEOUT_S) as bare, _tls(bare) if is_tls else bare as connection:
+        with _connect(host, port, is_tls=is_tls) as connection:
             connection.sendall(len(_API_VERSIONS).to_bytes(4, "big") + _API_VERSIONS)
             answer = connection.makefile("rb").read(10)
     except ssl.SSLError as error:
@@ -59,11 +78,18 @@ def _find_fault(host: str, port: int, *, is_tls: bool) -> str | None:
     return None if answer[4:10] == _ANSWER else f"{host}:{port} does not speak Kafka's protocol"
 
 
-def _tls(bare: socket.socket) -> ssl.SSLSocket:
+def _connect(host: str, port: int, *, is_tls: bool) -> socket.socket:
+    bare = socket.create_connection((host, port), _TIMEOUT_S)
+    if not is_tls:
+        return bare
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    return context.wrap_socket(bare)
+    try:
+        return context.wrap_socket(bare)
+    except OSError:
+        bare.close()
+        raise
 
 
 def _has_tls(variables: Mapping[str, str], mounted: Path = MOUNTED) -> bool:

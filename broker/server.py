@@ -40,7 +40,7 @@ from broker.network.peer import ClientContext, PeerConnections, peer_login
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
-from broker.node.log_dir_startup import open_log_dirs
+from broker.node.log_dir_startup import describe_start_error, open_log_dirs
 from broker.node.node_metrics import MeteredParts, NodeMetrics
 from broker.node.sasl_authentication import SaslAuthentication
 from broker.node.scheduled_tasks import ScheduledTasks
@@ -228,7 +228,9 @@ class Server:
             self._connect()
             self._build_apis()
             self._start_roles()
-        except (ConfigError, UnusableDirectory, UnreadableMetadata, StorageError) as error:
+        except StorageError as error:
+            raise StartError(describe_start_error(error)) from None
+        except (ConfigError, UnusableDirectory, UnreadableMetadata) as error:
             raise StartError(str(error)) from None
         except KafkaError as error:
             raise StartError(error.message or error.code.name) from None

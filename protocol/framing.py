@@ -27,6 +27,8 @@ _LENGTH_AND_ID = Struct(">ii")
 _PREFIX = 4
 SCRATCH_BYTES = 65536
 _INITIAL_BYTES = 1024 * 1024
+_TLS_HANDSHAKE = b"\x16\x03"
+_HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"PRI ", b"OPTI", b"CONN")
 _new_tuple = tuple.__new__
 
 
@@ -84,7 +86,7 @@ class FrameReader:
         while end - position >= _PREFIX:
             (length,) = _LENGTH.unpack_from(data, position)
             if not 0 <= length <= self.max_frame_bytes:
-                raise MalformedRequest(f"frame of {length} bytes, the limit is {self.max_frame_bytes}")
+                raise MalformedRequest(_describe_refused(length, self.max_frame_bytes))
             start = position + _PREFIX
             position = start + length
             if position > end:
@@ -99,6 +101,16 @@ class FrameReader:
         frame = bytearray(min(length, max(self.initial_bytes, 2 * len(beginning))))
         frame[: len(beginning)] = beginning
         self._frame, self._filled, self._length = frame, len(beginning), length
+
+
+def _describe_refused(length: int, limit: int) -> str:
+    """Why a length is refused; the first bytes of other protocols are named, since such clients have the wrong port."""
+    first = length.to_bytes(_PREFIX, "big", signed=True)
+    if first.startswith(_TLS_HANDSHAKE):
+        return "the client uses TLS, but this listener does not (listener.security.protocol.map)"
+    if first in _HTTP_METHODS:
+        return "the client uses HTTP; this is a listener of Kafka's protocol"
+    return f"frame of {length} bytes, the limit is {limit}"
 
 
 class RequestHeader(NamedTuple):

@@ -18,7 +18,7 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 from broker.handlers.response_errors import FindErrors, error_finder
-from broker.handlers.router import FastPath, Handler, RequestContext, Router
+from broker.handlers.router import FastPath, Handler, RequestContext, Route, Router
 from broker.handlers.throttling import Throttling
 from broker.network.exchange import CloseConnection, ConnectionInfo, Response
 from broker.process.watchdog import Watchdog
@@ -53,6 +53,13 @@ class _Entry(NamedTuple):
     has_flexible_response_header: bool
     find_errors: FindErrors
     metrics: ApiMetrics
+
+
+def _describe_unserved(api: ApiKey, version: int, route: Route) -> str:
+    """Why a version of an API is not served."""
+    age = "older than Apache Kafka 2.1 (KIP-896)" if version < route.min_version else "newer than this broker"
+    served = f"{route.min_version} to {route.max_version}"
+    return f"the client is {age}: it uses version {version} of {api.name}, and {served} are served"
 
 
 class Dispatcher:
@@ -131,7 +138,7 @@ class Dispatcher:
         if not route.min_version <= api_version <= route.max_version:
             if api_key == ApiKey.API_VERSIONS:
                 return None
-            raise MalformedRequest(f"version {api_version} of {ApiKey(api_key).name} is not served")
+            raise MalformedRequest(_describe_unserved(ApiKey(api_key), api_version, route))
         request_class, response_class = APIS[api_key]
         entry = _Entry(
             ApiKey(api_key),

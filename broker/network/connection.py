@@ -27,6 +27,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
+from broker.network.closing_log import log_closing
 from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatcher, Response
 from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
@@ -405,7 +406,7 @@ class Connection:
             self._loop.remove_writer(self._transport.fileno())
 
     def _close_with_reason(self, close_reason: str) -> None:
-        _log.warning("closing %s: %s", self._peer(), close_reason)
+        log_closing(self.info.peer_host, self.info.peer_port, close_reason)
         self._flush_held()
         self.close()
 

@@ -9,6 +9,7 @@ NOT HERE The files (`replication/metadata_log/formatting.py`, `replication/metad
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
 from collections.abc import Mapping
@@ -88,6 +89,14 @@ def open_log_dirs(
         wall_ms=wall_ms,
     )
     return StartupState(identity, replayed)
+
+
+def describe_start_error(error: StorageError) -> str:
+    """The sentence of an error at startup; a missing permission names the user that needs it."""
+    if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return str(error)
+    user = f"user {os.geteuid()}, group {os.getegid()}"
+    return f"{error} This process runs as {user}, which must own the log directories and all files in them."
 
 
 def _lock_directories(

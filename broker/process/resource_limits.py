@@ -21,6 +21,8 @@ _log = logging.getLogger("barnabas.config")
 MAX_OPEN_FILES: Final = "barnabas.log.max.open.files"
 RESERVED_DESCRIPTORS: Final = 64
 """For listeners, lock files, the event loop, standard streams, imports and the pipes of the compaction processes."""
+_LOW_LIMIT: Final = 4096
+"""A lower limit is a warning: it is less than a service needs."""
 _UNLIMITED: Final = 1 << 20
 """The limit where the system has none."""
 _MEMORY_LIMITS: Final = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes")
@@ -55,6 +57,14 @@ def allocate_descriptors(limit: int, wanted_files: int) -> DescriptorLimits:
     free = max(limit - RESERVED_DESCRIPTORS, 4)
     most_files = free * 3 // 4
     files = free // 2 if wanted_files < 0 else wanted_files
+    if limit < _LOW_LIMIT:
+        _log.warning(
+            "the limit of open files is %d: at most %d connections, and %d log files are kept open; raise it (ulimit -n, "
+            "LimitNOFILE=)",
+            limit,
+            free - min(files, most_files),
+            min(files, most_files),
+        )
     if files > most_files:
         _log.warning(
             "%s=%d is above %d, three quarters of the descriptor limit (ulimit -n); using the latter",

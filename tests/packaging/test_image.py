@@ -186,7 +186,10 @@ def test_a_volume_of_another_user_is_one_sentence(image: OciImage, data: Path) -
         check=False,
     )
     assert done.returncode == 1
-    assert "Permission denied" in done.stderr
+    assert (
+        "Permission denied. This process runs as user 1000, group 1000, which must own the log directories"
+        in done.stderr
+    )
     assert "Traceback" not in done.stderr
 
 

@@ -246,10 +246,12 @@ class Broker(Service):
         assert process is not None
         assert process.stdout is not None
         deadline = time.monotonic() + self.start_timeout_s
+        poll = select.poll()  # select() refuses descriptors above 1,023, which a test with many connections has
+        poll.register(process.stdout, select.POLLIN)
         output = b""
         while b"\n" not in output:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([process.stdout], [], [], left)[0]:
+            if left <= 0 or not poll.poll(left * 1000):
                 raise BrokerError(
                     f"The broker was not ready within {self.start_timeout_s:g} s.\n{self._log_tail(log_end)}"
                 )

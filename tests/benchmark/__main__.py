@@ -13,6 +13,7 @@ BENCHMARKS = {
     "broker": "one node compared with Apache Kafka; the default",
     "stalls": "latencies of paced producers while the broker's disk is busy, compared with Apache Kafka",
     "partitions": "restarts and memory with 1,000 and 5,000 partitions, compared with Apache Kafka",
+    "sizing": "memory, disk and open files for each partition and connection",
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, compared with Apache Kafka",
     "flushes": "one small append to each of 1 to 1,000 files made durable: the file system only",
     "coordinators": "transactions and groups, compared with Apache Kafka",

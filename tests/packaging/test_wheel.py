@@ -8,6 +8,7 @@ RULES    1. Only `barnabas` is installed into site-packages.
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 import venv
@@ -143,3 +144,25 @@ def test_the_tools_read_the_brokers_directory(clean: Path, workplace: Path) -> N
     shown = run(clean.with_name("barnabas"), "dump-log", "--json", "--cluster-metadata-decoder", log, cwd=workplace)
     assert (shown.returncode, shown.stderr) == (0, ""), shown
     assert [json.loads(line) for line in shown.stdout.splitlines()]
+
+
+@pytest.mark.parametrize(
+    ("words", "package", "extra"),
+    [(["pipeline", "archive"], "pyspark", "spark"), (["certs"], "cryptography", "security")],
+)
+def test_what_needs_an_extra_names_it(clean: Path, workplace: Path, words: list[str], package: str, extra: str) -> None:
+    """`pip install barnabas` installs all but Spark and cryptography; the rest is one sentence."""
+    outcome = run(clean.with_name("barnabas"), *words, cwd=workplace)
+    assert outcome.returncode == 1
+    (sentence,) = outcome.stderr.splitlines()
+    assert package in sentence
+    assert f"pip install 'barnabas[{extra}]'" in sentence
+
+
+def test_the_other_verbs_need_no_extra(clean: Path, workplace: Path) -> None:
+    verbs = re.findall(r"^  ([\w-]+)  ", run(clean.with_name("barnabas"), cwd=workplace).stdout, re.MULTILINE)
+    assert {"serve", "cluster", "health", "doctor"} <= set(verbs)
+    for verb in set(verbs) - {"pipeline"}:
+        outcome = run(clean.with_name("barnabas"), verb, "--help", cwd=workplace)
+        assert outcome.returncode in {0, 2}, (verb, outcome.stderr)
+        assert "usage" in (outcome.stdout + outcome.stderr).lower()

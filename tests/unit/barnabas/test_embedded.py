@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import resource
 import select
 import signal
 import subprocess
@@ -212,3 +213,19 @@ def test_no_daemon_outlives_its_parent(end: signal.Signals | None, tmp_path: Pat
             starter.stdin.close()
         assert select.select([gone], [], [], 5)[0], "the daemon is still there"
         os.close(gone)
+
+
+def test_a_broker_starts_beside_a_thousand_open_files(tmp_path: Path) -> None:
+    """`select` refuses descriptors above 1,023."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard < 2048:
+        pytest.skip("this process may not open 2,048 files")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 2048), hard))
+    opened = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        with Broker(tmp_path / "data") as broker:
+            assert broker.is_running
+    finally:
+        for descriptor in opened:
+            os.close(descriptor)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))

@@ -1,0 +1,114 @@
+"""What docs/operations.md tells operators to do: backup and restore, and a rolling restart under load.
+
+RULES    1. A copy of a stopped node's directory is a backup; so is an atomic snapshot of a running one's.
+         2. A cluster of three loses no acknowledged record and refuses none while its nodes are restarted one by one.
+NOT HERE Changing between Barnabas and Apache Kafka (tests/conformance/test_alternating_brokers.py).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import threading
+from pathlib import Path
+
+import pytest
+from confluent_kafka import Consumer, Producer, TopicPartition
+
+import barnabas
+from tests.support.librdkafka import create_topic, produce, read_to_end
+from tests.support.waiting import until
+
+pytestmark = pytest.mark.long
+
+
+def values(bootstrap: str) -> list[bytes]:
+    return [message.value() for message in read_to_end(bootstrap, "kept")]
+
+
+def committed(bootstrap: str) -> int:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    offset: int = consumer.committed([TopicPartition("kept", 0)], timeout=60)[0].offset
+    consumer.close()
+    return offset
+
+
+def commit(bootstrap: str, offset: int) -> None:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "g"})
+    consumer.commit(offsets=[TopicPartition("kept", 0, offset)], asynchronous=False)
+    consumer.close()
+
+
+@pytest.mark.parametrize("is_running", [False, True], ids=["stopped", "snapshot"])
+def test_a_copy_of_the_directory_is_a_backup(tmp_path: Path, is_running: bool) -> None:
+    """A snapshot is atomic: the process does nothing while its files are copied."""
+    original, backup = tmp_path / "data", tmp_path / "backup"
+    with barnabas.Broker(original) as broker:
+        create_topic(broker.bootstrap, "kept")
+        produce(broker.bootstrap, "kept", [b"%d" % number for number in range(100)])
+        commit(broker.bootstrap, 42)
+        if is_running:
+            os.kill(broker.pid, signal.SIGSTOP)
+            shutil.copytree(original, backup)
+            os.kill(broker.pid, signal.SIGCONT)
+        else:
+            broker.stop()
+            shutil.copytree(original, backup)
+            broker.start()
+        produce(broker.bootstrap, "kept", [b"later"])
+        assert len(values(broker.bootstrap)) == 101
+    shutil.rmtree(original)
+    shutil.copytree(backup, original)
+    with barnabas.Broker(original) as broker:
+        assert values(broker.bootstrap) == [b"%d" % number for number in range(100)]
+        assert committed(broker.bootstrap) == 42
+        produce(broker.bootstrap, "kept", [b"goes on"])
+        assert len(values(broker.bootstrap)) == 101
+
+
+def test_a_rolling_restart_loses_and_refuses_nothing() -> None:
+    """The next node is restarted when all replicas are in sync again."""
+    with barnabas.Cluster(3) as cluster:
+        bootstrap = cluster.bootstrap
+        create_topic(bootstrap, "kept", 3, 3, min_insync_replicas="2")
+        producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "enable.idempotence": True})
+        errors: list[object] = []
+        sent: list[bytes] = []
+        over = threading.Event()
+
+        def write() -> None:
+            while not over.wait(0.005):
+                sent.append(b"%d" % len(sent))
+                producer.produce(
+                    "kept", sent[-1], on_delivery=lambda error, _: errors.append(error) if error is not None else None
+                )
+                producer.poll(0)
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        for node in cluster.nodes.values():
+            node.stop()
+            node.start()
+            until(lambda: _all_in_sync(bootstrap), "all replicas are in sync")
+        over.set()
+        writer.join()
+        assert producer.flush(60) == 0
+        assert errors == []
+        read = [message.value() for message in _read_all(bootstrap, 3)]
+        assert sorted(read, key=int) == sent
+
+
+def _all_in_sync(bootstrap: str) -> bool:
+    metadata = Producer({"bootstrap.servers": bootstrap}).list_topics("kept", timeout=60)
+    return all(len(partition.isrs) == 3 for partition in metadata.topics["kept"].partitions.values())
+
+
+def _read_all(bootstrap: str, partitions: int) -> list[object]:
+    consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "r", "enable.partition.eof": False})
+    assigned = [TopicPartition("kept", number, 0) for number in range(partitions)]
+    total = sum(consumer.get_watermark_offsets(one, timeout=60)[1] for one in assigned)
+    consumer.assign(assigned)
+    found = consumer.consume(total, 60)
+    consumer.close()
+    return list(found)

@@ -24,6 +24,7 @@ from typing import NamedTuple
 
 from broker.io.commit_delay import CommitDelay
 from broker.io.worker_thread import Job, WorkerThread, is_full
+from broker.process.histograms import Histogram
 from replication.cooperative_tasks import no_op
 from replication.io_executor import Begin, IoResult
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
@@ -78,6 +79,10 @@ class GroupCommit(WorkerThread):
         self._aio_queue: SyncQueue | None = None
         self._may_use_aio = True
         self._aio_round: _AioRound | None = None
+        self.rounds = Histogram()
+        """How long rounds took."""
+        self.flushes = 0
+        """Flushes in all rounds."""
 
     def submit(self, begin: Begin) -> IoResult:
         """Joins the next round."""
@@ -144,6 +149,8 @@ class GroupCommit(WorkerThread):
         return [flush.failure for flush in flushes]
 
     def _complete(self, flushes: list[_Flush], errors: Sequence[Exception | None]) -> None:
+        self.rounds.record(int((time.monotonic() - self._started_s) * 1e9))
+        self.flushes += len(flushes)
         for flush, error in zip(flushes, errors, strict=True):
             flush.failure = error
         has_failed = any(errors)

@@ -44,10 +44,12 @@ class _WriterThread(WorkerThread):
         self._quick = 0
         self._is_slow = False
         self._last_used_s = -MAX_IDLE_S  # time of the last write
+        self.thread_writes = 0
 
     def write(self, size: int, run: Run) -> IoResult:
         started = time.monotonic()
         if self.pending_jobs or self._is_slow or size > INLINE_BYTES or started - self._last_used_s > MAX_IDLE_S:
+            self.thread_writes += 1
             return self.put(lambda: self._timed(run, size))
         error = attempt(run)
         self._record_latency(started, size)
@@ -162,6 +164,21 @@ class IoThreadPool:
         """Finishes all queued jobs; their results are still reported on the loop."""
         for thread in self._threads():
             thread.stop()
+
+    def queues(self) -> list[tuple[str, str, int]]:
+        """Kind and directory of each queue, and its jobs that are not reported yet."""
+        writers, readers = list(self._writers.items()), list(self._readers.items())
+        namers, background = list(self._namers.items()), list(self._background.items())
+        kinds = ("write", writers), ("read", readers), ("names", namers), ("background", background)
+        return [(kind, directory, thread.pending_jobs) for kind, threads in kinds for directory, thread in threads]
+
+    def thread_writes(self) -> dict[str, int]:
+        """By directory: writes that a thread made, not the event loop."""
+        return {directory: writer.thread_writes for directory, writer in self._writers.items()}
+
+    def group_commits(self) -> dict[str, GroupCommit]:
+        """The group commits of the directories."""
+        return dict(self._syncers)
 
     def _threads(self) -> list[WorkerThread]:
         kinds = (self._writers, self._syncers, self._readers, self._namers, self._background)

@@ -126,6 +126,16 @@ class Connection:
         info.mute = self._mute
         self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
 
+    @property
+    def queued_requests(self) -> int:
+        """Requests that are received and not begun."""
+        return len(self._queued_frames)
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether a part of a response waits for the socket."""
+        return self._has_unsent
+
     def start(self) -> None:
         """Starts to read."""
         self._watch_reading(wanted=True)

@@ -91,6 +91,11 @@ class Listener:
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
+    @property
+    def connections(self) -> list[Connection]:
+        """The open connections."""
+        return list(self._connections)
+
     def start(self) -> None:
         """Starts to accept."""
         self._loop.add_reader(self._socket.fileno(), self._accept)

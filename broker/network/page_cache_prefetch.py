@@ -49,6 +49,8 @@ class PageCachePrefetcher:
         self.worker = worker
         self.on_directory_failed = on_directory_failed
         self._uncached_reads: Counter[str] = Counter()
+        self.reads = 0
+        """Reads of records that were not in the page cache."""
 
     def bypasses_page_cache(self, directory: str) -> bool:
         """Whether reading in a directory leaves nothing in the page cache."""
@@ -153,6 +155,7 @@ class ReadAhead:
                 self._prefetcher.on_directory_failed(directory, read.value)
                 raise read.value
 
+        self._prefetcher.reads += 1
         return self._prefetcher.worker.read(directory, run).handle(check)
 
     def _take_evictable(self) -> list[_Range]:

@@ -18,14 +18,17 @@ from broker.coordinators.group_lag import GroupLag
 from broker.coordinators.group_metrics import GroupMetrics
 from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.io.io_thread_pool import IoThreadPool
+from broker.network.connection_metrics import ConnectionMetrics
 from broker.network.listener import Listener
+from broker.node.redpanda_metrics import RedpandaMetrics
 from broker.process.watchdog import StallLog
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.telemetry.authentication_metrics import AuthenticationMetrics
 from broker.telemetry.cluster_metrics import ClusterMetrics
 from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import NodeProbes, is_alive
-from broker.telemetry.loop_metrics import LoopMetrics
+from broker.telemetry.io_metrics import IoMetrics
+from broker.telemetry.loop_metrics import IdleMetrics, LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.process_metrics import ProcessMetrics
 from broker.telemetry.quota_metrics import QuotaMetrics
@@ -92,7 +95,9 @@ class NodeMetrics:
         groups = GroupMetrics(lag, parts.node.image.cluster_id)
         sources = [*self._sources(parts), groups]
         page.prepare = groups.prepare
-        page.sources = dict.fromkeys((Dialect.JMX, Dialect.CONFLUENT, Dialect.REPORTER), sources)
+        redpanda = [RedpandaMetrics(parts.replicas, self.requests, lag)]
+        kafka = (Dialect.JMX, Dialect.CONFLUENT, Dialect.REPORTER)
+        page.sources = {**dict.fromkeys(kafka, sources), Dialect.REDPANDA: redpanda}
         image, replicas = parts.node.publisher, parts.replicas
         probes = NodeProbes(
             self._config.node_id,
@@ -110,10 +115,11 @@ class NodeMetrics:
             self._page.close()
 
     def _sources(self, parts: MeteredParts) -> list[Source]:
-        roles = self._config.roles
+        roles, loop = self._config.roles, LoopMetrics(parts.stalls)
         cluster = ClusterMetrics(
             parts.node,
             self._config.node_id,
+            self._clock.mono_ms,
             is_broker="broker" in roles,
             is_controller="controller" in roles,
             is_started=lambda: self.is_started,
@@ -121,10 +127,13 @@ class NodeMetrics:
         quotas = QuotaMetrics(parts.quotas, {listener.quotas for listener in parts.listeners})
         return [
             ProcessMetrics(),
-            self._sampled(LoopMetrics(parts.stalls), "The event loop of this node."),
+            self._sampled(loop, "The event loop of this node."),
+            IdleMetrics(loop, self._clock.mono_ms),
             RequestFamilies([self.requests, self.controller_requests]),
             TopicMetrics(parts.replicas.counts),
-            ReplicaMetrics(parts.replicas),
+            ReplicaMetrics(parts.replicas, parts.purgatory),
+            IoMetrics(parts.io),
+            ConnectionMetrics(parts.listeners),
             cluster,
             self._sampled(parts.authentications, "Authentications by listener."),
             self._sampled(quotas, "Quotas of clients and connections."),

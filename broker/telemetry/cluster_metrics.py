@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from broker.telemetry.families import PAUSE, Families, Family, counter, gauge, gauges, label_text
+from broker.telemetry.families import PAUSE, Families, Family, gauge, gauges, label_text, meter
+from broker.telemetry.rates import Rate
 from broker.telemetry.topic_metrics import MAX_TOPICS
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import NO_LEADER, MetadataImage, TopicImage
 
 _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 _RAFT: Final = "kafka_server_raftmetrics"
+_LAG: Final = "Milliseconds since the first scrape that found committed records which are not applied."
 _PARTITIONS_PER_STEP: Final = 2_000
 RUNNING, STARTING = 3, 1
 """Apache Kafka's numbers of a broker's state."""
@@ -41,13 +43,23 @@ class ClusterMetrics:
     """The families of the metadata, the controller and Raft."""
 
     def __init__(
-        self, node: KRaftNode, node_id: int, *, is_broker: bool, is_controller: bool, is_started: Callable[[], bool]
+        self,
+        node: KRaftNode,
+        node_id: int,
+        mono_ms: Callable[[], int],
+        *,
+        is_broker: bool,
+        is_controller: bool,
+        is_started: Callable[[], bool],
     ) -> None:
         self._node = node
         self._node_id = node_id
         self._is_broker = is_broker
         self._is_controller = is_controller
         self._is_started = is_started
+        self._mono_ms = mono_ms
+        self._appended = Rate(mono_ms)
+        self._behind_since_ms: int | None = None
         self._counted = _PartitionCounts({})
 
     def families(self) -> Families:
@@ -93,10 +105,12 @@ class ClusterMetrics:
         ):
             yield gauge(f"{_CONTROLLER}_{name}", explanation, value if is_active else 0)
         yield gauge(f"{_CONTROLLER}_metadataerrorcount", "Errors in metadata records; a node ends at the first.", 0)
-        yield counter(
-            "kafka_controller_controllerstats_uncleanleaderelections",
+        yield gauge(f"{_CONTROLLER}_lastappliedrecordlagms", _LAG, self._lag_ms(image))
+        yield meter(
+            "kafka_controller_controllerstats",
+            "UncleanLeaderElections",
             "Leaders elected outside of the in-sync replicas.",
-            controller.unclean_elections,
+            [("", controller.unclean_elections)],
         )
 
     def _count(self, image: MetadataImage) -> Generator[None, None, _PartitionCounts]:
@@ -121,6 +135,13 @@ class ClusterMetrics:
         yield gauge(f"{_RAFT}_current_epoch", "Epoch of the metadata quorum.", state.epoch)
         yield gauge(f"{_RAFT}_high_watermark", "Committed end of the metadata log.", state.high_watermark)
         yield gauge(f"{_RAFT}_log_end_offset", "End of this node's metadata log.", state.log.end.offset)
+        records = self._appended.per_second(state.log.end.offset)
+        is_leader = state.leader_id == self._node_id
+        for name, explanation, is_here in (
+            ("append_records_rate", "Records appended as leader, per second.", is_leader),
+            ("fetch_records_rate", "Records fetched from the leader, per second.", not is_leader),
+        ):
+            yield gauge(f"{_RAFT}_{name}", explanation, records if is_here else 0.0)
         role = type(state.role).__name__.lower()
         name = "observer" if role == "follower" and not state.is_voter else role
         yield gauges(f"{_RAFT}_current_state", "Role in the metadata quorum.", [(label_text(("state", name)), 1)])
@@ -129,6 +150,17 @@ class ClusterMetrics:
             "Last metadata record that this node has applied.",
             image.offset,
         )
+        yield gauge("kafka_server_broker_metadata_metrics_last_applied_record_lag_ms", _LAG, self._lag_ms(image))
+
+    def _lag_ms(self, image: MetadataImage) -> int:
+        """How long committed records wait to be applied, as seen by scrapes."""
+        now_ms = self._mono_ms()
+        if image.offset + 1 >= self._node.raft.state.high_watermark:
+            self._behind_since_ms = None
+            return 0
+        if self._behind_since_ms is None:
+            self._behind_since_ms = now_ms
+        return now_ms - self._behind_since_ms
 
 
 def _addresses(image: MetadataImage) -> Iterator[tuple[str, int]]:

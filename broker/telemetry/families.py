@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from enum import Enum
 from typing import Final, NamedTuple, Protocol
 
-from broker.telemetry.histograms import QUANTILES, Distribution
+from broker.process.histograms import QUANTILES, Distribution
 
 _INVALID: Final = re.compile(r"[^a-zA-Z0-9_:]")
 _ESCAPES: Final = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})

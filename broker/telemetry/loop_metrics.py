@@ -10,10 +10,13 @@ NOT HERE What the values mean for an operator: docs/multicore.md.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 from broker.process.watchdog import StallLog
+from broker.telemetry.families import Families, percent
+from broker.telemetry.rates import Rate
 from broker.telemetry.received import Sample
 
 CPU: Final = "barnabas.event.loop.cpu.seconds"
@@ -49,3 +52,25 @@ class LoopMetrics:
         if name == PROCESS_CPU:
             return time.process_time()
         return float(self._stalls.count) if name == STALLS else self._stalls.seconds
+
+    @property
+    def busy_s(self) -> float:
+        """How long the loop was busy (rule 2), in seconds."""
+        return sum(self._value(name) for name in self.names(0) if name in (CPU, CPU_WAIT))
+
+
+class IdleMetrics:
+    """The idle share of the loop in the last minute, with the names of Apache Kafka's request handlers and network threads."""
+
+    def __init__(self, loop: LoopMetrics, mono_ms: Callable[[], int]) -> None:
+        """Create it on the loop."""
+        self._loop = loop
+        self._busy = Rate(mono_ms)
+        self._busy.per_second(loop.busy_s)
+
+    def families(self) -> Families:
+        """Two names of one share: here one loop does the work of both kinds of threads."""
+        idle = min(max(1 - self._busy.per_second(self._loop.busy_s), 0.0), 1.0)
+        explanation = "Idle share of the event loop in the last minute, 0 to 1."
+        yield percent("kafka_server_kafkarequesthandlerpool", "RequestHandlerAvgIdle", explanation, idle)
+        yield percent("kafka_network_socketserver", "NetworkProcessorAvgIdle", explanation, idle)

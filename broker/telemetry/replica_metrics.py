@@ -17,6 +17,7 @@ from broker.telemetry.families import PAUSE, Families, Family, gauge, gauges, la
 from replication.metadata.image import NO_LEADER, MetadataImage, PartitionState
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
+from replication.purgatory import Purgatory
 
 MAX_PARTITIONS: Final = 10_000
 PARTITIONS_PER_STEP: Final = 500
@@ -37,12 +38,18 @@ class _Counted:
     at_min_isr: int = 0
     reassigning: int = 0
     closed_logs: int = 0
+    waiting_acks: int = 0
+    max_lag: int = 0
+    """Of this broker as a follower, in records."""
 
     def add(self, partition: Partition, image: MetadataImage) -> None:
         self.partitions += 1
         self.offline += partition.is_offline
         self.closed_logs += not partition.log.is_open
+        if not partition.is_leader and partition.leader_high_watermark >= 0:
+            self.max_lag = max(self.max_lag, partition.leader_high_watermark - _end_offset(partition))
         if partition.is_leader:
+            self.waiting_acks += partition.waiting_acks
             in_sync = len(partition.isr)
             self.leaders += 1
             self.under_replicated += in_sync < len(partition.replicas)
@@ -60,8 +67,9 @@ def _state_of(partition: Partition, image: MetadataImage) -> PartitionState | No
 class ReplicaMetrics:
     """The families of a broker's partitions."""
 
-    def __init__(self, replicas: ReplicaManager) -> None:
+    def __init__(self, replicas: ReplicaManager, purgatory: Purgatory) -> None:
         self._replicas = replicas
+        self._purgatory = purgatory
 
     def families(self) -> Families:
         """The broker's gauges, then the partitions'."""
@@ -97,6 +105,15 @@ class ReplicaMetrics:
             ("reassigningpartitions", "Led partitions that are being reassigned.", counted.reassigning),
         ):
             yield gauge(f"{_BEAN}_{name}", explanation, value)
+        waiting = {"Produce": counted.waiting_acks, "Fetch": len(self._purgatory)}
+        yield gauges(
+            "kafka_server_delayedoperationpurgatory_purgatorysize",
+            "Produce: appends that wait for acknowledgement; Fetch: requests that wait for data.",
+            [(label_text(("delayedOperation", kind)), count) for kind, count in waiting.items()],
+        )
+        yield gauge("kafka_server_replicafetchermanager_maxlag", "Records that a follower here lacks.", counted.max_lag)
+        failed = len(self._replicas.log_manager.offline)
+        yield gauge("kafka_log_logmanager_offlinelogdirectorycount", "Failed log directories.", failed)
         counts = self._replicas.counts
         yield meter(_BEAN, "IsrShrinks", "In-sync sets that lost a replica.", [("", counts.isr_shrinks)])
         yield meter(_BEAN, "IsrExpands", "In-sync sets that gained a replica.", [("", counts.isr_expands)])

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from broker.telemetry.families import PAUSE, Families, counters, histogram, label_text, summary
-from broker.telemetry.histograms import Distribution, Histogram
+from broker.process.histograms import Distribution, Histogram
+from broker.telemetry.families import PAUSE, Families, histogram, label_text, meter, summary
 from broker.telemetry.request_metrics import ApiMetrics, RequestMetrics
 from protocol.errors import ErrorCode
 
@@ -45,8 +45,8 @@ class RequestFamilies:
     def families(self) -> Families:
         """Requests, errors and times."""
         apis = self._by_name()
-        yield counters(f"{_BEAN}_requests", "Requests by API and version.", _requests(apis))
-        yield counters(f"{_BEAN}_errors", "Error codes in responses; NONE: responses without errors.", _errors(apis))
+        yield meter(_BEAN, "Requests", "Requests by API and version.", _requests(apis))
+        yield meter(_BEAN, "Errors", "Error codes in responses; NONE: responses without errors.", _errors(apis))
         for phase, (name, explanation) in PHASES.items():
             found = [((("request", api),), _distribution(metrics, phase)) for api, metrics in apis.items()]
             yield summary(f"{_BEAN}_{name}", f"Milliseconds {explanation}.", found)

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from broker.telemetry.histograms import Histogram
+from broker.process.histograms import Histogram
 
 NEVER_SLOW: Final = 1 << 62
 EXACT: Final = 1_000

@@ -157,6 +157,7 @@ class FollowerLog:
         if partition.is_leader or partition.is_offline:
             append.complete(False)
             return
+        partition.leader_high_watermark = append.leader_offsets.high_watermark
         partition.update_follower_high_watermark(append.leader_offsets.high_watermark)
         log = partition.log
         try:

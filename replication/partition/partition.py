@@ -135,7 +135,7 @@ class Partition:
     __slots__ = (
         "_durable_end_offset", "_is_leader_log_open", "_isr_ack_waiters", "_leader_ack_waiters", "_request_sync",
         "_wake", "broker_id", "counts", "end_key", "epoch_start_offset", "followers", "history", "index", "is_leader",
-        "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_id", "log", "min_isr",
+        "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_high_watermark", "leader_id", "log", "min_isr",
         "partition_epoch", "pending_isr", "replicas", "topic", "topic_id", "writes_in_flight",
     )  # fmt: skip
 
@@ -170,6 +170,8 @@ class Partition:
         """Which offsets were appended when; None if no replica selector needs it."""
         self.counts = TopicCounts()
         """Of its topic; the replica manager shares one among all partitions."""
+        self.leader_high_watermark = -1
+        """Of a follower: the leader's, of its last response; -1 before the first."""
         self.writes_in_flight = 0
         self.is_syncing = False
         self._is_leader_log_open = False
@@ -187,6 +189,11 @@ class Partition:
     def high_watermark(self) -> int:
         """The log's high watermark (rule 2); opening the log limits it to the log end, after a loss of power."""
         return self.log.offsets.high_watermark
+
+    @property
+    def waiting_acks(self) -> int:
+        """Appends that wait for acknowledgement."""
+        return len(self._leader_ack_waiters) + len(self._isr_ack_waiters)
 
     # ------------------------------------------------------------ roles
     def make_leader(self, state: PartitionState, mono_ms: int) -> None:

@@ -57,11 +57,13 @@ class Page:
         ]
 
 
-def produce(bootstrap: str) -> None:
+def produce(bootstrap: str) -> confluent_kafka.Producer:
+    """Writes the records; its producer stays connected."""
     producer = confluent_kafka.Producer({"bootstrap.servers": bootstrap})
     for number in range(RECORDS):
         producer.produce(TOPIC, VALUE, partition=0, timestamp=FIRST_MS + number * 1000)
     assert producer.flush(30) == 0
+    return producer
 
 
 def consume(bootstrap: str) -> None:
@@ -83,9 +85,10 @@ def page() -> Iterator[Page]:
     (port,) = free_ports(1)
     settings = {"barnabas.metrics.listener": f"HTTP://127.0.0.1:{port}", "group.initial.rebalance.delay.ms": 0}
     with Broker(settings=settings) as broker:
-        produce(broker.bootstrap)
+        producer = produce(broker.bootstrap)
         consume(broker.bootstrap)
         yield Page(broker, port)
+        del producer
 
 
 def test_both_formats_are_valid(page: Page) -> None:

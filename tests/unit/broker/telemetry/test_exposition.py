@@ -6,6 +6,7 @@ import pytest
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as read_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as read_text
 
+from broker.process.histograms import Distribution, Histogram
 from broker.telemetry.exposition import LINES_PER_SLICE, Format
 from broker.telemetry.families import (
     PAUSE,
@@ -20,7 +21,6 @@ from broker.telemetry.families import (
     percent,
     summary,
 )
-from broker.telemetry.histograms import Distribution, Histogram
 
 OPENMETRICS = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
 

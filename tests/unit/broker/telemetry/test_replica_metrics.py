@@ -89,7 +89,7 @@ def test_topics_above_the_limit_are_one(harness: ReplicaHarness, monkeypatch: py
 
 
 def broker_values(harness: ReplicaHarness) -> dict[str, float]:
-    return values(ReplicaMetrics(harness.replicas), "kafka_server_replicamanager_")
+    return values(ReplicaMetrics(harness.replicas, harness.purgatory), "kafka_server_replicamanager_")
 
 
 def test_the_gauges_of_the_broker(harness: ReplicaHarness) -> None:
@@ -123,7 +123,7 @@ def test_the_offsets_of_a_partition(harness: ReplicaHarness) -> None:
     harness.create()
     harness.load(batches=4)
     harness.partition().delete_records(1, 0)
-    found = values(ReplicaMetrics(harness.replicas), "kafka_")
+    found = values(ReplicaMetrics(harness.replicas, harness.purgatory), "kafka_")
     labels = '{topic="t",partition="0"}'
     assert found[f"log_log_logstartoffset{labels}"] == found[f"topic_partition_oldest_offset{labels}"] == 1
     assert found[f"log_log_logendoffset{labels}"] == found[f"topic_partition_current_offset{labels}"] == 4
@@ -133,7 +133,7 @@ def test_the_offsets_of_a_partition(harness: ReplicaHarness) -> None:
 
 def test_only_the_leader_shows_kafka_exporters_metrics(harness: ReplicaHarness) -> None:
     harness.create(replicas=(2, 1), leader=2)
-    source = ReplicaMetrics(harness.replicas)
+    source = ReplicaMetrics(harness.replicas, harness.purgatory)
     assert values(source, "kafka_topic_partition_") == {}
     assert values(source, "kafka_log_log_logstartoffset") != {}
 
@@ -141,7 +141,7 @@ def test_only_the_leader_shows_kafka_exporters_metrics(harness: ReplicaHarness) 
 def test_partitions_above_the_limit_are_counted(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_metrics, "MAX_PARTITIONS", 2)
     harness.create(partitions=5)
-    source = ReplicaMetrics(harness.replicas)
+    source = ReplicaMetrics(harness.replicas, harness.purgatory)
     assert values(source, "barnabas_partitions_without_series") == {"": 3}
     assert len(values(source, "kafka_log_log_logstartoffset")) == 2
     assert broker_values(harness)["partitioncount"] == 5
@@ -150,7 +150,7 @@ def test_partitions_above_the_limit_are_counted(harness: ReplicaHarness, monkeyp
 def test_many_partitions_are_walked_in_steps(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_metrics, "PARTITIONS_PER_STEP", 2)
     harness.create(partitions=9)
-    families = ReplicaMetrics(harness.replicas).families()
+    families = ReplicaMetrics(harness.replicas, harness.purgatory).families()
     assert [next(families) for _ in range(4)] == [None] * 4
 
 

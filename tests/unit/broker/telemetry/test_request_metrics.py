@@ -1,4 +1,4 @@
-"""Histograms, phases and errors of requests (broker/telemetry/histograms.py, request_metrics.py, request_families.py)."""
+"""Histograms, phases and errors of requests (broker/process/histograms.py, request_metrics.py, request_families.py)."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.process.histograms import Distribution, Histogram
 from broker.telemetry.exposition import Format
-from broker.telemetry.histograms import Distribution, Histogram
 from broker.telemetry.request_families import RequestFamilies
 from broker.telemetry.request_metrics import EXACT, SAMPLE_MASK, ApiMetrics, RequestMetrics, RequestTimes
 from protocol.errors import ErrorCode

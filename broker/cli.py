@@ -8,17 +8,17 @@ NOT HERE Verbs without the daemon (`barnabas/`), the parts of a broker (`server.
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 from collections.abc import Callable
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_loader import load_config
 from broker.node.format_options import parse_format_options
+from broker.process.log_format import TEXT, log_to_standard_error
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -104,7 +104,7 @@ def serve(
     """Run one node until SIGTERM or SIGINT. Empty directories are formatted first."""
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 
-    _log_to_standard_error()
+    log_lines = log_to_standard_error()
     _hide_files()
     if metrics is not None:
         settings = (*settings, f"barnabas.metrics.listener=HTTP://{metrics}")
@@ -115,8 +115,10 @@ def serve(
             )
         else:
             config = load_config(config_file, _overrides(config_file, data_dir, settings), listen)
+        log_lines.begin(str(config.value("barnabas.log.format")))
         run(config, parse_format_options(**options))
     except (ConfigError, StartError) as error:
+        log_lines.begin(TEXT)
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(1)
 
@@ -182,22 +184,6 @@ def _parse_settings(data_dir: str | None, settings: tuple[str, ...]) -> dict[str
 def _hide_files() -> None:
     """New files can be read by their owner and group only: records are the clients', and their secrets too."""
     os.umask(os.umask(0) | 0o027)
-
-
-class _OneLine(logging.Formatter):
-    """Escapes control characters, so that names from clients cannot add lines; a stack trace keeps its lines."""
-
-    _SHOWN: ClassVar = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
-
-    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802 - logging's name
-        """The escaped line."""
-        return super().formatMessage(record).translate(self._SHOWN)
-
-
-def _log_to_standard_error() -> None:
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(_OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
 
 
 def main(arguments: list[str]) -> int:

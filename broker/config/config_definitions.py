@@ -29,6 +29,8 @@ _OWN: dict[str, Setting] = {
                 "may do what; empty: everybody may do everything."),
         Setting("auto.create.topics.enable", Kind.BOOLEAN, "true", None,
                 "Whether a Metadata request for an unknown topic creates it."),
+        Setting("barnabas.log.format", Kind.STRING, "text", one_of("text", "json"),
+                "Format of the log lines on standard error. Apache Kafka has no such setting."),
         Setting("barnabas.log.max.open.files", Kind.INT, "-1", between_or(MIN_LIMIT, MAX_INT, -1),
                 "Most log files, mappings included, that are open at the same time; the least recently used ones are "
                 "closed. -1: half of the descriptor limit (ulimit -n). Apache Kafka has no such setting."),

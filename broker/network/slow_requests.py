@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 
 from broker.network.exchange import ConnectionInfo
+from broker.process.log_format import FIELDS
 from broker.telemetry.request_metrics import RequestTimes
 from protocol.api import APIS, request_header_version
 from protocol.codec import decoder
@@ -20,35 +21,42 @@ _log = logging.getLogger("barnabas.slow")
 
 
 def log_slow_request(info: ConnectionInfo, times: RequestTimes, sent_ns: int) -> None:
-    """Logs one line."""
+    """Logs one line; a JSON line has its parts as fields."""
     if times.frame is None:
         return
     header = parse_request_header(times.frame)
-    phases = ", ".join(f"{name} {ms:g} ms" for name, ms in times.phases_ms(sent_ns).items() if ms)
+    phases = {name: ms for name, ms in times.phases_ms(sent_ns).items() if ms}
+    total_ms = round((sent_ns - times.arrived_ns) / 1e6, 3)
+    topics = _topics(times.frame, header.api_key, header.api_version, header.end)
+    fields = {
+        "api": times.metrics.name,
+        "version": header.api_version,
+        "principal": info.principal,
+        "client": header.client_id,
+        "address": f"{info.peer_host}:{info.peer_port}",
+        "total_ms": total_ms,
+        "phases_ms": phases,
+        "topics": topics,
+    }
     _log.warning(
-        "slow request: %s version %d from %s (client %s at %s:%d) took %.1f ms: %s; %s",
-        times.metrics.name,
-        header.api_version,
-        info.principal,
-        header.client_id,
-        info.peer_host,
-        info.peer_port,
-        (sent_ns - times.arrived_ns) / 1e6,
-        phases,
-        _topics(times.frame, header.api_key, header.api_version, header.end),
+        "slow request: %s version %d from %s (client %s at %s) took %.1f ms (%s); topics: %s",
+        *list(fields.values())[:6],
+        ", ".join(f"{name} {ms:g}" for name, ms in phases.items()),
+        "unknown" if topics is None else topics,
+        extra={FIELDS: fields},
     )
 
 
-def _topics(frame: bytearray, api_key: int, version: int, position: int) -> str:
-    """How many topics a request names."""
+def _topics(frame: bytearray, api_key: int, version: int, position: int) -> int | None:
+    """How many topics a request names; None: unknown."""
     if request_header_version(api_key, version) >= 2:
         position = decoder(RequestHeader, 2)(frame, 0)[1]
     try:
         request, _ = decoder(APIS[api_key].request, version)(frame, position)
     except MalformedRequest:  # what its fast path did not read
-        return "its topics are unknown"
+        return None
     for field in ("topics", "topic_data"):
         topics = getattr(request, field, None)
         if topics is not None:
-            return f"{len(topics)} topics"
-    return "no topics"
+            return len(topics)
+    return 0

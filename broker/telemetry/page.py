@@ -32,7 +32,7 @@ _METRICS: Final = ("/metrics", "/")
 _MAX_REQUEST_BYTES: Final = 8 * 1024
 _TIMEOUT_S: Final = 10
 _MAX_CONNECTIONS: Final = 16
-SLICE_S: Final = 0.005
+SLICE_S: Final = 0.002
 PREPARE_S: Final = 2.0
 _STATUS: Final = {
     200: "OK",

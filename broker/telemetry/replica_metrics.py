@@ -74,12 +74,14 @@ class ReplicaMetrics:
     def families(self) -> Families:
         """The broker's gauges, then the partitions'."""
         partitions = list(self._replicas.partitions.values())
-        counted, series = _Counted(), list[Series]()
+        counted, series, led = _Counted(), list[Series](), list[Series]()
         for number, partition in enumerate(partitions, 1):
             counted.add(partition, self._replicas.image)
             if number <= MAX_PARTITIONS:
                 labels = label_text(("topic", partition.topic), ("partition", str(partition.index)))
                 series.append((labels, partition))
+                if partition.is_leader:
+                    led.append((labels, partition))
             if number % PARTITIONS_PER_STEP == 0:
                 yield PAUSE
         yield from self._of_broker(counted)
@@ -91,7 +93,7 @@ class ReplicaMetrics:
         yield gauge("barnabas_closed_logs", "Partitions whose log is closed, which have no size.", counted.closed_logs)
         yield from _of_replicas(series)
         yield PAUSE
-        yield from _of_leaders([one for one in series if one[1].is_leader])
+        yield from _of_leaders(led)
 
     def _of_broker(self, counted: _Counted) -> Iterator[Family]:
         offline = counted.offline + len(self._replicas.offline_partitions)

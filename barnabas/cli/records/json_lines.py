@@ -55,7 +55,9 @@ def parse_line(line: bytes) -> ParsedRecord:
     try:
         fields = json.loads(line.decode())
     except (ValueError, RecursionError) as failure:
-        raise MalformedInput(f"it is not JSON: {failure}; --lines takes each line as a value, -f another format") from failure
+        raise MalformedInput(
+            f"it is not JSON: {failure}; --lines takes each line as a value, -f another format"
+        ) from failure
     if not isinstance(fields, dict):
         raise MalformedInput("it is not a JSON object; --lines takes each line as a value, -f another format")
     if "value" not in fields:

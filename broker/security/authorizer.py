@@ -6,6 +6,7 @@ NOT HERE ACLs (`standard_authorizer.py`), authentication (`tls_context.py`).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Protocol
 
 from replication.metadata.acls import CLUSTER_NAME
@@ -90,11 +91,13 @@ class Authorizer(Protocol):
         *,
         log_allowed: bool = True,
         log_denied: bool = True,
+        references: Callable[[], int] | None = None,
     ) -> bool:
         """Whether the client may do `operation` on the resource.
 
         The flags are for the audit log: False if the result is no access (it fills a bit field), or the client did not ask
-        for the resource (it filters a list).
+        for the resource (it filters a list). `references` counts, for that log, how often the request names the resource;
+        None: once.
         """
 
     def authorize_any(self, request: AuthorizableRequest, operation: str, resource_type: str) -> bool:
@@ -113,6 +116,7 @@ class AllowAll:
         *,
         log_allowed: bool = True,  # noqa: ARG002
         log_denied: bool = True,  # noqa: ARG002
+        references: Callable[[], int] | None = None,  # noqa: ARG002
     ) -> bool:
         """Always True."""
         return True

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.security.acl_index import AclIndex
@@ -85,8 +85,9 @@ class StandardAuthorizer:
         *,
         log_allowed: bool = True,
         log_denied: bool = True,
+        references: Callable[[], int] | None = None,
     ) -> bool:
-        """Whether the client may do `operation` on the resource; flags as in `Authorizer`.
+        """Whether the client may do `operation` on the resource; the other arguments as in `Authorizer`.
 
         Raises:
             NotLoaded: no image is published yet, and the client is no super user.
@@ -96,7 +97,8 @@ class StandardAuthorizer:
         rule = self._cache.get(question) or self._decide(question)
         is_logged, level = (log_allowed, logging.DEBUG) if rule.is_allowed else (log_denied, logging.INFO)
         if _audit.isEnabledFor(level if is_logged else _TRACE):
-            _audit.log(level if is_logged else _TRACE, "%s", _sentence(request.api_key, question, rule))
+            count = 1 if references is None else references()
+            _audit.log(level if is_logged else _TRACE, "%s", _sentence(request.api_key, question, rule, count))
         return rule.is_allowed
 
     def authorize_any(self, request: AuthorizableRequest, operation: str, resource_type: str) -> bool:
@@ -196,11 +198,11 @@ def _matching(acl: Acl) -> str:
     )
 
 
-def _sentence(api_key: int, question: _Question, rule: _Rule) -> str:
+def _sentence(api_key: int, question: _Question, rule: _Rule, references: int) -> str:
     principal, host, operation, resource_type, name = question
     return (
         f"Principal = {principal} is {'Allowed' if rule.is_allowed else 'Denied'} "
         f"operation = {_NAMES[OperationCode][OPERATION_CODES[operation]]} from host = {_java_address(host)} on resource = "
         f"{resource_type}:LITERAL:{name} for request = {APIS[api_key].request.__name__.removesuffix('Request')} "
-        f"with resourceRefCount = 1 based on rule {rule.reason}"
+        f"with resourceRefCount = {references} based on rule {rule.reason}"
     )

@@ -23,6 +23,7 @@ NOT HERE Sessions and dirty partitions (`fetch_sessions.py`), visibility of reco
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Final, NamedTuple
 
 from broker.handlers.records.fetch_sessions import (
@@ -149,13 +150,13 @@ class FetchHandler:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return topic.name
 
-    def authorize_consumer(self, ctx: RequestContext, topic: str) -> None:
-        """Require READ on a topic.
+    def authorize_consumer(self, ctx: RequestContext, topic: str, references: Callable[[], int] | None = None) -> None:
+        """Require READ on a topic, of which a request names several partitions.
 
         Raises:
             KafkaError: the client may not read it.
         """
-        if not self.authorizer.authorize(ctx, Operation.READ, Resource.TOPIC, topic):
+        if not self.authorizer.authorize(ctx, Operation.READ, Resource.TOPIC, topic, references=references):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def response_max_bytes(self, requested: int) -> int:
@@ -299,7 +300,9 @@ class _Fetch(DelayedOperation):
                 is_readable = not self._is_throttled(topic, partition.index)
             else:
                 if topic != self._readable_topic:
-                    self._handler.authorize_consumer(self._ctx, topic)
+                    self._handler.authorize_consumer(
+                        self._ctx, topic, partial(self._fetch_context.count_of_topic, partition)
+                    )
                     self._readable_topic = topic
                 selected = self._select_replica(topic, partition)
                 is_readable = selected is None

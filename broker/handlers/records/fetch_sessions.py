@@ -151,6 +151,12 @@ class FetchContext:
         if self._is_watching:
             self.watch(partition)
 
+    def count_of_topic(self, one: FetchedPartition) -> int:
+        """How many partitions of its topic are fetched; the names of others may not be known yet."""
+        key = (one.topic_id, None if any(one.topic_id) else one.topic)
+        others = self.partitions.values()
+        return sum((other.topic_id, None if any(other.topic_id) else other.topic) == key for other in others)
+
     def watch(self, partition: FetchedPartition) -> None:
         """Watch the changes of a partition, if its topic name is known."""
         topic = partition.topic

@@ -228,7 +228,9 @@ class TransactionHandlers(AuthorizingHandlers):
             image = images.get(topic.name)
             is_denied = context.api_version < _FIRST_BROKER_VERSION and (
                 topic.name in INTERNAL_TOPICS
-                or not self._is_authorized(context, Operation.WRITE, Resource.TOPIC, topic.name)
+                or not self._authorizer.authorize(
+                    context, Operation.WRITE, Resource.TOPIC, topic.name, references=partial(len, topic.partitions)
+                )
             )
             for index in topic.partitions:
                 if is_denied:

@@ -92,7 +92,6 @@ replica.socket.receive.buffer.bytes INT 65536
 replication.quota.window.num INT 11
 replication.quota.window.size.seconds INT 1
 sasl.client.callback.handler.class CLASS
-sasl.login.callback.handler.class CLASS
 sasl.login.class CLASS
 sasl.login.connect.timeout.ms INT
 sasl.login.read.timeout.ms INT
@@ -115,7 +114,6 @@ sasl.oauthbearer.jwt.retriever.class CLASS org.apache.kafka.common.security.oaut
 sasl.oauthbearer.jwt.validator.class CLASS org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope STRING
 sasl.oauthbearer.scope.claim.name STRING scope
-sasl.oauthbearer.token.endpoint.url STRING
 security.inter.broker.protocol STRING PLAINTEXT
 security.providers STRING
 share.coordinator.append.linger.ms INT -1

@@ -61,7 +61,7 @@ Validation = UnsecuredValidation | JwksValidation | CallbackValidation
 
 def is_oauth_setting(name: str) -> bool:
     """Whether a setting, without prefixes, is one of OAUTHBEARER's validation."""
-    return name == HANDLER or name.startswith(_SETTINGS)
+    return name in (HANDLER, "sasl.login.callback.handler.class") or name.startswith(_SETTINGS)
 
 
 def oauth_validation(listener: str, value: Callable[[str], Value], options: Mapping[str, str]) -> Validation:

@@ -10,7 +10,7 @@ NOT HERE Which listeners have SASL (`security_configs.py`), authentication (`bro
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
@@ -18,6 +18,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.jaas import InvalidJaas, LoginModule, parse_jaas
 from broker.config.oauth_configs import Validation, is_oauth_setting, oauth_validation
+from broker.config.oauth_login_configs import LOGIN_SETTING, OAuthLogin, oauth_login
 from broker.config.sasl_callbacks import HANDLER, is_callback
 from storage.config.config_def import BadSetting, Value, parse
 
@@ -33,7 +34,6 @@ LOGIN_MODULES: Final[Mapping[str, str]] = {
     OAUTHBEARER: f"{_MODULES}.oauthbearer.OAuthBearerLoginModule",
 }
 """The mechanisms, with their login modules."""
-_BETWEEN_NODES: Final = tuple(mechanism for mechanism in LOGIN_MODULES if mechanism != OAUTHBEARER)
 _ENABLED: Final = "sasl.enabled.mechanisms"
 _MAX_RECEIVE: Final = "sasl.server.max.receive.size"
 _MAX_REAUTH: Final = "connections.max.reauth.ms"
@@ -41,7 +41,7 @@ _FAILURE_DELAY: Final = "connection.failed.authentication.delay.ms"
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
 _REFUSED: Final[Mapping[str, str]] = {
-    "sasl.login.callback.handler.class": "",
+    LOGIN_SETTING: "",
     "sasl.login.class": "",
     HANDLER: "",
 }
@@ -52,8 +52,10 @@ class ClientCredentials(NamedTuple):
     """How this node authenticates to other nodes on a listener."""
 
     mechanism: str
-    user: str
-    password: str
+    user: str = ""
+    password: str = ""
+    oauth: OAuthLogin | None = None
+    """Of OAUTHBEARER, which has neither user nor password."""
 
     def __repr__(self) -> str:
         """Without the password."""
@@ -129,9 +131,13 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
         ConfigError: a setting is invalid or not obeyed.
     """
     mechanism = str(config.value(mechanism_setting))
-    _require_known(mechanism, f"{mechanism_setting} names", mechanism_setting, _BETWEEN_NODES)
+    _require_known(mechanism, f"{mechanism_setting} names", mechanism_setting)
     _refuse_unenforced(config, name, (mechanism,))
     options = _login_module(config, name, mechanism).options
+    if mechanism == OAUTHBEARER:
+        where = f"{mechanism_setting}={mechanism}, listener {name}"
+        login = oauth_login(where, lambda text: _value(config, name, text, OAUTHBEARER), options)
+        return ClientCredentials(mechanism, oauth=login)
     user, password = options.get("username"), options.get("password")
     if not user or not password:
         raise ConfigError(
@@ -141,12 +147,12 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
     return ClientCredentials(mechanism, user, password)
 
 
-def _require_known(mechanism: str, who: str, setting: str, known: Iterable[str] = tuple(LOGIN_MODULES)) -> None:
-    if mechanism not in known:
+def _require_known(mechanism: str, who: str, setting: str) -> None:
+    if mechanism not in LOGIN_MODULES:
         missing = ", and no Kerberos" if mechanism == _GSSAPI else ""
         raise ConfigError(
-            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(known)}{missing}: set {setting} "
-            "(docs/security.md)"
+            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}{missing}: set "
+            f"{setting} (docs/security.md)"
         )
 
 
@@ -176,7 +182,7 @@ def _value(config: BrokerConfig, listener: str, name: str, mechanism: str | None
 
 def _refuse_unenforced(config: BrokerConfig, listener: str, mechanisms: tuple[str, ...]) -> None:
     prefixes = ["", _prefix(listener), *(f"{_prefix(listener)}{mechanism.lower()}." for mechanism in mechanisms)]
-    obeyed = {f"{_prefix(listener)}{OAUTHBEARER.lower()}.{HANDLER}"}
+    obeyed = {f"{_prefix(listener)}{OAUTHBEARER.lower()}.{setting}" for setting in (HANDLER, LOGIN_SETTING)}
     of_plain = f"{_prefix(listener)}{PLAIN.lower()}.{HANDLER}"
     if is_callback(config.given.get(of_plain, "")):
         obeyed.add(of_plain)

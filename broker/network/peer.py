@@ -24,6 +24,7 @@ from typing import Final, NamedTuple
 
 from broker.config.sasl_configs import ClientCredentials
 from broker.security.sasl.client import InvalidServer, SaslClient, sasl_client
+from broker.security.sasl.oauth_login import NoToken
 from broker.security.tls_context import ListenerTls
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, decoder, encoder
@@ -279,7 +280,11 @@ class _Session(asyncio.BufferedProtocol):
         if response.error_code != ErrorCode.NONE:
             self._fail_login(f"it does not enable {login.mechanism}")
             return
-        client = login.new_client()
+        try:
+            client = login.new_client()
+        except NoToken as error:
+            self._fail_login(str(error))
+            return
         self._send_token(client, client.first())
 
     def _send_token(self, client: SaslClient, token: bytes) -> None:

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
+from pathlib import Path
 
+import jwt
 import pytest
+from cryptography.hazmat.primitives.asymmetric import ec
+from jwt.algorithms import ECAlgorithm
 
 from barnabas import Cluster
 from barnabas.embedded import BrokerError
+from broker.config.oauth_configs import JWKS_HANDLER
+from broker.config.oauth_login_configs import FILE_HANDLER
 from broker.config.security_configs import STANDARD_AUTHORIZER
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
@@ -39,6 +46,36 @@ def settings(password: str = "node-secret") -> dict[str, str]:
     }
 
 
+def with_tokens(folder: Path) -> dict[str, str]:
+    """The nodes authenticate with a signed token in a file, clients with passwords."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    jwks, token = folder / "jwks.json", folder / "token"
+    jwks.write_text(json.dumps({"keys": [json.loads(ECAlgorithm.to_jwk(key.public_key()))]}))
+    claims = {"sub": "node", "iat": 1_700_000_000, "exp": 4_000_000_000, "iss": "https://issuer", "aud": "kafka"}
+    token.write_text(jwt.encode(claims, key, "ES256") + "\n")
+    per_listener = {
+        "sasl.jaas.config": f"{MODULE}.oauthbearer.OAuthBearerLoginModule required;",
+        "sasl.server.callback.handler.class": JWKS_HANDLER,
+        "sasl.login.callback.handler.class": FILE_HANDLER,
+    }
+    return {
+        **settings(),
+        "sasl.enabled.mechanisms": "PLAIN,OAUTHBEARER",
+        "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER",
+        "sasl.mechanism.controller.protocol": "OAUTHBEARER",
+        "sasl.oauthbearer.token.endpoint.url": token.as_uri(),
+        "sasl.oauthbearer.jwks.endpoint.url": jwks.as_uri(),
+        "sasl.oauthbearer.expected.issuer": "https://issuer",
+        "sasl.oauthbearer.expected.audience": "kafka",
+        "barnabas.sasl.oauthbearer.allowed.urls": f"{token.as_uri()},{jwks.as_uri()}",
+        **{
+            f"listener.name.{listener}.oauthbearer.{name}": text
+            for listener in ("plaintext", "controller")
+            for name, text in per_listener.items()
+        },
+    }
+
+
 def logged_in(address: str) -> RawClient:
     client = RawClient(address)
     handshake(client, "PLAIN")
@@ -46,8 +83,10 @@ def logged_in(address: str) -> RawClient:
     return client
 
 
-def test_nodes_authenticate_to_each_other() -> None:
-    with Cluster(2, 1, settings=settings()) as cluster:
+@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+def test_nodes_authenticate_to_each_other(mechanism: str, tmp_path: Path) -> None:
+    own = settings() if mechanism == "PLAIN" else with_tokens(tmp_path)
+    with Cluster(2, 1, settings=own) as cluster:
         addresses = cluster.bootstrap.split(",")
         with logged_in(addresses[0]) as client:
             topics = [{"name": "t", "num_partitions": 1, "replication_factor": 2}]

@@ -2,7 +2,8 @@
 
 RULES    1. A SCRAM client refuses more iterations than Apache Kafka allows to store, so that a server cannot keep it busy, and
             a server that does not know the password.
-NOT HERE Messages and sockets (`broker/network/peer.py`), the formats (`plain.py`, `scram.py`).
+NOT HERE Messages and sockets (`broker/network/peer.py`), the formats (`plain.py`, `scram.py`), the client of OAUTHBEARER
+         (`oauth_login.py`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from base64 import b64decode, b64encode
 from typing import Final, Protocol
 
 from broker.config.sasl_configs import ClientCredentials
+from broker.security.sasl.oauth_login import OAuthBearerClient, current_token
 from broker.security.sasl.scram import HASHES, MIN_ITERATIONS
 from replication.controller.configs.scram_credentials import MAX_ITERATIONS
 
@@ -38,7 +40,13 @@ class SaslClient(Protocol):
 
 
 def sasl_client(credentials: ClientCredentials, nonce: str) -> SaslClient:
-    """The client of one authentication; `nonce` is random and printable."""
+    """The client of one authentication; `nonce` is random and printable.
+
+    Raises:
+        NoToken: there is no token for OAUTHBEARER.
+    """
+    if credentials.oauth is not None:
+        return OAuthBearerClient(current_token(credentials.oauth))
     if credentials.mechanism in HASHES:
         return ScramClient(HASHES[credentials.mechanism], credentials, nonce)
     return PlainClient(credentials)

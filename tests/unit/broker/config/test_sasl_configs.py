@@ -7,7 +7,8 @@ import pytest
 from broker.config.broker_config import ConfigError
 from broker.config.config_loader import load_config
 from broker.config.oauth_configs import JWKS_HANDLER, UNSECURED_HANDLER, JwksValidation, UnsecuredValidation
-from broker.config.sasl_configs import sasl_listener
+from broker.config.oauth_login_configs import FILE_HANDLER, TokenFile, UnsecuredLogin
+from broker.config.sasl_configs import ClientCredentials, sasl_listener
 from broker.config.security_configs import controller_credentials, inter_broker_credentials, security_protocol
 from tests.support.sasl import MECHANISMS, MODULE, SCRAM_JAAS, jaas
 
@@ -123,8 +124,8 @@ def test_nodes_authenticate_as_the_user_of_the_jaas_text() -> None:
         | {f"sasl.mechanism.{name}.protocol": "PLAIN" for name in mechanisms}
         | {"listener.name.controller.plain.sasl.jaas.config": NODE_USER.replace('"p"', '"q"')},
     )
-    assert inter_broker_credentials(config) == ("PLAIN", "n", "p")
-    assert controller_credentials(config) == ("PLAIN", "n", "q")
+    assert inter_broker_credentials(config) == ClientCredentials("PLAIN", "n", "p")
+    assert controller_credentials(config) == ClientCredentials("PLAIN", "n", "q")
 
 
 def test_a_single_node_may_have_only_a_sasl_listener() -> None:
@@ -161,6 +162,26 @@ def test_unsecured_tokens_are_accepted_if_their_handler_is_named() -> None:
     assert listener.validation == UnsecuredValidation(required_scopes=("a", "b"))
 
 
+BETWEEN = {"security.inter.broker.protocol": "SASL_PLAINTEXT", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"}
+FILE = {
+    f"{OAUTH}.sasl.login.callback.handler.class": FILE_HANDLER,
+    "sasl.oauthbearer.token.endpoint.url": "file:///token",
+}
+
+
+def test_a_nodes_own_token_is_from_a_file_or_from_options() -> None:
+    allowed = {"barnabas.sasl.oauthbearer.allowed.urls": f"{URL},file:///token"}
+    config = load_config(None, OAUTH_NODE | SIGNED | BETWEEN | FILE | allowed)
+    assert inter_broker_credentials(config) == ClientCredentials("OAUTHBEARER", oauth=TokenFile("/token"))
+    options = (
+        'unsecuredLoginStringClaim_sub="n" unsecuredLoginListClaim_scope=",a,b" unsecuredLoginLifetimeSeconds="60"'
+    )
+    text = f"org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required {options};"
+    config = load_config(None, OAUTH_NODE | SIGNED | BETWEEN | {f"{OAUTH}.sasl.jaas.config": text})
+    login = UnsecuredLogin({"sub": "n", "scope": ["a", "b"]}, 60)
+    assert inter_broker_credentials(config) == ClientCredentials("OAUTHBEARER", oauth=login)
+
+
 @pytest.mark.parametrize(
     ("change", "words"),
     [
@@ -175,10 +196,10 @@ def test_unsecured_tokens_are_accepted_if_their_handler_is_named() -> None:
             "ftp://x",
         ),
         ({f"{PREFIX}.sasl.server.callback.handler.class": JWKS_HANDLER}, "is not enforced"),
-        (
-            {"security.inter.broker.protocol": "SASL_PLAINTEXT", "sasl.mechanism.inter.broker.protocol": "OAUTHBEARER"},
-            "sasl.mechanism.inter.broker.protocol names the SASL mechanism OAUTHBEARER, but this broker has only PLAIN",
-        ),
+        (BETWEEN, "the JAAS text needs unsecuredLoginStringClaim_sub"),
+        (BETWEEN | {f"{OAUTH}.sasl.login.callback.handler.class": "x.Y"}, "sasl.login.callback.handler.class must be"),
+        (BETWEEN | FILE | {"sasl.oauthbearer.token.endpoint.url": "https://issuer"}, "must be the URL of a file"),
+        (BETWEEN | FILE, "file:///token is not a URL that barnabas.sasl.oauthbearer.allowed.urls contains"),
     ],
 )
 def test_oauthbearer_without_a_safe_validation_is_refused(change: dict[str, str], words: str) -> None:

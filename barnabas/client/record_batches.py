@@ -11,7 +11,8 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from functools import lru_cache
+from typing import NamedTuple
 
 from crc32c import crc32c
 
@@ -188,22 +189,25 @@ def _varint(data: bytes, at: int) -> tuple[int, int]:
 # --- writing ----------------------------------------------------------------------------------------------------------
 
 
-def encode_record(number: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Any) -> bytes:
+def encode_record(
+    number: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
+) -> bytes:
     """One record, the batch's record with this number."""
-    parts = [
-        b"\0" + _zigzag(timestamp_delta) + _zigzag(number),
-        *(_NULL if key is None else _zigzag(len(key)), key or b""),
-        *(_NULL if value is None else _zigzag(len(value)), value or b""),
-    ]
-    if headers:
-        parts.append(_zigzag(len(headers)))
-        for name, content in headers:
-            parts += (_zigzag(len(name)), name)
-            parts += (_NULL,) if content is None else (_zigzag(len(content)), content)
-    else:
-        parts.append(b"\0")
-    record = b"".join(parts)
+    before_key = _NULL if key is None else _zigzag(len(key))
+    before_value = _NULL if value is None else _zigzag(len(value))
+    after = _encode_headers(headers) if headers else b"\0"
+    record = b"".join(
+        (b"\0", _zigzag(timestamp_delta), _zigzag(number), before_key, key or b"", before_value, value or b"", after)
+    )
     return _zigzag(len(record)) + record
+
+
+def _encode_headers(headers: Sequence[Header]) -> bytes:
+    parts = [_zigzag(len(headers))]
+    for name, content in headers:
+        parts += (_zigzag(len(name)), name)
+        parts += (_NULL,) if content is None else (_zigzag(len(content)), content)
+    return b"".join(parts)
 
 
 def encode_batch(
@@ -253,12 +257,10 @@ def _again(batch: Batch, records: Sequence[Record], before: int, codec: int) -> 
 
 
 _NULL = b"\1"
-_ONE_BYTE = [bytes([number << 1]) for number in range(64)]
 
 
+@lru_cache(1 << 14)
 def _zigzag(value: int) -> bytes:
-    if 0 <= value < 64:
-        return _ONE_BYTE[value]
     rest = value << 1 if value >= 0 else (-value << 1) - 1
     found = bytearray()
     while rest > 0x7F:

@@ -17,7 +17,7 @@ import queue
 import struct
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -92,7 +92,7 @@ class RecordWriter:
         partition: Partition,
         key: bytes | None,
         value: bytes | None,
-        headers: Iterable[Header] = (),
+        headers: Sequence[Header] = (),
         timestamp: int | None = None,
     ) -> None:
         """Adds a record; waits if a round is being sent and the next is full. Raises ClientError."""

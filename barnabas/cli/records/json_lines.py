@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode, b64encode
-from collections.abc import Callable
 from json.encoder import encode_basestring
 from typing import Any
 
@@ -22,6 +21,7 @@ from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRec
 from barnabas.client.record_batches import Record
 
 _FIELDS = {"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"}
+_decode = json.JSONDecoder().decode
 _MAX_PARTITION, _TIMESTAMP_LIMIT = (1 << 31) - 1, 1 << 63
 
 
@@ -53,28 +53,25 @@ def _header(header: Header) -> str:
 def parse_line(line: bytes) -> ParsedRecord:
     """The record of a line. Raises MalformedInput."""
     try:
-        fields = json.loads(line.decode())
+        fields = _decode(line.decode())
     except (ValueError, RecursionError) as failure:
-        raise MalformedInput(
-            f"it is not JSON: {failure}; --lines takes each line as a value, -f another format"
-        ) from failure
-    if not isinstance(fields, dict):
-        raise MalformedInput("it is not a JSON object; --lines takes each line as a value, -f another format")
+        raise MalformedInput(f"it is not JSON: {failure}; -f gives another format, --lines takes text") from failure
+    if type(fields) is not dict:
+        raise MalformedInput("it is not a JSON object; -f gives another format, --lines takes text")
     if "value" not in fields:
         raise MalformedInput('it has no "value"; a tombstone has "value":null')
     if not fields.keys() <= _FIELDS:
         raise MalformedInput(f'"{min(fields.keys() - _FIELDS)}" is no field of a record: {", ".join(sorted(_FIELDS))}')
-    topic, headers = fields.get("topic"), fields.get("headers")
-    if topic is not None and not isinstance(topic, str):
+    get = fields.get
+    topic, partition, timestamp, headers = get("topic"), get("partition"), get("timestamp"), get("headers")
+    if topic is not None and type(topic) is not str:
         raise MalformedInput('"topic" is not a string')
-    return ParsedRecord(
-        _bytes("value", fields["value"]),
-        _bytes("key", fields.get("key")),
-        [_parse_header(one) for one in _list(headers)] if headers else (),
-        topic,
-        _number("partition", fields.get("partition"), lambda found: 0 <= found <= _MAX_PARTITION),
-        _number("timestamp", fields.get("timestamp"), lambda found: -_TIMESTAMP_LIMIT <= found < _TIMESTAMP_LIMIT),
-    )
+    if partition is not None and (type(partition) is not int or not 0 <= partition <= _MAX_PARTITION):
+        raise MalformedInput(f'"partition" is {partition!r}, which is no partition')
+    if timestamp is not None and (type(timestamp) is not int or not -_TIMESTAMP_LIMIT <= timestamp < _TIMESTAMP_LIMIT):
+        raise MalformedInput(f'"timestamp" is {timestamp!r}, which is no timestamp')
+    pairs = () if headers is None else [_parse_header(one) for one in _list(headers)]
+    return ParsedRecord(_bytes("value", fields["value"]), _bytes("key", get("key")), pairs, topic, partition, timestamp)
 
 
 def _bytes(name: str, found: Any) -> bytes | None:
@@ -103,11 +100,3 @@ def _parse_header(found: Any) -> Header:
     if name is None:
         raise MalformedInput("the key of a header is null")
     return name, _bytes("value", found.get("value"))
-
-
-def _number(name: str, found: Any, is_valid: Callable[[int], bool]) -> int | None:
-    if found is None:
-        return None
-    if type(found) is not int or not is_valid(found):
-        raise MalformedInput(f'"{name}" is {found!r}, which is no {name}')
-    return found

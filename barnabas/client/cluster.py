@@ -11,6 +11,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 from barnabas.client.client_settings import security_of
@@ -68,8 +69,9 @@ class Node:
             raise Retriable(f"The node {self._where} stopped answering: {failure}") from failure
 
     def close(self) -> None:
-        """Closes the connection."""
-        self._stream.close()
+        """Closes the connection, also a broken one, which cannot send what is left in its buffer."""
+        with suppress(OSError):
+            self._stream.close()
 
 
 class Cluster:

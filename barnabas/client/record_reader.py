@@ -15,6 +15,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -94,11 +95,18 @@ class _Fetcher:
                     for one in found:
                         if one.partition in self.partitions and not one.error:
                             self.partitions[one.partition] = _after(one, wanted[one.partition])
-                self.events.put((self, found))
-        except (Retriable, ClientError) as failure:
-            self.events.put((self, failure))
+                self._put(found)
+        except Exception as failure:  # noqa: BLE001 the caller raises it; without the thread it would wait for ever
+            self._put(failure)
         finally:
             self.node.close()
+
+    def _put(self, event: list[FetchedPartition] | Exception) -> None:
+        """Waits until the caller has taken earlier events, or has closed the reader."""
+        while not self.closed:
+            with suppress(queue.Full):
+                self.events.put((self, event), timeout=PAUSE_S)
+                return
 
 
 class RecordReader:
@@ -217,13 +225,25 @@ class RecordReader:
             else:
                 self._unhouse({one: position.next}, Retriable(str(refusal(found.error, str(one)))))
             return None
-        position.failed_since = None
+        if found.data or position.stop is None:
+            position.failed_since = None
+        else:
+            self._wait_for_more(one, position)
         records = list(self._visible(found, position))
         if position.stop is not None and position.next >= position.stop:
             self.drop(one)
         if not records and not found.data:
             return None
         return Page(one, records, found.log_start, found.last_stable_offset, found.high_watermark, position.next)
+
+    def _wait_for_more(self, one: Partition, position: _Position) -> None:
+        """The leader has no data before the stop offset: it may not know yet that followers have it, or lost it."""
+        now = time.monotonic()
+        position.failed_since = position.failed_since or now
+        if now - position.failed_since > PATIENCE_S:
+            raise ClientError(
+                f"{one} ended at offset {position.stop}, and has lost its records from {position.next} on."
+            )
 
     def _visible(self, found: FetchedPartition, position: _Position) -> Iterator[Record]:
         """The records from the position on (rule 3); moves the position."""

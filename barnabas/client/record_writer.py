@@ -69,7 +69,7 @@ class RecordWriter:
         self._collected: _Round = {}
         self._size = 0
         self._rounds: queue.Queue[_Round | None] = queue.Queue(1)
-        self._failure: ClientError | None = None
+        self._failure: Exception | None = None
         self._written = 0
         self._sequences: dict[Partition, int] = {}
         self._nodes: dict[int, Node] = {}
@@ -144,7 +144,7 @@ class RecordWriter:
             if self._failure is None:
                 try:
                     self._write(one)
-                except ClientError as failure:
+                except Exception as failure:  # noqa: BLE001 the caller raises it; without the thread it would wait for ever
                     self._failure = failure
 
     def _write(self, one: _Round) -> None:

@@ -35,9 +35,13 @@ _SENTENCES = {
     29: "The cluster denies the topic: grant the right on it with barnabas acls",
     30: "The cluster denies the group: grant Read on it with barnabas acls",
     32: "The cluster refuses a timestamp: see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
+    43: "The cluster writes in a format from before Kafka 0.11: set log.message.format.version there",
+    45: "A batch before this one is missing: start the verb again",
     47: "Another producer has the same transactional id, and has fenced this one",
+    50: "transaction.max.timeout.ms of the cluster is less than 15 minutes: raise it there",
     53: "The cluster denies the transactional id: grant Write on it with barnabas acls",
     76: "The cluster does not know this compression: choose another with --compression",
+    90: "Another producer has the same transactional id, and has fenced this one",
     87: "The cluster refuses a record, such as one without key for a compacted topic",
 }
 

@@ -101,3 +101,16 @@ def test_a_wrong_password_is_one_sentence(broker: barnabas.Broker, tmp_path: Pat
     wrong.write_text(good.replace('password="b"', 'password="x"'))
     sentence = Verbs(broker.bootstrap, "--command-config", str(wrong)).refused("topics list")
     assert "refused the login" in sentence
+
+
+def test_bench_and_top_log_in_too(root: Verbs) -> None:
+    [row] = root.rows("bench produce -d 1s --rate 100")
+    assert row["records"] > 0
+    assert root.rows("top --once --interval 100ms")
+
+
+def test_sizes_are_unknown_without_the_right_to_see_them(root: Verbs, bob: Verbs) -> None:
+    root.rows("acls add --allow User:bob --topic flights --operation describe")
+    [view] = bob.rows("top --once --interval 100ms")
+    assert [(row["topic"], row["bytes"]) for row in view["topics"]] == [("flights", None)]
+    root.rows("acls remove --principal User:bob --execute")

@@ -182,19 +182,70 @@ class Session:
 
 
 @contextmanager
-def both() -> Iterator[list[Session]]:
+def both(**more: str) -> Iterator[list[Session]]:
+    settings = {**SETTINGS, **{name.replace("_", "."): value for name, value in more.items()}}
     with ExitStack() as closing:
-        kafka = closing.enter_context(ApacheKafka(SETTINGS))
-        broker = closing.enter_context(barnabas.Broker(settings=SETTINGS))
+        kafka = closing.enter_context(ApacheKafka(settings))
+        broker = closing.enter_context(barnabas.Broker(settings=settings))
         yield [Session(one.bootstrap, closing.enter_context(ExitStack())) for one in (kafka, broker)]
+
+
+ACL_LINES = """\
+acls list
+topics create flights -p 1
+acls add --allow User:alice --topic flights --producer --json
+acls add --allow User:bob --allow User:carol --topic fli --group counters --prefixed --consumer
+acls add --deny User:* --host 10.0.0.1 --cluster --operation alter --operation describe-configs
+acls add --allow User:alice --transactional-id mover --producer
+acls add --allow User:alice --delegation-token t --operation describe
+acls add --allow User:alice --user bob --operation create-tokens
+acls add --allow User:alice --topic * --operation all
+acls add --allow User:alice --cluster --operation read
+acls list
+acls list --json --principal User:alice
+acls list --topic flights
+acls list --group counters-2
+acls list --cluster
+acls remove --principal User:carol
+acls remove --principal User:carol --execute
+acls remove --topic fli --prefixed --execute
+acls remove --operation describe --permission allow --execute --json
+acls remove --cluster --execute
+acls list
+"""
 
 
 @pytest.mark.long
 @needs_kafka
 def test_verbs_print_the_same_for_apache_kafka() -> None:
+    with both() as sessions:
+        assert_same(sessions, LINES)
+
+
+@pytest.mark.long
+@needs_kafka
+def test_acls_print_the_same_for_apache_kafka() -> None:
+    authorizer = "org.apache.kafka.metadata.authorizer.StandardAuthorizer"
+    with both(authorizer_class_name=authorizer, super_users="User:ANONYMOUS") as sessions:
+        assert_same(sessions, ACL_LINES)
+
+
+@pytest.mark.long
+@needs_kafka
+def test_bench_and_top_work_with_apache_kafka() -> None:
+    with ApacheKafka(SETTINGS) as kafka:
+        verbs = Verbs(kafka.bootstrap)
+        produced, consumed, latency = verbs.rows("bench -d 1s --rate 1000 -p 2")
+        assert 0 < produced["records"] == consumed["records"]
+        assert latency["latency_ms"]["p50"] > 0
+        [view] = verbs.rows("top --once --interval 100ms --internal")
+        assert [row["address"] for row in view["nodes"]] == [kafka.bootstrap]
+
+
+def assert_same(sessions: list[Session], lines: str) -> None:
+    kafka, broker = sessions
     expected, found = [], []
-    with both() as (kafka, broker):
-        for line in LINES.splitlines():
-            expected.append(f"$ {line}\n{kafka.play(line)}")
-            found.append(f"$ {line}\n{broker.play(line)}")
+    for line in lines.splitlines():
+        expected.append(f"$ {line}\n{kafka.play(line)}")
+        found.append(f"$ {line}\n{broker.play(line)}")
     assert found == expected

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import barnabas
 from tests.support.librdkafka import create_topic, produce
+from tests.support.waiting import until
 from tests.verbs.running import Verbs
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -23,7 +30,7 @@ def test_loads_are_measured_and_the_topic_is_deleted(verbs: Verbs) -> None:
     assert produced["bytes"] == produced["records"] * 100 > 0
     assert produced["records"] <= 500 * produced["seconds"] + 500
     assert 0 < latency["latency_ms"]["p50"] <= latency["latency_ms"]["p99"] <= latency["latency_ms"]["max"]
-    assert verbs.rows("topics list") == []
+    assert verbs.rows("topics list barnabas-bench.*") == []
 
 
 def test_an_existing_topic_is_read_only(verbs: Verbs) -> None:
@@ -39,6 +46,27 @@ def test_a_table_and_a_drawing(verbs: Verbs) -> None:
     assert ended.out.split()[0] == "LOAD"
     assert "end to end, ms" in ended.err
     assert "█" in ended.err
+
+
+@pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_deletes_the_topic_too(verbs: Verbs, number: int, exit_code: int) -> None:
+    command = [sys.executable, "-m", "barnabas", "bench", "produce", "-b", verbs.bootstrap, "-d", "10m", "--rate", "50"]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        try:
+            until(lambda: records(verbs), "records have arrived")
+            process.send_signal(number)
+            output = process.communicate()
+        finally:
+            process.kill()
+    assert (process.returncode, output) == (exit_code, ("", ""))
+    assert verbs.rows("topics list barnabas-bench.*") == []
+
+
+def records(verbs: Verbs) -> int:
+    """How many records the topics of bench have."""
+    names = [row["name"] for row in verbs.rows("topics list barnabas-bench.*")]
+    found = [verbs.rows(f"topics describe {name} --offsets")[0] for name in names]
+    return sum(part["end"] for topic in found for part in topic["partitions"])
 
 
 def test_wrong_arguments(verbs: Verbs) -> None:

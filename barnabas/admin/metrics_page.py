@@ -26,11 +26,11 @@ _BYTES_IN, _BYTES_OUT = (f"kafka_server_brokertopicmetrics_bytes{way}_total" for
 
 
 class PageSample(NamedTuple):
-    """Counters of all nodes since their starts, and open connections now; seconds of a monotonic clock."""
+    """Counters of all nodes since their starts, and open connections now, None if no page has them; monotonic seconds."""
 
     at_s: float
     requests: dict[str, float]
-    connections: float
+    connections: float | None
     bytes_in: float
     bytes_out: float
 
@@ -55,6 +55,7 @@ def parse(lines: Iterable[str], at_s: float) -> PageSample:
     """Returns the figures of pages."""
     requests: dict[str, float] = {}
     sums = dict.fromkeys((*_CONNECTIONS, _BYTES_IN, _BYTES_OUT), 0.0)
+    seen = set()
     for line in lines:
         found = _LINE.match(line)
         if found is None:
@@ -63,8 +64,9 @@ def parse(lines: Iterable[str], at_s: float) -> PageSample:
         if name == _REQUESTS and "request" in labels:
             requests[labels["request"]] = requests.get(labels["request"], 0) + value
         elif name in sums and (name in _CONNECTIONS or not labels.get("topic")):
+            seen.add(name)
             sums[name] += value  # bytes: the broker's sum is the series without topic
-    connections = max(sums[name] for name in _CONNECTIONS)
+    connections = max((sums[name] for name in _CONNECTIONS if name in seen), default=None)
     return PageSample(at_s, requests, connections, sums[_BYTES_IN], sums[_BYTES_OUT])
 
 

@@ -106,7 +106,7 @@ def _page_fields(before: PageSample | None, after: PageSample | None) -> dict[st
 
     seconds = after.at_s - before.at_s
     return {
-        "connections": round(after.connections),
+        "connections": None if after.connections is None else round(after.connections),
         "bytes_in_per_s": (after.bytes_in - before.bytes_in) / seconds,
         "bytes_out_per_s": (after.bytes_out - before.bytes_out) / seconds,
         "requests_per_s": dict(request_rates(before, after)),
@@ -125,7 +125,7 @@ def _headline(before: Both, after: Both) -> str:
     words += [f"{lacking} partitions under-replicated"] if lacking else []
     words += [f"{offline} partitions without leader"] if offline else []
     if found := _page_fields(before.pages, after.pages):
-        words.append(f"{found['connections']} connections")
+        words += [] if found["connections"] is None else [f"{found['connections']} connections"]
         words.append(f"in {size_text(found['bytes_in_per_s'])}/s, out {size_text(found['bytes_out_per_s'])}/s")
     return "   ".join(words)
 

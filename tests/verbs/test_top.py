@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import barnabas
+from barnabas.cluster import free_ports
 from tests.support.librdkafka import create_topic, produce
 from tests.verbs.running import Verbs
 
@@ -45,6 +46,15 @@ def test_once_as_tables(verbs: Verbs) -> None:
     assert {"TOPIC", "GROUP", "NODE"} <= set(ended.out.split())
     assert "lag 3" in ended.out
     assert "no metrics page at 127.0.0.1:1" in verbs.refused("top --once --metrics 127.0.0.1:1")
+
+
+def test_requests_and_connections_of_a_metrics_page() -> None:
+    [port] = free_ports(1)
+    with barnabas.Broker(settings={"barnabas.metrics.listener": f"HTTP://127.0.0.1:{port}"}) as broker:
+        [view] = Verbs(broker.bootstrap).rows(f"top --once --interval 100ms --metrics 127.0.0.1:{port}")
+        assert view["connections"] != 0  # at least this verb's, or unknown
+        assert view["requests_per_s"]["Metadata"] > 0
+        assert "Metadata" in Verbs(broker.bootstrap).run(f"top --once --metrics http://127.0.0.1:{port}/metrics").out
 
 
 def test_live_until_interrupted(verbs: Verbs) -> None:

@@ -48,6 +48,7 @@ kafka_server_socket_server_metrics_connection_count{listener="PLAINTEXT",network
 def test_a_metrics_page_is_added_up() -> None:
     before, after = (parse((PAGE % count).splitlines(), at_s) for count, at_s in ((10, 0.0), (30, 2.0)))
     assert (after.requests, after.connections, after.bytes_in) == ({"Fetch": 33, "Produce": 1}, 4, 1000)
+    assert parse((PAGE % 1).splitlines()[:2], 0).connections is None
     assert request_rates(before, after) == [("Fetch", 10)]
     assert request_rates(after, before) == []
 

@@ -20,9 +20,8 @@ def serve(data: Path, *settings: str) -> subprocess.Popen[str]:
 
 
 def produce(ready: str) -> None:
-    producer = confluent_kafka.Producer(
-        {"bootstrap.servers": ready.split(" on ")[1].split(" ", maxsplit=1)[0], "client.id": "sender"}
-    )
+    address = ready.split(" on ")[1].split(" ", maxsplit=1)[0]
+    producer = confluent_kafka.Producer({"bootstrap.servers": address, "client.id": "sender"})
     producer.produce("t", b"value")
     assert producer.flush(60) == 0
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 import confluent_kafka
 import confluent_kafka.admin
@@ -156,3 +158,20 @@ def test_the_lag_of_a_group_in_records_and_in_seconds(page: Page) -> None:
     assert behind_s == pytest.approx(time.time() - written_s, abs=60)
     assert page.values("kafka_consumergroup_group_max_lag_seconds", group=GROUP)[0] >= behind_s
     assert page.values("barnabas_consumergroup_catch_up_seconds", consumergroup=GROUP) == [float("inf")]
+
+
+def documented() -> set[str]:
+    """The names in docs/metrics.md; `a_{b,c}_d` means several."""
+    text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
+    found = set()
+    for span in re.findall(r"`([a-z_]+(?:\{[a-z_,]+\})?[a-z_]*)`", text):
+        start, brace, rest = span.partition("{")
+        middles, _, end = rest.partition("}")
+        found |= {f"{start}{middle}{end}" for middle in middles.split(",")} if brace else {span}
+    return found
+
+
+def test_every_metric_of_the_broker_is_documented(page: Page) -> None:
+    """Client metrics and quotas have pages of their own."""
+    names = {f"{name}_total" if family.type == "counter" else name for name, family in page.families().items()}
+    assert names - documented() == set()

@@ -6,6 +6,7 @@ RULES    1. It listens on `barnabas.metrics.listener`; without it there is none.
          4. Before a page is written, sources may prepare it: look things up on disk, and ask other nodes. They get
             `PREPARE_S` together; what is not known by then is missing.
          5. `/metrics?names=b` has the names of another dialect (`families.py`).
+         6. An unexpected exception of a source is logged and ends the request, not the node: sources change nothing.
 NOT HERE The formats (`exposition.py`), the probes (`health_probes.py`).
 """
 
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 from broker.telemetry.exposition import Format
 from broker.telemetry.families import Dialect, Source
@@ -93,6 +94,8 @@ class MetricsPage:
                 await asyncio.wait_for(self._respond(reader, writer), _TIMEOUT_S)
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
             _log.debug("a request for metrics failed: %r", error)
+        except Exception:  # noqa: BLE001  # rule 6
+            _log.exception("a request for metrics failed")
         finally:
             self._connections -= 1
             writer.close()
@@ -101,16 +104,16 @@ class MetricsPage:
         request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
         line, *headers = request.split("\r\n")
         method, _, rest = line.partition(" ")
-        url = urlsplit(rest.split(" ", 1)[0])
+        path, _, query = rest.split(" ", 1)[0].partition("?")
         if method != "GET":
             await _write(writer, 405, "")
-        elif url.path in self.probes:
-            status, body = await _finished(self.probes[url.path])
+        elif path in self.probes:
+            status, body = await _finished(self.probes[path])
             await _write(writer, status, body, "application/json")
-        elif url.path not in _METRICS:
+        elif path not in _METRICS:
             await _write(writer, 404, "")
         else:
-            names = parse_qs(url.query).get("names", [Dialect.JMX.value])[0]
+            names = parse_qs(query).get("names", [Dialect.JMX.value])[0]
             if names not in {dialect.value for dialect in Dialect}:
                 known = ", ".join(dialect.value for dialect in Dialect)
                 await _write(writer, 400, f"there are no names {names!r}; there are {known}\n")

@@ -79,7 +79,8 @@ class MetricsPage:
 
     async def _serve(self) -> None:
         self._server = await asyncio.start_server(self._answer, sock=self._socket, limit=_MAX_REQUEST_BYTES)
-        _log.info("metrics are at http://%s:%d/metrics", *self.address)
+        host, port = self.address
+        _log.info("metrics are at http://%s:%d/metrics", f"[{host}]" if ":" in host else host, port)
 
     def close(self) -> None:
         """Stops listening."""

@@ -160,6 +160,16 @@ def test_the_lag_of_a_group_in_records_and_in_seconds(page: Page) -> None:
     assert page.values("barnabas_consumergroup_catch_up_seconds", consumergroup=GROUP) == [float("inf")]
 
 
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_the_option_of_the_command_line(host: str) -> None:
+    with Broker(arguments=["--metrics", f"{host}:0"]) as broker:
+        found = re.search(r"metrics are at (\S+)/metrics", broker.log())
+        assert found is not None
+        assert found[1].startswith(f"http://{host}:")
+        with urllib.request.urlopen(f"{found[1]}/healthz", timeout=30) as answer:
+            assert answer.status == 200
+
+
 def documented() -> set[str]:
     """The names in docs/metrics.md; `a_{b,c}_d` means several."""
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()

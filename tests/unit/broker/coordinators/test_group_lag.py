@@ -19,14 +19,26 @@ from protocol.primitives import ZERO_UUID
 from protocol.records import BatchBuilder
 from protocol.schema import Message
 from replication.completion import Completion
+from replication.io_executor import InlineIoExecutor, IoResult, Run
 from tests.support.replica_harness import NOW_MS, ReplicaHarness
+
+
+class CountedReads(InlineIoExecutor):
+    """Counts reads from the disk."""
+
+    reads = 0
+
+    def read(self, directory: str, run: Run) -> IoResult:
+        self.reads += 1
+        return super().read(directory, run)
 
 
 class LagHarness(ReplicaHarness):
     """A broker with one coordinator; other brokers answer what a test says."""
 
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        self.disk = CountedReads()
+        super().__init__(path, worker=self.disk)
         self.by_group: dict[str, dict[str, dict[int, Any]]] = {}
         coordinator = SimpleNamespace(offsets=self, groups={}, consumer_groups={})
         loading = SimpleNamespace(state=ShardState.LOADING, coordinator=None)
@@ -84,14 +96,16 @@ def test_records_below_the_log_start_are_not_waited_for(harness: LagHarness) -> 
     assert harness.scrape() == [(2, 8, 55.0)]
 
 
-def test_a_timestamp_is_read_once(harness: LagHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_timestamp_is_read_once(harness: LagHarness) -> None:
     harness.create()
     harness.write(10, NOW_MS - 60_000)
     harness.commit(4)
     harness.scrape()
-    monkeypatch.setattr(harness.replicas, "lookup", None)
+    before = harness.disk.reads
+    assert before > 0
     harness.wall_ms += 1000
     assert harness.scrape() == [(4, 6, 57.0)]
+    assert harness.disk.reads == before
 
 
 def test_the_end_of_a_partition_elsewhere_is_its_leaders(harness: LagHarness) -> None:

@@ -9,6 +9,7 @@ import pytest
 from broker.network import connection as module
 from broker.network.connection import _REQUESTS_PER_TURN, Connection
 from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.telemetry.request_metrics import SAMPLE_MASK, ApiMetrics
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader
 from replication.completion import Completion, completed
@@ -400,3 +401,65 @@ def test_a_muted_connection_that_is_closed_stays_closed(harness) -> None:
     harness.loop.advance(1)
     assert harness.transport.sent == b"mute500;"
     assert not harness.loop.readers
+
+
+# ---------------------------------------------------------------- times
+
+
+def recorded(harness: ConnectionHarness) -> dict[str, int]:
+    """How often each phase was recorded."""
+    metrics = harness.info.metrics
+    phases = ("total", "queue", "local", "remote", "response_queue", "send")
+    return {phase: sum(getattr(metrics, phase).buckets) for phase in phases if sum(getattr(metrics, phase).buckets)}
+
+
+@pytest.fixture
+def timed(harness: ConnectionHarness) -> ConnectionHarness:
+    harness.info.metrics = ApiMetrics("Produce", 9)
+    return harness
+
+
+def test_a_request_that_is_answered_at_once_is_timed(timed: ConnectionHarness) -> None:
+    timed.receive(b"a")
+    assert recorded(timed) == {"total": 1, "local": 1, "send": 1}
+
+
+def test_a_request_without_an_answer_is_timed(timed: ConnectionHarness) -> None:
+    timed.receive(b"never")
+    assert recorded(timed) == {"total": 1, "local": 1, "send": 1}
+
+
+def test_a_request_that_waits_is_timed_when_its_answer_is_sent(timed: ConnectionHarness) -> None:
+    timed.receive(b"later")
+    assert recorded(timed) == {}
+    timed.complete(b"later", b"x")
+    assert recorded(timed) == {"total": 1, "local": 1, "remote": 1, "send": 1}
+
+
+def test_a_request_that_was_queued_is_timed_from_its_arrival(timed: ConnectionHarness) -> None:
+    timed.receive(b"later", b"a")
+    timed.complete(b"later", b"x")
+    assert recorded(timed) == {"total": 2, "queue": 2, "local": 2, "remote": 1, "send": 2}
+
+
+def test_a_large_answer_is_timed_when_the_socket_has_all_of_it(timed: ConnectionHarness) -> None:
+    timed.transport.room = 1
+    timed.receive(b"abc")
+    assert recorded(timed) == {}
+    timed.transport.room = 10**9
+    timed.loop.writers[7]()
+    assert recorded(timed) == {"total": 1, "local": 1, "send": 1}
+
+
+def test_a_request_that_closes_its_connection_is_not_timed(timed: ConnectionHarness) -> None:
+    timed.receive(b"a broken")
+    assert recorded(timed) == {}
+
+
+def test_of_many_requests_some_are_timed_for_all(timed: ConnectionHarness) -> None:
+    timed.info.metrics.sample_mask, timed.info.metrics.weight = SAMPLE_MASK, SAMPLE_MASK + 1
+    for _ in range(1000):
+        timed.receive(b"a")
+    found = sum(timed.info.metrics.total.buckets)
+    assert found % (SAMPLE_MASK + 1) == 0
+    assert found < 1000 * (SAMPLE_MASK + 1)

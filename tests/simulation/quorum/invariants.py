@@ -107,6 +107,6 @@ class Invariants:
             assert node.raft is not None
             behind = leader.log.end.offset - node.raft.state.high_watermark
             assert behind <= 100, f"node {node_id} is {behind} records behind after the faults; epochs {epochs}"
-            pending = [request for request, _ in node.requests.values() if not isinstance(request, Fetch)]
+            pending = [request for request in node.undecided_requests if not isinstance(request, Fetch)]
             assert not pending, f"node {node_id} has pending requests after the faults: {pending}"
         assert set(epochs.values()) == {leader.state.epoch}, f"epochs differ after the faults: {epochs}"

@@ -101,6 +101,12 @@ class Node:
             and self._led_epoch == self.raft.state.epoch
         )
 
+    @property
+    def undecided_requests(self) -> list[Request]:
+        """The requests without a decided response; a decided one may wait for the disk."""
+        decided = {effect.request_id for effect in self._queue if isinstance(effect, events.SendResponse)}
+        return [request for request_id, (request, _) in self.requests.items() if request_id not in decided]
+
     def write(self, value: int) -> None:
         """Append a record as leader; it is flushed later."""
         assert self.raft is not None

@@ -183,6 +183,8 @@ def _aborted(is_complete: bool, is_transaction: bool) -> str:  # noqa: FBT001
 def _input(source: str | None) -> Iterator[int]:
     """The file descriptor to read."""
     if source is None:
+        if sys.stdin is None:
+            raise ClientError("Standard input is closed: name a file with --input.")
         yield sys.stdin.fileno()
         return
     with Path(source).open("rb", buffering=0) as opened:

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from broker.handlers.records.metered_fetch import charged_response
 from broker.telemetry import replica_metrics, topic_metrics
 from broker.telemetry.exposition import Format
 from broker.telemetry.families import Source
 from broker.telemetry.health_probes import NodeProbes
 from broker.telemetry.replica_metrics import ReplicaMetrics
 from broker.telemetry.topic_metrics import TopicMetrics
+from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
+from protocol.records import FileRegion
 from tests.support.replica_harness import SELF, ReplicaHarness, fetched
 
 
@@ -73,6 +78,18 @@ def test_the_sum_of_the_broker_does_not_fall_when_a_topic_is_deleted(harness: Re
     harness.delete()
     assert topic_values(harness) == {**topic_values(harness), "bytesin_total": before}
     assert 'bytesin_total{topic="t"}' not in topic_values(harness)
+
+
+def test_records_that_a_throttled_client_does_not_get_are_not_counted(harness: ReplicaHarness) -> None:
+    harness.create()
+    counts = harness.replicas.counts
+    counts.count_sent("t", 100, is_follower=False)
+    data = PartitionData(partition_index=0, error_code=0, high_watermark=1, records=(FileRegion(object(), 0, 100),))
+    response = FetchResponse(responses=[FetchTopic(topic="t", partitions=[data])])
+    context: Any = SimpleNamespace(meter=SimpleNamespace(charge_fetch=lambda _: True), api_version=12)
+    session: Any = SimpleNamespace(dirty={}, session_id=5)
+    assert charged_response(context, session, response, [], None, counts).responses == []
+    assert topic_values(harness)['bytesout_total{topic="t"}'] == 0
 
 
 def test_topics_above_the_limit_are_one(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -170,8 +170,7 @@ def test_a_tls_client_on_a_port_without_tls_costs_one_log_line(node: Node) -> No
     host, port = node.sasl_plaintext.split(":")
     with pytest.raises(OSError), socket.create_connection((host, int(port))) as client:
         ssl.create_default_context(cafile=node.certificates.ca).wrap_socket(client, server_hostname="localhost")
-    lines = [line for line in node.broker.log().splitlines() if "frame of 3692" in line]
-    assert len(lines) == 1
+    assert node.broker.log().count("the client uses TLS, but this listener does not") == 1
 
 
 def cluster_settings(certificates: Certificates) -> dict[str, str]:

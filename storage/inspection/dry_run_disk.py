@@ -10,7 +10,7 @@ NOT HERE The dry run itself.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from storage.io.disk import Buffer, Disk, File, Mapping, StorageError
@@ -58,6 +58,9 @@ class _DryRunFile(File):
         at = position - self.kept
         self.tail.extend(bytes(max(at - len(self.tail), 0)))
         self.tail[at : at + len(buffer)] = buffer
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        self.pwrite(b"".join(buffers), position)
 
     def truncate(self, size: int) -> None:
         if size <= self.kept:

@@ -34,6 +34,8 @@ Buffer = bytes | bytearray | memoryview
 
 _FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer range
 
+_MAX_BUFFERS = 1024  # of one pwritev
+
 _READ_BYTES = 32 * 1024  # most of these files have a few bytes; each read allocates this buffer
 
 TEMPORARY = ".tmp"
@@ -169,6 +171,16 @@ class File:
         except OSError as error:
             raise StorageError("write", self.path, error) from error
 
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        """Write all of the buffers, one after the other."""
+        length = sum([len(buffer) for buffer in buffers])
+        try:
+            written = self._write_some_of(buffers, position)
+        except OSError as error:
+            raise StorageError("write", self.path, error) from error
+        if written < length:
+            self.pwrite(b"".join(buffers)[written:], position + written)
+
     def truncate(self, size: int) -> None:
         """Truncate the file, or extend it with zeros."""
         with _as_storage_error("truncate", self.path):
@@ -217,6 +229,9 @@ class File:
 
     def _write_some(self, buffer: Buffer, position: int) -> int:
         return os.pwrite(self._descriptor, buffer, position)
+
+    def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
+        return os.pwritev(self._descriptor, buffers[:_MAX_BUFFERS], position)
 
 
 class Directory(File):

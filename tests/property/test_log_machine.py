@@ -1,4 +1,4 @@
-"""A log compared with a list, on both engines, under any operations and losses of power.
+"""A log compared with a list, on all engines, under any operations and losses of power.
 
 RULES    1. Reads return what the list has, from the first whole batch at the log start on.
          2. A restart after a clean close finds everything; after a crash, a prefix with at least the flushed records.
@@ -33,6 +33,7 @@ from tests.support.logs import (
     ProducerInfo,
     aborted,
     append_records,
+    commitlog,
     first_open_offsets,
     log_at,
     marker,
@@ -336,6 +337,10 @@ class ScatteredMachine(LogMachine):
     engines = staticmethod(scattered)
 
 
+class CommitLogMachine(LogMachine):
+    engines = staticmethod(commitlog)
+
+
 EFFORT = settings(
     max_examples=60,
     stateful_step_count=40,
@@ -348,3 +353,5 @@ TestSegments = SegmentsMachine.TestCase
 TestSegments.settings = EFFORT
 TestScattered = ScatteredMachine.TestCase
 TestScattered.settings = EFFORT
+TestCommitLog = CommitLogMachine.TestCase
+TestCommitLog.settings = EFFORT

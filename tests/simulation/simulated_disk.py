@@ -11,7 +11,7 @@ RULES    1. Each changing call is one step. The process can end before any step 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
@@ -90,6 +90,9 @@ class SimulatedFile(_SimulatedHandle):
             raise
         self.node.write(data, position)
         return len(data)
+
+    def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
+        return self._write_some(b"".join(buffers), position)
 
     def pread_if_resident(self, length: int, position: int) -> Buffer | None:
         return self.pread(length, position)

@@ -11,7 +11,7 @@ RULES    1. Every change of a file's bytes or size since its last sync is record
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 from storage.io.disk import Buffer, Disk, File
@@ -33,6 +33,9 @@ class JournalledFile(File):
         old = self.pread(len(buffer), position)
         super().pwrite(buffer, position)
         self._disk.journal(self).append((position, len(buffer), old, size))
+
+    def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
+        self.pwrite(b"".join(buffers), position)
 
     def truncate(self, size: int) -> None:
         self._disk.before_change()

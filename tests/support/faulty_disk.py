@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Sequence
 
 from storage.io.disk import Buffer, Disk, File, StorageError
 
@@ -33,6 +34,9 @@ class FaultyFile(File):
         if disk.space_left is not None:
             disk.space_left -= written
         return written
+
+    def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
+        return self._write_some(b"".join(buffers), position)
 
     def _read_some(self, length: int, position: int) -> bytes:
         disk = self._disk

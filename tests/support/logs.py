@@ -1,11 +1,14 @@
-"""Logs for tests: client batches, a log on either engine, its readable records.
+"""Logs for tests: client batches, a log on each engine, its readable records.
 
 NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); invalid ones (`tests/support/batches.py`).
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
+from hashlib import md5
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
@@ -14,6 +17,9 @@ import pytest
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, headers, records
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import Buffer, EngineFactory
 from storage.io.disk import Disk, StorageError
@@ -91,6 +97,17 @@ def segments(disk: Disk, root: Path) -> EngineFactory:
 def scattered(disk: Disk, root: Path) -> EngineFactory:
     """The tests' engine, with the state of a new process."""
     return Store(disk, str(root / "scattered")).engine
+
+
+def commitlog(disk: Disk, root: Path) -> EngineFactory:
+    """CommitLogEngine on the log of a new process, with small files, so that many are sealed."""
+    log = CommitLog(disk, str(root), random_bytes=os.urandom, lock=nullcontext(), file_bytes=2048)
+
+    def made(directory: str, config: LogConfig) -> CommitLogEngine:
+        topic, _, partition = Path(directory).name.rpartition("-")
+        return CommitLogEngine(disk, log, SlotId(md5(topic.encode()).digest(), int(partition)), config)
+
+    return made
 
 
 def log_at(

@@ -1,4 +1,4 @@
-"""Fixtures: logs on both engines."""
+"""Fixtures: logs on all engines."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from storage.log.log import Log
-from tests.support.logs import Engines, MakeLog, log_at, scattered, segments
+from tests.support.logs import Engines, MakeLog, commitlog, log_at, scattered, segments
 
 
-@pytest.fixture(params=[segments, scattered], ids=["segments", "scattered"])
+@pytest.fixture(params=[segments, scattered, commitlog], ids=["segments", "scattered", "commitlog"])
 def engines(request: pytest.FixtureRequest) -> Engines:
     found: Engines = request.param
     return found

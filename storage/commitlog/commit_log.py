@@ -1,0 +1,316 @@
+"""The commit log of a log directory: one write stream for all its partitions.
+
+FORMAT   directory `commitlog` in the log directory: log files `<20-digit start>.clog` (frames.py), and for each sealed one its
+         queue `<20-digit start>.queue` (queue_file.py). A file's start is a multiple of the file size; the first frame of a
+         file names the end of the one before.
+RULES    1. A write gets its position when it is written, under the lock, so there are no holes and the frames of a slot are in
+            the order of its offsets.
+         2. What precedes an append (a BIND, the proof of what is durable, a missing CUT) is written by the same system call.
+         3. A failed write leaves the end where it was: the next frame overwrites the bytes of the failed one.
+         4. The next `FILES_AHEAD` files are created ahead of their use. Their names are durable before their first frame.
+         5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
+         6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
+         7. `open` and all writes take the lock. `publish` and `settle` do not: they run on the thread of the appends.
+NOT HERE One partition (commit_log_engine.py), the state of a slot (slots.py). Why: docs/decisions/0093-the-commit-log.md
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from storage.commitlog.frames import (
+    ABORTED_PAYLOAD,
+    BIND_PAYLOAD,
+    CUT_PAYLOAD,
+    FILE_HEADER,
+    FOLLOWS_PAYLOAD,
+    HEAD,
+    LONG,
+    ROLLED,
+    FrameKind,
+    covered_bytes,
+    file_header,
+    frame_head,
+)
+from storage.commitlog.log_file import CachedFile, LogFile, Slice, log_file_name
+from storage.commitlog.recovery import Recovered, load
+from storage.commitlog.sealing import forget_slices, queue_of, seal
+from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
+from storage.engine import AbortedTransaction, BatchInfo, Buffer
+from storage.io.deferred_file_ops import Submit, run_now
+from storage.io.disk import Disk, File
+from storage.io.disk_lookup import read_waiting
+from storage.io.file_handle_cache import FileHandleCache
+from storage.io.path_guard import LockContext
+
+DIRECTORY: Final = "commitlog"
+FILE_BYTES: Final = 256 * 1024 * 1024
+FILES_AHEAD: Final = 2
+
+_start = attrgetter("start")
+_MAX_EXTRA: Final = 512  # bytes of the frames that precede one
+
+
+class Written(NamedTuple):
+    """Where a frame was written."""
+
+    file: LogFile
+    position: int
+    """Of its payload, in the log."""
+
+
+class CommitLog:
+    """The log that all partitions of a log directory share."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        random_bytes: Callable[[int], bytes],
+        lock: LockContext,
+        file_bytes: int = FILE_BYTES,
+        open_files: FileHandleCache | None = None,
+    ) -> None:
+        """Create the object; opens no file. `directory`: the log directory; `lock`: a mutex if threads are used."""
+        self._disk = disk
+        self._directory = f"{directory}/{DIRECTORY}"
+        self._random_bytes = random_bytes
+        self._file_bytes = file_bytes
+        self._cache = open_files
+        self.lock = lock
+        """Held by writes (rule 7)."""
+        self.submit: Submit = run_now
+        """Runs file operations that need not run at once: creating files ahead, sealing."""
+        self._is_open = False
+        self.files: tuple[LogFile, ...] = ()
+        """The files with frames, oldest first; replaced when it changes."""
+        self._active: LogFile | None = None
+        self._ahead: list[tuple[int, bytes, File]] = []  # start, id and handle of unused files
+        self._slots: dict[SlotId, Slot] = {}
+        self._numbered: dict[int, Slot] = {}
+        self._slot_count = 0
+        self._durable = 0
+        self._proven = 0  # the position of the last DURABLE frame
+        self._has_finished = False  # a finished file is not sealed yet
+        self._sealed_start = -1  # of the last file that is sealed or being sealed
+        self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
+
+    # ---- open and close ----------------------------------------------------------------------------------
+
+    def open(self) -> None:
+        """Load the log, and recover it after an unclean stop; a no-op if it is open."""
+        with self.lock:
+            if not self._is_open:
+                self._disk.make_dirs(self._directory)
+                self._adopt(load(self._disk, self._directory, self._cache))
+                self._is_open = True
+
+    def _adopt(self, found: Recovered) -> None:
+        self.files, self._ahead = tuple(found.files), found.ahead
+        self._slots, self._numbered, self._slot_count = found.slots, found.numbered, found.slot_count
+        if found.files:
+            self._durable = self._proven = found.files[-1].end
+            self._sealed_start = found.files[-1].start
+
+    def close(self) -> None:
+        """Seal all files and close them: the next `open` scans no frame."""
+        with self.lock:
+            if self._active is not None:
+                self._active.slot_count = self._slot_count
+                self._active = None
+            self._ahead.clear()
+        self.seal_finished()
+
+    def slot(self, slot_id: SlotId) -> Slot:
+        """The slot of a partition; a new one is empty and has no number before its first frame."""
+        return self._slots.get(slot_id) or Slot(slot_id)
+
+    # ---- writes ------------------------------------------------------------------------------------------
+
+    def write_batches(
+        self, slot: Slot, previous_end: int, buffer: Buffer, batches: Sequence[BatchInfo], *, rolled: bool
+    ) -> Written:
+        """Append whole batches; the caller holds the lock, and counts them as settled when they are published or abandoned."""
+        covered, flags = covered_bytes(buffer, batches), ROLLED if rolled else 0
+        written = self._write(
+            slot, FrameKind.BATCHES, previous_end, buffer, covered=covered, flags=flags, count=len(batches)
+        )
+        written.file.written += 1
+        return written
+
+    def write_cut(self, slot: Slot, previous_end: int, cut: Cut) -> LogFile:
+        """Append a CUT; it replaces one that is missing."""
+        with self.lock:
+            slot.owed_cut = None
+            return self._write(slot, FrameKind.CUT, previous_end, CUT_PAYLOAD.pack(*cut)).file
+
+    def write_offset(self, slot: Slot, kind: FrameKind, offset: int) -> LogFile:
+        """Append a RESET, START or ROLL."""
+        with self.lock:
+            return self._write(slot, kind, slot.end_offset, LONG.pack(offset)).file
+
+    def write_aborted(self, slot: Slot, transaction: AbortedTransaction) -> LogFile:
+        """Append an aborted transaction."""
+        with self.lock:
+            return self._write(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction)).file
+
+    def drop(self, slot: Slot) -> None:
+        """Delete a partition."""
+        with self.lock:
+            if slot.number != UNBOUND:
+                slot.drop(self._write(slot, FrameKind.DROP, slot.end_offset, b"").file)
+                del self._slots[slot.slot_id], self._numbered[slot.number]
+
+    def _write(
+        self, slot: Slot, kind: FrameKind, previous_end: int, payload: Buffer, *, covered: Buffer | None = None,
+        flags: int = 0, count: int = 0,
+    ) -> Written:  # fmt: skip
+        """Append a frame with what must precede it (rule 2)."""
+        file = self._file_for(HEAD.size + len(payload) + _MAX_EXTRA)
+        number = self._slot_count if slot.number == UNBOUND else slot.number
+        durable = self._durable
+        pieces, position = self._preceding(file, slot, number, previous_end, durable)
+        head = frame_head(
+            file.file_id_crc, position, kind, number, previous_end, len(payload), payload if covered is None else covered,
+            flags=flags, count=count,
+        )  # fmt: skip
+        file.log.get(read_waiting).pwritev([*pieces, head, payload], file.end - file.start)
+        self._proven = durable
+        slot.owed_cut, slot.bound_in = None, file
+        if slot.number == UNBOUND:
+            slot.number, self._slot_count = number, number + 1
+            slot.begin = file.start
+            self._slots[slot.slot_id] = self._numbered[number] = slot
+        position += HEAD.size
+        file.end = position + len(payload)
+        return Written(file, position)
+
+    def _preceding(
+        self, file: LogFile, slot: Slot, number: int, end_offset: int, durable: int
+    ) -> tuple[list[Buffer], int]:
+        """The frames before one of a slot, and the position after them."""
+        wanted: list[tuple[FrameKind, bytes]] = []
+        if file.end == file.start + FILE_HEADER.size and len(self.files) > 1:
+            previous = self.files[-2]
+            wanted.append((FrameKind.FOLLOWS, FOLLOWS_PAYLOAD.pack(previous.start, previous.end)))
+        if durable > self._proven:
+            wanted.append((FrameKind.DURABLE, LONG.pack(durable)))
+        if slot.bound_in is not file:
+            wanted.append((FrameKind.BIND, BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset)))
+        if slot.owed_cut is not None:
+            wanted.append((FrameKind.CUT, CUT_PAYLOAD.pack(*slot.owed_cut)))
+        pieces: list[Buffer] = []
+        position = file.end
+        for kind, payload in wanted:
+            head = frame_head(file.file_id_crc, position, kind, number, end_offset, len(payload), payload)
+            pieces += [head, payload]
+            position += len(head) + len(payload)
+        return pieces, position
+
+    # ---- files -------------------------------------------------------------------------------------------
+
+    def _file_for(self, size: int) -> LogFile:
+        """The active file, or the next one if these bytes do not fit."""
+        active = self._active
+        if active is None:
+            return self._next_file()
+        is_empty = active.end == active.start + FILE_HEADER.size
+        if is_empty or active.end + size <= active.start + self._file_bytes:
+            return active
+        active.slot_count = self._slot_count
+        return self._next_file()
+
+    def _next_file(self) -> LogFile:
+        last = self.files[-1] if self.files else None
+        start = self._next_start(0 if last is None else last.end)
+        while self._ahead and self._ahead[0][0] < start:
+            self._disk.unlink(self._ahead.pop(0)[2].path)
+        if not self._ahead or self._ahead[0][0] != start:
+            self._ahead.insert(0, self._create(start))
+        _, file_id, handle = self._ahead.pop(0)
+        file = LogFile(
+            start, file_id, CachedFile(self._disk, handle.path, self._cache, handle), start + FILE_HEADER.size
+        )
+        file.previous = last
+        self._has_finished = last is not None
+        self.files, self._active = (*self.files, file), file
+        self.submit(self._create_ahead)
+        return file
+
+    def _next_start(self, end: int) -> int:
+        return -(-end // self._file_bytes) * self._file_bytes
+
+    def _create_ahead(self) -> None:
+        active = self._active
+        if active is None:
+            return
+        start = active.start + self._file_bytes
+        while len(self._ahead) < FILES_AHEAD:
+            if self._ahead:
+                start = self._ahead[-1][0] + self._file_bytes
+            self._ahead.append(self._create(start))
+
+    def _create(self, start: int) -> tuple[int, bytes, File]:
+        path = f"{self._directory}/{log_file_name(start)}"
+        file_id = self._random_bytes(16)
+        self._disk.unlink(path, missing_ok=True)
+        handle = self._disk.open(path, write=True, create=True)
+        handle.pwrite(file_header(file_id, start), 0)
+        handle.allocate(self._file_bytes)
+        handle.sync()
+        self._disk.sync_dir(self._directory)
+        return start, file_id, handle
+
+    # ---- sealing -----------------------------------------------------------------------------------------
+
+    def settle(self, file: LogFile) -> None:
+        """An append in this file was published or abandoned."""
+        file.settled += 1
+        if self._has_finished:
+            self.seal_finished()
+        elif self._unused_slices:
+            self._release_slices()
+
+    def seal_finished(self) -> None:
+        """Seal the files that get no more frames, oldest first (rule 6)."""
+        self._has_finished = False
+        files = self.files
+        first = bisect_right(files, self._sealed_start, key=_start)
+        for file in files[first:]:
+            if file is self._active:
+                break
+            if not file.is_settled:
+                self._has_finished = True
+                break
+            self._sealed_start = file.start
+            self.submit(partial(self._seal, file, queue_of(file, self._numbered)))
+        self._release_slices()
+
+    def _seal(self, file: LogFile, queue: Callable[[], bytes]) -> None:
+        self._unused_slices.append(seal(self._disk, file, queue(), self._cache))
+
+    def _release_slices(self) -> None:
+        """Remove the entries of sealed files from the memory; on the thread of the appends."""
+        while self._unused_slices:
+            forget_slices(self._unused_slices.pop(), self._numbered)
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def unsynced(self) -> tuple[int, list[File]]:
+        """The end of the log, and the files to sync so that all before it is durable."""
+        unsynced: list[File] = []
+        files = self.files
+        for file in reversed(files):
+            if file.end <= self._durable or file.is_sealed:
+                break
+            unsynced.append(file.log.get(read_waiting))
+        return files[-1].end if files else 0, unsynced
+
+    def mark_durable(self, position: int) -> None:
+        """All before this position is durable."""
+        self._durable = max(self._durable, position)

@@ -1,0 +1,363 @@
+"""The engine of one partition in a commit log.
+
+RULES    1. The writes of a partition are in the order of its offsets: a write that is called before an earlier one waits in
+            memory, and is written by the earlier one's call.
+         2. An abandoned append that was written is followed by a CUT. If that cannot be written, it precedes the next frame.
+         3. Everything that is readable is in `Slot`; reservations are not.
+         4. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
+NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from typing import Final, TypeVar
+
+from protocol.errors import KafkaError
+from protocol.records import crc_is_valid, parse_header
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.frames import FrameKind
+from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
+from storage.commitlog.slot_reader import SlotReader, frozen_reader
+from storage.commitlog.slots import Cut, Slot, SlotId
+from storage.config.log_config import LogConfig
+from storage.engine import (
+    AbortedTransaction,
+    BatchInfo,
+    Buffer,
+    EngineSummary,
+    EngineView,
+    LocatedBatches,
+    OnBatch,
+    Reservation,
+    SegmentInfo,
+    SyncWork,
+)
+from storage.io.deferred_file_ops import Submit, run_now
+from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read_resident
+
+T = TypeVar("T")
+
+_NOT_RECOVERING: Final = -1
+
+
+class CommitLogReservation(Reservation):
+    """The place of an append in the order of its slot."""
+
+    __slots__ = ("buffer", "file", "first_timestamp", "is_abandoned", "position", "previous_end", "used")
+
+    def __init__(self, batches: Sequence[BatchInfo], previous_end: int, *, rolled: bool, used: int, first: int) -> None:
+        self.batches = batches
+        self.rolled = rolled
+        self.previous_end = previous_end
+        self.used = used
+        """Bytes of the segment with this append."""
+        self.first_timestamp = first
+        self.buffer: Buffer | None = None
+        """From the call of `write` until the bytes are written."""
+        self.file: LogFile | None = None
+        """Of the frame, once it is written."""
+        self.position = 0
+        self.is_abandoned = False
+
+
+class CommitLogEngine:
+    """The batches of one partition; `Engine` describes the methods."""
+
+    def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, config: LogConfig) -> None:
+        self._disk = disk
+        self._log = log
+        self._slot_id = slot_id
+        self._config = config
+        self._slot = Slot(slot_id)
+        self._outstanding: deque[CommitLogReservation] = deque()
+        self._unwritten: deque[CommitLogReservation] = deque()
+        self._created_ms = -1  # wall time of the first reservation in the last segment
+        self._flushed = 0
+        self._syncing: deque[list[int]] = deque()  # end offset, end offset that counts, position in the log
+        self._recovered_end = _NOT_RECOVERING
+        self._lookups = PendingLookups()
+        self.submit: Submit = run_now
+        self.compacted_end = 0
+
+    # ---- open and close ----------------------------------------------------------------------------------
+
+    def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
+        del names
+        self._log.open()
+        slot = self._slot = self._log.slot(self._slot_id)
+        self._flushed = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
+        if recovery_point is None or slot.start_offset == slot.end_offset:
+            return None
+        bases = [segment.base_offset for segment in slot.segments if segment.base_offset <= recovery_point]
+        return bases[-1] if bases else slot.start_offset
+
+    def summary(self) -> EngineSummary | None:
+        return None
+
+    def stamp(self, summary: EngineSummary) -> str:
+        raise NotImplementedError
+
+    def reopen(self, summary: EngineSummary) -> None:
+        raise NotImplementedError
+
+    def bytes_to_recover(self, start_offset: int) -> int:
+        return sum(entry.size for _, entry in self._frozen().entries_from(start_offset))
+
+    def recover(self, start_offset: int, on_batch: OnBatch) -> None:
+        view, at, end_offset = self._frozen(), start_offset, self._slot.end_offset
+        self._recovered_end = at
+        while at < end_offset:
+            batch = view.read_batches(at, 0)
+            if not batch:
+                at = end_offset  # the log ends with a gap
+            elif not _is_valid(batch, at):
+                break
+            else:
+                header = parse_header(batch)
+                at = self._recovered_end = header.next_offset
+                on_batch(batch, 0, header)
+        self._recovered_end = _NOT_RECOVERING
+        if at < end_offset:
+            self.truncate(at)
+        self._flushed = min(self._flushed, self._slot.end_offset)
+
+    def close(self, *, sync: bool = False) -> None:
+        slot = self._slot
+        if slot.owed_cut is not None:
+            self._log.write_cut(slot, slot.end_offset, slot.owed_cut)
+        if sync:
+            position, files = self._log.unsynced()
+            for file in files:
+                file.sync()
+            self._log.mark_durable(position)
+
+    def delete(self) -> None:
+        self._lookups.cancel()
+        self._log.drop(self._slot)
+
+    def register_files(self) -> None: ...
+
+    def unregister_files(self) -> None:
+        self._lookups.cancel()
+
+    def update_config(self, config: LogConfig) -> None:
+        self._config = config
+
+    # ---- append ------------------------------------------------------------------------------------------
+
+    def prepare_append(self) -> None: ...
+
+    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> CommitLogReservation:
+        outstanding = self._outstanding
+        if outstanding:
+            last = outstanding[-1]
+            previous_end, used, first = last.batches[-1].last_offset + 1, last.used, last.first_timestamp
+        else:
+            slot = self._slot
+            segment = slot.segments[-1]
+            previous_end, used, first = slot.end_offset, segment.size, segment.first_timestamp
+        rolled = used > 0 and self._must_roll(used + size, first, batches, wall_ms)
+        if rolled or not used:
+            used, first, self._created_ms = 0, batches[0].max_timestamp, wall_ms
+        reservation = CommitLogReservation(batches, previous_end, rolled=rolled, used=used + size, first=first)
+        outstanding.append(reservation)
+        self._unwritten.append(reservation)
+        return reservation
+
+    def _must_roll(self, size: int, first_timestamp: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
+        if self._created_ms < 0:
+            self._created_ms = wall_ms
+        if first_timestamp != NO_TIMESTAMP:
+            waited_ms = max([batch.max_timestamp for batch in batches]) - first_timestamp
+        else:
+            waited_ms = wall_ms - self._created_ms
+        return size > self._config.segment_bytes or waited_ms > self._config.segment_ms
+
+    def write(self, reservation: Reservation, buffer: Buffer) -> None:
+        assert isinstance(reservation, CommitLogReservation)
+        with self._log.lock:
+            if reservation.is_abandoned:
+                return
+            reservation.buffer = buffer
+            unwritten = self._unwritten
+            while unwritten and unwritten[0].buffer is not None:
+                self._write(unwritten[0], unwritten[0].buffer)
+                unwritten.popleft().buffer = None
+
+    def _write(self, first: CommitLogReservation, buffer: Buffer) -> None:
+        first.file, first.position = self._log.write_batches(
+            self._slot, first.previous_end, buffer, first.batches, rolled=first.rolled
+        )
+
+    def publish(self, reservation: Reservation) -> None:
+        first = self._outstanding.popleft()
+        assert first is reservation
+        file = first.file
+        assert file is not None, "it was written"
+        self._slot.append(file, first.position, first.batches, rolled=first.rolled)
+        self._log.settle(file)
+
+    def abandon(self, reservation: Reservation) -> None:
+        assert isinstance(reservation, CommitLogReservation)
+        written: list[LogFile] = []
+        with self._log.lock:  # no write of these is under way
+            while not reservation.is_abandoned:
+                last = self._outstanding.pop()
+                last.is_abandoned = True
+                if last.file is not None:
+                    written.append(last.file)
+                else:
+                    self._unwritten.pop()
+        if written:
+            self._cut_abandoned(reservation.previous_end)
+        for file in written:
+            self._log.settle(file)
+
+    def _cut_abandoned(self, end_offset: int) -> None:
+        """Make the bytes of abandoned appends unreachable for a recovery (rule 2)."""
+        segment = self._slot.segments[-1]
+        base_offset, size = segment.base_offset, segment.size
+        for kept in self._outstanding:
+            base_offset, size = kept.batches[0].base_offset if kept.rolled else base_offset, kept.used
+        cut = Cut(end_offset, base_offset, size)
+        try:
+            self._log.write_cut(self._slot, end_offset, cut)
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            self._slot.owed_cut = cut
+
+    # ---- read --------------------------------------------------------------------------------------------
+
+    @property
+    def start_offset(self) -> int:
+        return self._slot.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._slot.end_offset if self._recovered_end == _NOT_RECOVERING else self._recovered_end
+
+    @property
+    def size_bytes(self) -> int:
+        return self._slot.size
+
+    @property
+    def flushed_end_offset(self) -> int:
+        return self._flushed
+
+    @property
+    def recovery_point(self) -> int:
+        return self._flushed
+
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
+        return self._slot.segment_infos(limit)
+
+    def locate(
+        self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
+    ) -> LocatedBatches | DiskLookup:
+        reader = SlotReader(self._slot, self._log.files, read_resident)
+        try:
+            return reader.locate(offset, max_bytes, max_offset, min_one_batch=min_one_batch)
+        except NotResident:
+            key = "locate", offset, max_bytes, max_offset, min_one_batch
+            return self._lookup(
+                key, lambda view: view.locate(offset, max_bytes, max_offset, min_one_batch=min_one_batch)
+            )
+
+    def view(self) -> SlotReader:
+        return self._frozen()
+
+    def lookup(self, key: Hashable, find: Callable[[EngineView], T]) -> T | DiskLookup:
+        return self._lookup(key, find)
+
+    def _lookup(self, key: Hashable, find: Callable[[SlotReader], T]) -> T | DiskLookup:
+        def begin() -> tuple[Callable[[], T], Callable[[], None]]:
+            view = self._frozen()
+            return lambda: find(view), _no_op
+
+        return self._lookups.get(key, begin, is_cached=False)
+
+    def _frozen(self) -> SlotReader:
+        return frozen_reader(self._slot, self._log.files, self._disk.modified_ms)
+
+    # ---- aborted transactions ----------------------------------------------------------------------------
+
+    def add_aborted(self, transaction: AbortedTransaction) -> None:
+        if transaction not in self._slot.aborted:  # recovery adds those that are known
+            file = self._log.write_aborted(self._slot, transaction)
+            self._slot.add_aborted(file, transaction, in_order=not self._outstanding)
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return SlotReader(self._slot, (), read_resident).aborted(start_offset, end_offset)
+
+    # ---- truncation and deletion -------------------------------------------------------------------------
+
+    def roll(self, wall_ms: int) -> bool:
+        slot = self._slot
+        if not slot.segments[-1].size:
+            return False
+        slot.roll(self._log.write_offset(slot, FrameKind.ROLL, slot.end_offset), slot.end_offset)
+        self._created_ms = wall_ms
+        return True
+
+    def truncate(self, offset: int) -> None:
+        slot = self._slot
+        if offset < slot.end_offset:
+            self._lookups.cancel()
+            cut = self._frozen().planned_cut(offset)
+            slot.cut(self._log.write_cut(slot, slot.end_offset, cut), cut)
+            self._limit_flushed()
+
+    def reset(self, offset: int) -> None:
+        self._lookups.cancel()
+        self._slot.reset(self._log.write_offset(self._slot, FrameKind.RESET, offset), offset)
+        self._limit_flushed()
+
+    def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
+        del submit_first
+        slot = self._slot
+        bases = [segment.base_offset for segment in slot.segments[1:] if segment.base_offset <= offset]
+        if bases:
+            self._lookups.cancel()
+            file = self._log.write_offset(slot, FrameKind.START, bases[-1])
+            slot.trim(file, bases[-1], in_order=not self._outstanding)
+        return []
+
+    # ---- durability --------------------------------------------------------------------------------------
+
+    def collect_sync(self, limit: int | None = None) -> SyncWork:
+        del limit
+        end_offset = self._slot.end_offset
+        position, files = self._log.unsynced()
+        self._syncing.append([end_offset, end_offset, position])
+        return SyncWork(end_offset, files)
+
+    def mark_flushed(self, end_offset: int) -> None:
+        for number, (promised, counts, position) in enumerate(self._syncing):
+            if promised == end_offset:
+                for _ in range(number + 1):
+                    self._syncing.popleft()
+                self._flushed = max(self._flushed, counts)
+                self._log.mark_durable(position)
+                break
+
+    def _limit_flushed(self) -> None:
+        end_offset = self._slot.end_offset
+        self._flushed = min(self._flushed, end_offset)
+        for sync in self._syncing:
+            sync[1] = min(sync[1], end_offset)
+
+
+def _is_valid(batch: Buffer, offset: int) -> bool:
+    try:
+        header = parse_header(batch)
+    except KafkaError:
+        return False
+    return header.last_offset >= offset and len(batch) >= header.size and crc_is_valid(batch, 0, header)
+
+
+def _no_op() -> None:
+    """A lookup adds nothing to the engine."""

@@ -1,0 +1,215 @@
+"""Frames of a commit log: their bytes, and the scan of a log file.
+
+FORMAT   file header, 40 bytes: magic `BCLG`, version 4, file id 16 (random), start 8, CRC-32C 4, zero 4
+         frame, 28 bytes: magic 2, kind 1, flags 1, slot 4, length 4, batches 4, end offset of the slot before it 8, CRC-32C 4;
+         then `length` bytes of payload, by kind:
+             FOLLOWS  start 8 and end 8 of the previous file; the first frame of a file that is not the first one
+             DURABLE  position 8: all bytes of the log before it were synced before this frame was written
+             BIND     topic id 16, partition 4, incarnation 4, log start 8: whose frames have this slot; before the slot's
+                      first frame in each file
+             BATCHES  whole record batches; flag ROLLED: they begin a segment
+             CUT      end offset 8, base offset 8 and size 8 of the last segment: the slot was truncated
+             RESET    offset 8: the slot is empty and continues here
+             START    offset 8: the segments before it are deleted
+             ROLL     offset 8: a segment begins
+             ABORTED  producer id 8, first offset 8, last offset 8, last stable offset 8
+             DROP     nothing: the partition is deleted
+RULES    1. The CRC covers the frame's position, the file id and the head. Of BATCHES it covers the first 21 bytes of each
+            batch, which are those that the batch's own CRC does not cover; of other kinds the payload. Bytes of an earlier use
+            of the disk are therefore no frames, and neither are records that contain a frame.
+         2. A batch whose own CRC is wrong makes its frame invalid.
+         3. After an invalid frame, `scan` continues at the next valid one.
+NOT HERE What an invalid frame means (recovery.py), the state of a slot (slots.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from enum import IntEnum
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocol.crc32c import crc32c
+from protocol.errors import KafkaError
+from protocol.records import BatchHeader, crc_is_valid, parse_header
+from storage.engine import BatchInfo, Buffer
+from storage.io.disk import File
+
+FILE_HEADER: Final = Struct(">4sI16sqII")
+FILE_MAGIC: Final = b"BCLG"
+FILE_VERSION: Final = 1
+
+HEAD: Final = Struct(">HBBIIIqI")
+_COVERED: Final = Struct(">qHBBIIIq")  # the position and the head without its CRC
+MAGIC: Final = 0xC10F
+_MAGIC_BYTES: Final = MAGIC.to_bytes(2, "big")
+ROLLED: Final = 1
+
+LONG: Final = Struct(">q")
+FOLLOWS_PAYLOAD: Final = Struct(">qq")
+BIND_PAYLOAD: Final = Struct(">16siiq")
+CUT_PAYLOAD: Final = Struct(">qqq")
+ABORTED_PAYLOAD: Final = Struct(">qqqq")
+
+_UNCOVERED: Final = 21  # bytes of a batch before those that its CRC covers
+_WINDOW: Final = 1 << 20
+
+
+class FrameKind(IntEnum):
+    """What a frame says."""
+
+    FOLLOWS = 1
+    DURABLE = 2
+    BIND = 3
+    BATCHES = 4
+    CUT = 5
+    RESET = 6
+    START = 7
+    ROLL = 8
+    ABORTED = 9
+    DROP = 10
+
+
+_KINDS: Final = frozenset(map(int, FrameKind))
+
+
+class Frame(NamedTuple):
+    """A valid frame of a scan."""
+
+    kind: FrameKind
+    flags: int
+    slot: int
+    previous_end: int
+    """The slot's end offset before this frame."""
+    position: int
+    """Of the payload, in the log."""
+    payload: Buffer
+    """Empty for BATCHES."""
+    batches: tuple[BatchInfo, ...]
+    """Of BATCHES; positions are relative to the payload."""
+    end: int
+    """The position after the frame."""
+
+
+class InvalidRange(NamedTuple):
+    """Bytes without a valid frame."""
+
+    start: int
+    end: int
+
+
+def file_header(file_id: bytes, start: int) -> bytes:
+    """The header of a log file."""
+    head = FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, file_id, start, 0, 0)
+    return FILE_HEADER.pack(FILE_MAGIC, FILE_VERSION, file_id, start, crc32c(head), 0)
+
+
+def parse_file_header(data: bytes, start: int) -> bytes | None:
+    """The file id; None if these are not the first bytes of the log file with this start."""
+    if len(data) < FILE_HEADER.size:
+        return None
+    _, version, file_id, _, _, _ = FILE_HEADER.unpack_from(data)
+    is_valid = version == FILE_VERSION and data[: FILE_HEADER.size] == file_header(file_id, start)
+    return file_id if is_valid else None
+
+
+def frame_head(
+    file_id_crc: int, position: int, kind: int, slot: int, previous_end: int, length: int, covered: Buffer, *,
+    flags: int = 0, count: int = 0,
+) -> bytes:  # fmt: skip
+    """The head of a frame at `position` in the log; `file_id_crc` is the CRC-32C of the file's id."""
+    crc = crc32c(_COVERED.pack(position, MAGIC, kind, flags, slot, length, count, previous_end), file_id_crc)
+    return HEAD.pack(MAGIC, kind, flags, slot, length, count, previous_end, crc32c(covered, crc))
+
+
+def covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> bytes:
+    """The bytes of the batches that the frame's CRC covers (rule 1)."""
+    if len(batches) == 1:
+        return bytes(buffer[:_UNCOVERED])
+    return b"".join([bytes(buffer[batch.position : batch.position + _UNCOVERED]) for batch in batches])
+
+
+def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | InvalidRange]:
+    """The frames of a log file of `size` bytes, and what is between them."""
+    window = _Window(file, size)
+    file_id_crc = crc32c(file_id)
+    at = FILE_HEADER.size
+    while at < size:
+        frame = _frame_at(window, file_id_crc, start, at)
+        if frame is not None:
+            yield frame
+            at = frame.end - start
+            continue
+        resumed = at
+        while frame is None and resumed < size:
+            resumed = window.find(_MAGIC_BYTES, resumed + 1)
+            frame = _frame_at(window, file_id_crc, start, resumed)
+        yield InvalidRange(start + at, start + resumed)
+        at = resumed
+
+
+class _Window:
+    """The part of a file that is scanned."""
+
+    def __init__(self, file: File, size: int) -> None:
+        self._file = file
+        self.size = size
+        self._at = 0
+        self._data = b""
+
+    def get(self, at: int, length: int) -> memoryview:
+        """Bytes of the file; fewer at its end."""
+        if at < self._at or at + length > self._at + len(self._data):
+            wanted = min(max(length, _WINDOW), max(self.size - at, 0))
+            self._at, self._data = at, self._file.pread(wanted, at)
+        begin = at - self._at
+        return memoryview(self._data)[begin : begin + length]
+
+    def find(self, wanted: bytes, at: int) -> int:
+        """The first position from `at` on with these bytes; the end of the file if there is none."""
+        while at < self.size:
+            found = bytes(self.get(at, _WINDOW)).find(wanted)
+            if found >= 0:
+                return at + found
+            at += _WINDOW - len(wanted) + 1
+        return self.size
+
+
+def _frame_at(window: _Window, file_id_crc: int, start: int, at: int) -> Frame | None:
+    head = window.get(at, HEAD.size)
+    if len(head) < HEAD.size:
+        return None
+    magic, kind, flags, slot, length, count, previous_end, crc = HEAD.unpack(head)
+    if magic != MAGIC or kind not in _KINDS or at + HEAD.size + length > window.size:
+        return None
+    payload = window.get(at + HEAD.size, length)
+    found = _batches(payload, count) if kind == FrameKind.BATCHES else []
+    if found is None:
+        return None
+    infos = tuple([info for info, _ in found])
+    covered = covered_bytes(payload, infos) if infos else payload
+    covered_crc = crc32c(_COVERED.pack(start + at, magic, kind, flags, slot, length, count, previous_end), file_id_crc)
+    if crc != crc32c(covered, covered_crc):
+        return None
+    if not all(crc_is_valid(payload, info.position, header) for info, header in found):
+        return None
+    position = start + at + HEAD.size
+    data = b"" if infos else bytes(payload)
+    return Frame(FrameKind(kind), flags, slot, previous_end, position, data, infos, position + length)
+
+
+def _batches(payload: memoryview, count: int) -> list[tuple[BatchInfo, BatchHeader]] | None:
+    """The batches that fill the payload; None if it does not contain `count` of them."""
+    found: list[tuple[BatchInfo, BatchHeader]] = []
+    at = 0
+    try:
+        while at < len(payload):
+            header = parse_header(payload, at)
+            info = BatchInfo(
+                at, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
+            )
+            found.append((info, header))
+            at += header.size
+    except KafkaError:
+        return None
+    return found if found and at == len(payload) and len(found) == count else None

@@ -1,0 +1,165 @@
+"""One file of a commit log: its open files, and the entries of its batches until it is sealed.
+
+RULES    1. A file is active, then finished (it gets no more frames), then sealed: it is durable and has a queue file, and its
+            entries leave the memory.
+         2. `written` counts the appends in the file and changes under the log's lock; `settled` counts those that were
+            published or abandoned and changes on the thread of the appends. A finished file is sealed when both are equal.
+         3. The open files of a sealed one are closed by the file handle cache, and opened when they are needed.
+         4. What a slot was at the file's end is recorded when the slot gets its first frame in a later file, else when the file
+            is sealed.
+NOT HERE When files are created and sealed (commit_log.py).
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from protocol.crc32c import crc32c
+from storage.commitlog.queue_file import ENTRY, Entry, QueueHeader, unpack_entries
+from storage.engine import BatchInfo
+from storage.io.disk import Disk, File
+from storage.io.disk_lookup import NotResident, Read, read_waiting
+from storage.io.file_handle_cache import IDLE, USED, FileHandleCache
+
+LOG_SUFFIX: Final = ".clog"
+QUEUE_SUFFIX: Final = ".queue"
+NO_TIMESTAMP: Final = -1
+
+_pack_entry = ENTRY.pack
+
+
+class CachedFile:
+    """A file of the log that is opened when needed and closed when unused."""
+
+    __slots__ = ("_cache", "_disk", "_file", "path", "usage")
+
+    def __init__(self, disk: Disk, path: str, cache: FileHandleCache | None, file: File | None = None) -> None:
+        self._disk = disk
+        self.path = path
+        self._cache = cache
+        self._file = file
+        self.usage = IDLE
+
+    def get(self, read: Read) -> File:
+        """The open file; a reader that must not wait gets NotResident instead if it is closed."""
+        file = self._file
+        if file is not None:
+            self.usage = USED
+            return file
+        if read is not read_waiting:
+            raise NotResident
+        file = self._file = self._disk.open(self.path, write=False)
+        self.release()
+        return file
+
+    def release(self) -> None:
+        """Allow the file handle cache to close the file."""
+        if self._cache is not None:
+            self._cache.register(self, CachedFile.close)
+
+    def close(self) -> bool:
+        """Close the file after its last use elsewhere."""
+        self._file = None
+        return True
+
+
+class Slice:
+    """The entries of one slot in one file that is not sealed."""
+
+    __slots__ = ("_data", "count", "file", "max_timestamp", "size")
+
+    def __init__(self, file: LogFile) -> None:
+        self.file = file
+        self._data = bytearray()  # shared with copies, which have fewer entries
+        self.count = 0
+        self.max_timestamp = NO_TIMESTAMP
+        self.size = 0
+
+    @property
+    def packed(self) -> bytes:
+        """The entries as in a queue file."""
+        return bytes(self._data[: ENTRY.size * self.count])
+
+    def get(self, first: int, count: int) -> list[Entry]:
+        """Some neighbouring entries."""
+        return unpack_entries(bytes(self._data[ENTRY.size * first : ENTRY.size * (first + count)]))
+
+    def add(self, position: int, batch: BatchInfo) -> None:
+        """Add a batch at a position in the log."""
+        self._data += _pack_entry(position - self.file.start, batch.size, batch.last_offset, batch.max_timestamp)
+        self.count += 1
+        self.size += batch.size
+        self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+
+    def truncate(self, end_offset: int) -> None:
+        """Keep the entries below an offset; copies of the slice do not change."""
+        kept = [entry for entry in self.get(0, self.count) if entry.last_offset < end_offset]
+        self._data = self._data[: ENTRY.size * len(kept)]
+        self.count = len(kept)
+        self.size = sum([entry.size for entry in kept])
+        self.max_timestamp = max([entry.max_timestamp for entry in kept], default=NO_TIMESTAMP)
+
+    def copy(self) -> Slice:
+        """The slice as it is now; later entries are not in it."""
+        copied = Slice(self.file)
+        copied._data, copied.count = self._data, self.count
+        copied.max_timestamp, copied.size = self.max_timestamp, self.size
+        return copied
+
+
+class LogFile:
+    """One log file; positions are those of the whole log."""
+
+    __slots__ = (
+        "end", "ends", "file_id_crc", "log", "path", "previous", "queue", "queue_header", "settled", "slices", "slot_count",
+        "start", "states", "touched", "written",
+    )  # fmt: skip
+
+    def __init__(self, start: int, file_id: bytes, log: CachedFile, end: int) -> None:
+        self.start = start
+        self.end = end
+        """The position after the last frame."""
+        self.file_id_crc = crc32c(file_id)
+        self.log = log
+        self.path = log.path
+        self.previous: LogFile | None = None
+        """The file before it, while that is not sealed."""
+        self.queue: CachedFile | None = None
+        """Of a sealed file."""
+        self.queue_header: QueueHeader | None = None
+        self.written = 0
+        self.settled = 0
+        self.slot_count = 0
+        """The number of slots at the file's end."""
+        self.slices: dict[int, Slice] = {}
+        """The entries of each slot, until the file is sealed."""
+        self.touched: set[int] = set()
+        """The slots with frames in this file."""
+        self.ends: dict[int, int] = {}
+        """The end offsets at the file's end, of slots that went on (rule 4)."""
+        self.states: dict[int, list[object]] = {}
+        """The states at the file's end, of slots that went on and have frames here."""
+
+    def __repr__(self) -> str:
+        return f"LogFile({self.path!r}, {self.start}..{self.end})"
+
+    @property
+    def is_sealed(self) -> bool:
+        """Whether the file has its queue file."""
+        return self.queue is not None
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no append in it is outstanding."""
+        return self.written == self.settled
+
+
+def log_file_name(start: int) -> str:
+    """The name of the log file with this start."""
+    return f"{start:020d}{LOG_SUFFIX}"
+
+
+def start_of(name: str) -> int | None:
+    """The start of a log file by its name; None for other names."""
+    stem = name.removesuffix(LOG_SUFFIX)
+    return int(stem) if stem != name and len(stem) == 20 and stem.isdigit() else None

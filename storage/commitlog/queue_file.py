@@ -1,0 +1,118 @@
+"""Queue entries: where each batch of a slot is in a log file; and the queue file of a sealed log file.
+
+FORMAT   entry, 24 bytes: position in the log file 4, size 4, last offset 8, greatest timestamp 8
+         queue file: header, 40 bytes: magic `BCLQ`, version 4, slots 4, entries 4, start 8 and end 8 of the log file, length of
+         the states 4, CRC-32C of all other bytes 4; then
+             rows, 32 bytes for each slot number: end offset 8, greatest timestamp 8, first entry 4, entries 4, bytes 8
+             entries, by slot
+             states: JSON, of the slots with frames in the file (slots.py)
+RULES    1. Rows and entries are arrays: the row of a slot and each of its entries are found by their numbers.
+         2. The row of a slot without frames in the file repeats its end offset, so the file with an offset is found by
+            bisection.
+         3. A queue file never changes. It is made from the log file alone, and from the end offsets before it.
+NOT HERE Which entries are still valid after truncations (slot_reader.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+from typing import Final, NamedTuple
+
+from protocol.crc32c import crc32c
+from storage.engine import Buffer
+from storage.io.disk import File
+from storage.io.disk_lookup import Read
+
+ENTRY: Final = Struct(">IIqq")
+ROW: Final = Struct(">qqIIq")
+_HEADER: Final = Struct(">4sIIIqqII")
+_MAGIC: Final = b"BCLQ"
+_VERSION: Final = 1
+
+
+class Entry(NamedTuple):
+    """A batch of a slot."""
+
+    position: int
+    """In the log file."""
+    size: int
+    last_offset: int
+    max_timestamp: int
+
+
+class Row(NamedTuple):
+    """The entries of a slot in one queue file."""
+
+    end_offset: int
+    max_timestamp: int
+    first: int
+    entry_count: int
+    size: int
+    """The sum of the batch sizes."""
+
+
+class QueueHeader(NamedTuple):
+    """What a queue file contains."""
+
+    slot_count: int
+    entry_count: int
+    start: int
+    end: int
+    states_length: int
+
+
+class QueueRun:
+    """The entries of one slot in a queue file."""
+
+    __slots__ = ("_file", "_position", "_read", "count")
+
+    def __init__(self, file: File, position: int, count: int, read: Read) -> None:
+        self._file = file
+        self._position = position
+        self._read = read
+        self.count = count
+
+    def get(self, first: int, count: int) -> list[Entry]:
+        """Some neighbouring entries."""
+        data = self._read(self._file, ENTRY.size * count, self._position + ENTRY.size * first)
+        return unpack_entries(data)
+
+
+def unpack_entries(data: Buffer) -> list[Entry]:
+    """The entries in packed bytes."""
+    return [Entry(*values) for values in ENTRY.iter_unpack(data)]
+
+
+def build_queue(start: int, end: int, rows: list[Row], entries: Sequence[bytes], states: bytes) -> bytes:
+    """The contents of a queue file."""
+    body = b"".join([*[ROW.pack(*row) for row in rows], *entries, states])
+    count = sum(len(some) for some in entries) // ENTRY.size
+    head = (_MAGIC, _VERSION, len(rows), count, start, end, len(states))
+    crc = crc32c(body, crc32c(_HEADER.pack(*head, 0)))
+    return _HEADER.pack(*head, crc) + body
+
+
+def parse_queue(data: bytes, start: int) -> tuple[QueueHeader, bytes] | None:
+    """Header and states; None if the bytes are not the queue of the log file with this start."""
+    if len(data) < _HEADER.size:
+        return None
+    *head, crc = _HEADER.unpack_from(data)
+    magic, version, slot_count, entry_count, log_start, end, states_length = head
+    if (magic, version, log_start) != (_MAGIC, _VERSION, start):
+        return None
+    if crc32c(memoryview(data)[_HEADER.size :], crc32c(_HEADER.pack(*head, 0))) != crc:
+        return None
+    states = data[len(data) - states_length :]
+    return QueueHeader(slot_count, entry_count, start, end, states_length), states
+
+
+def read_row(file: File, number: int, read: Read) -> Row:
+    """The row of a slot."""
+    return Row(*ROW.unpack(read(file, ROW.size, _HEADER.size + ROW.size * number)))
+
+
+def queue_run(file: File, slot_count: int, row: Row, read: Read) -> QueueRun:
+    """The entries of a row."""
+    position = _HEADER.size + ROW.size * slot_count + ENTRY.size * row.first
+    return QueueRun(file, position, row.entry_count, read)

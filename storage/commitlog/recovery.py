@@ -1,0 +1,284 @@
+"""Opening a commit log: the state of all slots, from queue files and frames.
+
+RULES    1. A file with a valid queue file was durable when that was written: its frames are not read.
+         2. Other files are scanned. An invalid range behind everything that is proven durable (by a DURABLE frame after it, or
+            by a later sealed file) ends the log: the rest was never durable and is removed. An invalid range before that is
+            damage: the log continues after it, and a slot that lost a frame there ends before the loss (`_Replay.apply`).
+         3. A file whose first frame does not name the end of the file before it follows a loss: the same rule.
+         4. All scanned files are sealed. A file without frames is used for later appends, if no file with frames follows.
+NOT HERE The batches of one partition (storage/log/recovery.py).
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from itertools import chain
+
+from storage.commitlog.frames import (
+    ABORTED_PAYLOAD,
+    BIND_PAYLOAD,
+    CUT_PAYLOAD,
+    FILE_HEADER,
+    FOLLOWS_PAYLOAD,
+    LONG,
+    ROLLED,
+    Frame,
+    FrameKind,
+    InvalidRange,
+    parse_file_header,
+    scan,
+)
+from storage.commitlog.log_file import CachedFile, LogFile, log_file_name, start_of
+from storage.commitlog.queue_file import parse_queue
+from storage.commitlog.sealing import forget_slices, queue_of, queue_path, seal, set_sealed
+from storage.commitlog.slot_reader import SlotReader
+from storage.commitlog.slots import Cut, Slot, SlotId, slot_id_of
+from storage.engine import AbortedTransaction
+from storage.io.disk import Disk, File
+from storage.io.disk_lookup import read_waiting
+from storage.io.file_handle_cache import FileHandleCache
+
+_log = logging.getLogger("barnabas.storage")
+
+
+@dataclass(slots=True)
+class Recovered:
+    """A loaded log."""
+
+    files: list[LogFile] = field(default_factory=list)
+    """With frames, oldest first, all sealed."""
+    ahead: list[tuple[int, bytes, File]] = field(default_factory=list)
+    """Start, id and handle of files without frames."""
+    slots: dict[SlotId, Slot] = field(default_factory=dict)
+    numbered: dict[int, Slot] = field(default_factory=dict)
+    slot_count: int = 0
+
+    def bind(self, number: int, slot_id: SlotId) -> Slot:
+        """The slot with this number."""
+        slot = self.numbered.get(number)
+        if slot is None:
+            slot = Slot(slot_id)
+            slot.number = number
+            self.slots[slot_id] = self.numbered[number] = slot
+            self.slot_count = max(self.slot_count, number + 1)
+        return slot
+
+    def drop(self, number: int) -> Slot | None:
+        """Remove a deleted partition's slot."""
+        slot = self.numbered.pop(number, None)
+        if slot is not None:
+            del self.slots[slot.slot_id]
+        return slot
+
+
+def load(disk: Disk, directory: str, cache: FileHandleCache | None) -> Recovered:
+    """Load the log in a directory; repairs it after an unclean stop."""
+    return _Loader(disk, directory, cache).load()
+
+
+class _Loader:
+    def __init__(self, disk: Disk, directory: str, cache: FileHandleCache | None) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._cache = cache
+        self._found = Recovered()
+        self._proof: int | None = None
+
+    def load(self) -> Recovered:
+        found, disk = self._found, self._disk
+        starts = sorted(start for name in disk.listdir(self._directory) if (start := start_of(name)) is not None)
+        for number, start in enumerate(starts):
+            file = self._open(start)
+            if file is None:
+                continue
+            if found.files:
+                file.previous = found.files[-1]
+            if not self._take_queue(file) and not self._replay(file, starts[number + 1 :]):
+                self._remove(starts[number + 1 :])
+                break
+        return found
+
+    def _open(self, start: int) -> LogFile | None:
+        """The log file; None if it has no frames, or its header is invalid."""
+        path = f"{self._directory}/{log_file_name(start)}"
+        handle = self._disk.open(path, write=True)
+        file_id = parse_file_header(handle.pread(FILE_HEADER.size, 0), start)
+        size = handle.size()
+        if file_id is None:
+            _log.warning("%s has no valid header; its %d bytes are skipped", path, size)
+            return None
+        if size == FILE_HEADER.size:
+            self._found.ahead.append((start, file_id, handle))
+            return None
+        return LogFile(start, file_id, CachedFile(self._disk, path, self._cache, handle), start + size)
+
+    def _take_queue(self, file: LogFile) -> bool:
+        """Load the states of a sealed file."""
+        path = queue_path(file.path)
+        if not self._disk.exists(path):
+            return False
+        found = parse_queue(self._disk.read(path), file.start)
+        if found is None:
+            _log.warning("%s is invalid; it is made again from the log file", path)
+            return False
+        header, states = found
+        file.end = header.end
+        for state in json.loads(states):
+            self._restore(file, state)
+        self._found.slot_count = max(self._found.slot_count, header.slot_count)
+        set_sealed(file, CachedFile(self._disk, path, self._cache), header)
+        file.log.close()
+        self._add(file)
+        return True
+
+    def _restore(self, file: LogFile, state: list[object]) -> None:
+        number = state[0]
+        assert isinstance(number, int)
+        if len(state) == 1:
+            self._found.drop(number)
+            return
+        slot = self._found.bind(number, slot_id_of(state))
+        slot.restore(state)
+        slot.file = file
+
+    def _add(self, file: LogFile) -> None:
+        self._found.files.append(file)
+        for _, _, unused in self._found.ahead:  # their starts are before this file
+            self._disk.unlink(unused.path)
+        self._found.ahead.clear()
+
+    # ---- scan --------------------------------------------------------------------------------------------
+
+    def _replay(self, file: LogFile, later: list[int]) -> bool:
+        """Apply the frames of a file and seal it; False if the log ends in it."""
+        file_id, handle, size = self._id_of(file), file.log.get(read_waiting), file.end - file.start
+        frames = scan(handle, file_id, file.start, size)
+        first = next(frames, None)
+        if self._is_after_loss(first) and not self._is_damage(file.start, file, later):
+            self._remove([file.start])
+            return False
+        self._add(file)
+        replay = _Replay(self._found, file)
+        is_whole = True
+        for frame in chain([] if first is None else [first], frames):
+            if isinstance(frame, Frame):
+                replay.apply(frame)
+            elif self._is_damage(frame.start, file, later):
+                _log.warning(
+                    "%s is damaged from byte %d to %d", file.path, frame.start - file.start, frame.end - file.start
+                )
+            else:
+                self._truncate(file, frame.start)
+                is_whole = False
+                break
+        file.slot_count = self._found.slot_count
+        slices = seal(self._disk, file, queue_of(file, self._found.numbered)(), self._cache)
+        forget_slices(slices, self._found.numbered)
+        return is_whole
+
+    def _id_of(self, file: LogFile) -> bytes:
+        file_id = parse_file_header(file.log.get(read_waiting).pread(FILE_HEADER.size, 0), file.start)
+        assert file_id is not None
+        return file_id
+
+    def _is_after_loss(self, first: Frame | InvalidRange | None) -> bool:
+        """Whether the end of the previous file is lost (rule 3)."""
+        if not self._found.files:
+            return not isinstance(first, Frame)
+        if not isinstance(first, Frame) or first.kind != FrameKind.FOLLOWS:
+            return True
+        previous = self._found.files[-1]
+        return FOLLOWS_PAYLOAD.unpack(first.payload) != (previous.start, previous.end)
+
+    def _is_damage(self, position: int, file: LogFile, later: list[int]) -> bool:
+        """Whether the bytes at this position were durable (rule 2)."""
+        if self._proof is None:
+            self._proof = max(chain([0], self._proofs(file, later)))
+        return position < self._proof
+
+    def _proofs(self, file: LogFile, later: list[int]) -> Iterator[int]:
+        """Positions before which everything was durable."""
+        for start in [file.start, *later]:
+            path = f"{self._directory}/{log_file_name(start)}"
+            if start != file.start and self._disk.exists(queue_path(path)):
+                yield start
+            handle = self._disk.open(path, write=False)
+            file_id = parse_file_header(handle.pread(FILE_HEADER.size, 0), start)
+            if file_id is not None:
+                for frame in scan(handle, file_id, start, handle.size()):
+                    if isinstance(frame, Frame) and frame.kind == FrameKind.DURABLE:
+                        yield LONG.unpack(frame.payload)[0]
+
+    def _truncate(self, file: LogFile, end: int) -> None:
+        _log.warning(
+            "%s ends at byte %d; %d bytes after it were not durable", file.path, end - file.start, file.end - end
+        )
+        handle = file.log.get(read_waiting)
+        handle.truncate(end - file.start)
+        handle.sync()
+        file.end = end
+
+    def _remove(self, starts: list[int]) -> None:
+        """Remove the files behind the end of the log."""
+        self._found.ahead.clear()
+        for start in reversed(starts):
+            path = f"{self._directory}/{log_file_name(start)}"
+            self._disk.unlink(queue_path(path), missing_ok=True)
+            self._disk.unlink(path)
+        self._disk.sync_dir(self._directory)
+
+
+class _Replay:
+    """Applies the frames of one file to the slots."""
+
+    def __init__(self, found: Recovered, file: LogFile) -> None:
+        self._found = found
+        self._file = file
+        self._broken: set[int] = set()
+
+    def apply(self, frame: Frame) -> None:
+        """Apply a frame. The batches of a slot after a lost frame are skipped; a lost CUT is applied with the next frame."""
+        found, kind = self._found, frame.kind
+        if kind in (FrameKind.FOLLOWS, FrameKind.DURABLE):
+            return
+        if kind == FrameKind.BIND:
+            topic_id, partition, incarnation, _ = BIND_PAYLOAD.unpack(frame.payload)
+            slot = found.bind(frame.slot, SlotId(topic_id, partition, incarnation))
+            if slot.file is None and not slot.begin:
+                slot.begin = self._file.start
+            return
+        if kind == FrameKind.DROP:
+            dropped = found.drop(frame.slot)
+            if dropped is not None:
+                dropped.drop(self._file)
+            return
+        bound = found.numbered.get(frame.slot)
+        if bound is not None:
+            self._apply_to(bound, frame)
+
+    def _apply_to(self, slot: Slot, frame: Frame) -> None:
+        file, kind = self._file, frame.kind
+        if kind == FrameKind.BATCHES:
+            if frame.previous_end < slot.end_offset:
+                reader = SlotReader(slot, self._found.files, read_waiting)
+                slot.cut(file, reader.planned_cut(frame.previous_end))
+            if frame.previous_end == slot.end_offset:
+                slot.append(file, frame.position, frame.batches, rolled=bool(frame.flags & ROLLED))
+            elif slot.number not in self._broken:
+                self._broken.add(slot.number)
+                _log.warning(
+                    "Partition %d of topic %s lost its records from offset %d on: frames before %d are damaged",
+                    slot.slot_id.partition, slot.slot_id.topic_id.hex(), slot.end_offset, frame.position,
+                )  # fmt: skip
+        elif kind == FrameKind.CUT:
+            cut = Cut(*CUT_PAYLOAD.unpack(frame.payload))
+            if cut.end_offset <= slot.end_offset:
+                slot.cut(file, cut)
+        elif kind == FrameKind.ABORTED:
+            slot.add_aborted(file, AbortedTransaction(*ABORTED_PAYLOAD.unpack(frame.payload)))
+        else:
+            (offset,) = LONG.unpack(frame.payload)
+            {FrameKind.RESET: slot.reset, FrameKind.ROLL: slot.roll, FrameKind.START: slot.trim}[kind](file, offset)

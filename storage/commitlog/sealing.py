@@ -1,0 +1,83 @@
+"""Sealing a log file: its queue file.
+
+RULES    1. The queue is made from what the slots recorded; later changes of the slots are not in it.
+         2. The log file is durable before its queue file exists, so recovery trusts a file that has one.
+NOT HERE When a file is sealed (commit_log.py).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, CachedFile, LogFile, Slice
+from storage.commitlog.queue_file import QueueHeader, Row, build_queue, parse_queue
+from storage.commitlog.slots import Slot
+from storage.io.disk import Disk
+from storage.io.disk_lookup import read_waiting
+from storage.io.file_handle_cache import FileHandleCache
+
+
+def queue_path(path: str) -> str:
+    """The path of a log file's queue file."""
+    return path.removesuffix(LOG_SUFFIX) + QUEUE_SUFFIX
+
+
+def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:
+    """The contents of a finished file's queue file, to be made in any thread; `slots`: by number."""
+    for number in file.touched:
+        if number in slots:
+            slots[number].record_in(file)
+    ends = [slots[number].end_offset if number in slots else 0 for number in range(file.slot_count)]
+    for number, end_offset in file.ends.items():
+        if number < file.slot_count:
+            ends[number] = end_offset
+    return partial(_built, file, ends)
+
+
+def _built(file: LogFile, ends: list[int]) -> bytes:
+    rows = []
+    entries = []
+    first = 0
+    for number, end_offset in enumerate(ends):
+        some = file.slices.get(number)
+        if some is None:
+            rows.append(Row(end_offset, NO_TIMESTAMP, first, 0, 0))
+        else:
+            rows.append(Row(end_offset, some.max_timestamp, first, some.count, some.size))
+            entries.append(some.packed)
+            first += some.count
+    states = [file.states[number] for number in sorted(file.states)]
+    return build_queue(file.start, file.end, rows, entries, json.dumps(states, separators=(",", ":")).encode())
+
+
+def seal(disk: Disk, file: LogFile, queue: bytes, cache: FileHandleCache | None) -> dict[int, Slice]:
+    """Sync a log file and write its queue file; returns the slices that are no longer needed."""
+    log = file.log.get(read_waiting)
+    log.truncate(file.end - file.start)  # releases the unused part, and the bytes of a failed write
+    log.sync()
+    path = queue_path(file.path)
+    disk.replace_atomically(path, queue)
+    found = parse_queue(queue, file.start)
+    assert found is not None
+    header, _ = found
+    file.log.release()
+    return set_sealed(file, CachedFile(disk, path, cache), header)
+
+
+def set_sealed(file: LogFile, queue: CachedFile, header: QueueHeader) -> dict[int, Slice]:
+    """The file is sealed by this queue file; returns the slices that are no longer needed."""
+    slices, file.slices = file.slices, {}
+    file.queue_header, file.queue = header, queue
+    file.previous = None
+    file.touched, file.ends, file.states = set(), {}, {}
+    return slices
+
+
+def forget_slices(slices: Mapping[int, Slice], slots: Mapping[int, Slot]) -> None:
+    """Remove the entries of a sealed file from its slots."""
+    for number, unused in slices.items():
+        slot = slots.get(number)
+        if slot is not None:
+            slot.slices = [some for some in slot.slices if some is not unused]

@@ -1,0 +1,207 @@
+"""Reading the batches of a slot: the files of an offset, entries, regions, timestamps.
+
+RULES    1. A slot's entries are in the queue files of sealed log files, then in the slot's slices. `entries_from` finds the
+            first one by bisection over the rows of the queue files, then over the entries of one file.
+         2. With `read_resident` nothing waits for the disk: NotResident is raised instead, also if a file is not open.
+         3. Batches that touch are one region: those of one frame.
+NOT HERE Which thread reads (commit_log_engine.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from protocol.records import FileRegion
+from storage.commitlog.frames import LONG
+from storage.commitlog.log_file import LogFile
+from storage.commitlog.queue_file import Entry, queue_run, read_row
+from storage.commitlog.slots import Cut, Slot
+from storage.config.config_def import MAX_LONG
+from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
+from storage.io.disk_lookup import Read, read_waiting
+
+_STEP: Final = 64  # entries per read
+
+FoundBatch = tuple[LogFile, Entry]
+
+
+class _Entries(Protocol):
+    count: int
+
+    def get(self, first: int, count: int) -> list[Entry]: ...
+
+
+class _Piece(NamedTuple):
+    """A slot's entries in one file."""
+
+    file: LogFile
+    entries: _Entries
+    max_timestamp: int
+    """At or above those of the valid entries."""
+    valid_end: int
+
+
+class SlotReader:
+    """The published batches of a slot; `EngineView` describes the methods."""
+
+    __slots__ = ("_files", "_modified_ms", "_read", "_slot")
+
+    def __init__(
+        self, slot: Slot, files: Sequence[LogFile], read: Read, modified_ms: Callable[[str], int] = lambda _: 0
+    ) -> None:
+        """`files`: of the log, oldest first; `modified_ms`: the modification time of a path."""
+        self._slot = slot
+        self._files = files
+        self._read = read
+        self._modified_ms = modified_ms
+
+    @property
+    def start_offset(self) -> int:
+        return self._slot.start_offset
+
+    @property
+    def end_offset(self) -> int:
+        return self._slot.end_offset
+
+    def segments(self, limit: int | None = None) -> list[SegmentInfo]:
+        return self._slot.segment_infos(limit)
+
+    def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> LocatedBatches:
+        """As `Engine.locate`; whole batches only."""
+        regions: list[FileRegion] = []
+        size, end_offset = 0, offset
+        for file, entry in self.entries_from(offset):
+            if entry.last_offset >= max_offset:
+                break
+            if size + entry.size > max_bytes and (regions or not min_one_batch):
+                break
+            last = regions[-1] if regions else None
+            handle = file.log.get(self._read)
+            if last is not None and last.file is handle and last.position + last.length == entry.position:
+                regions[-1] = FileRegion(handle, last.position, last.length + entry.size)
+            else:
+                regions.append(FileRegion(handle, entry.position, entry.size))
+            size += entry.size
+            end_offset = entry.last_offset + 1
+        return LocatedBatches(tuple(regions), size, end_offset, None)
+
+    def read_batches(self, offset: int, max_bytes: int) -> Buffer:
+        found = self.locate(offset, max_bytes, max(self.end_offset, offset), min_one_batch=True)
+        return b"".join([self._read(r.file, r.length, r.position) for r in found.regions])  # type: ignore[arg-type]
+
+    def find_timestamp(self, target_ms: int, offset: int) -> int | None:
+        for piece in self._pieces_from(offset):
+            if piece.max_timestamp >= target_ms:
+                for entry in self._entries_of(piece, offset):
+                    if entry.max_timestamp >= target_ms:
+                        return self.base_offset(piece.file, entry)
+        return None
+
+    def max_timestamp(self) -> tuple[int, int] | None:
+        greatest: Entry | None = None
+        for piece in self._pieces_from(self.start_offset):
+            if greatest is None or piece.max_timestamp > greatest.max_timestamp:
+                for entry in self._entries_of(piece, self.start_offset):
+                    if greatest is None or entry.max_timestamp > greatest.max_timestamp:
+                        greatest = entry
+        return None if greatest is None else (greatest.max_timestamp, greatest.last_offset)
+
+    def segment_max_timestamp(self, base_offset: int) -> int:
+        segment = next(some for some in self.segments() if some.base_offset == base_offset)
+        greatest = -1
+        for piece in self._pieces_from(base_offset):
+            if piece.max_timestamp > greatest:
+                for entry in self._entries_of(piece, base_offset):
+                    if entry.last_offset >= segment.end_offset:
+                        break
+                    greatest = max(greatest, entry.max_timestamp)
+        return greatest if greatest >= 0 else self._modified_ms(self._files[-1].path)
+
+    def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
+        return [a for a in self._slot.aborted if a.last_offset >= start_offset and a.first_offset < end_offset]
+
+    def base_offset(self, file: LogFile, entry: Entry) -> int:
+        """The base offset of a batch, from its header."""
+        found: int = LONG.unpack(self._read(file.log.get(self._read), LONG.size, entry.position))[0]
+        return found
+
+    def entries_from(self, offset: int) -> Iterator[FoundBatch]:
+        """The batches that reach to `offset` or above, in order."""
+        for piece in self._pieces_from(offset):
+            for entry in self._entries_of(piece, offset):
+                yield piece.file, entry
+
+    def planned_cut(self, offset: int) -> Cut:
+        """What a truncation to `offset` leaves."""
+        end_offset = offset
+        removed: dict[int, int] = {}
+        segments = self._slot.segments
+        number = -1
+        for file, entry in self.entries_from(offset):
+            if number < 0:
+                end_offset = min(offset, self.base_offset(file, entry))
+                number = max(sum(segment.base_offset <= end_offset for segment in segments) - 1, 0)
+            if number + 1 < len(segments) and entry.last_offset >= segments[number + 1].base_offset:
+                break
+            removed[number] = removed.get(number, 0) + entry.size
+        if number < 0:
+            number = max(sum(segment.base_offset <= end_offset for segment in segments) - 1, 0)
+        segment = segments[number]
+        return Cut(end_offset, segment.base_offset, segment.size - removed.get(number, 0))
+
+    # ---- private -----------------------------------------------------------------------------------------
+
+    def _pieces_from(self, offset: int) -> Iterator[_Piece]:
+        """The files with entries from `offset` on, in order."""
+        slot = self._slot
+        in_memory = slot.slices
+        sealed_end = in_memory[0].file.start if in_memory else MAX_LONG
+        if not in_memory or self._is_before(offset, in_memory[0].file, in_memory[0].get(0, 1)):
+            yield from self._sealed_from(offset, sealed_end)
+        for some in in_memory:
+            valid_end = slot.valid_end(some.file.start, MAX_LONG)
+            yield _Piece(some.file, some, some.max_timestamp, valid_end)
+
+    def _is_before(self, offset: int, file: LogFile, first: list[Entry]) -> bool:
+        """Whether batches with `offset` may be in files before the first slice."""
+        if file.start <= self._slot.begin:
+            return False
+        return not first or offset <= first[0].last_offset
+
+    def _sealed_from(self, offset: int, sealed_end: int) -> Iterator[_Piece]:
+        slot = self._slot
+        files = [file for file in self._files if file.is_sealed and slot.begin <= file.start < sealed_end]
+
+        def valid_end_of(file: LogFile) -> int:
+            assert file.queue is not None
+            row = read_row(file.queue.get(self._read), slot.number, self._read)
+            return slot.valid_end(file.start, row.end_offset)
+
+        for number in range(bisect_left(files, offset + 1, key=valid_end_of), len(files)):
+            file = files[number]
+            assert file.queue is not None
+            assert file.queue_header is not None
+            handle = file.queue.get(self._read)
+            row = read_row(handle, slot.number, self._read)
+            if row.entry_count:
+                run = queue_run(handle, file.queue_header.slot_count, row, self._read)
+                yield _Piece(file, run, row.max_timestamp, slot.valid_end(file.start, row.end_offset))
+
+    def _entries_of(self, piece: _Piece, offset: int) -> Iterator[Entry]:
+        """The valid entries of a piece that reach to `offset` or above."""
+        entries, valid_end = piece.entries, piece.valid_end
+        index = bisect_left(range(entries.count), offset, key=lambda n: entries.get(n, 1)[0].last_offset)
+        while index < entries.count:
+            some = entries.get(index, min(_STEP, entries.count - index))
+            for entry in some:
+                if entry.last_offset >= valid_end:
+                    return
+                yield entry
+            index += len(some)
+
+
+def frozen_reader(slot: Slot, files: Sequence[LogFile], modified_ms: Callable[[str], int]) -> SlotReader:
+    """A reader of the slot at this moment, for any thread; it waits for the disk."""
+    return SlotReader(slot.copy(), files, read_waiting, modified_ms)

@@ -1,0 +1,236 @@
+"""The state of one partition in a commit log, and how frames change it.
+
+FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnation, start of the first file with its data, end
+         offset, segments [base offset, size, first timestamp]..., cuts [file start, offset]..., aborted transactions
+         [producer id, first offset, last offset, last stable offset]...; only the slot number if the partition was deleted
+RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exception: START and ABORTED do
+            not wait for appends that are written and not published (`in_order` is false). The state of an earlier file may
+            then contain them already, which is harmless: they name data that this file or an earlier one contains.
+         2. Segments are logical: where a segment begins is a flag of a frame. They are units of retention, as in Kafka; a log
+            file contains parts of the segments of many slots.
+         3. A truncation removes entries only from the file that contains its CUT frame. Entries in earlier files are skipped by
+            readers, because of `cuts`: the queue of a file depends on that file alone. A file's entries are valid below the
+            offset of the first cut in a later file.
+         4. `cuts` are ascending in file and offset: a later cut at a lower offset replaces those above it.
+         5. Data in files before `begin` belong to the time before a reset.
+NOT HERE Reading entries (slot_reader.py), writing frames (commit_log.py).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Final, NamedTuple
+
+from storage.commitlog.log_file import NO_TIMESTAMP, LogFile, Slice
+from storage.engine import AbortedTransaction, BatchInfo, SegmentInfo
+
+UNBOUND: Final = -1
+_file_start = itemgetter(0)
+
+
+class SlotId(NamedTuple):
+    """The partition of a slot."""
+
+    topic_id: bytes
+    partition: int
+    incarnation: int = 0
+    """Increases when the partition's log in this directory is replaced by another one."""
+
+
+class Cut(NamedTuple):
+    """A truncation."""
+
+    end_offset: int
+    segment_base: int
+    segment_size: int
+    """Of the last segment, afterwards."""
+
+
+@dataclass(slots=True)
+class LogicalSegment:
+    """A segment of a slot (rule 2)."""
+
+    base_offset: int
+    size: int = 0
+    first_timestamp: int = NO_TIMESTAMP
+    """The greatest timestamp of its first batch."""
+
+
+class Slot:
+    """The state of one partition."""
+
+    __slots__ = (
+        "aborted", "begin", "bound_in", "cuts", "end_offset", "file", "number", "owed_cut", "segments", "slices", "slot_id",
+    )  # fmt: skip
+
+    def __init__(self, slot_id: SlotId) -> None:
+        self.slot_id = slot_id
+        self.number = UNBOUND
+        self.bound_in: LogFile | None = None
+        """The last file with a BIND frame."""
+        self.file: LogFile | None = None
+        """The last file that changed the end offset."""
+        self.begin = 0
+        self.end_offset = 0
+        self.segments = [LogicalSegment(0)]
+        self.cuts: list[tuple[int, int]] = []
+        self.aborted: list[AbortedTransaction] = []
+        self.slices: list[Slice] = []
+        """The entries in files that are not sealed, oldest first."""
+        self.owed_cut: Cut | None = None
+        """A CUT that is missing on disk; it precedes the next frame."""
+
+    @property
+    def start_offset(self) -> int:
+        """The base offset of the oldest segment."""
+        return self.segments[0].base_offset
+
+    @property
+    def size(self) -> int:
+        """The size of all batches."""
+        return sum([segment.size for segment in self.segments])
+
+    def copy(self) -> Slot:
+        """The slot at this moment, for reads in another thread."""
+        copied = Slot(self.slot_id)
+        copied.number, copied.begin, copied.end_offset = self.number, self.begin, self.end_offset
+        copied.segments = [LogicalSegment(s.base_offset, s.size, s.first_timestamp) for s in self.segments]
+        copied.cuts, copied.aborted = list(self.cuts), list(self.aborted)
+        copied.slices = [some.copy() for some in self.slices]
+        return copied
+
+    def segment_infos(self, limit: int | None = None) -> list[SegmentInfo]:
+        """The segments, oldest first, at most `limit`."""
+        segments = self.segments
+        ends = [*[segment.base_offset for segment in segments[1:]], self.end_offset]
+        return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(segments, ends, strict=True)][:limit]
+
+    def valid_end(self, file_start: int, end_offset: int) -> int:
+        """The end offset of the valid entries in a file whose row has this end offset (rule 3)."""
+        later = bisect_right(self.cuts, file_start, key=_file_start)
+        return min(end_offset, self.cuts[later][1]) if later < len(self.cuts) else end_offset
+
+    # ---- changes by frames -------------------------------------------------------------------------------
+
+    def append(self, file: LogFile, position: int, batches: Sequence[BatchInfo], *, rolled: bool) -> None:
+        """BATCHES: `position` is that of the payload."""
+        self._enter(file)
+        if rolled:
+            self._begin_segment(batches[0].base_offset)
+        segment = self.segments[-1]
+        if not segment.size:
+            segment.first_timestamp = batches[0].max_timestamp
+        some = file.slices.get(self.number)
+        if some is None:
+            some = file.slices[self.number] = Slice(file)
+            self.slices.append(some)
+        for batch in batches:
+            some.add(position + batch.position, batch)
+            segment.size += batch.size
+        self.end_offset = batches[-1].last_offset + 1
+
+    def cut(self, file: LogFile, cut: Cut) -> None:
+        """CUT."""
+        self._enter(file)
+        end_offset = cut.end_offset
+        some = file.slices.get(self.number)
+        if some is not None:
+            some.truncate(end_offset)
+        while self.cuts and self.cuts[-1][1] >= end_offset:
+            self.cuts.pop()
+        if self.begin < file.start:
+            self.cuts.append((file.start, end_offset))
+        while len(self.segments) > 1 and self.segments[-1].base_offset > cut.segment_base:
+            self.segments.pop()
+        last = self.segments[-1]
+        last.base_offset, last.size = min(last.base_offset, end_offset), cut.segment_size
+        self.aborted = [aborted for aborted in self.aborted if aborted.last_offset < end_offset]
+        self.end_offset = end_offset
+
+    def reset(self, file: LogFile, offset: int) -> None:
+        """RESET."""
+        self._enter(file)
+        file.slices.pop(self.number, None)
+        self.begin, self.end_offset = file.start, offset
+        self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], [], [], []
+
+    def roll(self, file: LogFile, offset: int) -> None:
+        """ROLL."""
+        self._enter(file)
+        self._begin_segment(offset)
+
+    def trim(self, file: LogFile, offset: int, *, in_order: bool = True) -> None:
+        """START."""
+        self._touch(file, in_order=in_order)
+        while len(self.segments) > 1 and self.segments[0].base_offset < offset:
+            del self.segments[0]
+        self.aborted = [aborted for aborted in self.aborted if aborted.last_offset >= self.start_offset]
+
+    def add_aborted(self, file: LogFile, transaction: AbortedTransaction, *, in_order: bool = True) -> None:
+        """ABORTED."""
+        self._touch(file, in_order=in_order)
+        if transaction not in self.aborted:
+            self.aborted.append(transaction)
+
+    def drop(self, file: LogFile) -> None:
+        """DROP."""
+        self._enter(file)
+        file.slices.pop(self.number, None)
+        file.ends[self.number] = 0
+        file.states[self.number] = [self.number]
+
+    def record_in(self, file: LogFile) -> None:
+        """Record the state at the end of a file (log_file.py rule 4)."""
+        file.ends.setdefault(self.number, self.end_offset)
+        if self.number in file.touched and self.number not in file.states:
+            file.states[self.number] = self.state()
+
+    def _touch(self, file: LogFile, *, in_order: bool) -> None:
+        if in_order:
+            self._enter(file)
+        else:
+            file.touched.add(self.number)
+
+    def _enter(self, file: LogFile) -> None:
+        """The slot gets a frame in `file` that changes its end."""
+        if self.file is not file:
+            earlier = file.previous
+            while earlier is not None and not earlier.is_sealed:
+                self.record_in(earlier)
+                earlier = earlier.previous if earlier is not self.file else None
+            self.file = file
+        file.touched.add(self.number)
+
+    def _begin_segment(self, base_offset: int) -> None:
+        if base_offset > self.segments[-1].base_offset:
+            self.segments.append(LogicalSegment(base_offset))
+
+    # ---- state -------------------------------------------------------------------------------------------
+
+    def state(self) -> list[object]:
+        """The state as in a queue file."""
+        topic_id, partition, incarnation = self.slot_id
+        return [
+            self.number, topic_id.hex(), partition, incarnation, self.begin, self.end_offset,
+            [[s.base_offset, s.size, s.first_timestamp] for s in self.segments], [list(cut) for cut in self.cuts],
+            [list(aborted) for aborted in self.aborted],
+        ]  # fmt: skip
+
+    def restore(self, state: list[object]) -> None:
+        """Take over the state of a queue file."""
+        self.number, _, _, _, self.begin, self.end_offset, segments, cuts, aborted = state  # type: ignore[assignment]
+        self.segments = [LogicalSegment(*values) for values in segments]  # type: ignore[attr-defined]
+        self.cuts = [(file_start, offset) for file_start, offset in cuts]  # type: ignore[attr-defined]
+        self.aborted = [AbortedTransaction(*values) for values in aborted]  # type: ignore[attr-defined]
+
+
+def slot_id_of(state: list[object]) -> SlotId:
+    """The partition of a state."""
+    _, topic_id, partition, incarnation, *_ = state
+    assert isinstance(topic_id, str)
+    assert isinstance(partition, int)
+    assert isinstance(incarnation, int)
+    return SlotId(bytes.fromhex(topic_id), partition, incarnation)

@@ -1,0 +1,315 @@
+"""The commit log of several partitions: sealing, rebuilt queues, torn and damaged files."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.frames import FILE_HEADER, HEAD
+from storage.commitlog.slots import SlotId
+from storage.config.log_config import LogConfig
+from storage.engine import AbortedTransaction
+from storage.io.deferred_file_ops import FileOp
+from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
+from tests.support.crashing_disk import CrashingDisk
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, sync_files
+
+FILE_BYTES = 4096
+CONFIG = LogConfig(segment_bytes=2000)
+
+
+class Process:
+    """The log of one process, and its partitions."""
+
+    def __init__(self, root: Path, disk: Disk | None = None, file_bytes: int = FILE_BYTES) -> None:
+        self.disk = disk or Disk()
+        self.root = root
+        self.log = CommitLog(self.disk, str(root), random_bytes=os.urandom, lock=nullcontext(), file_bytes=file_bytes)
+        self._engines: dict[int, CommitLogEngine] = {}
+
+    def __getitem__(self, partition: int) -> CommitLogEngine:
+        if partition not in self._engines:
+            engine = self._engines[partition] = CommitLogEngine(
+                self.disk, self.log, SlotId(b"t" * 16, partition), CONFIG
+            )
+            assert engine.open(None) is None
+        return self._engines[partition]
+
+    def paths(self, suffix: str) -> list[Path]:
+        return sorted((self.root / "commitlog").glob("*" + suffix))
+
+
+def append_to(engine: CommitLogEngine, size: int = 200, count: int = 1) -> bytes:
+    data = batch(engine.end_offset, count, size=size, timestamp_ms=NOW_MS + engine.end_offset)
+    append(engine, data)
+    return data
+
+
+def bytes_of(engine: CommitLogEngine, offset: int | None = None) -> bytes:
+    at = engine.start_offset if offset is None else offset
+    return region_bytes(wait_for_disk(engine.locate, at, 1 << 30, engine.end_offset, min_one_batch=True).regions)
+
+
+def sync(engine: CommitLogEngine) -> None:
+    work = engine.collect_sync()
+    sync_files(work)
+    engine.mark_flushed(work.end_offset)
+
+
+def damage(path: Path, position: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(position)
+        old = file.read(1)
+        file.seek(position)
+        file.write(bytes([old[0] ^ 0x40]))
+
+
+def change_at_random(process: Process, dice: Random, steps: int) -> dict[int, bytes]:
+    """Appends to several partitions, truncations, resets, rolls, trims; returns the expected contents."""
+    contents: dict[int, list[bytes]] = {number: [] for number in range(6)}
+    for _ in range(steps):
+        number = dice.randrange(6)
+        engine, batches = process[number], contents[number]
+        what = dice.random()
+        if what < 0.85:
+            batches.append(append_to(engine, dice.randrange(150, 600)))
+        elif what < 0.90 and batches:
+            engine.truncate(dice.randrange(engine.start_offset, engine.end_offset + 1))
+            del batches[engine.end_offset - engine.start_offset :]
+        elif what < 0.93:
+            engine.roll(NOW_MS)
+        elif what < 0.96:
+            start = engine.start_offset
+            engine.trim(dice.randrange(start, engine.end_offset + 1))
+            del batches[: engine.start_offset - start]
+        elif what < 0.98 and engine.end_offset > engine.start_offset:
+            engine.add_aborted(AbortedTransaction(number, engine.end_offset - 1, engine.end_offset - 1, 0))
+        else:
+            engine.reset(engine.end_offset + dice.randrange(3))
+            batches.clear()
+    return {number: b"".join(batches) for number, batches in contents.items()}
+
+
+def state_of(engine: CommitLogEngine) -> tuple[object, ...]:
+    view = engine.view()
+    return (
+        engine.start_offset, engine.end_offset, engine.size_bytes, engine.segments(), bytes_of(engine),
+        view.max_timestamp(), wait_for_disk(engine.aborted, 0, 1 << 40),
+        [view.find_timestamp(NOW_MS + offset, engine.start_offset) for offset in range(0, engine.end_offset, 7)],
+    )  # fmt: skip
+
+
+class TestQueueFiles:
+    @pytest.mark.parametrize("seed", range(6))
+    def test_rebuilt_queues_are_those_that_were_written(self, tmp_path: Path, seed: int) -> None:
+        process = Process(tmp_path)
+        expected = change_at_random(process, Random(seed), 400)
+        before = {number: state_of(process[number]) for number in range(6)}
+        process.log.close()
+        queues = {path: path.read_bytes() for path in process.paths(".queue")}
+        assert len(queues) > 10
+        assert {number: state[4] for number, state in before.items()} == expected
+        opened = Process(tmp_path)
+        assert {number: state_of(opened[number]) for number in range(6)} == before
+        for path in queues:
+            path.unlink()
+        rebuilt = Process(tmp_path)
+        assert {number: state_of(rebuilt[number]) for number in range(6)} == before
+        assert {path: path.read_bytes() for path in rebuilt.paths(".queue")} == queues
+
+    def test_a_clean_close_leaves_nothing_to_scan(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        expected = append_to(process[0])
+        process.log.close()
+        disk = FaultyDisk()
+        again = Process(tmp_path, disk)
+        assert again[0].end_offset == 1
+        log_reads = [length for path, _, length in disk.reads if path.endswith(".clog")]
+        assert max(log_reads) == FILE_HEADER.size
+        assert bytes_of(again[0]) == expected
+
+    def test_sealing_may_wait_while_appends_and_reads_go_on(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        waiting: list[FileOp] = []
+        process.log.submit = waiting.append
+        expected = b"".join([append_to(process[0], 700) for _ in range(40)])
+        assert not process.paths(".queue")
+        assert bytes_of(process[0]) == expected
+        view = process[0].view()
+        while waiting:
+            waiting.pop(0)()
+            assert bytes_of(process[0]) == expected
+        expected += append_to(process[0])
+        assert len(process.paths(".queue")) > 5
+        assert bytes_of(process[0]) == expected
+        assert expected.startswith(bytes(view.read_batches(0, 1 << 30)))
+        assert view.end_offset == 40
+
+    def test_files_that_do_not_fit_a_large_append_are_removed(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        process[0].update_config(LogConfig())
+        expected = append_to(process[0], 300) + append_to(process[0], 3 * FILE_BYTES) + append_to(process[0], 300)
+        assert bytes_of(process[0]) == expected
+        starts = [int(path.stem) for path in process.paths(".clog")]
+        assert starts == [0, FILE_BYTES, 5 * FILE_BYTES, 6 * FILE_BYTES, 7 * FILE_BYTES]
+        assert bytes_of(Process(tmp_path)[0]) == expected
+
+    def test_files_of_a_log_with_many_partitions_and_few_open_files(self, tmp_path: Path) -> None:
+        process = Process(tmp_path, file_bytes=64 * 1024)
+        expected = {number: append_to(process[number]) for number in range(500)}
+        assert process.disk.open_files <= 5
+        again = Process(tmp_path)
+        assert {number: bytes_of(again[number]) for number in range(500)} == expected
+
+
+class TestRecovery:
+    @pytest.mark.parametrize("seed", range(12))
+    def test_a_loss_of_power_keeps_a_prefix_with_all_synced_batches(self, tmp_path: Path, seed: int) -> None:
+        dice, disk = Random(seed), CrashingDisk()
+        process = Process(tmp_path, disk)
+        written = dict.fromkeys(range(4), b"")
+        synced = dict.fromkeys(range(4), 0)
+        for _ in range(150):
+            number = dice.randrange(4)
+            written[number] += append_to(process[number], dice.randrange(150, 900))
+            if dice.random() < 0.08:
+                sync(process[number])
+                synced = {number: len(data) for number, data in written.items()}
+        disk.crash(dice)
+        again = Process(tmp_path, disk)
+        for number, data in written.items():
+            found = bytes_of(again[number])
+            assert data.startswith(found)
+            assert len(found) >= synced[number]
+            written[number] = found + append_to(again[number])
+        last = Process(tmp_path)
+        assert {number: bytes_of(last[number]) for number in written} == written
+
+    def test_a_cut_within_a_write_loses_only_that_write(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        kept = append_to(process[0]) + append_to(process[0])
+        (path, *_) = process.paths(".clog")
+        size = path.stat().st_size
+        lost = append_to(process[1], 300)
+        whole = path.read_bytes()
+        for end in range(size, len(whole), 7):
+            path.write_bytes(whole[:end] + b"\xff" * (end % 2 * 40))
+            for queue in process.paths(".queue"):
+                queue.unlink()
+            again = Process(tmp_path)
+            assert (bytes_of(again[0]), again[1].end_offset) == (kept, 0)
+            assert lost not in path.read_bytes()
+
+    def test_lost_bytes_do_not_return_when_others_take_their_place(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        kept = append_to(process[0])
+        (path, *_) = process.paths(".clog")
+        at = path.stat().st_size
+        append_to(process[0])
+        append_to(process[0])
+        damage(path, at + HEAD.size + 100)
+        again = Process(tmp_path)
+        assert bytes_of(again[0]) == kept
+        more = append_to(again[0], 250)
+        assert bytes_of(Process(tmp_path)[0]) == kept + more
+
+    def test_damage_before_a_proof_costs_only_its_partition(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process = Process(tmp_path, file_bytes=1 << 20)
+        kept = {0: append_to(process[0]), 1: append_to(process[1])}
+        (path, *_) = process.paths(".clog")
+        at = path.stat().st_size
+        append_to(process[0], 300)
+        kept[1] += append_to(process[1], 300)
+        sync(process[0])
+        append_to(process[0])
+        kept[1] += append_to(process[1])
+        damage(path, at + HEAD.size + 150)
+        again = Process(tmp_path, file_bytes=1 << 20)
+        assert {number: bytes_of(again[number]) for number in kept} == kept
+        assert "is damaged from byte" in caplog.text
+        assert "lost its records from offset 1 on" in caplog.text
+        kept[0] += append_to(again[0])
+        assert bytes_of(Process(tmp_path)[0]) == kept[0]
+
+    @pytest.mark.parametrize("field", range(0, 21, 4))
+    def test_bytes_that_no_batch_crc_covers_are_checked(self, tmp_path: Path, field: int) -> None:
+        process = Process(tmp_path)
+        kept = append_to(process[0])
+        (path, *_) = process.paths(".clog")
+        at = path.stat().st_size
+        append_to(process[0])
+        damage(path, at + HEAD.size + field)
+        assert bytes_of(Process(tmp_path)[0]) == kept
+
+    def test_a_frame_inside_of_a_record_is_not_a_frame(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        append_to(process[1])
+        (path, *_) = process.paths(".clog")
+        image = path.read_bytes()[FILE_HEADER.size :]
+        begin = path.stat().st_size
+        append_to(process[0], 1000)
+        whole = path.read_bytes()
+        path.write_bytes(whole[:begin] + b"\0" * 40 + image + whole[begin + 40 + len(image) :])
+        again = Process(tmp_path)
+        assert (again[1].end_offset, again[0].end_offset) == (1, 0)
+
+    def test_a_deleted_partition_does_not_return(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        for number in range(3):
+            append_to(process[number], 1500)
+        process[1].delete()
+        kept = append_to(process[2], 1500)
+        again = Process(tmp_path)
+        assert again[1].end_offset == 0
+        more = append_to(again[1])
+        last = Process(tmp_path)
+        assert (bytes_of(last[1]), bytes_of(last[2], 1)) == (more, kept)
+
+
+class TestWrites:
+    def test_an_append_is_one_system_call(self, tmp_path: Path) -> None:
+        disk = FaultyDisk()
+        process = Process(tmp_path, disk)
+        append_to(process[0])
+        sync(process[0])
+        disk.reset_counters()
+        append_to(process[0])
+        append_to(process[1])
+        assert [Path(path).suffix for path, _, _ in disk.writes] == [".clog", ".clog"]
+
+    def test_one_sync_covers_all_partitions(self, tmp_path: Path) -> None:
+        process = Process(tmp_path, file_bytes=1 << 20)
+        for number in range(20):
+            append_to(process[number], 100)
+        works = [process[number].collect_sync() for number in range(20)]
+        assert len({file for work in works for file in work.files}) == 1
+        sync_files(works[0])
+        for number, work in enumerate(works):
+            process[number].mark_flushed(work.end_offset)
+        assert not process[3].collect_sync().files
+
+    def test_a_missing_cut_is_written_before_the_next_frame(self, tmp_path: Path) -> None:
+        disk = FaultyDisk()
+        process = Process(tmp_path, disk)
+        engine = process[0]
+        kept = append_to(engine)
+        reservations = [engine.reserve(len(data), infos(data), NOW_MS) for data in (batch(1), batch(2))]
+        engine.write(reservations[0], batch(1))
+        disk.space_left = 0
+        with pytest.raises(StorageError):
+            engine.write(reservations[1], batch(2))
+        engine.abandon(reservations[0])
+        disk.space_left = None
+        assert Process(tmp_path / "x").log.files == ()
+        kept += append_to(engine, 300, 5)
+        assert bytes_of(Process(tmp_path)[0]) == kept

@@ -82,6 +82,9 @@ sim: .venv/.test ## storage on a simulated disk that loses power, SECONDS=60 lon
 sim-coordinators: .venv/.test ## groups and transactions that crash between any two batches, SECONDS=60 long; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation coordinators $(SIMULATED)
 
+sim-commitlog: .venv/.test ## the same with all logs in commit logs, SECONDS=60 long; SEED=... repeats one
+	@exec $(BIN)/python -m tests.simulation commitlog $(SIMULATED)
+
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation quorum $(SIMULATED)
 

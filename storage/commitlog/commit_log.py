@@ -72,18 +72,19 @@ class CommitLog:
         directory: str,
         *,
         random_bytes: Callable[[int], bytes],
-        lock: LockContext,
+        new_lock: Callable[[], LockContext],
         file_bytes: int = FILE_BYTES,
         open_files: FileHandleCache | None = None,
     ) -> None:
-        """Create the object; opens no file. `directory`: the log directory; `lock`: a mutex if threads are used."""
+        """Create the object; opens no file. `directory`: the log directory; `new_lock`: creates a mutex."""
         self._disk = disk
         self._directory = f"{directory}/{DIRECTORY}"
         self._random_bytes = random_bytes
         self._file_bytes = file_bytes
         self._cache = open_files
-        self.lock = lock
+        self.lock = new_lock()
         """Held by writes (rule 7)."""
+        self._ahead_lock = new_lock()  # held while files are created; taken after the other one
         self.submit: Submit = run_now
         """Runs file operations that need not run at once: creating files ahead, sealing."""
         self._is_open = False
@@ -91,6 +92,7 @@ class CommitLog:
         """The files with frames, oldest first; replaced when it changes."""
         self._active: LogFile | None = None
         self._ahead: list[tuple[int, bytes, File]] = []  # start, id and handle of unused files
+        self._next_ahead = 0  # the start after that of the active file
         self._slots: dict[SlotId, Slot] = {}
         self._numbered: dict[int, Slot] = {}
         self._slot_count = 0
@@ -160,9 +162,9 @@ class CommitLog:
             return self._write(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction)).file
 
     def drop(self, slot: Slot) -> None:
-        """Delete a partition."""
+        """Delete a partition; a no-op if it was never used, or is deleted."""
         with self.lock:
-            if slot.number != UNBOUND:
+            if self._slots.get(slot.slot_id) is slot:
                 slot.drop(self._write(slot, FrameKind.DROP, slot.end_offset, b"").file)
                 del self._slots[slot.slot_id], self._numbered[slot.number]
 
@@ -228,11 +230,13 @@ class CommitLog:
     def _next_file(self) -> LogFile:
         last = self.files[-1] if self.files else None
         start = self._next_start(0 if last is None else last.end)
-        while self._ahead and self._ahead[0][0] < start:
-            self._disk.unlink(self._ahead.pop(0)[2].path)
-        if not self._ahead or self._ahead[0][0] != start:
-            self._ahead.insert(0, self._create(start))
-        _, file_id, handle = self._ahead.pop(0)
+        with self._ahead_lock:
+            while self._ahead and self._ahead[0][0] < start:
+                self._disk.unlink(self._ahead.pop(0)[2].path)
+            if not self._ahead or self._ahead[0][0] != start:
+                self._ahead.insert(0, self._create(start))
+            _, file_id, handle = self._ahead.pop(0)
+            self._next_ahead = start + self._file_bytes
         file = LogFile(
             start, file_id, CachedFile(self._disk, handle.path, self._cache, handle), start + FILE_HEADER.size
         )
@@ -246,14 +250,10 @@ class CommitLog:
         return -(-end // self._file_bytes) * self._file_bytes
 
     def _create_ahead(self) -> None:
-        active = self._active
-        if active is None:
-            return
-        start = active.start + self._file_bytes
-        while len(self._ahead) < FILES_AHEAD:
-            if self._ahead:
-                start = self._ahead[-1][0] + self._file_bytes
-            self._ahead.append(self._create(start))
+        with self._ahead_lock:
+            while len(self._ahead) < FILES_AHEAD:
+                start = self._ahead[-1][0] + self._file_bytes if self._ahead else self._next_ahead
+                self._ahead.append(self._create(start))
 
     def _create(self, start: int) -> tuple[int, bytes, File]:
         path = f"{self._directory}/{log_file_name(start)}"
@@ -310,6 +310,13 @@ class CommitLog:
                 break
             unsynced.append(file.log.get(read_waiting))
         return files[-1].end if files else 0, unsynced
+
+    def sync(self) -> None:
+        """Make everything that is written durable now."""
+        position, files = self.unsynced()
+        for file in files:
+            file.sync()
+        self.mark_durable(position)
 
     def mark_durable(self, position: int) -> None:
         """All before this position is durable."""

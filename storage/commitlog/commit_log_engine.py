@@ -4,7 +4,8 @@ RULES    1. The writes of a partition are in the order of its offsets: a write t
             memory, and is written by the earlier one's call.
          2. An abandoned append that was written is followed by a CUT. If that cannot be written, it precedes the next frame.
          3. Everything that is readable is in `Slot`; reservations are not.
-         4. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
+         4. A truncation by `truncate` or `reset` is durable before it returns: a loss of power must not bring the data back.
+         5. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
 NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
 """
 
@@ -20,7 +21,7 @@ from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
-from storage.commitlog.slots import Cut, Slot, SlotId
+from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
@@ -66,9 +67,11 @@ class CommitLogReservation(Reservation):
 class CommitLogEngine:
     """The batches of one partition; `Engine` describes the methods."""
 
-    def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, config: LogConfig) -> None:
+    def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, directory: str, config: LogConfig) -> None:
+        """`directory`: of the partition; it has the producer snapshots."""
         self._disk = disk
         self._log = log
+        self._directory = directory
         self._slot_id = slot_id
         self._config = config
         self._slot = Slot(slot_id)
@@ -89,7 +92,7 @@ class CommitLogEngine:
         self._log.open()
         slot = self._slot = self._log.slot(self._slot_id)
         self._flushed = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
-        if recovery_point is None or slot.start_offset == slot.end_offset:
+        if recovery_point is None or slot.number == UNBOUND:
             return None
         bases = [segment.base_offset for segment in slot.segments if segment.base_offset <= recovery_point]
         return bases[-1] if bases else slot.start_offset
@@ -129,10 +132,7 @@ class CommitLogEngine:
         if slot.owed_cut is not None:
             self._log.write_cut(slot, slot.end_offset, slot.owed_cut)
         if sync:
-            position, files = self._log.unsynced()
-            for file in files:
-                file.sync()
-            self._log.mark_durable(position)
+            self._log.sync()
 
     def delete(self) -> None:
         self._lookups.cancel()
@@ -309,11 +309,16 @@ class CommitLogEngine:
             self._lookups.cancel()
             cut = self._frozen().planned_cut(offset)
             slot.cut(self._log.write_cut(slot, slot.end_offset, cut), cut)
-            self._limit_flushed()
+            self._sync_truncation()
 
     def reset(self, offset: int) -> None:
         self._lookups.cancel()
         self._slot.reset(self._log.write_offset(self._slot, FrameKind.RESET, offset), offset)
+        self._sync_truncation()
+
+    def _sync_truncation(self) -> None:
+        self._log.sync()
+        self._disk.sync_dir(self._directory)  # for the snapshots that were deleted before
         self._limit_flushed()
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:

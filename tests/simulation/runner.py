@@ -93,8 +93,9 @@ def check_new_seeds(simulate: Simulate, seconds: float, *, limit: int = 1_000_00
 
 
 def bugs_in(module: ModuleType) -> list[PlantedBug]:
-    """The planted bugs of a module: all functions that it defines."""
-    return [bug for bug in vars(module).values() if isfunction(bug) and bug.__module__ == module.__name__]
+    """The planted bugs of a module: all functions that it defines, except private ones."""
+    own = [found for found in vars(module).values() if isfunction(found) and found.__module__ == module.__name__]
+    return [bug for bug in own if not bug.__name__.startswith("_")]
 
 
 def finds(simulate: Simulate, seeds: Iterable[int]) -> bool:

@@ -16,6 +16,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from tests.simulation.cluster.simulator import simulate as simulate_cluster
+from tests.simulation.commitlog.simulator import simulate as simulate_commit_logs
 from tests.simulation.coordinators.simulator import simulate as simulate_coordinators
 from tests.simulation.quorum.simulator import simulate as simulate_quorum
 from tests.simulation.runner import Simulate, check_new_seeds, check_seeds
@@ -35,6 +36,8 @@ COMPACTING = partial(simulate_storage, is_compacting=True, steps=300)
 FIXED_SEEDS = [
     *seeds_of("storage", simulate_storage, 400, 100),
     pytest.param(simulate_storage, [91706, 3980793518, 4253587705], id="storage-found-later"),
+    *seeds_of("commitlog", simulate_commit_logs, 200, 100),
+    pytest.param(simulate_commit_logs, [365, 1228], id="commitlog-found-later"),
     *seeds_of("compaction", COMPACTING, 40, 20),
     pytest.param(COMPACTING, [81], id="compaction-81"),
     *seeds_of("coordinators", simulate_coordinators, 12, 12),
@@ -44,6 +47,7 @@ FIXED_SEEDS = [
 ]
 NEW_SEEDS = [
     pytest.param(simulate_storage, 10.0, 1500, id="storage", marks=pytest.mark.long),
+    pytest.param(simulate_commit_logs, 10.0, 1500, id="commitlog", marks=pytest.mark.long),
     pytest.param(simulate_coordinators, 2.0, 1_000_000, id="coordinators", marks=pytest.mark.long),
     pytest.param(simulate_transactions, float("inf"), 25, id="transactions"),
     pytest.param(simulate_quorum, 10.0, 1_000_000, id="quorum", marks=pytest.mark.long),

@@ -9,9 +9,11 @@ from typing import NamedTuple
 import pytest
 
 import tests.simulation.cluster.planted_bugs
+import tests.simulation.commitlog.planted_bugs
 import tests.simulation.coordinators.planted_bugs
 import tests.simulation.quorum.planted_bugs
 from tests.simulation.cluster.simulator import simulate as simulate_cluster
+from tests.simulation.commitlog.simulator import simulate as simulate_commit_logs
 from tests.simulation.coordinators.simulator import simulate as simulate_coordinators
 from tests.simulation.quorum.simulator import simulate as simulate_quorum
 from tests.simulation.runner import PlantedBug, Simulate, bugs_in, finds
@@ -40,6 +42,7 @@ SEARCHES = {
         2000,
         {},
     ),
+    "commitlog": Search(simulate_commit_logs, bugs_in(tests.simulation.commitlog.planted_bugs), 600, {}),
     "coordinators": Search(simulate_coordinators, bugs_in(tests.simulation.coordinators.planted_bugs), 100, {}),
     "quorum": Search(
         simulate_quorum,

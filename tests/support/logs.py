@@ -101,11 +101,11 @@ def scattered(disk: Disk, root: Path) -> EngineFactory:
 
 def commitlog(disk: Disk, root: Path) -> EngineFactory:
     """CommitLogEngine on the log of a new process, with small files, so that many are sealed."""
-    log = CommitLog(disk, str(root), random_bytes=os.urandom, lock=nullcontext(), file_bytes=2048)
+    log = CommitLog(disk, str(root), random_bytes=os.urandom, new_lock=nullcontext, file_bytes=2048)
 
     def made(directory: str, config: LogConfig) -> CommitLogEngine:
         topic, _, partition = Path(directory).name.rpartition("-")
-        return CommitLogEngine(disk, log, SlotId(md5(topic.encode()).digest(), int(partition)), config)
+        return CommitLogEngine(disk, log, SlotId(md5(topic.encode()).digest(), int(partition)), directory, config)
 
     return made
 

@@ -47,6 +47,9 @@ POLICIES = (frozenset({"delete"}), frozenset({"delete"}), frozenset({"compact"})
 class Simulation:
     """A log manager over many processes."""
 
+    manager_type = LogManager
+    operations_type = Operations
+
     def __init__(self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None) -> None:
         """`is_compacting`: whether compaction dominates; None draws it."""
         self.random = random
@@ -185,7 +188,7 @@ class Simulation:
         self.disk = SimulatedDisk(self.file_system, random, short_io=random.random() < 0.3)
         self.disk.now_ms = self.now_ms
         self.disk.fuse, self.disk.fault = fuse, fault
-        self.manager = LogManager(
+        self.manager = self.manager_type(
             self.disk,
             self.directories,
             LogConfig(),
@@ -193,7 +196,7 @@ class Simulation:
             max_open_files=random.choice(OPEN_FILES),
         )
         self.manager.file_handles.on_eviction_needed = self._on_eviction_needed
-        self.operations = Operations(self)
+        self.operations = self.operations_type(self)
         self.unmoved_directories.clear()
         self.queues = WorkQueues(
             self.disk, random, self.operations.run_loop_step, runs_immediately=self._runs_immediately
@@ -363,17 +366,24 @@ class Simulation:
         check_log(log, partition)
 
 
-def simulate(seed: int, *, is_compacting: bool | None = None, steps: int = STEPS) -> Failure | None:
+def simulate(
+    seed: int,
+    *,
+    is_compacting: bool | None = None,
+    steps: int = STEPS,
+    simulated: type[Simulation] = Simulation,
+    part: str = "",
+) -> Failure | None:
     """Run the simulation of a seed; None if all invariants hold."""
     simulation: Simulation | None = None
     try:
         random = Random(seed)
         with log_level(logging.CRITICAL), small_limits(random):
-            simulation = Simulation(random, steps, is_compacting=is_compacting)
+            simulation = simulated(random, steps, is_compacting=is_compacting)
             simulation.run()
     except Exception as error:  # noqa: BLE001  # any error belongs to this seed
         trace = [] if simulation is None else simulation.trace
         steps = "\n".join(f"{number:4} {step}" for number, step in enumerate(trace, 1))
         summary = f"seed {seed}: {type(error).__name__}: {error}"
-        return Failure(f"make sim SEED={seed}", summary, f"{steps}\n{''.join(traceback.format_exception(error))}")
+        return Failure(f"make sim{part} SEED={seed}", summary, f"{steps}\n{''.join(traceback.format_exception(error))}")
     return None

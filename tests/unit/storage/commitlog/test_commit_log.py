@@ -32,13 +32,13 @@ class Process:
     def __init__(self, root: Path, disk: Disk | None = None, file_bytes: int = FILE_BYTES) -> None:
         self.disk = disk or Disk()
         self.root = root
-        self.log = CommitLog(self.disk, str(root), random_bytes=os.urandom, lock=nullcontext(), file_bytes=file_bytes)
+        self.log = CommitLog(self.disk, str(root), random_bytes=os.urandom, new_lock=nullcontext, file_bytes=file_bytes)
         self._engines: dict[int, CommitLogEngine] = {}
 
     def __getitem__(self, partition: int) -> CommitLogEngine:
         if partition not in self._engines:
             engine = self._engines[partition] = CommitLogEngine(
-                self.disk, self.log, SlotId(b"t" * 16, partition), CONFIG
+                self.disk, self.log, SlotId(b"t" * 16, partition), str(self.root), CONFIG
             )
             assert engine.open(None) is None
         return self._engines[partition]
@@ -297,6 +297,17 @@ class TestWrites:
         for number, work in enumerate(works):
             process[number].mark_flushed(work.end_offset)
         assert not process[3].collect_sync().files
+
+    def test_a_sync_counts_when_it_has_ended(self, tmp_path: Path) -> None:
+        process = Process(tmp_path, file_bytes=1 << 20)
+        append_to(process[0])
+        append_to(process[1])
+        first = process[0].collect_sync()
+        second = process[1].collect_sync()
+        assert first.files == second.files != []
+        process[0].mark_flushed(first.end_offset)
+        assert process[1].flushed_end_offset == 0
+        assert not process[1].collect_sync().files
 
     def test_a_missing_cut_is_written_before_the_next_frame(self, tmp_path: Path) -> None:
         disk = FaultyDisk()

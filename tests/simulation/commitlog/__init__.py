@@ -1,0 +1,1 @@
+"""Simulator of commit logs on a disk that loses power."""

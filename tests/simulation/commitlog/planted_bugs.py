@@ -1,0 +1,107 @@
+"""Planted bugs of the commit log: the simulator must find each.
+
+NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pytest import MonkeyPatch  # noqa: PT013
+
+import storage.commitlog.sealing
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.log_file import LogFile
+from storage.commitlog.recovery import _Loader
+from storage.commitlog.slots import Cut, Slot
+from storage.io.disk import Disk
+
+
+def _nothing(*_: object, **__: object) -> None:
+    """Do nothing."""
+
+
+def a_cut_is_not_written(patch: MonkeyPatch) -> None:
+    """A truncation changes only the memory."""
+
+    def planted(self: CommitLog, slot: Slot, previous_end: int, cut: Cut) -> LogFile:
+        return self.files[-1]
+
+    patch.setattr(CommitLog, "write_cut", planted)
+
+
+def a_cut_is_not_synced(patch: MonkeyPatch) -> None:
+    """Truncated batches may come back."""
+    patch.setattr(CommitLog, "sync", _nothing)
+
+
+def cuts_are_not_remembered(patch: MonkeyPatch) -> None:
+    """Readers of earlier files find truncated batches."""
+    cut = Slot.cut
+
+    def planted(self: Slot, *args: Any) -> None:
+        cut(self, *args)
+        self.cuts.clear()
+
+    patch.setattr(Slot, "cut", planted)
+
+
+def the_log_counts_as_flushed_when_the_sync_starts(patch: MonkeyPatch) -> None:
+    """The flushed offset moves before the sync returns."""
+    collect = CommitLogEngine.collect_sync
+
+    def planted(self: CommitLogEngine, limit: int | None = None) -> Any:
+        work = collect(self, limit)
+        self._flushed = work.end_offset
+        return work
+
+    patch.setattr(CommitLogEngine, "collect_sync", planted)
+
+
+def a_sync_skips_finished_files(patch: MonkeyPatch) -> None:
+    """Only the active file is synced."""
+    unsynced = CommitLog.unsynced
+
+    def planted(self: CommitLog) -> Any:
+        position, files = unsynced(self)
+        return position, files[:1]
+
+    patch.setattr(CommitLog, "unsynced", planted)
+
+
+def files_are_sealed_before_they_are_durable(patch: MonkeyPatch) -> None:
+    """A queue file exists before its log file is synced."""
+    seal = storage.commitlog.sealing.seal
+
+    def planted(disk: Disk, file: LogFile, *args: Any) -> Any:
+        with MonkeyPatch.context() as inner:
+            inner.setattr(type(file.log.get(storage.commitlog.sealing.read_waiting)), "sync", _nothing)
+            return seal(disk, file, *args)
+
+    patch.setattr("storage.commitlog.commit_log.seal", planted)
+
+
+def the_states_at_the_end_of_a_file_are_those_of_later_ones(patch: MonkeyPatch) -> None:
+    """A slot that goes on in the next file does not record its state."""
+    patch.setattr(Slot, "record_in", _nothing)
+
+
+def files_behind_the_end_of_the_log_stay(patch: MonkeyPatch) -> None:
+    """Frames after a lost one are applied at the next start."""
+    patch.setattr(_Loader, "_remove", _nothing)
+
+
+def the_end_of_the_previous_file_is_not_compared(patch: MonkeyPatch) -> None:
+    """A file follows another one that lost its last frames."""
+    patch.setattr(_Loader, "_is_after_loss", lambda *_: False)
+
+
+def rows_are_short(patch: MonkeyPatch) -> None:
+    """A row names one entry less than there are."""
+    row = storage.commitlog.sealing.Row
+
+    def planted(end: int, greatest: int, first: int, count: int, size: int) -> Any:
+        return row(end, greatest, first, max(count - 1, 0), size)
+
+    patch.setattr(storage.commitlog.sealing, "Row", planted)

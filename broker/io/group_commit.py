@@ -187,7 +187,7 @@ class GroupCommit(WorkerThread):
     def _submit_to_aio(self, flushes: list[_Flush]) -> bool:
         """Whether the kernel queue accepts the round (rule 2)."""
         syncs = [flush.run for flush in flushes if isinstance(flush.run, FlushTask) and flush.only_syncs]
-        files = [file for sync in syncs for file in sync.files]
+        files = list({file: None for sync in syncs for file in sync.files})  # logs may share a file
         if len(syncs) < len(flushes) or not 0 < len(files) <= CAPACITY or not all(map(is_plain, files)):
             return False
         if self._may_use_aio and self._aio_queue is None:

@@ -173,15 +173,22 @@ class CommitLog:
         flags: int = 0, count: int = 0,
     ) -> Written:  # fmt: skip
         """Append a frame with what must precede it (rule 2)."""
-        file = self._file_for(HEAD.size + len(payload) + _MAX_EXTRA)
+        length = len(payload)
+        file = self._file_for(HEAD.size + length + _MAX_EXTRA)
         number = self._slot_count if slot.number == UNBOUND else slot.number
-        durable = self._durable
-        pieces, position = self._preceding(file, slot, number, previous_end, durable)
-        head = frame_head(
-            file.file_id_crc, position, kind, number, previous_end, len(payload), payload if covered is None else covered,
-            flags=flags, count=count,
-        )  # fmt: skip
-        file.log.get(read_waiting).pwritev([*pieces, head, payload], file.end - file.start)
+        position, durable = file.end, self._durable
+        pieces: list[Buffer] = []
+        if durable > self._proven or slot.bound_in is not file or slot.owed_cut is not None:
+            pieces, position = self._preceding(file, slot, number, previous_end, durable)
+        if covered is None:
+            covered = payload
+        pieces.append(
+            frame_head(
+                file.file_id_crc, position, kind, number, previous_end, length, covered, flags=flags, count=count
+            )
+        )
+        pieces.append(payload)
+        file.log.get(read_waiting).pwritev(pieces, file.end - file.start)
         self._proven = durable
         slot.owed_cut, slot.bound_in = None, file
         if slot.number == UNBOUND:
@@ -189,7 +196,7 @@ class CommitLog:
             slot.begin = file.start
             self._slots[slot.slot_id] = self._numbered[number] = slot
         position += HEAD.size
-        file.end = position + len(payload)
+        file.end = position + length
         return Written(file, position)
 
     def _preceding(

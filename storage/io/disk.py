@@ -173,12 +173,11 @@ class File:
 
     def pwritev(self, buffers: Sequence[Buffer], position: int) -> None:
         """Write all of the buffers, one after the other."""
-        length = sum([len(buffer) for buffer in buffers])
         try:
-            written = self._write_some_of(buffers, position)
+            written = self._write_some_of(buffers[:_MAX_BUFFERS] if len(buffers) > _MAX_BUFFERS else buffers, position)
         except OSError as error:
             raise StorageError("write", self.path, error) from error
-        if written < length:
+        if written < sum(map(len, buffers)):
             self.pwrite(b"".join(buffers)[written:], position + written)
 
     def truncate(self, size: int) -> None:
@@ -231,7 +230,7 @@ class File:
         return os.pwrite(self._descriptor, buffer, position)
 
     def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
-        return os.pwritev(self._descriptor, buffers[:_MAX_BUFFERS], position)
+        return os.pwritev(self._descriptor, buffers, position)
 
 
 class Directory(File):

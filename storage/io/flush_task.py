@@ -92,7 +92,7 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
             errors[index] = error
             if error.is_full:
                 files[index] = list(task.files)
-    failures = disk.sync_files([file for some in files for file in some])
+    failures = disk.sync_files(list({file: None for some in files for file in some}))  # logs may share a file
     for index, task in enumerate(tasks):
         failure = next((failures[file] for file in files[index] if file in failures), None)
         if errors[index] is not None and failure is None:

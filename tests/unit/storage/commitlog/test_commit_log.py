@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from contextlib import nullcontext
+import threading
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from random import Random
 
@@ -29,10 +32,16 @@ CONFIG = LogConfig(segment_bytes=2000)
 class Process:
     """The log of one process, and its partitions."""
 
-    def __init__(self, root: Path, disk: Disk | None = None, file_bytes: int = FILE_BYTES) -> None:
+    def __init__(
+        self,
+        root: Path,
+        disk: Disk | None = None,
+        file_bytes: int = FILE_BYTES,
+        new_lock: Callable[[], AbstractContextManager[object]] = nullcontext,
+    ) -> None:
         self.disk = disk or Disk()
         self.root = root
-        self.log = CommitLog(self.disk, str(root), random_bytes=os.urandom, new_lock=nullcontext, file_bytes=file_bytes)
+        self.log = CommitLog(self.disk, str(root), random_bytes=os.urandom, new_lock=new_lock, file_bytes=file_bytes)
         self._engines: dict[int, CommitLogEngine] = {}
 
     def __getitem__(self, partition: int) -> CommitLogEngine:
@@ -241,6 +250,26 @@ class TestRecovery:
         kept[0] += append_to(again[0])
         assert bytes_of(Process(tmp_path)[0]) == kept[0]
 
+    def test_an_invalid_frame_behind_every_proof_ends_the_log(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        kept = append_to(process[0])
+        (path, *_) = process.paths(".clog")
+        at = path.stat().st_size
+        append_to(process[0], 300)
+        append_to(process[1], 300)
+        damage(path, at + HEAD.size + 150)
+        again = Process(tmp_path)
+        assert (bytes_of(again[0]), again[1].end_offset) == (kept, 0)
+        assert path.stat().st_size == at
+
+    def test_an_abandoned_append_is_not_recovered(self, tmp_path: Path) -> None:
+        engine = Process(tmp_path)[0]
+        kept = append_to(engine)
+        reservation = engine.reserve(len(batch(1)), infos(batch(1)), NOW_MS)
+        engine.write(reservation, batch(1))
+        engine.abandon(reservation)
+        assert bytes_of(Process(tmp_path)[0]) == kept
+
     @pytest.mark.parametrize("field", range(0, 21, 4))
     def test_bytes_that_no_batch_crc_covers_are_checked(self, tmp_path: Path, field: int) -> None:
         process = Process(tmp_path)
@@ -308,6 +337,37 @@ class TestWrites:
         process[0].mark_flushed(first.end_offset)
         assert process[1].flushed_end_offset == 0
         assert not process[1].collect_sync().files
+
+    def test_threads_write_and_seal_while_the_loop_reads_and_truncates(self, tmp_path: Path) -> None:
+        dice = Random(3)
+        process = Process(tmp_path, new_lock=threading.Lock)
+        expected: dict[int, list[bytes]] = {number: [] for number in range(4)}
+        with ThreadPoolExecutor(1) as writer, ThreadPoolExecutor(1) as sealer:
+            ops: list[Future[None]] = []
+            process.log.submit = lambda op: ops.append(sealer.submit(op))
+            for _ in range(150):
+                appends = []
+                for number in dice.sample(range(4), 3):
+                    engine = process[number]
+                    data = batch(engine.end_offset, size=dice.randrange(150, 700))
+                    reservation = engine.reserve(len(data), infos(data), NOW_MS)
+                    appends.append((number, data, reservation, writer.submit(engine.write, reservation, data)))
+                idle = next(number for number in range(4) if number not in {number for number, *_ in appends})
+                if dice.random() < 0.3 and expected[idle]:
+                    process[idle].truncate(dice.randrange(process[idle].end_offset))
+                    del expected[idle][process[idle].end_offset :]
+                assert bytes_of(process[idle]) == b"".join(expected[idle])
+                for number, data, reservation, written in appends:
+                    written.result()
+                    process[number].publish(reservation)
+                    expected[number].append(data)
+            for op in ops:
+                op.result()
+        assert len(process.paths(".queue")) > 20
+        found = {number: bytes_of(process[number]) for number in range(4)}
+        assert found == {number: b"".join(batches) for number, batches in expected.items()}
+        again = Process(tmp_path)
+        assert {number: bytes_of(again[number]) for number in range(4)} == found
 
     def test_a_missing_cut_is_written_before_the_next_frame(self, tmp_path: Path) -> None:
         disk = FaultyDisk()

@@ -1,4 +1,4 @@
-"""A flush on a full disk (storage/io/flush_task.py, rule 4)."""
+"""Flushes of several logs together, and on a full disk (storage/io/flush_task.py, rules 1 and 4)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from storage.io.disk import StorageError
-from storage.io.flush_task import FlushTask
+from storage.io.flush_task import FlushTask, flush_together
 from tests.support.faulty_disk import FaultyDisk
 
 
@@ -30,3 +30,10 @@ def test_a_flush_on_a_full_disk_syncs_and_closes_its_files(tmp_path: Path) -> No
     sync()
     assert Path(small).read_bytes() == b"small"
     assert disk.syncs.count(path) == 1
+
+
+def test_logs_that_share_a_file_sync_it_once(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    file = disk.open(f"{tmp_path}/shared", write=True, create=True)
+    assert flush_together([FlushTask(disk, [file], lambda: True) for _ in range(3)]) == [None, None, None]
+    assert disk.syncs == [file.path]

@@ -17,7 +17,28 @@ from tests.house.test_references import names_of
 PAGE = (ROOT / "docs" / "seeds.md").read_text()
 ROWS = (
     *(f"F{number}" for number in range(1, 12)),
-    *("Z1", "Z2", "Z3", "Z4", "I1", "I2", "I3", "I4", "I5", "R4", "R6", "R7", "R8", "M1", "M3", "M4", "M5"),
+    *(
+        "Z1",
+        "Z2",
+        "Z3",
+        "Z4",
+        "I1",
+        "I2",
+        "I3",
+        "I4",
+        "I5",
+        "R1",
+        "R2",
+        "R4",
+        "R5",
+        "R6",
+        "R7",
+        "R8",
+        "M1",
+        "M3",
+        "M4",
+        "M5",
+    ),
 )
 
 

@@ -255,6 +255,10 @@ class CommitLogEngine:
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         return self._slot.segment_infos(limit)
 
+    @property
+    def segment_count(self) -> int:
+        return len(self._slot.segment_infos(None))
+
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
     ) -> LocatedBatches | DiskLookup:

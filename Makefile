@@ -29,7 +29,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -131,6 +131,9 @@ wheel-compiled: .venv/.run ## build the wheel of this platform with the hot path
 
 image: .venv/.run ## build the container image without an engine (as root, with buildah and mmdebstrap), into dist/barnabas-image.tar
 	@$(BIN)/python docker/build_image.py dist/barnabas-image.tar
+
+deb: .venv/.run ## build the Debian package, as root with the tools of make image, into dist/
+	@$(BIN)/python docker/build_package.py dist
 
 compile: pure ## compile the hot path in this checkout; changed modules need make compile again, or make pure
 	@$(COMPILED_WHEEL) --wheel-dir build/wheel .

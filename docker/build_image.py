@@ -58,16 +58,13 @@ def main() -> int:
         sys.stderr.write(f"build_image.py: {reason or 'usage: build_image.py FILE'}\n")
         return 2
     target = Path(sys.argv[1]).absolute()
-    FOLDER.mkdir(parents=True, exist_ok=True)
-    _make_base()
-    _download_wheels()
-    _build()
+    build()
     _write_archive(target)
     sys.stdout.write(f"{target}: {target.stat().st_size / 1e6:.1f} MB\n")
     return 0
 
 
-def _buildah(*words: str) -> str:
+def buildah(*words: str) -> str:
     """Runs buildah on storage of our own; returns its output."""
     storage = ["--root", str(FOLDER / "storage"), "--runroot", str(FOLDER / "run")]
     done = subprocess.run(["buildah", *storage, *words], stdout=subprocess.PIPE, text=True, check=True)
@@ -76,7 +73,7 @@ def _buildah(*words: str) -> str:
 
 def _make_base() -> None:
     """The base image of the Dockerfile, once (rule 2)."""
-    if BASE in _buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
+    if BASE in buildah("images", "--format", "{{.Name}}:{{.Tag}}").split():
         return
     files = FOLDER / "base.tar"
     excluded = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in _LEFT_OUT]
@@ -91,10 +88,10 @@ def _make_base() -> None:
         ],
         check=True,
     )
-    container = _buildah("from", "scratch")
-    _buildah("add", "--quiet", container, str(files), "/")
-    _buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
-    _buildah("commit", "--quiet", "--rm", container, BASE)
+    container = buildah("from", "scratch")
+    buildah("add", "--quiet", container, str(files), "/")
+    buildah("config", "--env", "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", container)
+    buildah("commit", "--quiet", "--rm", container, BASE)
     files.unlink()
 
 
@@ -132,8 +129,12 @@ def _download_wheels() -> None:
     (FOLDER / "wheels" / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {_MOUNTED}\n")
 
 
-def _build() -> None:
-    _buildah(
+def build() -> None:
+    """Builds the image into the storage of the build folder."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    _make_base()
+    _download_wheels()
+    buildah(
         *("build", "--isolation=chroot", "--format=docker", "--pull-never", "--layers", "--quiet"),
         *(f"--volume={FOLDER / 'wheels'}:{_MOUNTED}:ro", f"--build-arg=PIP_CONFIG_FILE={_MOUNTED}/pip.conf"),
         *(f"--file={ROOT / 'docker' / 'Dockerfile'}", f"--tag={NAME}", str(ROOT)),
@@ -144,7 +145,7 @@ def _write_archive(target: Path) -> None:
     """The image as an archive that all engines read (rule 4)."""
     image = FOLDER / "pushed"
     shutil.rmtree(image, ignore_errors=True)
-    _buildah("push", "--quiet", "--disable-compression", NAME, f"dir:{image}")
+    buildah("push", "--quiet", "--disable-compression", NAME, f"dir:{image}")
     manifest = json.loads((image / "manifest.json").read_text())
     blobs: dict[str, bytes] = {}
 
@@ -157,7 +158,7 @@ def _write_archive(target: Path) -> None:
         return (image / entry["digest"].removeprefix("sha256:")).read_bytes()
 
     config = add(read(manifest["config"]), "config.v1+json")
-    layers = [add(gzip.compress(read(layer), 9, mtime=0), "layer.v1.tar+gzip") for layer in manifest["layers"]]
+    layers = [add(gzip.compress(read(layer), 6, mtime=0), "layer.v1.tar+gzip") for layer in manifest["layers"]]
     document = {"schemaVersion": 2, "mediaType": f"{_OCI}.manifest.v1+json", "config": config, "layers": layers}
     entry = add(_as_json(document), "manifest.v1+json")
     entry["annotations"] = {"io.containerd.image.name": NAME, "org.opencontainers.image.ref.name": "latest"}

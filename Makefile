@@ -29,7 +29,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-commitlog sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22

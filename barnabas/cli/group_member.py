@@ -3,7 +3,8 @@
 RULES    1. kafka-python is the member: it joins, sends heartbeats, commits. Its partitions are paused: our own reader reads
             them, byte for byte (docs/decisions/0080-clients-of-the-verbs.md).
          2. Printed offsets are committed before each poll, and a rebalance takes effect in a poll: a record is printed twice
-            only if the group expels the member, or the verb is killed, between printing and committing.
+            only if the group expels the member, or gives its partition to another one, or the verb is killed, between
+            printing and committing. A commit that a rebalance refuses is repeated after it, for the partitions that remain.
          3. A partition without a committed offset begins at the range of --offset.
 NOT HERE Reading and printing (`consuming.py`).
 """
@@ -14,16 +15,19 @@ import time
 from collections.abc import Iterable, Mapping
 
 from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
-from kafka.errors import CommitFailedError
+from kafka.errors import CommitFailedError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from barnabas.cli.connection import Connection
 from barnabas.cli.output import note
 from barnabas.client.cluster import Partition
 
-POLL_MS = 100
+POLL_S = 0.1
+REBALANCE_MS = 60_000
 JOIN_S = 15.0
 """An idle member of the group gives up its partitions at its next heartbeat, three seconds later by default."""
+
+_LOST = "barnabas: the group has given partitions to other members: some records may be printed twice."
 
 
 class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -69,7 +73,10 @@ class GroupMember:
 
     def poll(self) -> frozenset[Partition]:
         """Takes part in the group; returns the partitions of this member. Raises KafkaError."""
-        self._consumer.poll(timeout_ms=POLL_MS)
+        # Not KafkaConsumer.poll: it has one timeout for the rebalance and for records, which never arrive (rule 1), and
+        # kafka-python 3.0.12 never gets out of a rebalance that such a timeout has interrupted.
+        self._consumer._coordinator.poll(timeout_ms=REBALANCE_MS)  # noqa: SLF001
+        time.sleep(POLL_S)
         return self._assigned
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
@@ -81,13 +88,22 @@ class GroupMember:
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Commits offsets that have changed. Raises KafkaError."""
         changed = {one: offset for one, offset in positions.items() if self._committed.get(one) != offset}
-        if not changed:
+        deadline = time.monotonic() + JOIN_S
+        while changed:
+            try:
+                self._consumer.commit({TopicPartition(*one): OffsetAndMetadata(end) for one, end in changed.items()})
+            except CommitFailedError:
+                note(_LOST)
+            except RebalanceInProgressError:
+                if time.monotonic() > deadline:
+                    raise
+                kept = self.poll()  # completes the rebalance
+                if not changed.keys() <= kept:
+                    note(_LOST)
+                changed = {one: end for one, end in changed.items() if one in kept}
+                continue
+            self._committed.update(changed)
             return
-        try:
-            self._consumer.commit({TopicPartition(*one): OffsetAndMetadata(offset) for one, offset in changed.items()})
-        except CommitFailedError:
-            note("barnabas: the group has given the partitions to other members: some records may be printed twice.")
-        self._committed.update(changed)
 
     def close(self) -> None:
         """Leaves the group."""

@@ -44,6 +44,7 @@ class JwksFetcher:
         self._wake = threading.Event()
         self._fetched = threading.Event()
         self._expedited_mono_s = -float(_MIN_EXPEDITED_S)
+        self._is_closed = False
         self.keys: list[Any] = []
         """The newest keys."""
 
@@ -59,9 +60,14 @@ class JwksFetcher:
             self._expedited_mono_s = now_s
             self._wake.set()
 
+    def close(self) -> None:
+        """Ends the thread, after a request in progress."""
+        self._is_closed = True
+        self._wake.set()
+
     def _run(self) -> None:
         backoff_ms = self._settings.backoff_ms
-        while True:
+        while not self._is_closed:
             try:
                 self.keys = self._parse(self._fetch())
                 wait_ms, backoff_ms = self._settings.refresh_ms, self._settings.backoff_ms

@@ -9,6 +9,7 @@ NOT HERE The keys (`jwks.py`).
 from __future__ import annotations
 
 import logging
+import weakref
 from typing import Any, Final
 
 import jwt
@@ -29,6 +30,7 @@ class JwtValidator:
     def __init__(self, settings: JwksValidation) -> None:
         self._settings = settings
         self._fetcher = JwksFetcher(settings, parse_keys)
+        weakref.finalize(self, self._fetcher.close)
         self._fetcher.start()
 
     def __call__(self, token: str) -> ValidToken:

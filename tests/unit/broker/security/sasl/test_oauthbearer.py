@@ -235,6 +235,15 @@ def test_a_server_that_sends_nonsense_does_not_end_the_refreshes(url: str, raw: 
     until(lambda: is_valid(validator, signed()), "the keys are read", within_s=10)
 
 
+def test_the_refreshes_end_with_the_validator(url: str) -> None:
+    KeyServer.raw, KeyServer.document = b"", jwks(KEY)
+    validator = JwtValidator(JwksValidation(url, "https://issuer", ("kafka",)))
+    (thread,) = [thread for thread in threading.enumerate() if thread.name == "jwks"]
+    del validator
+    thread.join(10)
+    assert not thread.is_alive()
+
+
 def test_an_unknown_key_is_looked_up_at_once(url: str) -> None:
     KeyServer.document = jwks(KEY)
     validator = JwtValidator(JwksValidation(url, "https://issuer", ("kafka",)))

@@ -74,9 +74,15 @@ async def process_records(client: Client) -> None:
 
 
 async def seek_to_committed(consumer: AIOKafkaConsumer, topic_partition: TopicPartition) -> None:
-    """aiokafka 0.14's own `seek_to_committed` does not move when the offset is 0."""
+    """aiokafka 0.14's own `seek_to_committed` does not move when the offset is 0.
+
+    `committed` reads only the errors of partitions. If the coordinator moves or loads, OffsetFetch has its error at the top
+    level since version 2, and `committed` returns None as if nothing was committed: this process ends, the next one starts
+    with a new coordinator.
+    """
     committed = await consumer.committed(topic_partition)
-    assert committed is not None, f"{topic_partition} has no offset any more"
+    if committed is None:
+        raise KafkaError(f"the coordinator returned no offset for {topic_partition}")
     consumer.seek(topic_partition, committed)
 
 

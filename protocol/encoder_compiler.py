@@ -45,21 +45,7 @@ def _numbers(code: str, values: list[Any]) -> bytes:
     return struct.pack(f">{len(values)}{code}", *values)
 
 
-def _size(records: Any) -> int:
-    """The size of a records field: one buffer or several file regions."""
-    if isinstance(records, bytes | bytearray | memoryview):
-        return len(records)
-    size = 0
-    for region in records:
-        size += region.length
-    return size
-
-
-def _add_parts(parts: list[Any], records: Any) -> None:
-    if isinstance(records, bytes | bytearray | memoryview):
-        parts.append(records)
-    else:
-        parts.extend(records)
+_REGIONS = tuple, list  # of file regions: the other type of a records field is a buffer
 
 
 def _write_tagged(out: bytearray, values: dict[int, bytes | bytearray]) -> None:
@@ -203,7 +189,9 @@ class _EncoderBuilder(SourceBuilder):
             self.line(f"o += {long_form}")
 
     def _records(self, value: str) -> None:
-        self.line(f"n = _size({value})")
+        self.line(f"r = {value}")  # one buffer or several file regions
+        self.line("has_regions = isinstance(r, _REGIONS)")
+        self.line("n = sum(map(len, r)) if has_regions else len(r)")
         if self.flexible:
             self.line("n += 1")
             self._compact("uvarint(n)")
@@ -214,7 +202,8 @@ class _EncoderBuilder(SourceBuilder):
             empty = "n == 0"
         with self.block(f"if not {empty}:"):
             self.line("parts.append(o)")
-            self.line(f"_add_parts(parts, {value})")
+            self.line("if has_regions: parts += r")
+            self.line("else: parts.append(r)")
             self.line("o = bytearray()")
 
     def _array(self, wire: Wire, value: str, depth: int) -> None:

@@ -161,9 +161,7 @@ def frame_request(
 
 def frame_response(correlation_id: int, parts: list[Part], *, flexible_header: bool) -> list[Part]:
     """The parts of an encoded response, preceded by length and header."""
-    length = _PREFIX + flexible_header
-    for part in parts:
-        length += part.length if isinstance(part, FileRegion) else len(part)
+    length = _PREFIX + flexible_header + sum(map(len, parts))
     header = _LENGTH_AND_ID.pack(length, correlation_id)
     if flexible_header:
         header += b"\0"

@@ -109,6 +109,10 @@ class FileRegion:
         self.position = position
         self.length = length
 
+    def __len__(self) -> int:
+        """Bytes, as of the other parts of a response."""
+        return self.length
+
     def __repr__(self) -> str:
         return f"FileRegion({self.file!r}, {self.position}, {self.length})"
 

@@ -118,18 +118,18 @@ class Sender:
         parts = self._parts
         read_ahead = self._read_ahead if len(parts) > _PARTS_WITH_ONE_REGION else None
         size = 0
+        data: Buffer | None
         for part in islice(parts, _BUFFERS_PER_CALL):
-            if isinstance(part, FileRegion):
-                if part.length > COPIED_REGION_BYTES or read_ahead is None:
-                    break
+            if not isinstance(part, FileRegion):
+                data = part
+            elif part.length > COPIED_REGION_BYTES or read_ahead is None:
+                break
+            else:
                 data = read_ahead.read_cached(part)
                 if data is None:
                     break
-                buffers.append(data)
-                size += part.length
-            else:
-                buffers.append(part)
-                size += len(part)
+            buffers.append(data)
+            size += len(data)
             if size >= COPIED_BYTES_PER_CALL:
                 break
         for _ in buffers:
@@ -139,7 +139,7 @@ class Sender:
     def _send_buffers(self, buffers: list[Buffer]) -> int | None:
         """Sends buffers in one call, and puts back what the socket does not take; None if it is full."""
         size = sum(map(len, buffers))
-        more = bool(self._parts) and (self._transport.joins_regions or size + _size_of(self._parts[0]) <= JOINED_BYTES)
+        more = bool(self._parts) and (self._transport.joins_regions or size + len(self._parts[0]) <= JOINED_BYTES)
         if len(buffers) == 1:
             sent = self._transport.send(buffers[0], more=more)
         else:
@@ -205,7 +205,3 @@ class Sender:
                 self._parts.appendleft(FileRegion(region.file, region.position + done, region.length - done))
             self._parts.appendleft(data)
             self._skip = 0
-
-
-def _size_of(part: Part) -> int:
-    return part.length if isinstance(part, FileRegion) else len(part)

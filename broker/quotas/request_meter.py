@@ -18,7 +18,6 @@ from typing import Final, Protocol
 
 from broker.quotas.client_quota_manager import ClientSensors, QuotaSensor
 from protocol.framing import Part
-from protocol.records import FileRegion
 from replication.io_executor import Run
 from storage.config.config_def import MAX_INT
 
@@ -121,7 +120,7 @@ class RequestMeter:
         """Count the encoded message of a Fetch response; returns whether an empty one must be sent instead."""
         if self.is_exempt:
             return False
-        size = _LENGTH_BYTES + sum(part.length if isinstance(part, FileRegion) else len(part) for part in parts)
+        size = _LENGTH_BYTES + sum(map(len, parts))
         mono_ms, fetch = self._mono_ms(), self._sensors.fetch
         time_ms = self._time_throttle_ms(mono_ms)
         bytes_ms = 0 if fetch is None else fetch.record(size, mono_ms)

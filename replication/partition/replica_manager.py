@@ -535,8 +535,7 @@ class ReplicaManager:
         position: FetchPosition,
         max_bytes: int,
         reader: Reader,
-        *,
-        min_one_batch: bool,
+        min_one_batch: bool,  # noqa: FBT001
         fetched_mono_ms: int | None = None,
     ) -> ReadInfo | DiskLookup:
         """Batches of one partition as file regions; after a DiskLookup, call `await_disk`, then read again.

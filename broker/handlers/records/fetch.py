@@ -188,9 +188,10 @@ class _Fetch(DelayedOperation):
     """A Fetch request in progress."""
 
     __slots__ = (
-        "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_is_follower", "_is_new_session",
-        "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack", "_readable_topic", "_reader",
-        "_results", "_sends_high_watermarks", "_throttle_ms", "_unblocked",
+        "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_has_topic_ids", "_is_follower",
+        "_is_new_session", "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack",
+        "_readable_topic", "_reader", "_results", "_select_replica", "_sends_high_watermarks", "_throttle_ms",
+        "_unblocked",
     )  # fmt: skip
 
     def __init__(
@@ -212,6 +213,9 @@ class _Fetch(DelayedOperation):
             self._max_bytes = min(self._max_bytes, ctx.meter.max_fetch_bytes)
         self._min_bytes = min(request.min_bytes, self._max_bytes)
         self._rack = request.rack_id
+        may_select = reader.replica_id == CONSUMER and not reader.leader_only
+        self._select_replica = handler.select_replica if may_select else None
+        self._has_topic_ids = ctx.api_version >= _FIRST_VERSION_WITH_IDS
         self._is_new_session = request.session_epoch == 0
         self._is_follower = reader.is_follower
         self._sends_high_watermarks = (
@@ -262,9 +266,9 @@ class _Fetch(DelayedOperation):
         for partition in unblocked:
             dirty[partition] = None
         at_file_limit = self._handler.replicas.at_file_limit
+        is_repeated = bool(results)
         for partition in list(dirty):
-            before = results.pop(partition, None)
-            if before is not None:
+            if is_repeated and (before := results.pop(partition, None)) is not None:
                 self._bytes -= before.size
             remaining_bytes = self._max_bytes - self._bytes
             if remaining_bytes <= 0 and is_partial and self._bytes and not self._is_follower:
@@ -272,11 +276,11 @@ class _Fetch(DelayedOperation):
             del dirty[partition]
             if partition in self._blocked:
                 continue
-            has_others = self._bytes or self._blocked or self._unblocked
-            wants_records = partition in unblocked or not (at_file_limit and has_others)
-            result = self._read_partition(
-                partition, remaining_bytes if wants_records else None, unblocked.get(partition, fetched_mono_ms)
-            )
+            max_bytes: int | None = remaining_bytes
+            if at_file_limit and partition not in unblocked and (self._bytes or self._blocked or self._unblocked):
+                max_bytes = None
+            read_mono_ms = unblocked.get(partition, fetched_mono_ms) if unblocked else fetched_mono_ms
+            result = self._read_partition(partition, max_bytes, read_mono_ms)
             if result is None:
                 at_file_limit = self._handler.replicas.at_file_limit  # a lookup opens files
             else:
@@ -291,32 +295,26 @@ class _Fetch(DelayedOperation):
         try:
             if self._is_follower:
                 self._authorize_follower()
-            topic = partition.topic
-            if self._ctx.api_version >= _FIRST_VERSION_WITH_IDS:
-                topic = self._resolve_topic_name(partition)
+            topic = self._resolve_topic_name(partition) if self._has_topic_ids else partition.topic
             assert topic is not None
             selected = None
             if self._is_follower:
-                is_readable = not self._is_throttled(topic, partition.index)
+                if self._is_throttled(topic, partition.index):
+                    remaining_bytes = None
             else:
                 if topic != self._readable_topic:
-                    self._handler.authorize_consumer(
-                        self._ctx, topic, partial(self._fetch_context.count_of_topic, partition)
-                    )
-                    self._readable_topic = topic
-                selected = self._select_replica(topic, partition)
-                is_readable = selected is None
-            if not is_readable:
-                remaining_bytes = None
-            info = replicas.read(
-                topic,
-                partition.index,
-                partition,
-                min(remaining_bytes or 0, partition.max_bytes),
-                reader,
-                min_one_batch=self._bytes == 0 and remaining_bytes is not None,
-                fetched_mono_ms=fetched_mono_ms,
-            )
+                    self._authorize_consumer(topic, partition)
+                if self._select_replica is not None:
+                    selected = self._select_replica(topic, partition.index, partition.offset, self._rack)
+                    if selected is not None:
+                        remaining_bytes = None
+            max_bytes = partition.max_bytes
+            if remaining_bytes is None:
+                max_bytes = 0
+            elif remaining_bytes < max_bytes:
+                max_bytes = remaining_bytes
+            min_one_batch = not self._bytes and remaining_bytes is not None
+            info = replicas.read(topic, partition.index, partition, max_bytes, reader, min_one_batch, fetched_mono_ms)
         except KafkaError as error:
             return _ReadResult(self._error_data(partition, error.code), 0, has_more=True)
         except DivergingEpoch as diverged:
@@ -359,6 +357,11 @@ class _Fetch(DelayedOperation):
         if not self._may_replicate:
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
+    def _authorize_consumer(self, topic: str, partition: FetchedPartition) -> None:
+        count = partial(self._fetch_context.count_of_topic, partition)
+        self._handler.authorize_consumer(self._ctx, topic, count)
+        self._readable_topic = topic
+
     def _is_throttled(self, topic: str, index: int) -> bool:
         """Whether a follower outside the ISR has exceeded its replication quota (KIP-73)."""
         replicas = self._handler.replicas
@@ -367,12 +370,6 @@ class _Fetch(DelayedOperation):
             return False
         self._throttle_ms = min(self._throttle_ms, wait_ms)
         return True
-
-    def _select_replica(self, topic: str, partition: FetchedPartition) -> int | None:
-        select = self._handler.select_replica
-        if select is None or self._reader.replica_id != CONSUMER or self._reader.leader_only:
-            return None
-        return select(topic, partition.index, partition.offset, self._rack)
 
     def _error_data(self, partition: FetchedPartition, code: ErrorCode) -> PartitionData:
         self._must_respond = True
@@ -504,7 +501,8 @@ class _Fetch(DelayedOperation):
             or partition.sent_log_start_offset != data.log_start_offset
             or data.preferred_read_replica >= 0
         )
-        partition.update_response(data.high_watermark, data.log_start_offset)
+        partition.sent_high_watermark = data.high_watermark
+        partition.sent_log_start_offset = data.log_start_offset
         return has_changed
 
     def _restore_dirty(self) -> None:

@@ -31,7 +31,10 @@ class Region:
     """The part of a file region that an encoder uses."""
 
     def __init__(self, length: int) -> None:
-        self.length = length
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
 
 
 def produce_request(records: bytes) -> ProduceRequest:
@@ -73,7 +76,7 @@ def test_file_regions_become_parts_of_their_own(version: int) -> None:
         *[bytearray] * (version > 11),
     ]
     in_memory = {100: b"x" * 100, 200: b"x" * 200, 7: b"y" * 7}
-    whole = b"".join(in_memory[part.length] if isinstance(part, Region) else part for part in parts)  # type: ignore[misc]
+    whole = b"".join(in_memory[len(part)] if isinstance(part, Region) else part for part in parts)  # type: ignore[misc]
     assert whole == encode(fetch_response(b"x" * 300, b"y" * 7), version)
 
 

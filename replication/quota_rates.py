@@ -30,6 +30,10 @@ class QuotaWindows(NamedTuple):
         return bound * (self.samples - 1) * self.window_ms / _MS_PER_S
 
 
+METRIC_WINDOWS: Final = QuotaWindows(2, 30_000)
+"""metrics.num.samples and metrics.sample.window.ms of Apache Kafka, by default: of values that only metrics show."""
+
+
 class _Sample:
     """What was recorded in one window."""
 
@@ -98,6 +102,26 @@ class SampledRate:
         elapsed_ms = now_ms - min((sample.start_ms for sample in self._samples), default=now_ms)
         missing = self._windows.samples - 1 - elapsed_ms // window_ms
         return max(elapsed_ms + max(missing, 0) * window_ms, 1)
+
+
+class AverageTime:
+    """The average of durations in the last minute."""
+
+    __slots__ = ("_count", "_sum_ms")
+
+    def __init__(self) -> None:
+        self._sum_ms = SampledRate(METRIC_WINDOWS)
+        self._count = SampledRate(METRIC_WINDOWS)
+
+    def record(self, duration_ms: int, now_ms: int) -> None:
+        """Add a duration in milliseconds."""
+        self._sum_ms.record(duration_ms, now_ms)
+        self._count.record(1, now_ms)
+
+    def measure(self, now_ms: int) -> float:
+        """The average in milliseconds; not a number if there was none."""
+        count = self._count.measure(now_ms)
+        return self._sum_ms.measure(now_ms) / count if count else math.nan
 
 
 class TokenBucket:

@@ -25,13 +25,14 @@ from broker.process.watchdog import StallLog
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.telemetry.authentication_metrics import AuthenticationMetrics
 from broker.telemetry.cluster_metrics import ClusterMetrics
+from broker.telemetry.exempt_time import ExemptTime
 from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import NodeProbes, is_alive
 from broker.telemetry.io_metrics import IoMetrics
 from broker.telemetry.loop_metrics import IdleMetrics, LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.process_metrics import ProcessMetrics
-from broker.telemetry.quota_metrics import QuotaMetrics
+from broker.telemetry.quota_metrics import MeteredQuotas, QuotaMetrics
 from broker.telemetry.received import ClientMetricsStore
 from broker.telemetry.replica_metrics import ReplicaMetrics
 from broker.telemetry.request_families import RequestFamilies
@@ -124,7 +125,10 @@ class NodeMetrics:
             is_controller="controller" in roles,
             is_started=lambda: self.is_started,
         )
-        quotas = QuotaMetrics(parts.quotas, {listener.quotas for listener in parts.listeners})
+        mutations = parts.node.controller.mutation_quotas
+        connections = {listener.quotas for listener in parts.listeners}
+        exempt = ExemptTime(self.requests, self.controller_requests, self._clock.mono_ms)
+        quotas = QuotaMetrics(MeteredQuotas(parts.quotas, mutations, connections, exempt))
         return [
             ProcessMetrics(),
             self._sampled(loop, "The event loop of this node."),

@@ -10,13 +10,12 @@ NOT HERE The arithmetic (`replication/quota_rates.py`), precedence (`replication
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from protocol.schema import Message
 from replication.metadata.client_quotas import Entity, find_quota, quotas_of
-from replication.quota_rates import QuotaWindows, SampledRate
+from replication.quota_rates import AverageTime, QuotaWindows, SampledRate
 
 PRODUCE: Final = "producer_byte_rate"
 FETCH: Final = "consumer_byte_rate"
@@ -24,14 +23,12 @@ REQUEST: Final = "request_percentage"
 KINDS: Final = (PRODUCE, FETCH, REQUEST)
 MAX_SENSORS: Final = 10_000
 EXPIRATION_MS: Final = 3_600_000
-_METRIC_WINDOWS: Final = QuotaWindows(2, 30_000)
-"""metrics.num.samples and metrics.sample.window.ms of Apache Kafka, by default."""
 
 
 class QuotaSensor:
     """What the clients that share a quota have used."""
 
-    __slots__ = ("_throttle_count", "_throttle_ms", "bound", "client_id", "rate", "used_mono_ms", "user", "windows")
+    __slots__ = ("bound", "client_id", "rate", "throttle_times", "used_mono_ms", "user", "windows")
 
     def __init__(self, user: str, client_id: str, windows: QuotaWindows) -> None:
         self.user = user
@@ -41,8 +38,8 @@ class QuotaSensor:
         self.bound = 0.0
         """The quota, in units per second."""
         self.used_mono_ms = 0
-        self._throttle_ms = SampledRate(_METRIC_WINDOWS)
-        self._throttle_count = SampledRate(_METRIC_WINDOWS)
+        self.throttle_times = AverageTime()
+        """How long clients were made to wait."""
 
     def record(self, value: float, mono_ms: int) -> int:
         """Count a use; returns how many milliseconds the client must wait."""
@@ -53,16 +50,6 @@ class QuotaSensor:
     def take_back(self, value: float, mono_ms: int) -> None:
         """Undo a use: its response is not sent."""
         self.rate.record(-value, mono_ms)
-
-    def on_throttled(self, throttle_ms: int, mono_ms: int) -> None:
-        """A client was made to wait."""
-        self._throttle_ms.record(throttle_ms, mono_ms)
-        self._throttle_count.record(1, mono_ms)
-
-    def average_throttle_ms(self, mono_ms: int) -> float:
-        """The average throttle time of the last minute; not a number if there was none."""
-        count = self._throttle_count.measure(mono_ms)
-        return self._throttle_ms.measure(mono_ms) / count if count else math.nan
 
     @property
     def max_value(self) -> float:

@@ -134,7 +134,7 @@ class RequestMeter:
         exceeded = sensor if bytes_ms > time_ms else self._sensors.request
         self.throttle_ms = max(bytes_ms, time_ms)
         if self.throttle_ms and exceeded is not None:
-            exceeded.on_throttled(self.throttle_ms, mono_ms)
+            exceeded.throttle_times.record(self.throttle_ms, mono_ms)
         return self.throttle_ms > 0
 
     def _mono_ms(self) -> int:

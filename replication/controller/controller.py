@@ -131,7 +131,8 @@ class Controller:
         self._log = self._metadata_loader.log
         self._publisher = self._metadata_loader.publisher
         self._pending: deque[_PendingDecision] = deque()
-        self._mutation_quotas = MutationQuotas(self._context.static_configs, self._clock.mono_ms)
+        self.mutation_quotas = MutationQuotas(self._context.static_configs, self._clock.mono_ms)
+        """What clients changed, as far as this controller decided."""
         self.is_active = False
         """Whether this node leads the metadata log."""
         self.unclean_elections = 0
@@ -237,11 +238,11 @@ class Controller:
         """Decide on a client's request within its quota of changed partitions."""
         decide = _DECISIONS[type(request)]
         context = self._context if client is None else self._context._replace(client_principal=client.principal)
-        quota = self._mutation_quotas.find(context.image.opaque_records, request, client)
+        quota = self.mutation_quotas.find(context.image.opaque_records, request, client)
         if quota is None:
             return decide(context, request)
         decision = decide(context._replace(charge_partitions=quota.charge), request)
-        decision.reply.throttle_time_ms = quota.throttle_ms
+        decision.reply.throttle_time_ms = quota.throttle()
         return decision
 
     def run_periodic_task(self, task: Task) -> int:

@@ -4,6 +4,7 @@ RULES    1. Only the active controller counts, with a token bucket for each quot
          2. Strict, for clients that know THROTTLING_QUOTA_EXCEEDED: a topic is refused while the bucket is overdrawn. For
             others the topic is changed, and the client must wait.
          3. One topic may overdraw the bucket. Requests that only validate count too.
+         4. A sensor that was not used for an hour is not shown. At `_MAX_SENSORS` the one that was used longest ago is deleted.
 NOT HERE Which topics are changed (`partitions/topics.py`), muting (`broker/handlers/admin/topics.py`).
 """
 
@@ -17,7 +18,7 @@ from protocol.messages import admin
 from protocol.schema import Message
 from replication.controller.controller_client import Client
 from replication.metadata.client_quotas import Entity, find_quota, quotas_of
-from replication.quota_rates import QuotaWindows, TokenBucket
+from replication.quota_rates import METRIC_WINDOWS, AverageTime, QuotaWindows, SampledRate, TokenBucket
 
 KEY: Final = "controller_mutation_rate"
 STRICT_SINCE: Final[Mapping[type[Message], int]] = {
@@ -26,15 +27,49 @@ STRICT_SINCE: Final[Mapping[type[Message], int]] = {
     admin.CreatePartitionsRequest: 3,
 }
 """The first versions whose clients know the error."""
-_MAX_BUCKETS: Final = 10_000
+_MAX_SENSORS: Final = 10_000
+_EXPIRATION_MS: Final = 3_600_000
+
+
+class MutationSensor:
+    """What the clients that share a quota have changed."""
+
+    __slots__ = ("_bucket", "_rate", "bound", "client_id", "throttle_times", "used_mono_ms", "user")
+
+    def __init__(self, user: str, client_id: str, windows: QuotaWindows) -> None:
+        self.user = user
+        self.client_id = client_id
+        self.bound = 0.0
+        """The quota, in partitions per second."""
+        self.used_mono_ms = 0
+        self.throttle_times = AverageTime()
+        """How long clients must wait, by the decisions about their requests."""
+        self._bucket = TokenBucket(windows)
+        self._rate = SampledRate(METRIC_WINDOWS)
+
+    def record(self, partitions: int, mono_ms: int) -> None:
+        """Count changed partitions."""
+        self._bucket.record(partitions, self.bound, mono_ms)
+        self._rate.record(partitions, mono_ms)
+
+    def tokens(self, mono_ms: int) -> float:
+        """How many partitions may be changed at once; below zero while the quota is exceeded."""
+        return self._bucket.tokens(self.bound, mono_ms)
+
+    def throttle_ms(self, mono_ms: int) -> int:
+        """The time until the quota is no longer exceeded."""
+        return self._bucket.throttle_ms(self.bound, mono_ms)
+
+    def rate(self, mono_ms: int) -> float:
+        """Changed partitions per second in the last minute."""
+        return self._rate.measure(mono_ms)
 
 
 class MutationQuota:
     """The quota of one request."""
 
-    def __init__(self, bucket: TokenBucket, bound: float, now_ms: Callable[[], int], *, is_strict: bool) -> None:
-        self._bucket = bucket
-        self._bound = bound
+    def __init__(self, sensor: MutationSensor, now_ms: Callable[[], int], *, is_strict: bool) -> None:
+        self._sensor = sensor
         self._now_ms = now_ms
         self._is_strict = is_strict
         self._is_exceeded = False
@@ -46,17 +81,21 @@ class MutationQuota:
             KafkaError: the quota is exceeded, and the client knows the error.
         """
         now_ms = self._now_ms()
-        if self._is_strict and self._bucket.tokens(self._bound, now_ms) < 0:
+        if self._is_strict and self._sensor.tokens(now_ms) < 0:
             self._is_exceeded = True
             raise KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED)
-        self._bucket.record(partitions, self._bound, now_ms)
-        if not self._is_strict and self._bucket.tokens(self._bound, now_ms) < 0:
+        self._sensor.record(partitions, now_ms)
+        if not self._is_strict and self._sensor.tokens(now_ms) < 0:
             self._is_exceeded = True
 
-    @property
-    def throttle_ms(self) -> int:
-        """How long the client must wait."""
-        return self._bucket.throttle_ms(self._bound, self._now_ms()) if self._is_exceeded else 0
+    def throttle(self) -> int:
+        """Decide how long the client must wait, in milliseconds; called once, after all topics."""
+        if not self._is_exceeded:
+            return 0
+        now_ms = self._now_ms()
+        throttle_ms = self._sensor.throttle_ms(now_ms)
+        self._sensor.throttle_times.record(throttle_ms, now_ms)
+        return throttle_ms
 
 
 class MutationQuotas:
@@ -71,7 +110,7 @@ class MutationQuotas:
         self._now_ms = now_ms
         self._records: Mapping[tuple[object, ...], Message] = {}
         self._quotas: dict[Entity, dict[str, float]] = {}
-        self._buckets: dict[tuple[str, str], TokenBucket] = {}  # least recently used first
+        self._sensors: dict[tuple[str, str], MutationSensor] = {}  # least recently used first
 
     def find(
         self, records: Mapping[tuple[object, ...], Message], request: Message, client: Client | None
@@ -85,9 +124,17 @@ class MutationQuotas:
         quota = find_quota(self._quotas, KEY, client.principal.partition(":")[2], client.client_id or "")
         if quota is None:
             return None
-        bucket = self._buckets.pop((quota.user, quota.client_id), None) or TokenBucket(self._windows)
-        self._buckets[quota.user, quota.client_id] = bucket
-        if len(self._buckets) > _MAX_BUCKETS:
-            del self._buckets[next(iter(self._buckets))]
+        key = quota.user, quota.client_id
+        sensor = self._sensors.pop(key, None) or MutationSensor(*key, self._windows)
+        self._sensors[key] = sensor
+        if len(self._sensors) > _MAX_SENSORS:
+            del self._sensors[next(iter(self._sensors))]
+        sensor.bound = quota.bound
+        sensor.used_mono_ms = self._now_ms()
         is_strict = client.api_version is None or client.api_version >= strict_since
-        return MutationQuota(bucket, quota.bound, self._now_ms, is_strict=is_strict)
+        return MutationQuota(sensor, self._now_ms, is_strict=is_strict)
+
+    def sensors(self) -> list[MutationSensor]:
+        """The sensors that were used in the last hour."""
+        oldest_ms = self._now_ms() - _EXPIRATION_MS
+        return [sensor for sensor in self._sensors.values() if sensor.used_mono_ms > oldest_ms]

@@ -114,8 +114,14 @@ def test_quotas(bootstrap: str) -> None:
         assert [code for _, code, _ in normalised(response)] == [0] * 5
         becomes(lambda: len(quotas(client, [])), 5)
         assert [(one, strict, quotas(client, one, strict=strict)) for one, strict, _ in FILTERS] == FILTERS
-        changes = [altered(user, (RATE, None), ("request_percentage", 7.0)), altered(both, (RATE, None))]
-        client.ask(quotas_scram.AlterClientQuotasRequest(entries=changes, validate_only=False), 1)
+        changes = [
+            altered(user, (RATE, None), ("request_percentage", 7.0)),
+            altered(both, (RATE, None)),
+            altered(user, ("request_percentage", 8.0)),
+        ]
+        response = client.ask(quotas_scram.AlterClientQuotasRequest(entries=changes, validate_only=False), 1)
+        twice = "Ignoring duplicate entity ClientQuotaEntity(entries={user=a})"
+        assert sorted((code, message) for _, code, message in normalised(response)) == [(0, None), (42, twice)]
         becomes(lambda: quotas(client, [("user", EXACT, "a")]), [("user=a", [("request_percentage", 7.0)])])
 
 

@@ -45,19 +45,22 @@ def _parts(entity: Entity) -> list[EntityData]:
 def alter_quotas(
     context: DecisionContext, request: quotas_scram.AlterClientQuotasRequest
 ) -> Decision[quotas_scram.AlterClientQuotasResponse]:
-    """Decide on quota changes; each entity is changed completely or not at all."""
+    """Decide on quota changes: each entry completely or not at all; a second entry of an entity is refused."""
     before = quotas_of(context.image.opaque_records)
     records: list[Versioned] = []
-    results = []
+    results: dict[Entity, quotas_scram.AlteredQuotasResult] = {}
     for wanted in request.entries:
         entity = entity_of(wanted.entity)
         result = quotas_scram.AlteredQuotasResult(error_code=ErrorCode.NONE, entity=_parts(entity))
         try:
+            if entity in results:
+                names = ", ".join(f"{kind}={'null' if name is None else name}" for kind, name in entity)
+                raise _invalid_request(f"Ignoring duplicate entity ClientQuotaEntity(entries={{{names}}})")
             records += _alter(before.get(entity, {}), entity, wanted)
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message
-        results.append(result)
-    response = quotas_scram.AlterClientQuotasResponse(entries=results)
+        results[entity] = result
+    response = quotas_scram.AlterClientQuotasResponse(entries=list(results.values()))
     return Decision([] if request.validate_only else records, response, is_atomic=False)
 
 

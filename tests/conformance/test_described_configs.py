@@ -12,8 +12,10 @@ import pytest
 
 from protocol.errors import ErrorCode
 from protocol.messages import admin
+from storage.config.config_def import Kind
 from tests.conformance.brokers import RECORDED, assert_as_recorded, describe_configs, running
 from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
+from tests.support.follower_harness import BOTH
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -104,3 +106,40 @@ def script(client: RawClient) -> list[dict[str, Any]]:
 def test_configs_are_described_as_recorded_of_apache_kafka(kind: str) -> None:
     with running(kind, SETTINGS) as broker, RawClient(broker.bootstrap) as client:
         assert_as_recorded("described_configs", kind, script(client))
+
+
+IN_THE_FILE = {
+    "listener.name.plaintext.max.connections": "50",
+    "listener.name.plaintext.connections.max.reauth.ms": "60000",
+    "listener.name.plaintext.ssl.keystore.type": "PEM",
+    "listener.name.plaintext.plain.sasl.jaas.config": 'PlainLoginModule required user_a="secret";',
+    "super.users": "User:a",
+    "nobody.knows": "a secret, perhaps",
+}
+
+
+@pytest.mark.parametrize("kind", BOTH)
+def test_settings_of_listeners_and_unknown_ones_are_described(kind: str) -> None:
+    """Password types and unknown settings without their values."""
+    with running(kind, IN_THE_FILE) as broker, RawClient(broker.bootstrap) as client:
+        found = {name: row for name, row in described(client, BROKER, "1").items() if name in IN_THE_FILE}
+    prefix = "listener.name.plaintext"
+    assert found == {
+        f"{prefix}.max.connections": of_file(
+            f"{prefix}.max.connections", "50", Kind.INT, ("max.connections", "2147483647", 5)
+        ),
+        f"{prefix}.connections.max.reauth.ms": of_file(
+            f"{prefix}.connections.max.reauth.ms", "60000", Kind.LONG, ("connections.max.reauth.ms", "0", 5)
+        ),
+        f"{prefix}.ssl.keystore.type": of_file(
+            f"{prefix}.ssl.keystore.type", "PEM", Kind.STRING, ("ssl.keystore.type", "JKS", 5)
+        ),
+        f"{prefix}.plain.sasl.jaas.config": of_file(f"{prefix}.plain.sasl.jaas.config", None, Kind.PASSWORD),
+        "super.users": of_file("super.users", None, Kind.UNKNOWN),
+        "nobody.knows": of_file("nobody.knows", None, Kind.UNKNOWN),
+    }
+
+
+def of_file(name: str, value: str | None, kind: Kind, *defaults: tuple[str, str, int]) -> tuple[object, ...]:
+    """A description of a setting of the file, and the default of the one that it overrides."""
+    return value, True, 4, value is None, int(kind), [(name, value, 4), *defaults]

@@ -4,7 +4,9 @@ RULES    1. Config sources in order of precedence: topic, this broker's dynamic 
             settings file, default. Synonyms are in this order.
          2. A group config's default is the broker config with the prefix "group."; a client metrics subscription has its own
             defaults.
-         3. A topic config's synonyms start with the first broker config that sets it; a default
+         3. A broker shows every setting of its file. One of a listener (`listener.name.…`) has the general one as synonym. The
+            value of an unknown one is not shown: it may be a secret.
+         4. A topic config's synonyms start with the first broker config that sets it; a default
             from another one (log.retention.minutes) has no synonyms, as in Apache Kafka.
 NOT HERE Changing configs (`topics.py`), the definitions (`storage/config/log_config.py`,
          `broker/config/config_definitions.py`).
@@ -18,7 +20,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config.dynamic_configs import DYNAMIC, broker_setting
 from broker.config.ignored_configs import IGNORED
-from broker.config.ssl_configs import store_setting
+from broker.config.listener_prefix import general_name
 from broker.handlers.admin.broker_config_validation import check_node_id
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
@@ -198,8 +200,7 @@ class ConfigHandlers(AuthorizingHandlers):
         layers = self._broker_layers(image)
         dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
         definitions = {**BROKER_SETTINGS, **IGNORED}
-        of_stores = set(filter(store_setting, self._config.given))
-        names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic | of_stores)
+        names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic | self._config.given.keys())
         return [_broker_entry(_broker_setting(name), layers) for name in names]
 
     def _broker_layers(self, image: MetadataImage) -> _Layers:
@@ -221,9 +222,12 @@ def _names(image: MetadataImage, kind: int) -> Iterable[str]:
 
 
 def _broker_setting(name: str) -> Setting:
-    """The definition of a broker config. An unknown one may be a secret: its value is not shown."""
-    unknown = Setting(name, Kind.UNKNOWN, None, None, "")
-    return broker_setting(name) or unknown
+    """The definition of a broker config (rule 3)."""
+    general = general_name(name)
+    found = broker_setting(name if general is None else general)
+    if found is None:
+        return Setting(name, Kind.UNKNOWN, None, None, "")
+    return found if general is None else found._replace(name=name, default=None)
 
 
 def _topic_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
@@ -263,7 +267,8 @@ def _broker_values(setting: Setting, layers: _Layers) -> list[DescribeConfigsSyn
     if setting.default is None and not any(setting.name in texts for _, texts in layers):
         return []
     synonyms = []
-    for name in broker_synonyms(setting.name):
+    general = general_name(setting.name)
+    for name in broker_synonyms(setting.name) if general is None else (setting.name, general):
         synonyms += [_synonym(name, texts[name], source) for source, texts in layers if name in texts]
         default = _broker_setting(name).default
         if default is not None:

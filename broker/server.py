@@ -427,9 +427,10 @@ class Server:
 
     def _start_roles(self) -> None:
         """Starts the controller, and registers the broker."""
-        node = self._node, self._replicas, self._purgatory, self._coordinators, self._io, self._watchdog.stalls
+        node = self._node, self._metadata.raft_traffic, self._replicas, self._purgatory, self._coordinators, self._io
         clients = self._sasl.metrics, self._throttling.quotas, self._client_metrics, self.listeners
-        self._metrics.start(self._loop, MeteredParts(*node, *clients, self._broker_peers.send_request))
+        parts = MeteredParts(*node, self._watchdog.stalls, *clients, self._broker_peers.send_request)
+        self._metrics.start(self._loop, parts)
         for listener in self.controller_listeners:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)

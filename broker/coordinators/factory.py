@@ -13,6 +13,7 @@ from typing import NamedTuple
 from broker.config.broker_config import BrokerConfig
 from broker.coordinators.group_config import ConsumerGroupSettings, GroupConfigManager, GroupSettings, MigrationPolicy
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.group_counts import GroupCounts
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime, M, ShardContext
 from broker.coordinators.runtime.partition_writer import PartitionWriter
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
@@ -41,6 +42,7 @@ class Coordinators(NamedTuple):
     markers: TxnMarkerWriter
     producer_ids: ProducerIdManager
     group_config_manager: GroupConfigManager
+    group_counts: GroupCounts
 
     def on_metadata_update(self, changes: MetadataDelta, image: MetadataImage, broker_id: int) -> None:
         """Apply a new image; call it after the partitions that this broker leads are open."""
@@ -67,10 +69,10 @@ def coordinators(
     def image() -> MetadataImage:
         return replicas.image
 
-    group_config_manager = GroupConfigManager(settings.consumer, image)
+    group_config_manager, group_counts = GroupConfigManager(settings.consumer, image), GroupCounts()
 
     def make_group_coordinator(context: ShardContext) -> GroupCoordinator:
-        return GroupCoordinator(context, settings, group_config_manager, _new_member_id, image)
+        return GroupCoordinator(context, settings, group_config_manager, _new_member_id, image, group_counts)
 
     def make_transaction_coordinator(context: ShardContext) -> TransactionCoordinator:
         def version() -> int:
@@ -99,7 +101,7 @@ def coordinators(
         max_wait_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
     markers = TxnMarkerWriter(config.node_id, replicas, groups, verification, clock, send)
-    return Coordinators(groups, transactions, verification, markers, producer_ids, group_config_manager)
+    return Coordinators(groups, transactions, verification, markers, producer_ids, group_config_manager, group_counts)
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:

@@ -52,6 +52,7 @@ from broker.coordinators.consumer.group_upgrade import GroupUpgrade
 from broker.coordinators.consumer.target_assignment_updater import TargetAssignmentUpdater
 from broker.coordinators.consumer.topic_regexes import MayDescribe, TopicRegexes
 from broker.coordinators.group_config import GroupConfigManager, GroupSettings
+from broker.coordinators.group_counts import GroupCounts
 from broker.coordinators.offset_manager import (
     ITEMS_PER_STEP,
     OffsetMetadataManager,
@@ -84,7 +85,7 @@ from protocol.messages.groups import (
     OffsetFetchResponseGroup,
     SyncGroupRequest,
 )
-from protocol.messages.stored_records import GroupMetadataKey
+from protocol.messages.stored_records import ConsumerGroupMetadataKey, GroupMetadataKey
 from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
@@ -112,6 +113,7 @@ class GroupCoordinator:
         group_config_manager: GroupConfigManager,
         new_uuid: Callable[[], str],
         image: Callable[[], MetadataImage],
+        counts: GroupCounts,
     ) -> None:
         self.groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
@@ -119,10 +121,11 @@ class GroupCoordinator:
         self._context = context
         self._settings = settings
         self._image = image
+        self._counts = counts
         deps = GroupDependencies(
             self.groups, self.consumer_groups, context, settings, group_config_manager, image, new_uuid
         )
-        self._classic_protocol = ClassicProtocol(self.groups, context, settings, new_uuid)
+        self._classic_protocol = ClassicProtocol(self.groups, context, settings, new_uuid, counts)
         target_updater = TargetAssignmentUpdater(deps, TopicRegexes(deps))
         group_upgrade = GroupUpgrade(deps, self._classic_protocol)
         self._consumer_protocol = ConsumerProtocol(deps, target_updater, group_upgrade)
@@ -347,6 +350,7 @@ class GroupCoordinator:
             return CoordinatorDecision((), OffsetDeleteResponse(error_code=error))
         is_subscribed = consumer_group.is_subscribed_to if group is None else group.is_subscribed_to  # type: ignore[union-attr]
         records, response = self.offsets.delete(request, is_subscribed)
+        self._counts.offset_deletions += len(records)
         return CoordinatorDecision(records, response, is_atomic=False)
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Decision | None:
@@ -379,6 +383,7 @@ class GroupCoordinator:
             self._expiry = self._context.schedule(1, lambda: self._expire_offsets(remaining))
         else:
             self._schedule_expiry()
+        self._counts.offset_expirations += sum(type(record.key) is CommitKey for record in records)
         return CoordinatorDecision(records, None, is_atomic=False)
 
     def _expiry_records(self, group_id: str, wall_ms: int) -> list[StoredRecord]:
@@ -412,6 +417,7 @@ class GroupCoordinator:
         if type(key) is CommitKey:
             self.offsets.apply(key, record.value, producer_id)
             if record.value is not None:
+                self._counts.offset_commits += 1
                 self._on_offsets_stored(key.group)
         elif type(key) is GroupMetadataKey:
             if record.value is None:
@@ -423,10 +429,13 @@ class GroupCoordinator:
                 self._schedule_expiry()
         elif type(key) in consumer_group_records.KEYS:
             consumer_group_records.apply(self.consumer_groups, record)
+            if type(key) is ConsumerGroupMetadataKey and record.value is not None:
+                self._counts.consumer_rebalances += 1
             self._schedule_expiry()
 
     def _apply_plain(self, commits: PlainCommits) -> None:
         self.offsets.apply_plain(commits)
+        self._counts.offset_commits += commits.size
         self._on_offsets_stored(commits.group_id)
 
     def _on_offsets_stored(self, group_id: str) -> None:

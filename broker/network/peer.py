@@ -26,6 +26,7 @@ from broker.config.sasl_configs import ClientCredentials
 from broker.security.sasl.client import InvalidServer, SaslClient, sasl_client
 from broker.security.sasl.oauth_login import NoToken
 from broker.security.tls_context import ListenerTls
+from broker.telemetry.peer_traffic import PeerTraffic
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, decoder, encoder
 from protocol.errors import ErrorCode, MalformedRequest
@@ -117,12 +118,13 @@ class PeerConnections:
         self._caller = caller
         self._address = address
         self._peers: dict[int, Peer] = {}
+        self.traffic = PeerTraffic()
 
     def connection(self, node_id: int) -> Peer:
         """The connection to a node."""
         peer = self._peers.get(node_id)
         if peer is None:
-            peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id))
+            peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id), self.traffic)
         return peer
 
     def send_request(self, node_id: int, request: Message) -> Response:
@@ -138,9 +140,10 @@ class PeerConnections:
 class Peer:
     """The connection to one node."""
 
-    def __init__(self, caller: ClientContext, address: Callable[[], HostAndPort | None]) -> None:
+    def __init__(self, caller: ClientContext, address: Callable[[], HostAndPort | None], traffic: PeerTraffic) -> None:
         """The first request opens the connection."""
         self._caller = caller
+        self._traffic = traffic
         self._address = address
         self._session: _Session | None = None
         self._connecting: asyncio.Task[None] | None = None
@@ -181,7 +184,7 @@ class Peer:
             async with asyncio.timeout(self._caller.timeout_ms / 1000):
                 tls = None if self._caller.tls is None else self._caller.tls.client
                 _, session = await self._caller.loop.create_connection(
-                    lambda: _Session(self, self._caller),
+                    lambda: _Session(self, self._caller, self._traffic),
                     address.host,
                     address.port,
                     ssl=tls,
@@ -233,8 +236,9 @@ class Peer:
 class _Session(asyncio.BufferedProtocol):
     """One connection, as an asyncio protocol."""
 
-    def __init__(self, peer: Peer, caller: ClientContext) -> None:
+    def __init__(self, peer: Peer, caller: ClientContext, traffic: PeerTraffic) -> None:
         self._peer = peer
+        self._traffic = traffic
         self._caller = caller
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(MAX_RESPONSE_BYTES, bytearray(SCRATCH_BYTES), MAX_PREALLOCATED_BYTES)
@@ -344,9 +348,10 @@ class _Session(asyncio.BufferedProtocol):
         key, number = request.API_KEY, self._correlation_id
         parts = encoder(type(request), version)(request)
         is_flexible = request_header_version(key, version) >= 2
-        self._transport.writelines(
-            frame_request(key, version, number, self._caller.client_id, parts, flexible_header=is_flexible)
-        )
+        frame = frame_request(key, version, number, self._caller.client_id, parts, flexible_header=is_flexible)
+        self._transport.writelines(frame)
+        self._traffic.requests += 1
+        self._traffic.bytes_out += sum(map(len, frame))
         deadline_ms = self._caller.mono_ms() + timeout_ms
         deadline = self._caller.timers.schedule(deadline_ms, partial(self.close, "no response within the timeout"))
         self._in_flight[number] = _InFlight(key, version, response, deadline)
@@ -380,6 +385,7 @@ class _Session(asyncio.BufferedProtocol):
 
     def buffer_updated(self, nbytes: int) -> None:
         """Bytes were received."""
+        self._traffic.bytes_in += nbytes
         try:
             for frame in self._frames.received(nbytes):
                 self._on_response(frame)
@@ -392,6 +398,7 @@ class _Session(asyncio.BufferedProtocol):
         if request is None:
             raise MalformedRequest(f"no request has the correlation id {number}")
         request.deadline.cancel()
+        self._traffic.responses += 1
         position = 4
         if response_header_version(request.api_key, request.version) >= 1:
             _, position = decoder(ResponseHeader, 1)(frame, 0)

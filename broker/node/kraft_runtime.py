@@ -97,6 +97,8 @@ class KraftRuntime:
         """To the active controller."""
         self.registration = ControllerRegistration(config.node_id, controller_info, self.channel)
         """Of this node's controller."""
+        self.raft_traffic = raft_peers.traffic
+        """Of this node's Raft replica, with the others."""
 
     def resign_if_leader(self) -> None:
         """Resigns as leader if there are other voters: this log cannot grow now."""

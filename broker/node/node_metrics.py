@@ -10,9 +10,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
+from broker.coordinators.coordinator_metrics import CoordinatorMetrics
 from broker.coordinators.factory import Coordinators
 from broker.coordinators.group_lag import GroupLag
 from broker.coordinators.group_metrics import GroupMetrics
@@ -24,6 +26,7 @@ from broker.node.redpanda_metrics import RedpandaMetrics
 from broker.process.watchdog import StallLog
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.telemetry.authentication_metrics import AuthenticationMetrics
+from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.cluster_metrics import ClusterMetrics
 from broker.telemetry.exempt_time import ExemptTime
 from broker.telemetry.families import Dialect, Source
@@ -31,6 +34,7 @@ from broker.telemetry.health_probes import NodeProbes, is_alive
 from broker.telemetry.io_metrics import IoMetrics
 from broker.telemetry.loop_metrics import IdleMetrics, LoopMetrics
 from broker.telemetry.page import MetricsPage
+from broker.telemetry.peer_traffic import PeerTraffic
 from broker.telemetry.process_metrics import ProcessMetrics
 from broker.telemetry.quota_metrics import MeteredQuotas, QuotaMetrics
 from broker.telemetry.received import ClientMetricsStore
@@ -49,6 +53,7 @@ class MeteredParts(NamedTuple):
     """The parts of a node that have metrics."""
 
     node: KRaftNode
+    raft_traffic: PeerTraffic
     replicas: ReplicaManager
     purgatory: Purgatory
     coordinators: Coordinators
@@ -94,8 +99,9 @@ class NodeMetrics:
             return
         lag = GroupLag(parts.coordinators.groups, parts.replicas, parts.send, self._clock)
         groups = GroupMetrics(lag, parts.node.image.cluster_id)
-        sources = [*self._sources(parts), groups]
-        page.prepare = groups.prepare
+        closed_logs = ClosedLogs(parts.replicas, parts.io)
+        sources = [*self._sources(parts, closed_logs), groups]
+        page.prepare = lambda: chain(closed_logs.prepare(), groups.prepare())
         redpanda = [RedpandaMetrics(parts.replicas, self.requests, lag)]
         kafka = (Dialect.JMX, Dialect.CONFLUENT, Dialect.REPORTER)
         page.sources = {**dict.fromkeys(kafka, sources), Dialect.REDPANDA: redpanda}
@@ -115,12 +121,13 @@ class NodeMetrics:
         if self._page is not None:
             self._page.close()
 
-    def _sources(self, parts: MeteredParts) -> list[Source]:
+    def _sources(self, parts: MeteredParts, closed_logs: ClosedLogs) -> list[Source]:
         roles, loop = self._config.roles, LoopMetrics(parts.stalls)
         cluster = ClusterMetrics(
             parts.node,
             self._config.node_id,
             self._clock.mono_ms,
+            parts.raft_traffic,
             is_broker="broker" in roles,
             is_controller="controller" in roles,
             is_started=lambda: self.is_started,
@@ -135,10 +142,11 @@ class NodeMetrics:
             IdleMetrics(loop, self._clock.mono_ms),
             RequestFamilies([self.requests, self.controller_requests]),
             TopicMetrics(parts.replicas.counts),
-            ReplicaMetrics(parts.replicas, parts.purgatory),
+            ReplicaMetrics(parts.replicas, parts.purgatory, closed_logs),
             IoMetrics(parts.io),
             ConnectionMetrics(parts.listeners),
             cluster,
+            CoordinatorMetrics(parts.coordinators, self._clock.mono_ms),
             self._sampled(parts.authentications, "Authentications by listener."),
             self._sampled(quotas, "Quotas of clients and connections."),
             self._sampled(parts.client_metrics, "Reported by clients (KIP-714)."),

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
-from broker.telemetry.families import PAUSE, Families, Family, gauge, gauges, label_text, meter
+from broker.telemetry.families import PAUSE, Dialect, Families, Family, counter, gauge, gauges, label_text, meter
+from broker.telemetry.peer_traffic import PeerTraffic
 from broker.telemetry.rates import Rate
 from broker.telemetry.topic_metrics import MAX_TOPICS
 from replication.kraft_node import KRaftNode
@@ -22,6 +23,9 @@ from replication.metadata.image import NO_LEADER, MetadataImage, TopicImage
 
 _CONTROLLER: Final = "kafka_controller_kafkacontroller"
 _RAFT: Final = "kafka_server_raftmetrics"
+_RAFT_METRICS: Final = "kafka_server_raft_metrics"
+_BROKER_METADATA: Final = ("kafka_server_broker_metadata_metrics", "kafka_server_brokermetadatametrics")
+"""jmx_exporter's name, and Strimzi's."""
 _LAG: Final = "Milliseconds since the first scrape that found committed records which are not applied."
 _PARTITIONS_PER_STEP: Final = 2_000
 RUNNING, STARTING = 3, 1
@@ -47,6 +51,7 @@ class ClusterMetrics:
         node: KRaftNode,
         node_id: int,
         mono_ms: Callable[[], int],
+        raft_traffic: PeerTraffic,
         *,
         is_broker: bool,
         is_controller: bool,
@@ -58,6 +63,7 @@ class ClusterMetrics:
         self._is_controller = is_controller
         self._is_started = is_started
         self._mono_ms = mono_ms
+        self._raft_traffic = raft_traffic
         self._appended = Rate(mono_ms)
         self._behind_since_ms: int | None = None
         self._counted = _PartitionCounts({})
@@ -106,6 +112,9 @@ class ClusterMetrics:
             yield gauge(f"{_CONTROLLER}_{name}", explanation, value if is_active else 0)
         yield gauge(f"{_CONTROLLER}_metadataerrorcount", "Errors in metadata records; a node ends at the first.", 0)
         yield gauge(f"{_CONTROLLER}_lastappliedrecordlagms", _LAG, self._lag_ms(image))
+        committed = self._node.raft.state.high_watermark - 1
+        yield gauge(f"{_CONTROLLER}_lastappliedrecordoffset", "Last metadata record applied here.", image.offset)
+        yield gauge(f"{_CONTROLLER}_lastcommittedrecordoffset", "Last committed metadata record.", committed)
         yield meter(
             "kafka_controller_controllerstats",
             "UncleanLeaderElections",
@@ -131,26 +140,50 @@ class ClusterMetrics:
     # ------------------------------------------------------------ Raft
     def _of_raft(self, image: MetadataImage) -> Iterator[Family]:
         state = self._node.raft.state
-        yield gauge(f"{_RAFT}_current_leader", "Leader of the metadata quorum; -1: unknown.", state.leader_id)
-        yield gauge(f"{_RAFT}_current_epoch", "Epoch of the metadata quorum.", state.epoch)
-        yield gauge(f"{_RAFT}_high_watermark", "Committed end of the metadata log.", state.high_watermark)
-        yield gauge(f"{_RAFT}_log_end_offset", "End of this node's metadata log.", state.log.end.offset)
+        vote = -1 if state.voted_key is None else state.voted_key.node_id
+        latency = self._node.log.commit_latency
+        average = latency.sum_ms / latency.count if latency.count else float("nan")
+        for name, explanation, value in (
+            ("current_leader", "Leader of the metadata quorum; -1: unknown.", state.leader_id),
+            ("current_epoch", "Epoch of the metadata quorum.", state.epoch),
+            ("current_vote", "The candidate that this node voted for in the epoch; -1: none.", vote),
+            ("high_watermark", "Committed end of the metadata log.", state.high_watermark),
+            ("log_end_offset", "End of this node's metadata log.", state.log.end.offset),
+            ("log_end_epoch", "Epoch of the last record of this node's metadata log.", state.log.end.epoch),
+            ("number_of_voters", "Voters of the metadata quorum.", len(state.voters)),
+            ("commit_latency_avg", "Milliseconds until this node's appends as leader are committed.", average),
+            ("commit_latency_max", "Milliseconds of the slowest commit.", latency.longest_ms),
+        ):
+            yield _of_raft(name, explanation, [("", value)])
         records = self._appended.per_second(state.log.end.offset)
         is_leader = state.leader_id == self._node_id
         for name, explanation, is_here in (
             ("append_records_rate", "Records appended as leader, per second.", is_leader),
             ("fetch_records_rate", "Records fetched from the leader, per second.", not is_leader),
         ):
-            yield gauge(f"{_RAFT}_{name}", explanation, records if is_here else 0.0)
+            yield _of_raft(name, explanation, [("", records if is_here else 0.0)])
         role = type(state.role).__name__.lower()
         name = "observer" if role == "follower" and not state.is_voter else role
-        yield gauges(f"{_RAFT}_current_state", "Role in the metadata quorum.", [(label_text(("state", name)), 1)])
-        yield gauge(
-            "kafka_server_broker_metadata_metrics_last_applied_record_offset",
-            "Last metadata record that this node has applied.",
-            image.offset,
-        )
-        yield gauge("kafka_server_broker_metadata_metrics_last_applied_record_lag_ms", _LAG, self._lag_ms(image))
+        role_names = {Dialect.REPORTER: f"{_RAFT_METRICS}_current_state_info"}
+        roles = gauges(f"{_RAFT}_current_state", "Role in the quorum.", [(label_text(("current_state", name)), 1)])
+        yield roles._replace(other_names=role_names)
+        lag_ms, applied = self._lag_ms(image), "Last metadata record that this node has applied."
+        for bean in _BROKER_METADATA:
+            yield gauge(f"{bean}_last_applied_record_offset", applied, image.offset)
+            yield gauge(f"{bean}_last_applied_record_lag_ms", _LAG, lag_ms)
+        yield from self._of_raft_channel()
+
+    def _of_raft_channel(self) -> Iterator[Family]:
+        """The connections of this node's Raft replica to the others."""
+        traffic = self._raft_traffic
+        for name, explanation, value in (
+            ("request", "Raft requests to other nodes.", traffic.requests),
+            ("response", "Responses of other nodes to them.", traffic.responses),
+            ("outgoing_byte", "Bytes of these requests.", traffic.bytes_out),
+            ("incoming_byte", "Bytes of these responses.", traffic.bytes_in),
+        ):
+            others = {Dialect.REPORTER: f"kafka_server_raft_channel_metrics_{name}"}
+            yield counter(f"kafka_server_raftchannelmetrics_{name}", explanation, value)._replace(other_names=others)
 
     def _lag_ms(self, image: MetadataImage) -> int:
         """How long committed records wait to be applied, as seen by scrapes."""
@@ -161,6 +194,12 @@ class ClusterMetrics:
         if self._behind_since_ms is None:
             self._behind_since_ms = now_ms
         return now_ms - self._behind_since_ms
+
+
+def _of_raft(name: str, explanation: str, values: list[tuple[str, float]]) -> Family:
+    """A gauge of the Raft replica."""
+    others = dict.fromkeys((Dialect.REPORTER, Dialect.CONFLUENT), f"{_RAFT_METRICS}_{name}")
+    return gauges(f"{_RAFT}_{name}", explanation, values)._replace(other_names=others)
 
 
 def _addresses(image: MetadataImage) -> Iterator[tuple[str, int]]:

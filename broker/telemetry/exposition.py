@@ -1,6 +1,7 @@
 """Writes metric families as Prometheus text 0.0.4 or OpenMetrics 1.0, in slices.
 
-RULES    1. OpenMetrics if the client accepts it, except with names that OpenMetrics does not allow: counters without _total.
+RULES    1. OpenMetrics if the client accepts it, except with Confluent's names. There a counter whose name in a dialect does
+            not end in _total is a gauge: OpenMetrics allows no other names for counters.
          2. A family is written whole before the next one; one without points not at all, and neither one whose lines could have
             the name of an earlier family's: clients choose the names of their metrics.
          3. `slices` yields after `LINES_PER_SLICE` lines, and where a source pauses: the caller lets other work run there.
@@ -59,6 +60,8 @@ class Format:
         name, ending = self._names(family)
         head = name + (ending if not self.is_openmetrics else "")
         kind = family.kind.value
+        if self.is_openmetrics and family.kind is Kind.COUNTER and not ending:
+            kind = Kind.GAUGE.value
         lines = [f"# HELP {head} {family.help}\n# TYPE {head} {kind}\n"]
         points = iter(family.points)
         while piece := list(islice(points, LINES_PER_SLICE)):

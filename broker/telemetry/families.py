@@ -113,9 +113,9 @@ def meter(bean: str, attribute: str, explanation: str, values: Iterable[tuple[st
 
 
 def percent(bean: str, attribute: str, explanation: str, value: float) -> Family:
-    """A share of Apache Kafka, such as RequestHandlerAvgIdle (Percent); 0 to 1."""
+    """A share of Apache Kafka, such as NetworkProcessorAvgIdle (Percent); 0 to 1."""
     name = f"{bean}_{attribute.lower()}"
-    names = {Dialect.CONFLUENT: f"{name}percent_oneminuterate"}
+    names = {Dialect.CONFLUENT: f"{name}percent_oneminuterate", Dialect.REPORTER: f"{name}percent"}
     return gauge(f"{name}_percent", explanation, value)._replace(other_names=names)
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from broker.process.watchdog import StallLog
-from broker.telemetry.families import Families, percent
+from broker.telemetry.families import Dialect, Families, counter, percent
 from broker.telemetry.rates import Rate
 from broker.telemetry.received import Sample
 
@@ -65,12 +65,26 @@ class IdleMetrics:
     def __init__(self, loop: LoopMetrics, mono_ms: Callable[[], int]) -> None:
         """Create it on the loop."""
         self._loop = loop
+        self._mono_ms = mono_ms
         self._busy = Rate(mono_ms)
+        self._began_ms, self._busy_at_start_s = mono_ms(), loop.busy_s
+        self._idle_s = 0.0
         self._busy.per_second(loop.busy_s)
 
     def families(self) -> Families:
-        """Two names of one share: here one loop does the work of both kinds of threads."""
+        """Two names of one share: here one loop does the work of both kinds of threads.
+
+        The counter is Strimzi's metrics reporter's: its board divides the rate by 1e9.
+        """
         idle = min(max(1 - self._busy.per_second(self._loop.busy_s), 0.0), 1.0)
         explanation = "Idle share of the event loop in the last minute, 0 to 1."
-        yield percent("kafka_server_kafkarequesthandlerpool", "RequestHandlerAvgIdle", explanation, idle)
+        handlers = "kafka_server_kafkarequesthandlerpool"
+        yield percent(handlers, "RequestHandlerAvgIdle", explanation, idle)._replace(
+            other_names={Dialect.CONFLUENT: f"{handlers}_requesthandleravgidlepercent_oneminuterate"}
+        )
+        elapsed_s = (self._mono_ms() - self._began_ms) / 1000
+        idle_s = elapsed_s - (self._loop.busy_s - self._busy_at_start_s)
+        self._idle_s = max(self._idle_s, idle_s)  # a counter never falls, whatever the clocks' resolution
+        idle_ns = int(self._idle_s * 1e9)
+        yield counter(f"{handlers}_requesthandleravgidlepercent", "Nanoseconds that the event loop was idle.", idle_ns)
         yield percent("kafka_network_socketserver", "NetworkProcessorAvgIdle", explanation, idle)

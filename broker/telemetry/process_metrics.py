@@ -1,6 +1,7 @@
-"""Memory, descriptors and start time of this process, with Prometheus' usual names.
+"""Memory, descriptors, disk traffic and start time of this process, with Prometheus' usual names.
 
-RULES    1. The values are from /proc; a system without it has none.
+RULES    1. The values are from /proc; a system without it has none. Disk traffic is what reached the disks, without the page
+            cache (proc(5), /proc/PID/io); its names are those of Apache Kafka's KafkaServer.
 NOT HERE CPU time (`loop_metrics.py`).
 """
 
@@ -35,6 +36,10 @@ class ProcessMetrics:
         yield gauge("process_open_fds", "Open descriptors.", len(os.listdir(fds)))
         yield gauge("process_max_fds", "Limit of descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         yield gauge("process_start_time_seconds", "Start, in seconds since 1970.", self._start_s())
+        traffic = dict(line.split(": ") for line in (self._proc / "io").read_text().splitlines())
+        for way in ("read", "write"):
+            name = f"kafka_server_kafkaserver_linux_disk_{way}_bytes"
+            yield gauge(name, f"Bytes of {way}s that reached the disks since the start.", int(traffic[f"{way}_bytes"]))
 
     def _start_s(self) -> float:
         ticks = int((self._proc / "stat").read_text().rpartition(")")[2].split()[19])

@@ -3,7 +3,7 @@
 RULES    1. Gauges of the broker are counted in one walk over its partitions for each scrape, in steps.
          2. The names of kafka_exporter are shown for partitions that this broker leads: over all brokers, each partition once.
          3. The first `MAX_PARTITIONS` partitions have series of their own; `barnabas_partitions_without_series` the rest.
-         4. No log is opened. A closed log has no size and no segments here, and ends at its high watermark.
+         4. No log is opened. A closed log has the size of its files (`closed_logs.py`), and ends at its high watermark.
 NOT HERE Bytes and requests (`topic_metrics.py`), the cluster (`cluster_metrics.py`).
 """
 
@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
+from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.families import PAUSE, Families, Family, gauge, gauges, label_text, meter
 from replication.metadata.image import NO_LEADER, MetadataImage, PartitionState
 from replication.partition.partition import Partition
@@ -67,8 +68,9 @@ def _state_of(partition: Partition, image: MetadataImage) -> PartitionState | No
 class ReplicaMetrics:
     """The families of a broker's partitions."""
 
-    def __init__(self, replicas: ReplicaManager, purgatory: Purgatory) -> None:
+    def __init__(self, replicas: ReplicaManager, purgatory: Purgatory, closed_logs: ClosedLogs) -> None:
         self._replicas = replicas
+        self._closed_logs = closed_logs
         self._purgatory = purgatory
 
     def families(self) -> Families:
@@ -90,7 +92,8 @@ class ReplicaMetrics:
             "Partitions above the limit of series.",
             max(len(partitions) - MAX_PARTITIONS, 0),
         )
-        yield gauge("barnabas_closed_logs", "Partitions whose log is closed, which have no size.", counted.closed_logs)
+        yield gauge("barnabas_closed_logs", "Partitions whose log is closed.", counted.closed_logs)
+        yield from self._of_logs(series)
         yield from _of_replicas(series)
         yield PAUSE
         yield from _of_leaders(led)
@@ -120,15 +123,33 @@ class ReplicaMetrics:
         yield meter(_BEAN, "IsrShrinks", "In-sync sets that lost a replica.", [("", counts.isr_shrinks)])
         yield meter(_BEAN, "IsrExpands", "In-sync sets that gained a replica.", [("", counts.isr_expands)])
 
+    def _of_logs(self, series: list[Series]) -> Iterator[Family]:
+        """Apache Kafka's metrics of logs."""
+        yield _gauges("kafka_log_log_logstartoffset", "First offset of the log.", series, _start_offset)
+        yield _gauges("kafka_log_log_logendoffset", "Offset after the last record.", series, _end_offset)
+        yield _gauges("kafka_log_log_size", "Bytes of the log.", series, self._size)
+        yield _gauges("kafka_log_log_numlogsegments", "Segments of the log.", series, self._segments)
+
+    def _size(self, partition: Partition) -> int | None:
+        opened = partition.log.opened
+        if opened is not None:
+            return opened.engine.size_bytes
+        files = self._closed_logs.of(partition)
+        return None if files is None else files.size_bytes
+
+    def _segments(self, partition: Partition) -> int | None:
+        opened = partition.log.opened
+        if opened is not None:
+            return opened.engine.segment_count
+        files = self._closed_logs.of(partition)
+        return None if files is None else files.segments
+
 
 def _of_replicas(series: list[Series]) -> Iterator[Family]:
-    """Apache Kafka's metrics of partitions and logs."""
-    yield _gauges("kafka_log_log_logstartoffset", "First offset of the log.", series, _start_offset)
-    yield _gauges("kafka_log_log_logendoffset", "Offset after the last record.", series, _end_offset)
-    yield _gauges("kafka_log_log_size", "Bytes of the log, if it is open.", series, _size)
-    yield _gauges("kafka_log_log_numlogsegments", "Segments of the log, if it is open.", series, _segments)
+    """Apache Kafka's metrics of partitions."""
     bean = "kafka_cluster_partition"
     yield _gauges(f"{bean}_underminisr", "1: under min.insync.replicas, on its leader.", series, _is_under_min_isr)
+    yield _gauges(f"{bean}_underreplicated", "1: replicas are out of sync, on its leader.", series, _is_led_short)
     yield _gauges(f"{bean}_atminisr", "1: at min.insync.replicas, on its leader.", series, _is_at_min_isr)
     yield _gauges(f"{bean}_replicascount", "Replicas of a partition, on its leader.", series, _replica_count)
     yield _gauges(f"{bean}_insyncreplicascount", "Replicas in sync, on its leader.", series, _in_sync_count)
@@ -165,18 +186,12 @@ def _end_offset(partition: Partition) -> int:
     return partition.high_watermark if opened is None else opened.engine.end_offset
 
 
-def _size(partition: Partition) -> int | None:
-    opened = partition.log.opened
-    return None if opened is None else opened.engine.size_bytes
-
-
-def _segments(partition: Partition) -> int | None:
-    opened = partition.log.opened
-    return None if opened is None else opened.engine.segment_count
-
-
 def _is_under_min_isr(partition: Partition) -> int:
     return int(partition.is_leader and len(partition.isr) < partition.min_isr)
+
+
+def _is_led_short(partition: Partition) -> int:
+    return int(partition.is_leader and len(partition.isr) < len(partition.replicas))
 
 
 def _is_at_min_isr(partition: Partition) -> int:

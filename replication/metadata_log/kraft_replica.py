@@ -174,7 +174,7 @@ class KRaftReplica:
         self._run_effects()
         if self.raft.state.high_watermark > self._committed_offset:
             self._committed_offset = self.raft.state.high_watermark
-            self._log.on_commit(self._committed_offset)
+            self._log.on_commit(self._committed_offset, self._clock.wall_ms())
             self._listener.on_commit(self._committed_offset)
         leader_id = self.raft.state.leader_id
         if leader_id == self.raft.state.local.key.node_id and not self.is_leading:

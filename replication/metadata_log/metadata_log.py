@@ -74,6 +74,22 @@ class _FlushWaiter(NamedTuple):
     on_flushed: LogCallback
 
 
+class CommitLatency:
+    """How long this replica's appends as leader took to be committed, in milliseconds since the start."""
+
+    __slots__ = ("count", "longest_ms", "sum_ms")
+
+    def __init__(self) -> None:
+        self.count = self.sum_ms = self.longest_ms = 0
+
+    def record(self, latency_ms: int) -> None:
+        """Counts one append; a clock that was set back counts as 0."""
+        latency_ms = max(latency_ms, 0)
+        self.count += 1
+        self.sum_ms += latency_ms
+        self.longest_ms = max(self.longest_ms, latency_ms)
+
+
 class _CommitWaiter(NamedTuple):
     """What to call when the records before an offset are committed."""
 
@@ -121,6 +137,7 @@ class MetadataLog:
         """Bytes written since the newest snapshot."""
         self.committed_timestamp_ms = 0
         """The timestamp of the last committed record."""
+        self.commit_latency = CommitLatency()
         self.call_soon: CallSoon = run_inline
         """Lets other work run while many records are encoded."""
 
@@ -256,13 +273,14 @@ class MetadataLog:
         assert prepared.end_offset <= self.next_offset, "records have the offsets that were assigned"
         self._write(prepared, wall_ms)
 
-    def on_commit(self, high_watermark: int) -> None:
+    def on_commit(self, high_watermark: int, wall_ms: int) -> None:
         """Take over a new high watermark and call back for committed appends (rule 3)."""
         self._log.high_watermark = high_watermark
         waiters = self._commit_waiters
         while waiters and waiters[0].end_offset <= high_watermark:
             waiter = waiters.popleft()
             self.committed_timestamp_ms = waiter.wall_ms
+            self.commit_latency.record(wall_ms - waiter.wall_ms)
             waiter.on_committed()
 
     def on_leadership_lost(self) -> None:

@@ -29,18 +29,18 @@ class DiskUsage:
         self.total_bytes = self.usable_bytes = -1
         """Total and usable bytes of the file system."""
         self.sizes: dict[str, int] = {}
-        """Size by log path."""
+        """Bytes of records by log path."""
+        self.segments: dict[str, int] = {}
+        """Segments by log path."""
 
     def run(self) -> None:
         """Query the file system; raises StorageError if a query fails."""
         self.total_bytes, self.usable_bytes = self._disk.space(self._directory)
-        self.sizes = {path: self._size_of(path) for path in self._logs}
-
-    def _size_of(self, path: str) -> int:
-        names = self._unless_missing(self._disk.listdir, path) or []
-        return sum(
-            self._unless_missing(self._disk.size, f"{path}/{name}") or 0 for name in names if name.endswith(_LOG_SUFFIX)
-        )
+        for path in self._logs:
+            names = self._unless_missing(self._disk.listdir, path) or []
+            files = [f"{path}/{name}" for name in names if name.endswith(_LOG_SUFFIX)]
+            self.segments[path] = len(files)
+            self.sizes[path] = sum(self._unless_missing(self._disk.size, file) or 0 for file in files)
 
     @staticmethod
     def _unless_missing(query: Callable[[str], T], path: str) -> T | None:

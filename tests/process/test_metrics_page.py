@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import time
@@ -174,10 +175,9 @@ def documented() -> set[str]:
     """The names in docs/metrics.md; `a_{b,c}_d` means several."""
     text = (Path(__file__).parents[2] / "docs" / "metrics.md").read_text()
     found = set()
-    for span in re.findall(r"`([a-z_]+(?:\{[a-z_,]+\})?[a-z_]*)`", text):
-        start, brace, rest = span.partition("{")
-        middles, _, end = rest.partition("}")
-        found |= {f"{start}{middle}{end}" for middle in middles.split(",")} if brace else {span}
+    for span in re.findall(r"`((?:[a-z0-9_]|\{[a-z0-9_,]+\})+)`", text):
+        choices = [part.split(",") for part in re.split(r"[{}]", span)]
+        found |= {"".join(one) for one in itertools.product(*choices)}
     return found
 
 

@@ -46,6 +46,10 @@ JMX_BOARDS = {
     "kafka_controller_controllerstats_uncleanleaderelections_total",
     *(f"{S}raftmetrics_{name}" for name in ("current_leader", "current_epoch", "current_state", "high_watermark")),
     *(f"{S}raftmetrics_{name}" for name in ("log_end_offset", "append_records_rate", "fetch_records_rate")),
+    *(f"{S}raftmetrics_{name}" for name in ("current_vote", "commit_latency_avg")),
+    *(f"{S}raftchannelmetrics_{name}_total" for name in ("incoming_byte", "outgoing_byte", "request", "response")),
+    *(f"{S}kafkaserver_linux_disk_{way}_bytes" for way in ("read", "write")),
+    *(f"{S}brokermetadatametrics_last_applied_record_{name}" for name in ("offset", "lag_ms")),
     f"{S}replicafetchermanager_maxlag",
     f"{S}broker_metadata_metrics_last_applied_record_lag_ms",
     "kafka_log_logflushstats_logflushrateandtimems",
@@ -88,7 +92,54 @@ CONFLUENT_BOARDS = {
     f"{S}kafkaserver_brokerstate",
 }
 """The Grafana board 721 as Grafana's Kafka integration has it."""
-REPORTER = {f"{S}brokertopicmetrics_bytesinpersec_total", f"{N}requestmetrics_requestspersec_total"}
+GROUP_COORDINATOR = {
+    *(
+        f"{S}group_coordinator_metrics_{name}_{kind}"
+        for name in ("offset_commit", "offset_expiration", "offset_deletion", "group_completed_rebalance")
+        for kind in ("count", "rate")
+    ),
+    *(f"{S}group_coordinator_metrics_consumer_group_rebalance_{kind}" for kind in ("count", "rate")),
+    *(f"{S}group_coordinator_metrics_event_purgatory_time_ms_{quantile}" for quantile in ("p50", "p99")),
+    *(
+        f"{S}{coordinator}_coordinator_metrics_partition_load_time_{kind}"
+        for coordinator in ("group", "transaction")
+        for kind in ("avg", "max")
+    ),
+    "kafka_coordinator_group_groupmetadatamanager_numoffsets",
+}
+"""Apache Kafka's group-coordinator-metrics and transaction-coordinator-metrics."""
+REPORTER = {
+    *(f"{S}brokertopicmetrics_{name}persec_total" for name in ("bytesin", "bytesout", "messagesin")),
+    *(f"{S}brokertopicmetrics_{name}persec_total" for name in ("totalproducerequests", "failedproducerequests")),
+    *(f"{S}brokertopicmetrics_{name}persec_total" for name in ("totalfetchrequests", "failedfetchrequests")),
+    f"{N}requestmetrics_requestspersec_total",
+    f"{N}socketserver_networkprocessoravgidlepercent",
+    f"{S}kafkarequesthandlerpool_requesthandleravgidlepercent_total",
+    "kafka_controller_controllerstats_uncleanleaderelectionspersec_total",
+    *(f"{S}raft_metrics_{name}" for name in ("current_leader", "current_vote", "current_epoch", "current_state_info")),
+    *(f"{S}raft_metrics_{name}" for name in ("high_watermark", "log_end_offset", "commit_latency_avg")),
+    *(f"{S}raft_metrics_{name}_records_rate" for name in ("append", "fetch")),
+    *(f"{S}raft_channel_metrics_{name}" for name in ("incoming_byte", "outgoing_byte", "request", "response")),
+}
+"""Strimzi's boards for its metrics reporter."""
+LABELS = {
+    f"{S}brokertopicmetrics_bytesin_total": {"topic": "flights"},
+    f"{N}requestmetrics_requests_total": {"request": "Produce"},
+    f"{N}requestmetrics_errors_total": {"request": "Produce", "error": "NONE"},
+    f"{N}requestmetrics_totaltimems": {"request": "FetchConsumer", "quantile": "0.99"},
+    f"{S}delayedoperationpurgatory_purgatorysize": {"delayedOperation": "Fetch"},
+    f"{S}socket_server_metrics_connection_count": {"listener": "PLAINTEXT", "networkProcessor": "0"},
+    f"{S}raftmetrics_current_state": {"current_state": "leader"},
+    "kafka_log_log_size": {"topic": "flights", "partition": "0"},
+    "kafka_cluster_partition_underminisr": {"topic": "flights", "partition": "0"},
+    "kafka_topic_partitions": {"topic": "flights"},
+    "kafka_topic_partition_current_offset": {"topic": "flights", "partition": "0"},
+    "kafka_consumergroup_current_offset": {"consumergroup": "readers", "topic": "flights", "partition": "0"},
+    "kafka_consumergroup_lag": {"consumergroup": "readers", "topic": "flights", "partition": "0"},
+    "kafka_consumergroup_members": {"consumergroup": "readers"},
+    "kafka_consumergroup_group_lag_seconds": {"group": "readers", "topic": "flights", "partition": "0"},
+}
+"""What boards select and sum by; the labels of targets, such as strimzi_io_cluster, are the scrape's."""
 REDPANDA = {
     "redpanda_kafka_request_bytes_total",
     "redpanda_kafka_records_produced_total",
@@ -116,14 +167,27 @@ def names_of(page: Page, query: str = "") -> set[str]:  # noqa: F811
         ("", EXPORTER_BOARDS),
         ("", LAG_EXPORTER),
         ("", STRIMZI_ALERTS),
+        ("", GROUP_COORDINATOR),
         ("?names=b", CONFLUENT_BOARDS | EXPORTER_BOARDS),
         ("?names=c", REPORTER | EXPORTER_BOARDS),
         ("?names=redpanda", REDPANDA),
     ],
-    ids=["jmx", "exporter", "lag", "strimzi", "confluent", "reporter", "redpanda"],
+    ids=["jmx", "exporter", "lag", "strimzi", "coordinators", "confluent", "reporter", "redpanda"],
 )
 def test_existing_boards_and_alerts_find_their_metrics(page: Page, query: str, wanted: set[str]) -> None:  # noqa: F811
     assert wanted - names_of(page, query) == set()
+
+
+@pytest.mark.parametrize("name", LABELS)
+def test_metrics_have_the_labels_that_boards_select_by(page: Page, name: str) -> None:  # noqa: F811
+    assert len(page.values(name, **LABELS[name])) >= 1
+
+
+def test_counters_of_boards_are_counters_and_the_others_gauges_or_summaries(page: Page) -> None:  # noqa: F811
+    types = {name: family.type for name, family in page.families().items()}
+    for name in JMX_BOARDS | EXPORTER_BOARDS | LAG_EXPORTER:
+        wanted = {"counter"} if name.endswith("_total") else {"gauge", "summary"}
+        assert types[name.removesuffix("_total") if name.endswith("_total") else name] in wanted, name
 
 
 def board_expressions() -> Iterator[str]:

@@ -17,6 +17,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.coordinators.factory import group_settings, transaction_settings
 from broker.coordinators.group_config import GroupConfigManager, GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.group_counts import GroupCounts
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.coordinators.transactions.remote_verification import RemoteVerification
@@ -246,13 +247,14 @@ class LocalGroupHarness:
         self.connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 5000), ANONYMOUS)
         self.answers: dict[str, list[Message]] = {}
         self.waiting: dict[str, Completion[Any]] = {}
+        self.group_counts = GroupCounts()
         self._start()
 
     def _start(self) -> None:
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
             lambda host: GroupCoordinator(
-                host, self.settings, self.group_config_manager, self._uuid, lambda: self.image
+                host, self.settings, self.group_config_manager, self._uuid, lambda: self.image, self.group_counts
             ),
             lambda partition: self.logs[partition],
             self.clock.timers,

@@ -33,6 +33,7 @@ from broker.coordinators.classic.classic_group import (
 )
 from broker.coordinators.classic.group_records import empty_group_record, group_record
 from broker.coordinators.group_config import GroupSettings
+from broker.coordinators.group_counts import GroupCounts
 from broker.coordinators.runtime.coordinator_runtime import (
     CoordinatorDecision,
     Replies,
@@ -90,8 +91,10 @@ class ClassicProtocol:
         context: ShardContext,
         settings: GroupSettings,
         new_uuid: Callable[[], str],
+        counts: GroupCounts,
     ) -> None:
         self._groups = groups
+        self._counts = counts
         self._context = context
         self._settings = settings
         self._new_uuid = new_uuid
@@ -406,6 +409,7 @@ class ClassicProtocol:
         for member in group.members.values():
             member.assignment = assignments.get(member.member_id, b"")
         group.transition_to(State.STABLE, self._context.wall_ms())
+        self._counts.classic_rebalances += 1
         return Decision((), None, self._propagate_assignment(group, _NONE))
 
     def _propagate_assignment(self, group: ClassicGroup, error: ErrorCode) -> Replies:

@@ -22,6 +22,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.runtime.loader import Loadable, Loader, ReadableLog
+from broker.coordinators.runtime.runtime_times import RuntimeTimes
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord, batches_of
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.records import NO_PRODUCER_ID, batch_of
@@ -261,12 +262,14 @@ class Shard(Generic[M]):
             return appended
         commit: Commit = Completion()
         self.pending_commit = commit
-        appended.then(partial(self._on_appended, commit))
-        deadline_mono_ms = self.mono_ms() + self._runtime.commit_timeout_ms
+        now_ms = self.mono_ms()
+        appended.then(partial(self._on_appended, commit, now_ms))
+        deadline_mono_ms = now_ms + self._runtime.commit_timeout_ms
         commit.expire_at(self._timers, deadline_mono_ms, lambda: commit.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT)))
         return commit
 
-    def _on_appended(self, commit: Commit, appended: Commit) -> None:
+    def _on_appended(self, commit: Commit, began_ms: int, appended: Commit) -> None:
+        self._runtime.times.record_commit(self.mono_ms() - began_ms)
         if self.pending_commit is commit:
             self.pending_commit = _COMMITTED
         _complete(((commit, None),), appended)
@@ -299,9 +302,9 @@ class Shard(Generic[M]):
 
     def _serve(self) -> None:
         self.state = ShardState.ACTIVE
-        count = self._loader.records
+        count, took_ms = self._loader.records, self.mono_ms() - self._started_mono_ms
+        self._runtime.times.record_load(took_ms)
         if count:
-            took_ms = self.mono_ms() - self._started_mono_ms
             _log.info("loaded %s-%d: %d records in %d ms", self._runtime.topic, self.partition, count, took_ms)
         if self._deleted_while_loading:
             self.on_topics_deleted(self._deleted_while_loading)
@@ -334,6 +337,7 @@ class CoordinatorRuntime(Generic[M]):
         self.timers = timers
         self.clock = clock
         self.commit_timeout_ms = 5000
+        self.times = RuntimeTimes()
         self.partition_count = 0
         """Partitions of the topic; 0 while it does not exist."""
         self.shards: dict[int, Shard[M]] = {}

@@ -10,6 +10,7 @@ from typing import Any
 import uvloop
 
 from broker.network.peer import ClientContext, HostAndPort, Peer
+from broker.telemetry.peer_traffic import PeerTraffic
 from protocol.messages.metadata import MetadataRequest
 
 
@@ -29,7 +30,7 @@ def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
         listener.listen()
         listener.setblocking(False)
         address = HostAndPort(*listener.getsockname())
-        peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address)  # type: ignore[arg-type]
+        peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address, PeerTraffic())  # type: ignore[arg-type]
         peer.close()
         replied = asyncio.Event()
         answer = peer.send_request(MetadataRequest(topics=None))

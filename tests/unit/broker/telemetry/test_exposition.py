@@ -81,7 +81,7 @@ def test_the_content_type_names_format_and_version() -> None:
     [
         (Dialect.JMX, {"bytesin_total", "requesthandleravgidle_percent"}),
         (Dialect.CONFLUENT, {"bytesinpersec", "requesthandleravgidlepercent_oneminuterate"}),
-        (Dialect.REPORTER, {"bytesinpersec_total", "requesthandleravgidle_percent"}),
+        (Dialect.REPORTER, {"bytesinpersec_total", "requesthandleravgidlepercent"}),
     ],
 )
 def test_each_dialect_has_its_names(dialect: Dialect, names: set[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from broker.handlers.records.metered_fetch import charged_response
 from broker.telemetry import replica_metrics, topic_metrics
+from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.exposition import Format
 from broker.telemetry.families import Source
 from broker.telemetry.health_probes import NodeProbes
@@ -105,8 +106,15 @@ def test_topics_above_the_limit_are_one(harness: ReplicaHarness, monkeypatch: py
 # ---- partitions
 
 
+def metrics_of(harness: ReplicaHarness) -> ReplicaMetrics:
+    closed_logs = ClosedLogs(harness.replicas, harness.worker)
+    for step in closed_logs.prepare():
+        assert step is None or step.is_done, "the harness reads at once"
+    return ReplicaMetrics(harness.replicas, harness.purgatory, closed_logs)
+
+
 def broker_values(harness: ReplicaHarness) -> dict[str, float]:
-    return values(ReplicaMetrics(harness.replicas, harness.purgatory), "kafka_server_replicamanager_")
+    return values(metrics_of(harness), "kafka_server_replicamanager_")
 
 
 def test_the_gauges_of_the_broker(harness: ReplicaHarness) -> None:
@@ -140,7 +148,7 @@ def test_the_offsets_of_a_partition(harness: ReplicaHarness) -> None:
     harness.create()
     harness.load(batches=4)
     harness.partition().delete_records(1, 0)
-    found = values(ReplicaMetrics(harness.replicas, harness.purgatory), "kafka_")
+    found = values(metrics_of(harness), "kafka_")
     labels = '{topic="t",partition="0"}'
     assert found[f"log_log_logstartoffset{labels}"] == found[f"topic_partition_oldest_offset{labels}"] == 1
     assert found[f"log_log_logendoffset{labels}"] == found[f"topic_partition_current_offset{labels}"] == 4
@@ -148,9 +156,36 @@ def test_the_offsets_of_a_partition(harness: ReplicaHarness) -> None:
     assert found[f"log_log_size{labels}"] > 0
 
 
+def test_a_closed_log_has_the_size_of_its_files_and_stays_closed(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load(batches=4)
+    log = harness.partition().log
+    before = values(metrics_of(harness), "kafka_log_log_")
+    log.close()
+    assert values(metrics_of(harness), "kafka_log_log_") == before
+    assert not log.is_open
+
+
+def test_a_closed_log_is_measured_once_until_it_changes(harness: ReplicaHarness) -> None:
+    harness.create()
+    harness.load()
+    partition, closed_logs = harness.partition(), ClosedLogs(harness.replicas, harness.worker)
+    partition.log.close()
+    assert closed_logs.of(partition) is None
+    assert len([step for step in closed_logs.prepare() if step is not None]) == 1
+    assert [step for step in closed_logs.prepare() if step is not None] == []
+    (before, _), _ = closed_logs.of(partition), harness.load()
+    partition.log.close()
+    assert closed_logs.of(partition) is None
+    assert list(closed_logs.prepare())
+    measured = closed_logs.of(partition)
+    assert measured is not None
+    assert measured.size_bytes == 2 * before
+
+
 def test_only_the_leader_shows_kafka_exporters_metrics(harness: ReplicaHarness) -> None:
     harness.create(replicas=(2, 1), leader=2)
-    source = ReplicaMetrics(harness.replicas, harness.purgatory)
+    source = metrics_of(harness)
     assert values(source, "kafka_topic_partition_") == {}
     assert values(source, "kafka_log_log_logstartoffset") != {}
 
@@ -158,7 +193,7 @@ def test_only_the_leader_shows_kafka_exporters_metrics(harness: ReplicaHarness) 
 def test_partitions_above_the_limit_are_counted(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_metrics, "MAX_PARTITIONS", 2)
     harness.create(partitions=5)
-    source = ReplicaMetrics(harness.replicas, harness.purgatory)
+    source = metrics_of(harness)
     assert values(source, "barnabas_partitions_without_series") == {"": 3}
     assert len(values(source, "kafka_log_log_logstartoffset")) == 2
     assert broker_values(harness)["partitioncount"] == 5
@@ -167,7 +202,7 @@ def test_partitions_above_the_limit_are_counted(harness: ReplicaHarness, monkeyp
 def test_many_partitions_are_walked_in_steps(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replica_metrics, "PARTITIONS_PER_STEP", 2)
     harness.create(partitions=9)
-    families = ReplicaMetrics(harness.replicas, harness.purgatory).families()
+    families = metrics_of(harness).families()
     assert [next(families) for _ in range(4)] == [None] * 4
 
 

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 
+from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.exposition import LINES_PER_SLICE, Format
 from broker.telemetry.replica_metrics import PARTITIONS_PER_STEP, ReplicaMetrics
+from replication.io_executor import InlineIoExecutor
 from replication.metadata.image import MetadataImage
 from replication.partition.topic_counts import BrokerCounts
 
@@ -46,7 +48,7 @@ def test_the_work_between_two_pauses_is_bounded(count: int) -> None:
     purgatory: Any = []
     CountedPartition.reads = longest = lines = 0
     before = 0
-    for piece in Format("").slices([ReplicaMetrics(replicas, purgatory)]):
+    for piece in Format("").slices([ReplicaMetrics(replicas, purgatory, ClosedLogs(replicas, InlineIoExecutor()))]):
         longest, before = max(longest, CountedPartition.reads - before), CountedPartition.reads
         lines = max(lines, piece.count("\n"))
     assert CountedPartition.reads > 20 * count

@@ -49,7 +49,7 @@ class Rig:
     def on_leadership_lost(self) -> None:
         self.events.append("leads no longer")
 
-    def on_commit(self, high_watermark: int) -> None:
+    def on_commit(self, high_watermark: int, wall_ms: int = 0) -> None:
         self.events.append(f"{high_watermark} is committed")
 
     def on_failed(self, sentence: str) -> None:

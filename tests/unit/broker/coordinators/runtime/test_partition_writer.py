@@ -9,6 +9,7 @@ import pytest
 
 from broker.coordinators.group_config import GroupConfigManager, GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
+from broker.coordinators.group_counts import GroupCounts
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.coordinators.runtime.partition_writer import PartitionWriter
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
@@ -43,7 +44,7 @@ class Coordination:
         configs = GroupConfigManager(settings.consumer, image)
         self.runtime = CoordinatorRuntime(
             OFFSETS_TOPIC,
-            lambda host: GroupCoordinator(host, settings, configs, lambda: "id", image),
+            lambda host: GroupCoordinator(host, settings, configs, lambda: "id", image, GroupCounts()),
             lambda partition: PartitionWriter(harness.replicas, OFFSETS_TOPIC, partition, self),
             harness.timers,
             self,

@@ -1,1 +1,1 @@
-"""The verbs as processes, with running clusters."""
+"""The verbs of the command, with running clusters."""

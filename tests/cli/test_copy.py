@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -12,6 +11,7 @@ import pytest
 
 from barnabas import Broker
 from protocol.compression import Compression
+from tests.cli.running import COMMAND, TIMEOUT_S, barnabas
 from tests.support import hostile_records
 from tests.support.hostile_records import Sent
 from tests.support.hostile_records import hostile_records as some_hostile_records
@@ -23,11 +23,9 @@ from tests.support.seeds import seed_of
 PARTITIONS = 3
 BATCHES = 12
 RECORDS_PER_BATCH = 25
-TIMEOUT_S = 120
 SIZED = r"%t %p %d %K{big32}%k%V{big32}%v%H{big32}%h{%K{big32}%k%V{big32}%v}"
 KEEP = {"log.retention.ms": "-1"}
 """The records of these tests have old timestamps."""
-COMMAND = (sys.executable, "-m", "barnabas")
 
 
 class Clusters(NamedTuple):
@@ -39,10 +37,6 @@ class Clusters(NamedTuple):
 def clusters() -> Iterator[Clusters]:
     with Broker(settings=KEEP) as source, Broker(settings=KEEP) as target:
         yield Clusters(source.bootstrap, target.bootstrap)
-
-
-def barnabas(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
-    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
 
 
 def copy(clusters: Clusters, source: list[str], target: list[str]) -> None:

@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from barnabas import Cluster
+from tests.cli.running import COMMAND, TIMEOUT_S
 from tests.support.librdkafka import create_topic
 
-TIMEOUT_S = 120
-COMMAND = (sys.executable, "-m", "barnabas")
 RECORDS = 3000
 
 

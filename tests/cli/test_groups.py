@@ -9,8 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas import Broker
-from tests.cli.test_copy import barnabas
-from tests.cli.test_verbs import TIMEOUT_S, running, values
+from tests.cli.running import TIMEOUT_S, barnabas, running, values
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 
@@ -31,23 +30,23 @@ def test_a_group_continues_after_what_was_printed(broker: Broker) -> None:
     with RawClient(broker.bootstrap) as client:
         create(client, "continued")
     write(broker, "continued", "a", "b", "c")
-    assert values(broker, "continued", "-g", "g", "-n", "2") == ["a", "b"]
-    assert values(broker, "continued", "-g", "g") == ["c"]
-    assert values(broker, "continued", "-g", "g") == []
+    assert values(broker.bootstrap, "continued", "-g", "g", "-n", "2") == ["a", "b"]
+    assert values(broker.bootstrap, "continued", "-g", "g") == ["c"]
+    assert values(broker.bootstrap, "continued", "-g", "g") == []
     write(broker, "continued", "d")
-    assert values(broker, "continued", "-g", "g") == ["d"]
-    assert values(broker, "continued", "-g", "other", "-o", "-1") == ["d"]
+    assert values(broker.bootstrap, "continued", "-g", "g") == ["d"]
+    assert values(broker.bootstrap, "continued", "-g", "other", "-o", "-1") == ["d"]
 
 
 def test_a_signal_commits_and_another_member_takes_over(broker: Broker) -> None:
     """The second member has no partition until the first one leaves."""
     with RawClient(broker.bootstrap) as client:
         create(client, "shared")
-    with running(broker, "consume", "shared", "-g", "s", "-F") as first:
+    with running(broker.bootstrap, "consume", "shared", "-g", "s", "-F") as first:
         assert first.stdout is not None
         write(broker, "shared", "one")
         assert json.loads(first.stdout.readline())["value"] == "one"
-        with running(broker, "consume", "shared", "-g", "s", "-F") as second:
+        with running(broker.bootstrap, "consume", "shared", "-g", "s", "-F") as second:
             assert second.stdout is not None
             first.send_signal(signal.SIGTERM)
             assert first.wait(TIMEOUT_S) == 143

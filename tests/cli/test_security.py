@@ -10,7 +10,7 @@ import pytest
 
 from barnabas import Broker
 from broker.config.oauth_configs import UNSECURED_HANDLER
-from tests.cli.test_copy import barnabas
+from tests.cli.running import barnabas
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.sasl import MODULE, sasl_node

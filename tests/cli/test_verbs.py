@@ -13,13 +13,13 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas import Broker
-from tests.cli.test_copy import COMMAND, KEEP, barnabas
+from tests.cli.running import COMMAND, TIMEOUT_S, barnabas, running, values
+from tests.cli.test_copy import KEEP
 from tests.support import hostile_records
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 
 WORDS = [b"zero", b"one", b"two", b"three", b"four"]
-TIMEOUT_S = 60
 
 
 @pytest.fixture(scope="module")
@@ -30,12 +30,6 @@ def broker() -> Iterator[Broker]:
             sent = [(1_700_000_000_000 + at, b"k%d" % at, word, (("n", b"%d" % at),)) for at, word in enumerate(WORDS)]
             hostile_records.write(client, "words", 0, sent)
         yield running
-
-
-def values(broker: Broker, *arguments: str) -> list[str]:
-    done = barnabas("consume", "-b", broker.bootstrap, *arguments)
-    assert done.returncode == 0, done.stderr
-    return [json.loads(line)["value"] for line in done.stdout.splitlines()]
 
 
 @pytest.mark.parametrize(
@@ -60,11 +54,11 @@ def values(broker: Broker, *arguments: str) -> list[str]:
     ],
 )
 def test_a_range_and_filters_choose_records(broker: Broker, arguments: list[str], expected: str) -> None:
-    assert values(broker, "words", *arguments) == expected.split()
+    assert values(broker.bootstrap, "words", *arguments) == expected.split()
 
 
 def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
-    assert values(broker, "-r", "w.*", "emp.+") == [word.decode() for word in WORDS]
+    assert values(broker.bootstrap, "-r", "w.*", "emp.+") == [word.decode() for word in WORDS]
 
 
 @pytest.mark.parametrize(
@@ -96,20 +90,16 @@ def test_a_failure_is_one_sentence(broker: Broker, arguments: list[str], exit_co
     assert b"Traceback" not in done.stderr
 
 
-def running(broker: Broker, *arguments: str) -> subprocess.Popen[bytes]:
-    return subprocess.Popen(
-        [*COMMAND, arguments[0], "-b", broker.bootstrap, *arguments[1:]],
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_following_and_writing(broker: Broker, number: signal.Signals, exit_code: int) -> None:
     """Each record is on its way while the producer's input is open; a signal loses none."""
     topic = f"signal-{number}"
     with RawClient(broker.bootstrap) as client:
         create(client, topic)
-    with running(broker, "consume", "-F", topic) as consumer, running(broker, "produce", topic, "-l") as producer:
+    with (
+        running(broker.bootstrap, "consume", "-F", topic) as consumer,
+        running(broker.bootstrap, "produce", topic, "-l") as producer,
+    ):
         assert producer.stdin is not None
         assert consumer.stdout is not None
         for word in (b"one", b"two"):
@@ -119,14 +109,14 @@ def test_a_signal_ends_following_and_writing(broker: Broker, number: signal.Sign
         consumer.send_signal(number)
         assert (producer.wait(TIMEOUT_S), consumer.wait(TIMEOUT_S)) == (exit_code, exit_code)
         assert (consumer.stdout.read(), consumer.stderr and consumer.stderr.read()) == (b"", b"")
-    assert values(broker, topic) == ["one", "two"]
+    assert values(broker.bootstrap, topic) == ["one", "two"]
 
 
 def test_an_interrupted_transaction_is_aborted(broker: Broker) -> None:
     with RawClient(broker.bootstrap) as client:
         create(client, "aborted")
-    with running(broker, "consume", "aborted", "-F", "--read-uncommitted") as consumer:
-        with running(broker, "produce", "aborted", "-l", "--transactional-id", "x") as producer:
+    with running(broker.bootstrap, "consume", "aborted", "-F", "--read-uncommitted") as consumer:
+        with running(broker.bootstrap, "produce", "aborted", "-l", "--transactional-id", "x") as producer:
             assert producer.stdin is not None
             assert consumer.stdout is not None
             producer.stdin.write(b"never\n")
@@ -135,8 +125,8 @@ def test_an_interrupted_transaction_is_aborted(broker: Broker) -> None:
             assert producer.wait(TIMEOUT_S) == 130
         consumer.send_signal(signal.SIGINT)
     assert barnabas("produce", "-b", broker.bootstrap, "aborted", "-l", stdin=b"after\n").returncode == 0
-    assert values(broker, "aborted") == ["after"]
-    assert values(broker, "aborted", "--read-uncommitted") == ["never", "after"]
+    assert values(broker.bootstrap, "aborted") == ["after"]
+    assert values(broker.bootstrap, "aborted", "--read-uncommitted") == ["never", "after"]
 
 
 def test_a_closed_pipe_ends_the_verb_silently(broker: Broker) -> None:
@@ -144,7 +134,7 @@ def test_a_closed_pipe_ends_the_verb_silently(broker: Broker) -> None:
         create(client, "long")
         for _ in range(20):
             hostile_records.write(client, "long", 0, [(0, None, b"x" * 1000, ())] * 200)
-    with running(broker, "consume", "long") as consumer:
+    with running(broker.bootstrap, "consume", "long") as consumer:
         assert consumer.stdout is not None
         assert consumer.stderr is not None
         consumer.stdout.readline()
@@ -156,7 +146,7 @@ def test_records_before_a_malformed_one_are_written(broker: Broker) -> None:
     with RawClient(broker.bootstrap) as client:
         create(client, "half")
     done = barnabas("produce", "-b", broker.bootstrap, "half", stdin=b'{"value":"a"}\n{"value":"b"}\nc\n')
-    assert (done.returncode, values(broker, "half")) == (1, ["a", "b"])
+    assert (done.returncode, values(broker.bootstrap, "half")) == (1, ["a", "b"])
     assert b"Record 3" in done.stderr
 
 
@@ -182,7 +172,7 @@ def test_batches_are_split_for_a_topic_with_a_small_limit(broker: Broker, codec:
         create(client, topic, max_message_bytes=20_000)
     words = [os.urandom(3000).hex() for _ in range(40)]
     done = barnabas(*f"produce -b {broker.bootstrap} {topic} -l -z {codec}".split(), stdin="\n".join(words).encode())
-    assert (done.returncode, values(broker, topic)) == (0, words), done.stderr
+    assert (done.returncode, values(broker.bootstrap, topic)) == (0, words), done.stderr
     done = barnabas("produce", "-b", broker.bootstrap, topic, "-l", stdin=b"x" * 30_000)
     assert (done.returncode, b"max.message.bytes" in done.stderr) == (1, True)
 
@@ -193,14 +183,17 @@ def test_a_rate_limits_writing(broker: Broker) -> None:
         create(client, "slow")
     done = barnabas("produce", "-b", broker.bootstrap, "slow", "-l", "--rate", "20", stdin=b"x\n" * 10)
     assert float(done.stderr.split()[-2]) >= 0.4
-    assert len(values(broker, "slow")) == 10
+    assert len(values(broker.bootstrap, "slow")) == 10
 
 
 def test_reading_and_writing_survive_a_restart_of_the_broker() -> None:
     with Broker() as restarted:
         with RawClient(restarted.bootstrap) as client:
             create(client, "t")
-        with running(restarted, "consume", "-F", "t") as consumer, running(restarted, "produce", "t", "-l") as producer:
+        with (
+            running(restarted.bootstrap, "consume", "-F", "t") as consumer,
+            running(restarted.bootstrap, "produce", "t", "-l") as producer,
+        ):
             assert producer.stdin is not None
             assert consumer.stdout is not None
             for word in (b"before", b"after"):

@@ -12,9 +12,9 @@ from kafka import KafkaConsumer, KafkaProducer, TopicPartition
 from kafka.structs import OffsetAndMetadata
 
 import barnabas
+from tests.cli.running import Ended, Verbs
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.librdkafka import WAIT_S
-from tests.verbs.running import Ended, Verbs
 
 SETTINGS = {
     "num.partitions": 3,

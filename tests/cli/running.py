@@ -1,14 +1,19 @@
-"""Runs verbs in this process, as the command would."""
+"""Runs verbs: in this process (`Verbs`), or as processes of their own (`barnabas`, `running`)."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import subprocess
+import sys
 from typing import Any, NamedTuple
 from unittest import mock
 
 from barnabas.__main__ import main
+
+COMMAND = (sys.executable, "-m", "barnabas")
+TIMEOUT_S = 120
 
 
 class Ended(NamedTuple):
@@ -52,3 +57,23 @@ class Verbs:
         assert ended.code == 1, ended
         assert ended.err.startswith("barnabas: "), ended
         return ended.err.removeprefix("barnabas: ").strip()
+
+
+def barnabas(*arguments: str, stdin: bytes | None = None) -> subprocess.CompletedProcess[bytes]:
+    """Runs a verb to its end."""
+    return subprocess.run([*COMMAND, *arguments], input=stdin, capture_output=True, timeout=TIMEOUT_S, check=False)
+
+
+def running(bootstrap: str, *arguments: str) -> subprocess.Popen[bytes]:
+    """Starts a verb with a connection to a cluster; all its streams are pipes."""
+    return subprocess.Popen(
+        [*COMMAND, arguments[0], "-b", bootstrap, *arguments[1:]],
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0,
+    )  # fmt: skip
+
+
+def values(bootstrap: str, *arguments: str) -> list[str]:
+    """The values that `consume` prints."""
+    done = barnabas("consume", "-b", bootstrap, *arguments)
+    assert done.returncode == 0, done.stderr
+    return [json.loads(line)["value"] for line in done.stdout.splitlines()]

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import barnabas
+from tests.cli.running import COMMAND, Verbs
 from tests.support.librdkafka import create_topic, produce
 from tests.support.waiting import until
-from tests.verbs.running import Verbs
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -50,8 +46,8 @@ def test_a_table_and_a_drawing(verbs: Verbs) -> None:
 
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_deletes_the_topic_too(verbs: Verbs, number: int, exit_code: int) -> None:
-    command = [sys.executable, "-m", "barnabas", "bench", "produce", "-b", verbs.bootstrap, "-d", "10m", "--rate", "50"]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+    command = [*COMMAND, "bench", "produce", "-b", verbs.bootstrap, "-d", "10m", "--rate", "50"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             until(lambda: records(verbs), "records have arrived")
             process.send_signal(number)

@@ -11,8 +11,8 @@ from confluent_kafka import Consumer
 from kafka import KafkaConsumer, KafkaProducer
 
 import barnabas
+from tests.cli.running import Verbs
 from tests.support.librdkafka import WAIT_S
-from tests.verbs.running import Verbs
 
 NAMES = iter(range(1000))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 import barnabas
-from tests.verbs.running import Verbs
+from tests.cli.running import Verbs
 
 
 def test_no_listener_and_no_host() -> None:

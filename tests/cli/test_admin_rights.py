@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import barnabas
-from tests.verbs.running import Verbs
+from tests.cli.running import Verbs
 
 pytestmark = pytest.mark.long
 ROOT, BOB = "root", "bob"

@@ -6,18 +6,14 @@ import os
 import pty
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 import barnabas
 from barnabas.cluster import free_ports
+from tests.cli.running import COMMAND, Verbs
 from tests.support.librdkafka import create_topic, produce
-from tests.verbs.running import Verbs
-
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -59,9 +55,9 @@ def test_requests_and_connections_of_a_metrics_page() -> None:
 
 def test_live_until_interrupted(verbs: Verbs) -> None:
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "barnabas", "top", "-b", verbs.bootstrap, "--interval", "100ms"]
+    command = [*COMMAND, "top", "-b", verbs.bootstrap, "--interval", "100ms"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, cwd=ROOT, env=environment) as process:
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
         os.close(theirs)
         try:
             shown = b""

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 import barnabas
+from tests.cli.running import Verbs
 from tests.support.librdkafka import produce
 from tests.support.waiting import until
-from tests.verbs.running import Verbs
 
 pytestmark = pytest.mark.long
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 import struct
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -152,8 +151,8 @@ class Client:
         wanted = None if topics is None else [MetadataRequest.MetadataRequestTopic(name=name) for name in topics]
         return self.ask(MetadataRequest(topics=wanted, allow_auto_topic_creation=False))
 
-    def by_leader(self, partitions: Iterable[TopicPartition]) -> Iterator[tuple[int, dict[str, list[int]]]]:
-        """Yields each leader with its partitions by topic. Raises Refused for a partition without one."""
+    def by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        """Returns the partitions of each leader. Raises Refused for a partition without one."""
         wanted = list(partitions)
         leaders: dict[TopicPartition, int] = {}
         for topic in self.metadata({tp.topic for tp in wanted}).topics:
@@ -161,26 +160,26 @@ class Client:
             leaders |= {
                 TopicPartition(topic.name, found.partition_index): found.leader_id for found in topic.partitions
             }
-        groups: dict[int, dict[str, list[int]]] = defaultdict(lambda: defaultdict(list))
+        found_by_leader: dict[int, list[TopicPartition]] = {}
         for tp in wanted:
             if tp not in leaders:
                 raise Refused(f"Topic {tp.topic} has no partition {tp.partition}.", 3, "UNKNOWN_TOPIC_OR_PARTITION")
             if leaders[tp] < 0:
                 raise Refused(f"Partition {tp} has no leader now: try again.", 5, "LEADER_NOT_AVAILABLE")
-            groups[leaders[tp]][tp.topic].append(tp.partition)
-        yield from groups.items()
+            found_by_leader.setdefault(leaders[tp], []).append(tp)
+        return found_by_leader
 
     def ask_leaders(
         self,
         partitions: Iterable[TopicPartition],
-        make: Callable[[dict[str, list[int]]], Any],
+        make: Callable[[list[TopicPartition]], Any],
         topics_field: str = "topics",
     ) -> list[tuple[TopicPartition, Any]]:
         """Asks the leaders of partitions, and again those whose leader moved (rule 2).
 
         Args:
             partitions: The partitions.
-            make: Makes the request for some partitions by topic.
+            make: Makes the request for some partitions.
             topics_field: The field of the response that lists topics; each has a name and partitions.
 
         Returns:
@@ -191,8 +190,8 @@ class Client:
         found: dict[TopicPartition, Any] = {}
         deadline = time.monotonic() + self.timeout_s
         while left:
-            for node, topics in self.by_leader(sorted(left)):
-                for topic in getattr(self.ask(make(topics), node), topics_field):
+            for node, asked in self.by_leader(sorted(left)).items():
+                for topic in getattr(self.ask(make(asked), node), topics_field):
                     found |= {TopicPartition(topic.name, part.partition_index): part for part in topic.partitions}
             left = {tp for tp in left if found[tp].error_code in _MOVED}
             if left and time.monotonic() > deadline:

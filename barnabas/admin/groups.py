@@ -18,6 +18,7 @@ from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 from barnabas.admin.client import Client, TopicPartition
 from barnabas.admin.consumer_group_describe import ConsumerGroupDescribeRequest
 from barnabas.admin.errors import Refused, check
+from barnabas.admin.topic_arrays import topic_array
 
 _NOT_FOUND, _UNSUPPORTED = 69, 35
 _LAST_WITH_NAMES = 9
@@ -195,20 +196,13 @@ def committed_offsets(client: Client, name: str) -> dict[TopicPartition, Committ
 def commit_offsets(client: Client, name: str, offsets: Mapping[TopicPartition, int]) -> None:
     """Commits offsets for a group without members. Raises Refused: the first error."""
     kinds: Any = OffsetCommitRequest.OffsetCommitRequestTopic
-    topics = [
-        kinds(
-            name=topic,
-            partitions=[
-                kinds.OffsetCommitRequestPartition(
-                    partition_index=number,
-                    committed_offset=offsets[TopicPartition(topic, number)],
-                    committed_metadata="",
-                )
-                for number in numbers
-            ],
+
+    def item(tp: TopicPartition) -> Any:
+        return kinds.OffsetCommitRequestPartition(
+            partition_index=tp.partition, committed_offset=offsets[tp], committed_metadata=""
         )
-        for topic, numbers in by_topic(offsets).items()
-    ]
+
+    topics = topic_array(kinds, offsets, item)
     request = OffsetCommitRequest(
         group_id=name, generation_id_or_member_epoch=-1, member_id="", topics=topics, max_version=_LAST_WITH_NAMES
     )
@@ -218,10 +212,7 @@ def commit_offsets(client: Client, name: str, offsets: Mapping[TopicPartition, i
 def delete_offsets(client: Client, name: str, partitions: Iterable[TopicPartition]) -> None:
     """Deletes committed offsets of a group. Raises Refused: the first error."""
     kinds: Any = OffsetDeleteRequest.OffsetDeleteRequestTopic
-    topics = [
-        kinds(name=topic, partitions=[kinds.OffsetDeleteRequestPartition(partition_index=number) for number in numbers])
-        for topic, numbers in by_topic(partitions).items()
-    ]
+    topics = topic_array(kinds, partitions, lambda tp: kinds.OffsetDeleteRequestPartition(partition_index=tp.partition))
     response = client.ask_coordinator(OffsetDeleteRequest(group_id=name, topics=topics), name)
     check(response.error_code, None, f"delete offsets of group {name}", f"Delete on group {name}")
     _check_partitions(response, f"delete offsets of group {name}", name)
@@ -239,11 +230,3 @@ def delete_group(client: Client, name: str) -> None:
     """Deletes a group without members. Raises Refused."""
     found = client.ask_coordinator(DeleteGroupsRequest(groups_names=[name]), name).results[0]
     check(found.error_code, None, f"delete group {name}", f"Delete on group {name}")
-
-
-def by_topic(partitions: Iterable[TopicPartition]) -> dict[str, list[int]]:
-    """Returns the partitions of each topic."""
-    found: dict[str, list[int]] = {}
-    for tp in sorted(partitions):
-        found.setdefault(tp.topic, []).append(tp.partition)
-    return found

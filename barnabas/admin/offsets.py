@@ -12,6 +12,7 @@ from kafka.protocol.consumer import ListOffsetsRequest
 
 from barnabas.admin.client import Client, TopicPartition
 from barnabas.admin.errors import check
+from barnabas.admin.topic_arrays import topic_array
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """ListOffsets: special timestamps."""
@@ -43,21 +44,15 @@ def list_offsets(
     kinds: Any = ListOffsetsRequest.ListOffsetsTopic
     has_maximum = MAX_TIMESTAMP in wanted.values()
 
-    def request(topics: dict[str, list[int]]) -> Any:
-        lists = [
-            kinds(
-                name=topic,
-                partitions=[
-                    kinds.ListOffsetsPartition(partition_index=index, timestamp=wanted[TopicPartition(topic, index)])
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in topics.items()
-        ]
+    def item(tp: TopicPartition) -> Any:
+        return kinds.ListOffsetsPartition(partition_index=tp.partition, timestamp=wanted[tp])
+
+    def request(partitions: list[TopicPartition]) -> Any:
+        topics = topic_array(kinds, partitions, item)
         timeout_ms = int(client.timeout_s * 1000)
         versions = {"min_version": 7} if has_maximum else {}
         return ListOffsetsRequest(
-            replica_id=-1, isolation_level=int(committed), topics=lists, timeout_ms=timeout_ms, **versions
+            replica_id=-1, isolation_level=int(committed), topics=topics, timeout_ms=timeout_ms, **versions
         )
 
     found = {}

@@ -18,7 +18,7 @@ from kafka.protocol.admin import (
 
 from barnabas.admin.client import Client, TopicPartition
 from barnabas.admin.errors import check
-from barnabas.admin.groups import by_topic
+from barnabas.admin.topic_arrays import by_topic, topic_array
 
 PREFERRED, UNCLEAN = 0, 1
 """Kinds of election: the first replica if it is in sync; any live replica, which may lose records."""
@@ -65,18 +65,11 @@ def list_reassignments(client: Client) -> list[Reassignment]:
 def reassign(client: Client, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
     """Starts to move replicas to these brokers; None cancels the move of a partition. Raises Refused: the first error."""
     kinds: Any = AlterPartitionReassignmentsRequest.ReassignableTopic
-    topics = [
-        kinds(
-            name=topic,
-            partitions=[
-                kinds.ReassignablePartition(
-                    partition_index=number, replicas=_listed(wanted[TopicPartition(topic, number)])
-                )
-                for number in numbers
-            ],
-        )
-        for topic, numbers in by_topic(wanted).items()
-    ]
+
+    def item(tp: TopicPartition) -> Any:
+        return kinds.ReassignablePartition(partition_index=tp.partition, replicas=_listed(wanted[tp]))
+
+    topics = topic_array(kinds, wanted, item)
     request = AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=int(client.timeout_s * 1000))
     response = client.ask_controller(request)
     check(response.error_code, response.error_message, "move replicas", "Alter on the cluster")

@@ -17,6 +17,7 @@ from kafka.protocol.admin import (
 
 from barnabas.admin.client import Client, TopicPartition
 from barnabas.admin.errors import check
+from barnabas.admin.topic_arrays import topic_array
 
 DEFAULT = -1
 """The number of partitions or replicas that the cluster's settings give."""
@@ -194,18 +195,13 @@ def delete_records(client: Client, before: Mapping[TopicPartition, int]) -> dict
     """
     kinds: Any = DeleteRecordsRequest.DeleteRecordsTopic
 
-    def request(topics: dict[str, list[int]]) -> Any:
-        wanted = [
-            kinds(
-                name=topic,
-                partitions=[
-                    kinds.DeleteRecordsPartition(partition_index=index, offset=before[TopicPartition(topic, index)])
-                    for index in indexes
-                ],
-            )
-            for topic, indexes in topics.items()
-        ]
-        return DeleteRecordsRequest(topics=wanted, timeout_ms=int(client.timeout_s * 1000))
+    def item(tp: TopicPartition) -> Any:
+        return kinds.DeleteRecordsPartition(partition_index=tp.partition, offset=before[tp])
+
+    def request(partitions: list[TopicPartition]) -> Any:
+        return DeleteRecordsRequest(
+            topics=topic_array(kinds, partitions, item), timeout_ms=int(client.timeout_s * 1000)
+        )
 
     starts = {}
     for tp, part in client.ask_leaders(before, request):

@@ -15,6 +15,7 @@ from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnM
 
 from barnabas.admin.client import TRANSACTION, Client, TopicPartition
 from barnabas.admin.errors import check
+from barnabas.admin.topic_arrays import by_topic
 
 
 class TransactionRow(NamedTuple):
@@ -90,10 +91,10 @@ def describe_transaction(client: Client, name: str) -> TransactionDescription:
 def describe_producers(client: Client, partitions: Iterable[TopicPartition]) -> list[ProducerRow]:
     """Returns the producers that the leaders of these partitions know. Raises Refused."""
 
-    def request(topics: dict[str, list[int]]) -> Any:
+    def request(partitions: list[TopicPartition]) -> Any:
         kind: Any = DescribeProducersRequest.TopicRequest
         return DescribeProducersRequest(
-            topics=[kind(name=name, partition_indexes=indexes) for name, indexes in topics.items()]
+            topics=[kind(name=name, partition_indexes=indexes) for name, indexes in by_topic(partitions).items()]
         )
 
     rows = []
@@ -134,7 +135,7 @@ def abort_hanging(client: Client, row: ProducerRow) -> None:
         coordinator_epoch=max(0, row.coordinator_epoch),
     )
     tp = TopicPartition(row.topic, row.partition)
-    node, _ = next(iter(client.by_leader([tp])))
+    [node] = client.by_leader([tp])
     response = client.ask(WriteTxnMarkersRequest(markers=[marker]), node)
     part = response.markers[0].topics[0].partitions[0]
     check(part.error_code, None, f"abort the transaction of producer {row.producer_id} at {tp}", "Alter on the cluster")

@@ -25,7 +25,7 @@ from barnabas.cli.verb import run_verb, stop_signals
 @click.option("-p", "--partition", "partitions", metavar="LIST", help="Only these partitions, such as 0,2,4-6.")
 @click.option("-r", "--regex", is_flag=True, help="The topics are regular expressions.")
 @click.option("-F", "--follow", is_flag=True, help="Wait for new records at the end.")
-@click.option("-n", "--count", type=click.IntRange(min=1), help="End after so many records.")
+@click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @click.option("-g", "--group", help="Read as a member of this group, and commit what was printed.")
 @click.option(
     "--read-committed/--read-uncommitted", default=True, show_default=True, help="Hide open and aborted transactions."

@@ -55,7 +55,7 @@ _COMPRESSIONS = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
     help="With all, repeated batches are stored once.",
 )
 @click.option("--transactional-id", metavar="ID", help="Write the whole input in one transaction.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="At most so many records a second.")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N records per second.")
 @click.option("-i", "--input", "source", metavar="FILE", help="Read this file instead of standard input.")
 @click.option("--allow-auto-topic-creation", "may_create", is_flag=True, help="Let the cluster create the topic.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no notes.")

@@ -22,7 +22,7 @@ from barnabas.client.errors import ClientError
 OVERHEAD = 61
 NO_PRODUCER = (-1, -1, -1)
 SEQUENCES = 1 << 31
-"""Sequence numbers begin again after so many."""
+"""The sequence number after `SEQUENCES - 1` is 0."""
 _HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">hiqqqhii")
 _CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20

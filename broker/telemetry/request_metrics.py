@@ -5,8 +5,8 @@ RULES    1. Phases, in order: *queue* until the dispatcher begins; *local* until
             queue* until sending begins; *send* until the socket has the last byte. *throttle* is the time for which the
             connection is muted afterwards, which is not part of the total.
          2. All requests are counted. Reading the clock twice more would cost 2 % of a small request: of those that are answered
-            at once, the first `EXACT` after a scrape are timed, then one of `SAMPLE_MASK` + 1, which counts as so many. All
-            requests that wait are timed, and all requests while slow ones are logged.
+            at once, the first `EXACT` after a scrape are timed, then one of `SAMPLE_MASK` + 1, whose time
+            counts `SAMPLE_MASK` + 1 times. All requests that wait are timed, and all requests while slow ones are logged.
          3. A request without a response (acks=0) ends when its handler is done.
          4. Errors are counted as in the response, one for each partition; a request without any counts as NONE.
 NOT HERE The clock (`broker/network/connection.py`), metric names (`request_families.py`).

@@ -60,7 +60,7 @@ class CrashingDisk(Disk):
         super().__init__()
         self._journals: dict[int, tuple[str, list[Change]]] = {}
         self.fuse: int | None = None
-        """After so many further changes the power fails (rule 5)."""
+        """The number of further changes until the power fails (rule 5); None: it does not fail."""
 
     def before_change(self) -> None:
         """Count a change; raises PowerLoss when the fuse is used up."""

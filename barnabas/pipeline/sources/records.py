@@ -144,7 +144,7 @@ def _chained(bodies: BatchRecords, counts: Any, first: Any) -> Any:
 
 
 def _walk(data: Any, at: int, count: int) -> Any:
-    """The same for so many records of one batch, one after the other."""
+    """The same for `count` records of one batch, one after the other."""
     positions = array("q")
     put = positions.append
     table = _moves_by_byte()

@@ -1,6 +1,6 @@
 """Record batches (message format v2), read and written byte for byte.
 
-FORMAT   61 bytes of header, then the records, compressed together; `protocol/records.py` of the daemon draws it.
+FORMAT   A header (`batch_header.py`), then the records, compressed together; `protocol/records.py` of the daemon draws it.
 RULES    1. Header keys are bytes: a cluster may store what is not UTF-8.
          2. A batch whose CRC is wrong raises ClientError; so does a format before v2.
          3. With log append time every record has the batch's maximum timestamp.
@@ -16,62 +16,16 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
+from barnabas.client.batch_header import CRC_START, LENGTH_END, MAGIC, OVERHEAD, TRANSACTIONAL, BatchHeader, header_at
 from barnabas.client.compression import compress, decompress
 from barnabas.client.errors import ClientError
 
-OVERHEAD = 61
 NO_PRODUCER = (-1, -1, -1)
 SEQUENCES = 1 << 31
 """The sequence number after `SEQUENCES - 1` is 0."""
-_HEADER = struct.Struct(">qiibIhiqqqhii")
 _CHECKED = struct.Struct(">hiqqqhii")
-_CODEC, _APPEND_TIME, _TRANSACTIONAL, _CONTROL = 0x07, 0x08, 0x10, 0x20
-_CRC_AT, _CHECKED_AT, _LENGTH_END = 17, 21, 12
 
 Header = tuple[bytes, bytes | None]
-
-
-class Batch(NamedTuple):
-    """The header of a batch."""
-
-    base_offset: int
-    length: int
-    leader_epoch: int
-    magic: int
-    crc: int
-    attributes: int
-    last_offset_delta: int
-    base_timestamp: int
-    max_timestamp: int
-    producer_id: int
-    producer_epoch: int
-    base_sequence: int
-    record_count: int
-
-    @property
-    def next_offset(self) -> int:
-        """The offset after the batch."""
-        return self.base_offset + self.last_offset_delta + 1
-
-    @property
-    def codec(self) -> int:
-        """The number of the compression."""
-        return self.attributes & _CODEC
-
-    @property
-    def has_append_time(self) -> bool:
-        """Whether the broker set the timestamps."""
-        return bool(self.attributes & _APPEND_TIME)
-
-    @property
-    def is_transactional(self) -> bool:
-        """Whether the batch is part of a transaction."""
-        return bool(self.attributes & _TRANSACTIONAL)
-
-    @property
-    def is_control(self) -> bool:
-        """Whether the batch has a marker instead of records."""
-        return bool(self.attributes & _CONTROL)
 
 
 class Record(NamedTuple):
@@ -85,16 +39,16 @@ class Record(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
-    batch: Batch
+    batch: BatchHeader
 
 
-def batches_in(data: memoryview) -> Iterator[tuple[Batch, memoryview]]:
+def batches_in(data: memoryview) -> Iterator[tuple[BatchHeader, memoryview]]:
     """Yields header and bytes of each whole batch. Raises ClientError."""
     at = 0
     while at + OVERHEAD <= len(data):
-        batch = Batch._make(_HEADER.unpack_from(data, at))
-        end = at + _LENGTH_END + batch.length
-        if batch.magic != 2:
+        batch = header_at(data, at)
+        end = at + batch.size
+        if batch.magic != MAGIC:
             raise ClientError(
                 f"The batch at offset {batch.base_offset} has a format from before Kafka 0.11: not readable here."
             )
@@ -104,9 +58,9 @@ def batches_in(data: memoryview) -> Iterator[tuple[Batch, memoryview]]:
         at = end
 
 
-def records_in(topic: str, partition: int, batch: Batch, data: memoryview) -> list[Record]:
+def records_in(topic: str, partition: int, batch: BatchHeader, data: memoryview) -> list[Record]:
     """The records of a batch. Raises ClientError."""
-    if crc32c(data[_CHECKED_AT:]) != batch.crc:
+    if crc32c(data[CRC_START:]) != batch.crc:
         raise ClientError(f"{topic}-{partition}: the batch at offset {batch.base_offset} is corrupt: its CRC is wrong.")
     try:
         payload = bytes(decompress(batch.codec, data[OVERHEAD:]))
@@ -117,7 +71,7 @@ def records_in(topic: str, partition: int, batch: Batch, data: memoryview) -> li
         ) from failure
 
 
-def _decode(topic: str, partition: int, batch: Batch, data: bytes) -> list[Record]:
+def _decode(topic: str, partition: int, batch: BatchHeader, data: bytes) -> list[Record]:
     # The hot loop of consume: varints of one byte are read inline.
     found = []
     base_offset, base_timestamp = batch.base_offset, batch.base_timestamp
@@ -220,11 +174,11 @@ def encode_batch(
     is_transactional: bool = False,
 ) -> bytes:
     """A batch of encoded records; `producer` is id, epoch and first sequence number."""
-    attributes = codec | (_TRANSACTIONAL if is_transactional else 0)
+    attributes = codec | (TRANSACTIONAL if is_transactional else 0)
     payload = compress(codec, b"".join(records))
     count = len(records)
     checked = _CHECKED.pack(attributes, count - 1, base_timestamp, max_timestamp, *producer, count) + payload
-    before = struct.pack(">qiibI", 0, len(checked) + _CHECKED_AT - _LENGTH_END, -1, 2, crc32c(checked))
+    before = struct.pack(">qiibI", 0, len(checked) + CRC_START - LENGTH_END, -1, MAGIC, crc32c(checked))
     return before + checked
 
 
@@ -238,7 +192,7 @@ def split_batch(data: bytes, codec: int) -> list[bytes]:
     return [_again(batch, records[:half], 0, codec), _again(batch, records[half:], half, codec)]
 
 
-def _again(batch: Batch, records: Sequence[Record], before: int, codec: int) -> bytes:
+def _again(batch: BatchHeader, records: Sequence[Record], before: int, codec: int) -> bytes:
     """A batch of some records; `before` of the batch are in another one."""
     base = records[0].timestamp
     encoded = [

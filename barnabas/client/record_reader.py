@@ -19,10 +19,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from barnabas.client.batch_header import BatchHeader
 from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Partition, Retriable, topic_array
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
-from barnabas.client.record_batches import Batch, Record, batches_in, records_in
+from barnabas.client.record_batches import Record, batches_in, records_in
 from barnabas.client.wire import Api, Fields
 
 MAX_BYTES = 16 << 20
@@ -313,6 +314,6 @@ def _after(found: FetchedPartition, position: int) -> int:
     return position
 
 
-def _marker_type(data: memoryview, batch: Batch, partition: Partition) -> int:
+def _marker_type(data: memoryview, batch: BatchHeader, partition: Partition) -> int:
     key = records_in(partition.topic, partition.number, batch, data)[0].key
     return int.from_bytes((key or b"")[2:4], "big")

@@ -10,8 +10,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.client.batch_header import CONTROL, BatchHeader
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.batch_header import CONTROL, BatchHeader
 from barnabas.pipeline.brokers import Span, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.audit.comparison import differences, gaps, steps_back

@@ -18,6 +18,7 @@ from json.encoder import encode_basestring
 from typing import Any
 
 from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
+from barnabas.client.batch_header import LOG_APPEND_TIME
 from barnabas.client.record_batches import Record
 
 _FIELDS = {"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"}
@@ -28,7 +29,7 @@ _MAX_PARTITION, _TIMESTAMP_LIMIT = (1 << 31) - 1, 1 << 63
 def line_of(record: Record, *, has_value: bool = True) -> bytes:
     """The line of a record, with its end."""
     topic, partition, offset, timestamp, key, value, headers, batch = record
-    mark = ',"timestamp_type":"log-append"' if batch.attributes & 8 else ""
+    mark = ',"timestamp_type":"log-append"' if batch.attributes & LOG_APPEND_TIME else ""
     tail = "".join(f',"headers":[{",".join(map(_header, headers))}]') if headers else ""
     content = f',"value":{_text(value)}' if has_value else ""
     return (

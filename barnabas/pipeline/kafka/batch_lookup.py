@@ -10,9 +10,9 @@ import struct
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from barnabas.client.batch_header import OVERHEAD, BatchHeader, header_at
 from barnabas.client.client_settings import Security
 from barnabas.client.secure_stream import ask, connect
-from barnabas.pipeline.batch_header import OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.brokers import Span, TopicPartition
 from barnabas.pipeline.errors import JobError
 

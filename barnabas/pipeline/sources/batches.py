@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from barnabas.pipeline.batch_header import CODES, CRC_START, LENGTH_END, MAGIC, OVERHEAD, BatchHeader
+from barnabas.client.batch_header import CODES, CRC_START, LENGTH_END, MAGIC, OVERHEAD, BatchHeader
 from barnabas.pipeline.spark.py_files import import_shipped
 
 HEADER = np.dtype([(name, f">{code}") for name, code in zip(BatchHeader._fields, CODES, strict=True)])

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from barnabas.pipeline.batch_header import CODEC_MASK, CONTROL, LENGTH_END, LOG_APPEND_TIME, OVERHEAD, TRANSACTIONAL
+from barnabas.client.batch_header import CODEC_MASK, CONTROL, LENGTH_END, LOG_APPEND_TIME, OVERHEAD, TRANSACTIONAL
 from barnabas.pipeline.sources.batches import Tail, corrupt_batches, last_offsets, read_headers, scan_batches
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum

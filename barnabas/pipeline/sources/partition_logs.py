@@ -24,7 +24,7 @@ from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
-from barnabas.pipeline.batch_header import CODEC_MASK, OVERHEAD, header_at
+from barnabas.client.batch_header import CODEC_MASK, OVERHEAD, header_at
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedLog
 from barnabas.pipeline.sources.decoding import OFFSETS_END, Aborted, decode

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 
-from barnabas.pipeline.batch_header import MAGIC, OVERHEAD, BatchHeader, header_at
+from barnabas.client.batch_header import MAGIC, OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.sources.batches import Tail, corrupt_batches, last_offsets, read_headers, scan_batches
 from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingRecords, WrongChecksum
 from barnabas.pipeline.sources.decoding import Decoder, ReadRequest

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 
 from barnabas.cli.records.json_lines import line_of, parse_line
 from barnabas.cli.records.parsed_record import MalformedInput
-from barnabas.client.record_batches import Batch, Record
+from barnabas.client.batch_header import BatchHeader
+from barnabas.client.record_batches import Record
 
-BATCH = Batch(0, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
+BATCH = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
 HOSTILE = st.one_of(
     st.binary(max_size=40),
     st.text(max_size=20).map(str.encode),

@@ -2,6 +2,7 @@
 
 FORMAT   Big-endian, in the order of `BatchHeader`; the records follow. `length` counts the bytes after itself. The CRC-32C
          covers everything from the attributes on. Attributes: bits 0-2 codec, 3 log append time, 4 transactional, 5 control.
+RULES    1. Spark workers import it: only the standard library is imported.
 """
 
 from __future__ import annotations
@@ -49,6 +50,21 @@ class BatchHeader(NamedTuple):
     def last_offset(self) -> int:
         """The last offset of the batch, also if compaction removed its record."""
         return self.base_offset + self.last_offset_delta
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the batch."""
+        return self.base_offset + self.last_offset_delta + 1
+
+    @property
+    def codec(self) -> int:
+        """The number of the compression."""
+        return self.attributes & CODEC_MASK
+
+    @property
+    def has_append_time(self) -> bool:
+        """Whether the broker set the timestamps."""
+        return bool(self.attributes & LOG_APPEND_TIME)
 
     @property
     def is_transactional(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DescribeClusterRequest, DescribeLogDirsRequest, DescribeQuorumRequest
+from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeLogDirsRequest, DescribeQuorumRequest
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from barnabas.admin.client import Client

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kafka.protocol.consumer import ListOffsetsRequest
+from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from barnabas.admin.client import Client, TopicPartition
 from barnabas.admin.errors import check

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import (
+from kafka.protocol.admin.topics import (
     CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteRecordsRequest,

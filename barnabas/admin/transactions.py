@@ -10,7 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import DescribeProducersRequest, DescribeTransactionsRequest, ListTransactionsRequest
+from kafka.protocol.admin.transactions import (
+    DescribeProducersRequest,
+    DescribeTransactionsRequest,
+    ListTransactionsRequest,
+)
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from barnabas.admin.client import TRANSACTION, Client, TopicPartition

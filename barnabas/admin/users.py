@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from kafka.protocol.admin import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
+from kafka.protocol.admin.users import AlterUserScramCredentialsRequest, DescribeUserScramCredentialsRequest
 
 from barnabas.admin.client import Client
 from barnabas.admin.errors import check

@@ -55,6 +55,9 @@ class Cluster:
     """The cluster that the options name."""
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
+        from barnabas.client.kafka_python import prepare
+
+        prepare()
         self.connection = connection
         self.timeout_s = timeout_s
 

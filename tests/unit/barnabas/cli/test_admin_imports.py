@@ -25,8 +25,3 @@ def imported(*arguments: str) -> set[str]:
 @pytest.mark.parametrize("verb", [*ADMIN_VERBS, "bench", "top", "completion", "man"])
 def test_the_help_of_a_verb_imports_no_client(verb: str) -> None:
     assert not _HEAVY & imported(verb, "--help")
-
-
-def test_an_admin_verb_imports_one_client_library() -> None:
-    modules = imported("topics", "list", "-b", "127.0.0.1:1", "--timeout", "1")
-    assert not {"confluent_kafka", "numpy", "pyspark", "rich"} & modules

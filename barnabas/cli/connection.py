@@ -15,9 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+
+if TYPE_CHECKING:
+    from barnabas.client.cluster import Cluster
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
@@ -35,6 +38,20 @@ class Connection:
     def addresses(self) -> list[tuple[str, int]]:
         """The host and port of each bootstrap node. Raises ClientError."""
         return [_address(text.strip()) for text in self.bootstrap.split(",") if text.strip()]
+
+    def check(self, timeout_s: float | None = None) -> None:
+        """Asks one of the nodes. Raises ClientError: one sentence with the cause if none answers."""
+        from barnabas.client.client_settings import security_of
+        from barnabas.client.first_contact import TIMEOUT_S, check_answers
+
+        check_answers(self.addresses(), security_of(self.settings), TIMEOUT_S if timeout_s is None else timeout_s)
+
+    def cluster(self) -> Cluster:
+        """The client for records. Raises ClientError as `check`."""
+        from barnabas.client.cluster import Cluster
+
+        self.check()
+        return Cluster(self.addresses(), self.settings)
 
     def for_kafka_python(self) -> dict[str, Any]:
         """The keyword arguments of kafka-python's clients. Raises ClientError."""

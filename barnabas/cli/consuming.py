@@ -24,7 +24,7 @@ from barnabas.cli.records.json_lines import line_of
 from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.record_filters import Filter, filters_of
-from barnabas.client.cluster import Cluster, Partition
+from barnabas.client.cluster import LATEST, Cluster, Partition
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
@@ -67,7 +67,7 @@ def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopS
     filters = filters_of(options.keys, options.values, options.headers, options.paths)
     output = _Output(options, printer_of(options), filters, stopping)
     wanted = parse_range(options.offset)
-    cluster = Cluster(connection.addresses(), connection.settings)
+    cluster = connection.cluster()
     partitions = partitions_of(cluster, options)
     if options.group is not None:
         _read_as_member(connection, cluster, options, partitions, wanted, output)
@@ -104,6 +104,9 @@ def _read_as_member(
     from barnabas.cli.group_member import GroupMember
 
     assert options.group is not None
+    cluster.offsets(
+        dict.fromkeys(partitions, LATEST)
+    )  # says which advertised address does not answer; kafka-python does not
     member = GroupMember(connection, options.group, dict.fromkeys(one.topic for one in partitions))
     try:
         assigned = member.join()

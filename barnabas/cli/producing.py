@@ -28,7 +28,6 @@ from barnabas.cli.records.json_lines import parse_line
 from barnabas.cli.records.kcat_dialect import parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout, unescaped
 from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
-from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ClientError
 from barnabas.client.record_writer import RecordWriter, WriteOptions
 from barnabas.signals import StopSignals
@@ -68,7 +67,7 @@ def run_produce(connection: Connection, options: ProduceOptions, stopping: StopS
     parser = parser_of(options)
     adjust = _adjustment(options)
     with _input(options.source) as source:
-        cluster = Cluster(connection.addresses(), connection.settings)
+        cluster = connection.cluster()
         partitioner = Partitioner(cluster, options.topic, options.partition, may_create=options.may_create)
         acks = {"all": -1, "1": 1, "0": 0}[options.acks]
         writer = RecordWriter(cluster, WriteOptions(acks, options.compression, options.transactional_id))

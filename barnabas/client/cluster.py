@@ -1,7 +1,8 @@
 """A cluster: its nodes, the leaders of partitions, and their offsets.
 
 RULES    1. The first bootstrap node that answers is asked for the metadata; if none does, the error of the first is raised.
-         2. A retriable error is retried with new metadata until PATIENCE_S have passed without success, then raised.
+         2. A retriable error is retried with new metadata until PATIENCE_S have passed without success, then raised; after
+            FIRST_PATIENCE_S if the node has never answered at the address that it advertises, which may be wrong from here.
 NOT HERE Reading and writing records (`record_reader.py`, `record_writer.py`), the login (`secure_stream.py`).
 """
 
@@ -22,6 +23,8 @@ from barnabas.client.wire import Api, Fields, array, request, text
 
 T = TypeVar("T")
 PATIENCE_S = 60.0
+FIRST_PATIENCE_S = 15.0
+"""Longer than the cluster needs to elect other leaders for a node that was killed."""
 PAUSE_S = 0.2
 EARLIEST, LATEST = -2, -1
 NO_OFFSET = -1
@@ -40,6 +43,15 @@ class Partition(NamedTuple):
 
 class Retriable(Exception):
     """The cluster may answer after a moment; the text is the sentence if it does not."""
+
+    patience_s = PATIENCE_S
+    """How long it is worth retrying."""
+
+
+class NeverReached(Retriable):
+    """A node does not answer at the address that it advertises, and has not before."""
+
+    patience_s = FIRST_PATIENCE_S
 
 
 class Node:
@@ -83,19 +95,29 @@ class Cluster:
         self._node: Node | None = None
         self._lock = threading.Lock()
         self._addresses: dict[int, tuple[str, int]] = {}
+        self._reached: set[tuple[str, int]] = set()
+        """The advertised addresses that have answered."""
 
     def connect(self, node_id: int) -> Node:
         """A new connection to a node. Raises Retriable."""
         if node_id not in self._addresses:
             raise Retriable(f"The cluster has no node {node_id} now.")
-        return self.connect_to(*self._addresses[node_id])
+        return self.connect_to(node_id, self._addresses[node_id])
 
-    def connect_to(self, host: str, port: int) -> Node:
-        """A new connection to an address that the cluster named. Raises Retriable."""
+    def connect_to(self, node_id: int, address: tuple[str, int]) -> Node:
+        """A new connection to a node at the address that it advertises. Raises Retriable."""
         try:
-            return Node(host, port, self._settings)
+            node = Node(*address, self._settings)
         except ClientError as failure:
-            raise Retriable(str(failure)) from failure
+            if address in self._reached:
+                raise Retriable(str(failure)) from failure
+            host, port = address
+            raise NeverReached(
+                f"Node {node_id} does not answer at {host}:{port} ({failure.__cause__ or failure}); "
+                "if that address is wrong from here, change its advertised.listeners."
+            ) from failure
+        self._reached.add(address)
+        return node
 
     def topics(self) -> list[str]:
         """The names of all topics, internal ones too."""
@@ -122,13 +144,13 @@ class Cluster:
         return self.retry(lambda: self._offsets(moments, committed=committed)) if moments else {}
 
     def retry(self, attempt: Callable[[], T]) -> T:
-        """Calls until it does not raise Retriable. Raises ClientError after PATIENCE_S."""
-        deadline = time.monotonic() + PATIENCE_S
+        """Calls until it does not raise Retriable. Raises ClientError (rule 2)."""
+        started = time.monotonic()
         while True:
             try:
                 return attempt()
             except Retriable as failure:
-                if time.monotonic() > deadline:
+                if time.monotonic() - started > failure.patience_s:
                     raise ClientError(str(failure)) from failure
                 time.sleep(PAUSE_S)
 

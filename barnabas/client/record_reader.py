@@ -198,14 +198,14 @@ class RecordReader:
                 raise failure
             self._unhouse(fetcher.partitions, failure)
 
-    def _unhouse(self, partitions: Mapping[Partition, int], failure: Exception) -> None:
-        """Partitions need another fetcher; after PATIENCE_S without one that works, this raises."""
+    def _unhouse(self, partitions: Mapping[Partition, int], failure: Retriable) -> None:
+        """Partitions need another fetcher; after a time without one that works, this raises (rule 2 of `cluster.py`)."""
         now = time.monotonic()
         for one in partitions:
             position = self._positions.get(one)
             if position is not None:
                 position.failed_since = position.failed_since or now
-                if now - position.failed_since > PATIENCE_S:
+                if now - position.failed_since > failure.patience_s:
                     raise ClientError(str(failure)) from failure
                 self._homeless.add(one)
 

@@ -151,17 +151,17 @@ class RecordWriter:
         waiting = {partition: [self._batch(partition, collected)] for partition, collected in one.items()}
         if self._options.transactional_id is not None:
             self._cluster.retry(lambda: self._add_to_transaction(waiting.keys() - self._in_transaction))
-        deadline = time.monotonic() + PATIENCE_S
+        started, patience_s = time.monotonic(), PATIENCE_S
         while waiting:
             trouble = ""
             for leader, partitions in self._by_leader(waiting).items():
                 try:
                     trouble = self._produce(leader, partitions, waiting) or trouble
                 except Retriable as failure:
-                    trouble = str(failure)
+                    trouble, patience_s = str(failure), failure.patience_s
                     self._forget(leader)
             if trouble:
-                if time.monotonic() > deadline:
+                if time.monotonic() - started > patience_s:
                     raise ClientError(trouble)
                 self._leaders.clear()
                 time.sleep(PAUSE_S)
@@ -265,20 +265,20 @@ class RecordWriter:
 
     def _ask_coordinator(self, api: Api, body: bytes) -> Fields:
         if self._coordinator is None:
-            self._coordinator = self._cluster.connect_to(*self._find_coordinator())
+            node_id, host, port = self._find_coordinator()
+            self._coordinator = self._cluster.connect_to(node_id, (host, port))
         try:
             return self._coordinator.ask(api, body)
         except Retriable:
             self._coordinator = None
             raise
 
-    def _find_coordinator(self) -> tuple[str, int]:
+    def _find_coordinator(self) -> tuple[int, str, int]:
         fields = self._cluster.ask(Api.FIND_COORDINATOR, text(self._options.transactional_id) + struct.pack(">b", 1))
         _throttle_ms, error = fields.numbers("ih")
         fields.text()
         _check(error, f"The transactional id {self._options.transactional_id}")
-        fields.number("i")
-        return fields.text(), fields.number("i")
+        return fields.number("i"), fields.text(), fields.number("i")
 
 
 def _check(error: int, about: str) -> None:

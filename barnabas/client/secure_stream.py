@@ -18,6 +18,7 @@ from barnabas.client.client_settings import Security, tls_context
 from barnabas.client.errors import ClientError
 from barnabas.client.oauth_tokens import oauth_token
 
+CONNECT_TIMEOUT_S = 10.0
 SOCKET_TIMEOUT_S = 30.0
 _SASL_HANDSHAKE_V1, _SASL_AUTHENTICATE_V0 = (17, 1), (36, 0)
 _HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
@@ -28,7 +29,8 @@ Stream = BufferedRWPair
 def connect(host: str, port: int, security: Security) -> Stream:
     """Connects and authenticates. Raises ClientError."""
     try:
-        with socket.create_connection((host, port), timeout=SOCKET_TIMEOUT_S) as plain:
+        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as plain:
+            plain.settimeout(SOCKET_TIMEOUT_S)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not security.has_tls:
                 return _authenticated(plain.makefile("rwb"), security)

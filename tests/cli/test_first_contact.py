@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 import barnabas
+from barnabas.client.cluster import NeverReached
 from tests.cli.running import Verbs
+from tests.support.loading import create
+from tests.support.raw_client import RawClient
 
 
 def test_no_listener_and_no_host() -> None:
@@ -38,7 +42,8 @@ def test_one_address_of_several_is_enough() -> None:
 )
 def test_settings_of_security_that_are_missing(security: barnabas.Security, missing: str) -> None:
     with barnabas.Broker(security=security) as broker:
-        assert missing in Verbs(broker.bootstrap).refused("topics list")
+        for line in ("topics list", "consume t", "produce t -i /dev/null"):
+            assert missing in Verbs(broker.bootstrap).refused(line)
 
 
 def test_a_certificate_of_an_unknown_authority() -> None:
@@ -50,11 +55,23 @@ def test_a_certificate_of_an_unknown_authority() -> None:
         assert "CERTIFICATE_VERIFY_FAILED" in Verbs(broker.bootstrap, "--command-config", config).refused("topics list")
 
 
-def test_an_advertised_address_that_does_not_answer() -> None:
+def test_an_advertised_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(NeverReached, "patience_s", 0.5)
+    (tmp_path / "lines").write_text("hello\n")
     with barnabas.Broker(settings={"advertised.listeners": "PLAINTEXT://127.0.0.1:9"}) as broker:
-        sentence = Verbs(broker.bootstrap).refused("topics list")
-    assert "Node 1 does not answer at 127.0.0.1:9" in sentence
-    assert "advertised.listeners" in sentence
+        with RawClient(broker.bootstrap) as client:
+            create(client, "t")
+        for line in (
+            "topics list",
+            "consume t",
+            "consume t -F",
+            "consume t -g g",
+            f"produce t -l -i {tmp_path}/lines",
+            f"produce t -l -i {tmp_path}/lines --transactional-id x",
+        ):
+            sentence = Verbs(broker.bootstrap).refused(line)
+            assert sentence.splitlines()[-1].startswith("Node 1 does not answer at 127.0.0.1:9 ("), sentence
+            assert sentence.endswith("if that address is wrong from here, change its advertised.listeners."), sentence
 
 
 @pytest.mark.parametrize(

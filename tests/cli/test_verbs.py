@@ -71,7 +71,7 @@ def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
         (["consume", "-r", "x+"], 1, "No topic matches"),
         (["consume"], 2, "Missing argument"),
         (["consume", "words", "--unknown"], 2, "No such option"),
-        (["consume", "words", "-b", "127.0.0.1:1"], 1, "does not answer"),
+        (["consume", "words", "-b", "127.0.0.1:1"], 1, "No broker answers at 127.0.0.1:1"),
         (["consume", "words", "-X", "security.protocol=TLS"], 1, "security.protocol is TLS"),
         (["produce", "nowhere"], 1, "There is no topic nowhere"),
         (["produce", "empty"], 1, "Record 2 of the input is malformed"),

@@ -65,10 +65,7 @@ class Cluster:
     def connect(self) -> Iterator[Client]:
         """Connects for the length of a `with` block. Raises ClientError."""
         settings = self.connection.for_kafka_python()
-        from barnabas.client.client_settings import security_of
-        from barnabas.client.first_contact import check_answers
-
-        check_answers(self.connection.addresses(), security_of(self.connection.settings), self.timeout_s)
+        self.connection.check(self.timeout_s)
         from barnabas.admin.client import Client
 
         with Client(settings, self.timeout_s) as client:

@@ -10,11 +10,14 @@ RULES    1. The Dockerfile is the only description of the image: buildah runs it
          3. pip runs on this host, with its settings; the build gets wheels only, with the versions of constraints.txt.
          4. Blobs are compressed without time stamps. OCI has no health check: as in BuildKit's images, the config keeps
             Docker's field.
+         5. The archive is kept in the build folder until a file that it is made of changes. Builds in one checkout wait for
+            each other.
 NOT HERE What the archive is tested for (tests/packaging/test_image.py).
 """
 
 from __future__ import annotations
 
+import fcntl
 import gzip
 import hashlib
 import io
@@ -26,6 +29,8 @@ import subprocess
 import sys
 import tarfile
 import tomllib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -58,10 +63,20 @@ def main() -> int:
         sys.stderr.write(f"build_image.py: {reason or 'usage: build_image.py FILE'}\n")
         return 2
     target = Path(sys.argv[1]).absolute()
-    build()
-    _write_archive(target)
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with lock():
+        shutil.copyfile(build(), target)
     sys.stdout.write(f"{target}: {target.stat().st_size / 1e6:.1f} MB\n")
     return 0
+
+
+@contextmanager
+def lock() -> Iterator[None]:
+    """Waits for another build of this checkout (rule 5)."""
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def buildah(*words: str) -> str:
@@ -129,9 +144,13 @@ def _download_wheels() -> None:
     (FOLDER / "wheels" / "pip.conf").write_text(f"[global]\nno-index = true\nfind-links = {_MOUNTED}\n")
 
 
-def build() -> None:
-    """Builds the image into the storage of the build folder."""
-    FOLDER.mkdir(parents=True, exist_ok=True)
+def build() -> Path:
+    """Builds the image into the storage of the build folder, and its archive, which is returned (rule 5). Needs the lock."""
+    archive = FOLDER / f"{_content_key()}.tar"
+    if archive.exists():
+        return archive
+    for outdated in FOLDER.glob("*.tar"):
+        outdated.unlink()
     _make_base()
     _download_wheels()
     buildah(
@@ -139,6 +158,21 @@ def build() -> None:
         *(f"--volume={FOLDER / 'wheels'}:{_MOUNTED}:ro", f"--build-arg=PIP_CONFIG_FILE={_MOUNTED}/pip.conf"),
         *(f"--file={ROOT / 'docker' / 'Dockerfile'}", f"--tag={NAME}", str(ROOT)),
     )
+    _write_archive(archive.with_suffix(".new"))
+    archive.with_suffix(".new").rename(archive)
+    return archive
+
+
+def _content_key() -> str:
+    """A digest of the files that the image is made of: the build's context, the Dockerfile, and this program."""
+    named = [line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")]
+    found = [ROOT / "docker" / "Dockerfile", Path(__file__)]
+    for top in (ROOT / name for name in named):
+        found += [top] if top.is_file() else [path for path in top.rglob("*") if path.is_file()]
+    digest = hashlib.sha256()
+    for path in sorted(path for path in found if "__pycache__" not in path.parts):
+        digest.update(f"{path.relative_to(ROOT)} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+    return digest.hexdigest()[:16]
 
 
 def _write_archive(target: Path) -> None:
@@ -172,7 +206,6 @@ def _write_archive(target: Path) -> None:
         "manifest.json": _as_json(saved),
         **blobs,
     }
-    target.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(target, "w") as archive:
         for path, content in files.items():
             header = tarfile.TarInfo(path)

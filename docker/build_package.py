@@ -36,8 +36,8 @@ def main() -> int:
     if reason is not None or len(sys.argv) != 2:
         sys.stderr.write(f"build_package.py: {reason or 'usage: build_package.py FOLDER'}\n")
         return 2
-    build_image.build()
-    with tempfile.TemporaryDirectory(prefix="barnabas-deb-") as folder:
+    with build_image.lock(), tempfile.TemporaryDirectory(prefix="barnabas-deb-") as folder:
+        build_image.build()
         tree = Path(folder) / "tree"
         tree.mkdir(mode=0o755)
         _copy_environment(tree)

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -26,23 +25,11 @@ from tests.support.librdkafka import create_topic, produce, read_to_end
 from tests.support.oci_image import OciImage, first_process
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # the first test waits for the build
 
 ROOT = Path(__file__).parents[2]
 DATA = "/var/lib/kafka/data"
 LARGEST = 120_000_000
-
-
-@pytest.fixture(scope="module")
-def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("image") / "image.tar"
-    done = subprocess.run(
-        [sys.executable, DOCKER / "build_image.py", path], capture_output=True, text=True, timeout=550, check=False
-    )
-    if done.returncode == 2:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr[-3000:]
-    return path
 
 
 @pytest.fixture(scope="module")

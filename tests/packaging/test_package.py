@@ -12,42 +12,32 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from barnabas.cluster import free_ports
 from tests.packaging.test_containers import DOCKER
-from tests.support.oci_image import OciImage, first_process
+from tests.support.oci_image import OciImage, first_process, run_builder
 
-pytestmark = pytest.mark.long
+pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]  # the first test waits for the build
 
 UNIT = DOCKER.parent / "config" / "systemd" / "barnabas.service"
 PATHS = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 LARGEST = 30_000_000
 
 
-def build(script: str, target: Path) -> None:
-    done = subprocess.run([sys.executable, DOCKER / script, target], capture_output=True, text=True, check=False)
-    if done.returncode == 2:
-        pytest.skip(done.stderr.strip())
-    assert done.returncode == 0, done.stderr[-3000:]
-
-
 @pytest.fixture(scope="module")
 def package(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("package")
-    build("build_package.py", folder)
+    run_builder("build_package.py", folder)
     (path,) = folder.glob("barnabas_*.deb")
     return path
 
 
 @pytest.fixture(scope="module")
-def debian(package: Path, tmp_path_factory: pytest.TempPathFactory) -> OciImage:
+def debian(archive: Path, package: Path, tmp_path_factory: pytest.TempPathFactory) -> OciImage:
     """The image without its node and user, with the package at /tmp."""
-    archive = tmp_path_factory.mktemp("archive") / "image.tar"
-    build("build_image.py", archive)
     found = OciImage(archive, tmp_path_factory.mktemp("debian"))
     shutil.rmtree(found.root / "opt" / "barnabas")
     shutil.copy(package, found.root / "tmp" / "barnabas.deb")

@@ -1,4 +1,4 @@
-"""An image archive, unpacked and run without an engine: its layers in a folder, its command in namespaces of this host.
+"""An image archive, built, unpacked and run without an engine: its layers in a folder, its command in namespaces of this host.
 
 RULES    1. Layers are applied in order; `.wh.NAME` deletes NAME, `.wh..wh..opq` empties its folder.
          2. The command is process 1 of its PID namespace, has the image's user, variables and working directory, and no
@@ -13,13 +13,30 @@ import io
 import json
 import os
 import shutil
+import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+DOCKER = Path(__file__).parents[2] / "docker"
+CANNOT = 2
+"""The exit status of a builder that lacks tools or rights."""
+_BUILD_S = 1500
 _WHITEOUT = ".wh."
 _OPAQUE = ".wh..wh..opq"
+
+
+def run_builder(script: str, target: Path) -> None:
+    """Runs a program of docker/ that writes `target`; skips the test if this machine cannot."""
+    command = [sys.executable, str(DOCKER / script), str(target)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=_BUILD_S, check=False)
+    if done.returncode == CANNOT:
+        pytest.skip(done.stderr.strip())
+    assert done.returncode == 0, done.stderr[-3000:]
 
 
 class OciImage:

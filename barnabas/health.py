@@ -1,4 +1,4 @@
-"""`barnabas health [--advertised] [HOST:PORT]`: whether a node answers, for health checks of containers.
+"""`barnabas health [--advertised | --safe-to-stop] [HOST:PORT]`: whether a node answers, for health checks of containers.
 
 RULES    1. A node that answers ApiVersions is healthy: a broker does when it is active, a controller when it listens.
          2. The default address is the first listener in KAFKA_LISTENERS, in the mounted settings file or in
@@ -8,6 +8,7 @@ RULES    1. A node that answers ApiVersions is healthy: a broker does when it is
             certificate of the client answers with an alert, and is healthy. TLS is first if the environment's listener has it,
             since a plaintext question costs a node with TLS a log line.
          5. With --advertised, a node is healthy if this machine also reaches the brokers that its metadata name.
+NOT HERE --safe-to-stop (safe_to_stop.py).
 """
 
 from __future__ import annotations
@@ -29,10 +30,17 @@ MOUNTED = Path("/mnt/shared/config/server.properties")
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns 0 if the node is healthy."""
+    if arguments[:1] == ["--safe-to-stop"]:
+        from barnabas import safe_to_stop
+
+        return safe_to_stop.main(arguments[1:], os.environ, MOUNTED)
     asks_addresses = arguments[:1] == ["--advertised"]
     arguments = arguments[1:] if asks_addresses else arguments
     if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
-        sys.stderr.write("usage: barnabas health [--advertised] [HOST:PORT]\n")
+        sys.stderr.write(
+            "usage: barnabas health [--advertised] [HOST:PORT]\n"
+            "       barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]   # of the metrics listener\n"
+        )
         return 2
     try:
         host, port = address(arguments, os.environ)

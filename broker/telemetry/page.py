@@ -1,6 +1,7 @@
 """The HTTP server for operators: metrics, and probes of health.
 
-RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. It has no authentication.
+RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. An empty host is IPv4 and IPv6. It has no
+            authentication.
          2. One request per connection, with limits on size and time.
          3. A page is written in slices: after `SLICE_S` other work of the loop runs.
          4. Before a page is written, sources may prepare it: look things up on disk, and ask other nodes. They get
@@ -56,8 +57,9 @@ class MetricsPage:
     """
 
     def __init__(self, address: tuple[str, int]) -> None:
-        family = socket.AF_INET6 if ":" in address[0] else socket.AF_INET
-        self._socket = socket.create_server(address, family=family)
+        is_dual = not address[0] and socket.has_dualstack_ipv6()
+        family = socket.AF_INET6 if is_dual or ":" in address[0] else socket.AF_INET
+        self._socket = socket.create_server(address, family=family, dualstack_ipv6=is_dual)
         self.sources: Mapping[Dialect, Sequence[Source]] = {}
         """What `/metrics` shows in a dialect, in order."""
         self.probes: Mapping[str, Probe] = {}

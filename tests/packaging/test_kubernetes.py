@@ -9,7 +9,10 @@ NOT HERE A Kubernetes: pods are processes in network namespaces, with the variab
 from __future__ import annotations
 
 import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +21,13 @@ import pytest
 import yaml
 
 from broker.config.env_config import read_env_config
-from tests.packaging.test_containers import check_services, why_no_networks
+from tests.packaging.test_containers import barnabas, check_services, running, why_no_networks
 
 MANIFESTS = Path(__file__).parents[2] / "docker" / "kubernetes" / "barnabas.yml"
 SCHEMA = Path(__file__).with_name("kubernetes-schema.json")
 CONTROLLED_SHUTDOWN_S = 30
+METRICS_PORT = 9464
+GET = "import sys, urllib.request; print(urllib.request.urlopen(sys.argv[1], timeout=30).status)"
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +90,12 @@ def test_the_objects_fit_together(objects: dict[str, Any]) -> None:
     claims = {one["metadata"]["name"] for one in stateful["volumeClaimTemplates"]}
     assert {one["name"] for one in container["volumeMounts"]} == claims
     assert [one["configMapRef"]["name"] for one in container["envFrom"]] == [objects["ConfigMap"]["metadata"]["name"]]
-    assert template["spec"]["terminationGracePeriodSeconds"] > CONTROLLED_SHUTDOWN_S * 2
+    *command, wait_s = container["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == ["barnabas", "health", "--safe-to-stop", "--wait"]
+    assert template["spec"]["terminationGracePeriodSeconds"] >= int(wait_s) + CONTROLLED_SHUTDOWN_S * 3
+    ports = {one["name"]: one["containerPort"] for one in container["ports"]}
+    for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+        assert ports[container[probe]["httpGet"]["port"]] == METRICS_PORT
     assert template["spec"]["enableServiceLinks"] is False
 
 
@@ -103,3 +113,18 @@ def test_each_pod_is_a_voter_and_listens_where_the_others_look(objects: dict[str
 @pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
 def test_the_pods_serve_clients(objects: dict[str, Any]) -> None:
     check_services(pods(objects), port=9092)
+
+
+@pytest.mark.long
+@pytest.mark.skipif(why_no_networks() is not None, reason=why_no_networks() or "networks can be made")
+def test_the_probes_and_the_prestop_command_succeed_in_each_pod(objects: dict[str, Any]) -> None:
+    (container,) = objects["StatefulSet"]["spec"]["template"]["spec"]["containers"]
+    with running(pods(objects)) as networks:
+        for host, pod in pods(objects).items():
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                path = container[probe]["httpGet"]["path"]
+                get = networks.command("client", sys.executable, "-c", GET, f"http://{host}:{METRICS_PORT}{path}")
+                assert subprocess.run(get, capture_output=True, text=True, timeout=90, check=True).stdout == "200\n"
+            command = networks.command(host, *barnabas(container["lifecycle"]["preStop"]["exec"]["command"]))
+            variables = {**os.environ, **pod["environment"]}
+            assert subprocess.run(command, env=variables, timeout=180, check=False).returncode == 0

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import socket
+from pathlib import Path
 
 import pytest
 
 import barnabas
-from barnabas import health
+from barnabas import health, safe_to_stop
+from barnabas.cluster import free_ports
 from barnabas.security import PROTOCOLS
+from tests.support.librdkafka import create_topic
+from tests.support.waiting import until
 
 
 def test_a_plaintext_node_is_healthy_until_it_stops(capsys: pytest.CaptureFixture[str]) -> None:
@@ -37,3 +41,38 @@ def test_a_port_that_answers_nothing_is_not_healthy(capsys: pytest.CaptureFixtur
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert health.main([f"127.0.0.1:{silent.getsockname()[1]}"]) == 1
     assert "timed out" in capsys.readouterr().err
+
+
+def test_the_metrics_listener_is_found_in_the_containers_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A single node is safe to stop until it has a topic; the listener accepts IPv4 and IPv6."""
+    (port,) = free_ports(1)
+    listener = f"HTTP://:{port}"
+    with barnabas.Broker(settings={"barnabas.metrics.listener": listener}) as broker:
+        monkeypatch.setenv("KAFKA_BARNABAS_METRICS_LISTENER", listener)
+        assert health.main(["--safe-to-stop"]) == 0
+        if socket.has_dualstack_ipv6():
+            assert health.main(["--safe-to-stop", f"[::1]:{port}"]) == 0
+        monkeypatch.delenv("KAFKA_BARNABAS_METRICS_LISTENER")
+        mounted = tmp_path / "server.properties"
+        mounted.write_text(f"barnabas.metrics.listener = {listener}\n")
+        assert safe_to_stop.main([], {}, mounted) == 0
+        create_topic(broker.bootstrap, "alone")
+        until(lambda: safe_to_stop.main(["--wait", "1"], {}, mounted) == 1, "the node has a topic")
+    assert capsys.readouterr().err == (
+        "barnabas: 1 partition would have fewer in-sync replicas than min.insync.replicas without this node, or none: "
+        "alone-0\n"
+    )
+
+
+@pytest.mark.parametrize("arguments", [["--wait"], ["--wait", "soon"], ["nonsense"], ["127.0.0.1:1", "more"]])
+def test_wrong_arguments_of_safe_to_stop_are_a_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main(["--safe-to-stop", *arguments]) == 2
+    assert capsys.readouterr().err == "usage: barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]\n"
+
+
+def test_a_broker_is_not_a_metrics_listener(capsys: pytest.CaptureFixture[str]) -> None:
+    with barnabas.Broker() as broker:
+        assert health.main(["--safe-to-stop", broker.bootstrap]) == 1
+    assert "no answer from the metrics listener" in capsys.readouterr().err

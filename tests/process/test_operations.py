@@ -1,22 +1,27 @@
 """What docs/operations.md tells operators to do: backup and restore, and a rolling restart under load.
 
 RULES    1. A copy of a stopped node's directory is a backup; so is an atomic snapshot of a running one's.
-         2. A cluster of three loses no acknowledged record and refuses none while its nodes are restarted one by one.
+         2. A cluster of three loses no acknowledged record and refuses none while its nodes are restarted one by one, each when
+            `barnabas health --safe-to-stop` says so.
 NOT HERE Changing between Barnabas and Apache Kafka (tests/conformance/test_alternating_brokers.py).
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import threading
+import urllib.error
+import urllib.request
 from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
 import barnabas
+from barnabas import health
 from tests.support.librdkafka import create_topic, produce, read_to_end
 from tests.support.waiting import until
 
@@ -67,9 +72,44 @@ def test_a_copy_of_the_directory_is_a_backup(tmp_path: Path, is_running: bool) -
         assert len(values(broker.bootstrap)) == 101
 
 
+def metrics_address(node: barnabas.Broker) -> str:
+    """The address of the metrics listener since the last start."""
+    return until(lambda: re.findall(r"metrics are at http://(.*)/metrics", node.log()), "the metrics listen")[-1]
+
+
+@pytest.mark.smoke
+def test_a_node_is_safe_to_stop_while_the_others_have_all_replicas(capsys: pytest.CaptureFixture[str]) -> None:
+    """Three replicas, two must be in sync: one node may stop, then no other until it is back."""
+    with barnabas.Cluster(3, settings={"barnabas.metrics.listener": "HTTP://127.0.0.1:0"}) as cluster:
+        create_topic(cluster.bootstrap, "kept", 3, 3, min_insync_replicas="2")
+        addresses = {number: metrics_address(node) for number, node in cluster.nodes.items()}
+        for address in addresses.values():
+            assert health.main(["--safe-to-stop", "--wait", "60", address]) == 0
+            assert probe(address, "/healthz") == probe(address, "/readyz") == 200
+        cluster.nodes[3].stop()
+        until(lambda: health.main(["--safe-to-stop", addresses[1]]) == 1, "the stopped node has left the ISR")
+        assert "3 partitions would have fewer in-sync replicas than min.insync.replicas" in capsys.readouterr().err
+        assert health.main(["--safe-to-stop", addresses[3]]) == 1
+        assert f"no answer from the metrics listener {addresses[3]}: " in capsys.readouterr().err
+        waiting = threading.Thread(target=cluster.nodes[3].start)
+        waiting.start()
+        assert health.main(["--safe-to-stop", "--wait", "60", addresses[1]]) == 0
+        waiting.join()
+        assert probe(metrics_address(cluster.nodes[3]), "/readyz") == 200
+
+
+def probe(address: str, path: str) -> int:
+    """The status of a probe of the metrics listener."""
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=60) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
 def test_a_rolling_restart_loses_and_refuses_nothing() -> None:
-    """The next node is restarted when all replicas are in sync again."""
-    with barnabas.Cluster(3) as cluster:
+    """The next node is restarted when all partitions can do without it."""
+    with barnabas.Cluster(3, settings={"barnabas.metrics.listener": "HTTP://127.0.0.1:0"}) as cluster:
         bootstrap = cluster.bootstrap
         create_topic(bootstrap, "kept", 3, 3, min_insync_replicas="2")
         producer = Producer({"bootstrap.servers": bootstrap, "acks": "all", "linger.ms": 0, "enable.idempotence": True})
@@ -88,9 +128,10 @@ def test_a_rolling_restart_loses_and_refuses_nothing() -> None:
         writer = threading.Thread(target=write)
         writer.start()
         for node in cluster.nodes.values():
+            assert health.main(["--safe-to-stop", "--wait", "60", metrics_address(node)]) == 0
             node.stop()
             node.start()
-            until(lambda: _all_in_sync(bootstrap), "all replicas are in sync")
+        until(lambda: _all_in_sync(bootstrap), "all replicas are in sync")
         over.set()
         writer.join()
         assert producer.flush(60) == 0

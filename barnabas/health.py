@@ -21,6 +21,17 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+_USAGE = """\
+usage: barnabas health [--advertised] [HOST:PORT]
+       barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]
+
+  HOST:PORT       a listener for clients, by default this node's; with --safe-to-stop the metrics listener
+  --advertised    this machine also reaches the addresses that the node sends its clients to
+  --safe-to-stop  no partition needs the node
+  --wait          ask until it is so, at most so many seconds
+
+Exit status 0: yes. 1: no, and the reason is on standard error.
+"""
 _API_VERSIONS = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"  # version 0, correlation id 1, no client id
 _ANSWER = b"\x00\x00\x00\x01\x00\x00"  # the correlation id, no error
 _TIMEOUT_S = 2.0
@@ -36,11 +47,11 @@ def main(arguments: list[str]) -> int:
         return safe_to_stop.main(arguments[1:], os.environ, MOUNTED)
     asks_addresses = arguments[:1] == ["--advertised"]
     arguments = arguments[1:] if asks_addresses else arguments
-    if len(arguments) > 1 or arguments[:1] in (["-h"], ["--help"]):
-        sys.stderr.write(
-            "usage: barnabas health [--advertised] [HOST:PORT]\n"
-            "       barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]   # of the metrics listener\n"
-        )
+    if arguments[:1] in (["-h"], ["--help"]):
+        sys.stdout.write(_USAGE)
+        return 0
+    if len(arguments) > 1:
+        sys.stderr.write(_USAGE)
         return 2
     try:
         host, port = address(arguments, os.environ)

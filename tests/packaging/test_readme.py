@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import barnabas
+from tests.support.librdkafka import read_to_end
 
 ROOT = Path(__file__).parents[2]
 TEXT = (ROOT / "README.md").read_text()
@@ -44,3 +48,25 @@ def test_every_make_target_in_it_exists(target: tuple[str, str]) -> None:
     """`make help` lists them."""
     name = target[0] or target[1]
     assert re.search(rf"^{name}:", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
+def test_the_commands_of_a_terminal_run(tmp_path: Path) -> None:
+    """In order, against one broker; the copy goes to another one. `top` runs until it is ended."""
+    (block,) = re.findall(r"^## From a terminal\n.*?^```\n(.*?)^```", TEXT, re.DOTALL | re.MULTILINE)
+    commands = [
+        line.partition("  # ")[0].partition(" # ")[0] for line in block.splitlines() if "barnabas top " not in line
+    ]
+    assert len(commands) >= 6
+    printed = {}
+    with barnabas.Broker() as broker, barnabas.Broker() as other:
+        variables = {**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap, "COLUMNS": "200"}
+        variables["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        for command in commands:
+            words = ["bash", "-o", "pipefail", "-c", command.replace("other:9092", other.bootstrap)]
+            outcome = subprocess.run(
+                words, cwd=tmp_path, env=variables, capture_output=True, text=True, timeout=120, check=False
+            )
+            assert outcome.returncode == 0, (command, outcome.stderr)
+            printed[command] = outcome.stdout
+        assert [message.value() for message in read_to_end(other.bootstrap, "orders")] == [b"hello"]
+    assert '"value":"hello"' in printed[next(line for line in commands if "-o -10" in line)]

@@ -49,8 +49,8 @@ from broker.peers.endpoints import AdvertisedEndpoints
 from broker.process.resource_limits import memory_bytes
 from broker.process.timer import mono_ms
 from broker.security.authorizer import Authorizer
-from broker.telemetry.instances import ClientInstances
-from broker.telemetry.received import ClientMetricsStore
+from broker.telemetry.clients.client_instances import ClientInstances
+from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.messages.admin import ConfigEntry, CreatableTopic
 from replication.kraft_node import KRaftNode

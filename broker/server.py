@@ -72,7 +72,7 @@ from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.security.authorizer import AllowAll, Authorizer
 from broker.security.node_tls import NodeTls
 from broker.security.standard_authorizer import StandardAuthorizer
-from broker.telemetry.received import ClientMetricsStore
+from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from protocol.errors import KafkaError
 from protocol.messages.quorum import BrokerRegistrationRequest
 from replication.metadata.image import MetadataDelta, MetadataImage

@@ -3,7 +3,8 @@
 RULES    1. No authorization is needed, as in Kafka.
          2. Checks and error codes are in the order of Apache Kafka 4.3's ClientMetricsManager. Kafka supports these APIs only
             with a metrics reporter.
-NOT HERE Client instances and intervals (`broker/telemetry/instances.py`), received metrics (`broker/telemetry/received.py`).
+NOT HERE Client instances and intervals (`broker/telemetry/clients/client_instances.py`), received
+         metrics (`broker/telemetry/clients/received_metrics.py`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from functools import partial
 from typing import Final
 
 from broker.handlers.router import RequestContext, Route
-from broker.telemetry.instances import ClientInstance, ClientInstances
-from broker.telemetry.received import ClientMetricsStore
+from broker.telemetry.clients.client_instances import ClientInstance, ClientInstances
+from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError

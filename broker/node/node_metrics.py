@@ -26,6 +26,7 @@ from broker.node.redpanda_metrics import RedpandaMetrics
 from broker.process.watchdog import StallLog
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.telemetry.authentication_metrics import AuthenticationMetrics
+from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.cluster_metrics import ClusterMetrics
 from broker.telemetry.exempt_time import ExemptTime
@@ -37,7 +38,6 @@ from broker.telemetry.page import MetricsPage
 from broker.telemetry.peer_traffic import PeerTraffic
 from broker.telemetry.process_metrics import ProcessMetrics
 from broker.telemetry.quota_metrics import MeteredQuotas, QuotaMetrics
-from broker.telemetry.received import ClientMetricsStore
 from broker.telemetry.replica_metrics import ReplicaMetrics
 from broker.telemetry.request_families import RequestFamilies
 from broker.telemetry.request_metrics import NEVER_SLOW, RequestMetrics

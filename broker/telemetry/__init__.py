@@ -1,1 +1,1 @@
-"""Client metrics (KIP-714): subscriptions, storage, the Prometheus page."""
+"""Metrics of this node: their sources, the exposition for Prometheus, and the probes."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import Counter
 from enum import StrEnum
 
-from broker.telemetry.received import Sample
+from broker.telemetry.clients.received_metrics import Sample
 
 
 class Outcome(StrEnum):

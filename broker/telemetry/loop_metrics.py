@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from broker.process.watchdog import StallLog
+from broker.telemetry.clients.received_metrics import Sample
 from broker.telemetry.families import Dialect, Families, counter, percent
 from broker.telemetry.rates import Rate
-from broker.telemetry.received import Sample
 
 CPU: Final = "barnabas.event.loop.cpu.seconds"
 CPU_WAIT: Final = "barnabas.event.loop.cpu.wait.seconds"

@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 from broker.process.timer import mono_ms as system_mono_ms
 from broker.quotas.client_quota_manager import FETCH, PRODUCE, REQUEST, ClientQuotaManager
 from broker.quotas.connection_quotas import ConnectionQuotas
+from broker.telemetry.clients.received_metrics import Sample
 from broker.telemetry.exempt_time import ExemptTime
-from broker.telemetry.received import Sample
 from replication.controller.mutation_quotas import MutationQuotas, MutationSensor
 
 _USES: Final = {

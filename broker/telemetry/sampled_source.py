@@ -2,7 +2,7 @@
 
 RULES    1. Names become Prometheus names: "_" for characters that those cannot have; a counter's points end in _total.
          2. Labels are those of the sample. Samples of a name that are partly counters are gauges: clients disagree.
-NOT HERE The samples (`received.py`, `quota_metrics.py`, `authentication_metrics.py`, `loop_metrics.py`).
+NOT HERE The samples (`received_metrics.py`, `quota_metrics.py`, `authentication_metrics.py`, `loop_metrics.py`).
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
+from broker.telemetry.clients.received_metrics import Sample
 from broker.telemetry.families import Families, Family, Kind, Point, label_text, metric_name
-from broker.telemetry.received import Sample
 
 
 class SampleSource(Protocol):

@@ -23,12 +23,12 @@ from opentelemetry.proto.resource.v1.resource_pb2 import Resource
 
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.handlers.telemetry import TelemetryHandlers
-from broker.telemetry import instances, received
+from broker.telemetry.clients import client_instances, received_metrics
+from broker.telemetry.clients.client_instances import ClientInstance, ClientInstances
+from broker.telemetry.clients.received_metrics import ClientMetricsStore, Sample
 from broker.telemetry.exposition import Format
 from broker.telemetry.families import Dialect
-from broker.telemetry.instances import ClientInstance, ClientInstances
 from broker.telemetry.page import MetricsPage
-from broker.telemetry.received import ClientMetricsStore, Sample
 from broker.telemetry.sampled_source import SampledSource
 from protocol.compression import compress
 from protocol.errors import ErrorCode, KafkaError
@@ -101,8 +101,8 @@ def test_histograms_are_left_out() -> None:
     [
         (b"\xff", 0, ErrorCode.INVALID_RECORD),
         (b"no gzip", 1, ErrorCode.INVALID_RECORD),
-        (bytes(compress(4, bytes(received.MAX_BYTES + 1))), 4, ErrorCode.TELEMETRY_TOO_LARGE),
-        (report(*(gauge(f"g{n}", n) for n in range(received.MAX_SAMPLES_PER_CLIENT + 1))), 0,
+        (bytes(compress(4, bytes(received_metrics.MAX_BYTES + 1))), 4, ErrorCode.TELEMETRY_TOO_LARGE),
+        (report(*(gauge(f"g{n}", n) for n in range(received_metrics.MAX_SAMPLES_PER_CLIENT + 1))), 0,
          ErrorCode.TELEMETRY_TOO_LARGE),
     ],
 )  # fmt: skip
@@ -114,7 +114,7 @@ def test_malformed_or_too_large_metrics_are_rejected(data: bytes, codec: int, co
 
 
 def test_metrics_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(received, "MAX_SAMPLES", 4)
+    monkeypatch.setattr(received_metrics, "MAX_SAMPLES", 4)
     kept = ClientMetricsStore()
     data = report(gauge("g", 1), gauge("h", 2))
     take(kept, data, who=b"1" * 16)
@@ -168,7 +168,7 @@ def test_idle_client_instances_expire() -> None:
 
 
 def test_the_least_recently_seen_client_is_evicted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(instances, "MAX_INSTANCES", 2)
+    monkeypatch.setattr(client_instances, "MAX_INSTANCES", 2)
     harness = TelemetryHarness()
     first, second = harness.hears(), harness.hears()
     harness.hears(first.instance_id)
@@ -200,7 +200,7 @@ def test_a_subscription_without_a_match_selects_no_client() -> None:
 
 def test_the_metrics_parser_is_imported_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
     loading: list[str] = []
-    monkeypatch.setattr(received, "_parser", lambda: loading.append(threading.current_thread().name))
+    monkeypatch.setattr(received_metrics, "_parser", lambda: loading.append(threading.current_thread().name))
     harness = TelemetryHarness()
     handlers = TelemetryHandlers(harness.clients, ClientMetricsStore(), 1 << 20)
     connection = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")

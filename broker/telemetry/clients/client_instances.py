@@ -6,7 +6,7 @@ RULES    1. A client is identified by its instance id, which it keeps across bro
          3. A client may get its subscription and push once per interval. The first push may follow immediately, since clients
             add jitter; after a retriable error the client may ask again.
          4. Order of checks and error codes are those of Apache Kafka 4.3.
-NOT HERE The contents of a subscription (`replication/metadata/client_metrics.py`), of a report (`received.py`).
+NOT HERE The contents of a subscription (`replication/metadata/client_metrics.py`), of a report (`received_metrics.py`).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ RULES    1. A delta sum is added to the previous value; everything else replaces
          2. Gauges and sums are stored, which is all that Kafka's clients report; histograms and summaries are ignored.
          3. The number of samples is limited: a report above the limit is refused with TELEMETRY_TOO_LARGE.
          4. Importing the parser takes a tenth of a second: it happens in a thread when the first client gets a subscription.
-NOT HERE Rate limits (`instances.py`); the page (`page.py`).
+NOT HERE Rate limits (`client_instances.py`); the page (`../page.py`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 
 from broker.tools.dry_run import config_of
 from broker.tools.node_identity import Node
@@ -21,6 +22,7 @@ from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.future_replica import FUTURE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import DELETED, STRAY, parse_partition_dir_name
+from storage.inspection.commit_log_check import CommitLogCheck, has_commit_log
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.partition_check import PartitionCheck
 from storage.io.checkpoint_file import (
@@ -71,7 +73,9 @@ class DirectoryCheck:
         for directory in self._node.directory_ids:
             names = sorted(self._disk.listdir(directory))
             self._check_checkpoints(directory, names)
-            todo += [(directory, name) for name in names if self._is_partition(directory, name)]
+            partitions = [name for name in names if self._is_partition(directory, name)]
+            self._check_commit_log(directory, partitions)
+            todo += [(directory, name) for name in partitions]
         if self._node.has_metadata:
             self.check_metadata()
         for number, (directory, name) in enumerate(todo):
@@ -89,6 +93,20 @@ class DirectoryCheck:
         if name.endswith((DELETED, STRAY, FUTURE)) and self._disk.is_dir(path):
             self._add(Severity.NOTE, path, "It is not in use: renamed for deletion, as a stray, or for a move.")
         return parse_partition_dir_name(name) is not None and self._disk.is_dir(path)
+
+    def _check_commit_log(self, directory: str, partitions: list[str]) -> None:
+        if not has_commit_log(self._disk, directory):
+            return
+        names: dict[tuple[bytes, int], str] = {}
+        for name in partitions:
+            key = parse_partition_dir_name(name)
+            with suppress(StorageError):  # reported with the partition
+                topic_id = read_topic_id(self._disk, f"{directory}/{name}/{PARTITION_METADATA}")
+                if topic_id is not None and key is not None:
+                    names[topic_id, key[1]] = name
+        check = CommitLogCheck(self._disk, directory, names)
+        check.run()
+        self.findings += check.issues
 
     def _check_checkpoints(self, directory: str, names: list[str]) -> None:
         files = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)

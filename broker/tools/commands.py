@@ -18,8 +18,8 @@ import click
 from broker.tools.decoding import DECODINGS
 from broker.tools.doctor import EXIT_NOT_CHECKED, run_doctor
 from broker.tools.doctor_report import json_objects, text_lines
+from broker.tools.dump_batches import Options
 from broker.tools.dump_log import as_json, as_text, dump_files, standard_output
-from broker.tools.dump_rows import Options
 from broker.tools.message_json import json_text
 from broker.tools.node_identity import CannotCheck
 
@@ -39,6 +39,7 @@ from broker.tools.node_identity import CannotCheck
 @click.option("--index-sanity-check", is_flag=True, help="Only whether an index passes the sanity check of a start.")
 @click.option("--verify-index-only", is_flag=True, help="Only the index entries that contradict the log.")
 @click.option("--max-bytes", type=click.IntRange(0), help="Only the first bytes of a log.")
+@click.option("--partition", metavar="TOPIC-N", help="Of a commit log, only this partition; topic name or topic id.")
 def dump_log(
     *,
     files: tuple[str, ...],
@@ -51,12 +52,13 @@ def dump_log(
     index_sanity_check: bool,
     verify_index_only: bool,
     max_bytes: int | None,
+    partition: str | None,
 ) -> None:
     """Show the contents of files of a log directory, also of a running broker.
 
     Batches and indexes (.log .index .timeindex .txnindex), producer snapshots (.snapshot), snapshots of the metadata log
-    (.checkpoint), the offset and epoch checkpoints, partition.metadata, meta.properties, quorum-state. The lines are those
-    of Kafka's DumpLogSegments.
+    (.checkpoint), log and queue files of a commit log (.clog .queue), the offset and epoch checkpoints, partition.metadata,
+    meta.properties, quorum-state. The lines are those of Kafka's DumpLogSegments.
     """
     paths = [*files, *(more_files.split(",") if more_files else [])]
     if not paths:
@@ -64,7 +66,7 @@ def dump_log(
     decoding = None if decoder is None else DECODINGS[decoder]
     with_data = print_data_log or decoding is not None
     options = Options(
-        deep_iteration or with_data, with_data, decoding, index_sanity_check, verify_index_only, max_bytes
+        deep_iteration or with_data, with_data, decoding, index_sanity_check, verify_index_only, max_bytes, partition
     )
     out = standard_output()
     try:

@@ -13,7 +13,8 @@ from base64 import b64encode
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
-from broker.tools.dump_rows import Options, Row, UnknownFile, problem, rows
+from broker.tools.dump_batches import Options, Row, UnknownFile, problem
+from broker.tools.dump_rows import rows
 from broker.tools.dump_text import line
 from broker.tools.message_json import json_text
 from storage.io.disk import Disk, StorageError

@@ -11,13 +11,10 @@ import json
 import os
 from collections.abc import Callable, Iterator
 from itertools import islice
-from typing import Any, NamedTuple
 
-from broker.tools.decoding import Decoding, control_record
-from protocol.compression import Compression
-from protocol.errors import KafkaError
+from broker.tools.dump_batches import Options, Row, UnknownFile, batch_rows, problem
+from broker.tools.dump_commit_log import log_rows, queue_rows
 from protocol.primitives import uuid_text
-from protocol.records import Record
 from replication.metadata.metadata_records import snapshot_name
 from replication.metadata_log.formatting import (
     BOOTSTRAP_CHECKPOINT,
@@ -28,6 +25,7 @@ from replication.metadata_log.formatting import (
 from replication.metadata_log.quorum_state_store import QUORUM_STATE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.inspection.batches import StoredBatch, Tail, header_at, read_stored_batches
+from storage.inspection.commit_log_files import LOG_SUFFIX, QUEUE_SUFFIX
 from storage.inspection.indexes import (
     ENTRY_SIZES,
     LOG,
@@ -51,32 +49,8 @@ from storage.io.checkpoint_file import (
 from storage.io.disk import Disk
 from storage.log.producer_state import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
 
-Row = dict[str, Any]
-"""`type` is the kind of row; the other fields have the labels of Kafka's tool."""
-
 CHECKPOINT = ".checkpoint"
 _SUFFIXES = (".deleted", ".cleaned", ".swap", ".part", ".corrupt")
-
-
-class UnknownFile(Exception):
-    """The file's name has no known format; the message is a sentence."""
-
-
-class Options(NamedTuple):
-    """What to show."""
-
-    is_deep: bool = False
-    """Records too, not only batches."""
-    with_data: bool = False
-    """Keys and values too."""
-    decoding: Decoding | None = None
-    """Decodes records; None: they are shown as bytes."""
-    is_sanity_only: bool = False
-    """Only whether an index passes the sanity check of a start."""
-    is_verify_only: bool = False
-    """Only the index entries that contradict the log."""
-    max_bytes: int | None = None
-    """Only the first bytes of a log."""
 
 
 def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
@@ -93,11 +67,6 @@ def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
     if reader is None:
         raise UnknownFile(f"{path} is not a known file of a log directory.")
     return reader(disk, path, name, options)
-
-
-def problem(text: str) -> Row:
-    """A problem of the file."""
-    return {"type": "problem", "text": text}
 
 
 def _base_offset(path: str, name: str) -> int:
@@ -141,78 +110,18 @@ def _batches(disk: Disk, path: str, options: Options) -> Iterator[Row]:
             if options.max_bytes is None:
                 yield from _tail(path, found)
             return
-        yield _batch(found)
-        if not options.is_deep:
-            continue
-        try:
-            records = found.records()
-        except KafkaError as error:
-            yield problem(f"{path}: the records of the batch at position {found.position} cannot be read: {error}")
-            continue
-        for record in records:
-            if -1 < last_offset != record.offset - 1:
-                yield problem(f"{path}: offset {last_offset} is followed by {record.offset}")
-            last_offset = record.offset
-            yield _record(found, record, options)
+        for row in batch_rows(path, found, options):
+            if row["type"] == "record":
+                if -1 < last_offset != row["offset"] - 1:
+                    yield problem(f"{path}: offset {last_offset} is followed by {row['offset']}")
+                last_offset = row["offset"]
+            yield row
 
 
 def _tail(path: str, tail: Tail) -> Iterator[Row]:
     yield {"type": "tail", "position": tail.position, "size": tail.length, "name": os.path.basename(path)}
     if tail.reason is not None:
         yield problem(f"{path}: no valid batch from position {tail.position} on: {tail.reason}")
-
-
-def _batch(found: StoredBatch) -> Row:
-    header = found.header
-    codec = header.compression
-    return {
-        "type": "batch",
-        "baseOffset": header.base_offset,
-        "lastOffset": header.last_offset,
-        "count": header.record_count,
-        "baseSequence": header.base_sequence,
-        "lastSequence": header.last_sequence,
-        "producerId": header.producer_id,
-        "producerEpoch": header.producer_epoch,
-        "partitionLeaderEpoch": header.leader_epoch,
-        "isTransactional": header.is_transactional,
-        "isControl": header.is_control,
-        "deleteHorizonMs": header.delete_horizon_ms,
-        "position": found.position,
-        "timestampType": _timestamp_type(found),
-        "timestamp": header.max_timestamp,
-        "size": header.size,
-        "magic": header.magic,
-        "compresscodec": Compression(codec).name.lower() if codec in list(Compression) else f"unknown({codec})",
-        "crc": header.crc,
-        "isvalid": found.is_valid,
-    }
-
-
-def _timestamp_type(found: StoredBatch) -> str:
-    return "LogAppendTime" if found.header.is_log_append_time else "CreateTime"
-
-
-def _record(found: StoredBatch, record: Record, options: Options) -> Row:
-    header = found.header
-    base_sequence, delta = header.base_sequence, record.offset - header.base_offset
-    row: Row = {
-        "type": "record",
-        "offset": record.offset,
-        "timestampType": _timestamp_type(found),
-        "timestamp": record.timestamp_ms,
-        "keySize": -1 if record.key is None else len(record.key),
-        "valueSize": -1 if record.value is None else len(record.value),
-        "sequence": -1 if base_sequence < 0 else (base_sequence + delta) & 0x7FFFFFFF,
-        "headerKeys": [key for key, _ in record.headers],
-    }
-    if header.is_control:
-        row["control"] = control_record(record)
-    elif options.decoding is not None:
-        row["key"], row["payload"] = options.decoding(record)
-    elif options.with_data:
-        row["key"], row["payload"] = record.key, record.value
-    return row
 
 
 # ---- indexes ---------------------------------------------------------------------------------------------
@@ -404,4 +313,6 @@ _BY_SUFFIX: dict[str, _Reader] = {
     TIME_INDEX: _time_index,
     TRANSACTION_INDEX: _transaction_index,
     SNAPSHOT_SUFFIX: _producers,
+    LOG_SUFFIX: log_rows,
+    QUEUE_SUFFIX: queue_rows,
 }

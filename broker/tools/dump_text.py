@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from broker.tools.dump_rows import Row
+from broker.tools.dump_batches import Row
 from broker.tools.message_json import json_text
 
 _BATCH = (

@@ -11,14 +11,17 @@ import pytest
 
 from broker.cli import main
 from broker.tools.decoding import DECODINGS
+from broker.tools.dump_batches import Options
 from broker.tools.dump_log import as_text
-from broker.tools.dump_rows import Options, rows
+from broker.tools.dump_rows import rows
+from protocol.primitives import uuid_text
 from protocol.records import BatchBuilder
 from storage.io.checkpoint_file import write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk
 from tests.support.batches import broken_bodies, with_body
 from tests.support.logs import NOW_MS, ProducerInfo, append, log_at
 from tests.support.segments import batch
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to
 
 LOG = "00000000000000000000.log"
 
@@ -186,3 +189,79 @@ def test_control_characters_are_escaped_on_a_terminal_only() -> None:
     for out, expected in ((Terminal(), "x: \\x1b[2J\n"), (io.StringIO(), "x: \x1b[2J\n")):
         as_text(out, io.StringIO(), skip_record_metadata=False)("f", row)
         assert out.getvalue() == expected
+
+
+# ---- commit logs -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def commit_log(tmp_path: Path) -> Path:
+    """The folder of a commit log with two sealed files and partitions 0 and 1."""
+    process = Process(tmp_path)
+    for _ in range(8):
+        append_to(process[0])
+        append_to(process[1], count=2)
+    process[1].truncate(6)
+    append_to(process[1])
+    process.log.close()
+    return tmp_path / "commitlog"
+
+
+def kinds(rows: list[dict[str, Any]]) -> list[str]:
+    return [row["kind"] for row in rows if row["type"] == "frame"]
+
+
+def test_frames_of_a_commit_log_are_shown_with_their_batches(
+    commit_log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    files = sorted(commit_log.glob("*.clog"))
+    found = dumped(capsys, "--print-data-log", *files)
+    assert kinds(found)[:3] == ["BIND", "BATCHES", "BIND"]
+    assert {"FOLLOWS", "CUT"} <= set(kinds(found))
+    records = [row for row in found if row["type"] == "record"]
+    assert len(records) == 8 + 16 + 1
+    first = next(row for row in found if row["type"] == "batch")
+    assert files[0].read_bytes()[first["position"] :].startswith(b"\0" * 8)
+    assert not [row for row in found if row["type"] == "problem"]
+
+
+@pytest.mark.parametrize("name", ["t-1", f"{uuid_text(b't' * 16)}-1"])
+def test_a_dump_of_a_commit_log_can_show_one_partition(
+    name: str, tmp_path: Path, commit_log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "t-1").mkdir()
+    write_topic_id(Disk(), str(tmp_path / "t-1" / "partition.metadata"), b"t" * 16)
+    found = dumped(capsys, "--partition", name, *sorted(commit_log.glob("*.clog")), *sorted(commit_log.glob("*.queue")))
+    frames = [row for row in found if row["type"] == "frame"]
+    assert {row["partition"] for row in frames} == {1}
+    assert sum(row.get("batches", 0) for row in frames) == 9
+    entries = [row for row in found if row["type"] == "queueEntry"]
+    assert [row["lastOffset"] for row in entries][-1] == 6
+    assert main(["dump-log", "--partition", "u-1", *map(str, commit_log.glob("*.clog"))]) == 1
+
+
+def test_entries_that_contradict_a_commit_log_are_problems(
+    commit_log: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue = min(commit_log.glob("*.queue"))
+    log = queue.with_suffix(".clog")
+    assert not dumped(capsys, "--verify-index-only", queue)[1:]
+    position = next(row["position"] for row in dumped(capsys, log) if row["type"] == "batch")
+    with log.open("r+b") as file:
+        file.seek(position + 7)
+        file.write(b"\x09")
+    found = dumped(capsys, "--verify-index-only", queue)
+    assert "its entry says" in found[-1]["text"]
+    assert "no valid frame from position" in next(
+        row["text"] for row in dumped(capsys, log) if row["type"] == "problem"
+    )
+    queue.write_bytes(queue.read_bytes()[:-1])
+    assert "is invalid" in dumped(capsys, queue)[0]["text"]
+
+
+def test_the_torn_end_of_a_commit_log_is_a_tail(commit_log: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    last = max(commit_log.glob("*.queue")).with_suffix(".clog")
+    last.write_bytes(last.read_bytes()[:-10])
+    found = dumped(capsys, last)
+    assert found[-1]["type"] == "tail"
+    assert not [row for row in found if row["type"] == "problem"]

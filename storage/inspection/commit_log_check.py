@@ -1,0 +1,203 @@
+"""Checks the files of a commit log: frames, the chain of each slot, queue files against the frames.
+
+RULES    1. Each file is read once. A frame names the end offset of its slot before it: what is missing in this chain is lost.
+         2. An invalid range is damage if it is proven durable, as for a recovery: a DURABLE frame or a sealed file follows.
+            Else the next start removes it.
+         3. Of a sealed file, the entries of each slot are those of its frames, below the slot's end in that file.
+NOT HERE The batches of a partition and its other files (partition_check.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from storage.commitlog.commit_log import DIRECTORY
+from storage.commitlog.frames import CUT_PAYLOAD, FOLLOWS_PAYLOAD, LONG, Frame, FrameKind, InvalidRange
+from storage.commitlog.log_file import log_file_name, start_of
+from storage.commitlog.queue_file import Entry
+from storage.commitlog.sealing import queue_path
+from storage.commitlog.slots import SlotId
+from storage.inspection.commit_log_files import FrameScan, StoredQueue, partition_text, read_queue_file
+from storage.inspection.issues import Issue, Severity
+from storage.io.disk import Disk
+
+_MAX_ISSUES_PER_FILE: Final = 20
+
+
+def has_commit_log(disk: Disk, directory: str) -> bool:
+    """Whether a log directory has a commit log."""
+    return disk.is_dir(f"{directory}/{DIRECTORY}")
+
+
+class CommitLogCheck:
+    """The check of one commit log."""
+
+    def __init__(self, disk: Disk, directory: str, names: Mapping[tuple[bytes, int], str]) -> None:
+        """`directory`: the log directory; `names`: of partitions, by topic id and number."""
+        self._disk = disk
+        self.path = f"{directory}/{DIRECTORY}"
+        self._names = names
+        self.issues: list[Issue] = []
+        self.bytes = 0
+        """Of all frames."""
+        self._proof = 0
+        self._ends: dict[int, int] = {}  # by slot
+        self._partitions: dict[int, SlotId] = {}
+        self._invalid: list[tuple[str, InvalidRange, StoredQueue | None, int]] = []
+        self._previous: tuple[int, int] | None = None  # start and end of the file before
+
+    def run(self) -> None:
+        """Check all files, oldest first."""
+        names = self._disk.listdir(self.path)
+        starts = sorted(start for name in names if (start := start_of(name)) is not None)
+        for start in starts:
+            self._check_file(start)
+        for path, invalid, queue, start in self._invalid:
+            self._report_invalid(path, invalid, queue, start)
+
+    def _add(self, severity: Severity, path: str, text: str) -> None:
+        self.issues.append(Issue(severity, path, text))
+
+    def _name(self, slot: int) -> str:
+        slot_id = self._partitions.get(slot)
+        known = None if slot_id is None else self._names.get((slot_id.topic_id, slot_id.partition))
+        return known or partition_text(slot_id)
+
+    # ---- one file ----------------------------------------------------------------------------------------
+
+    def _check_file(self, start: int) -> None:
+        path = f"{self.path}/{log_file_name(start)}"
+        scanned = FrameScan(self._disk.open(path, write=False), start)
+        if scanned.file_id is None:
+            self._add(Severity.LOSS, path, f"It has no valid header; a start skips its {scanned.size} bytes.")
+            return
+        queue = self._queue(path, start)
+        frames = _FileFrames(self._ends)
+        for found in scanned:
+            if isinstance(found, InvalidRange):
+                self._invalid.append((path, found, queue, start))
+                frames.is_whole = False
+            else:
+                self._partitions.update(scanned.partitions)
+                self._proof = max(self._proof, frames.apply(found, start))
+        if queue is not None and not frames.is_whole:
+            frames.gaps.clear()  # the invalid ranges are reported
+        for slot, gap in frames.gaps.items():
+            text = (
+                f"{self._name(slot)} lost its records from offset {gap[0]} to {gap[1] - 1}: their frames are missing."
+            )
+            self._add(Severity.LOSS, path, text)
+        end = start + scanned.size if queue is None else queue.header.end
+        self.bytes += end - start
+        if queue is not None:
+            self._compare(queue_path(path), queue, frames)
+        if frames.first is not None:
+            self._check_order(path, frames.first)
+            self._previous = start, end
+
+    def _check_order(self, path: str, first: Frame) -> None:
+        is_next = first.kind == FrameKind.FOLLOWS and FOLLOWS_PAYLOAD.unpack(first.payload) == self._previous
+        if self._previous is not None and not is_next:
+            self._add(Severity.LOSS, path, f"It does not follow the file before, which ends at {self._previous[1]}.")
+
+    def _queue(self, path: str, start: int) -> StoredQueue | None:
+        name = queue_path(path)
+        if not self._disk.exists(name):
+            return None
+        queue = read_queue_file(self._disk, name, start)
+        if queue is None:
+            self._add(Severity.HARMLESS, name, "It is invalid: a start makes it again from the log file.")
+        else:
+            self._proof = max(self._proof, queue.header.end)
+            for slot in queue.states:
+                slot_id = queue.slot_id(slot)
+                if slot_id is not None:
+                    self._partitions[slot] = slot_id
+        return queue
+
+    def _compare(self, path: str, queue: StoredQueue, frames: _FileFrames) -> None:
+        """Compare the queue of a sealed file with its frames (rule 3)."""
+        wrong = 0
+        for slot in range(queue.header.slot_count):
+            row = queue.row(slot)
+            expected = [entry for entry in frames.entries.get(slot, []) if entry.last_offset < row.end_offset]
+            found = queue.entries(row)
+            if found != expected and frames.is_whole:
+                wrong += 1
+                if wrong <= _MAX_ISSUES_PER_FILE:
+                    text = (
+                        f"Its {len(found)} entries of {self._name(slot)} are not those of the {len(expected)} batches."
+                    )
+                    self._add(Severity.LOSS, path, text)
+            if slot in self._ends or row.entry_count:
+                self._ends[slot] = row.end_offset
+
+    # ---- invalid ranges ----------------------------------------------------------------------------------
+
+    def _report_invalid(self, path: str, invalid: InvalidRange, queue: StoredQueue | None, start: int) -> None:
+        begin, end = invalid.start - start, invalid.end - start
+        where = f"Its bytes {begin} to {end} are no valid frame"
+        if queue is not None and invalid.start >= queue.header.end:
+            self._add(Severity.NOTE, path, f"{where}; they are behind its end.")
+        elif invalid.start >= self._proof:
+            self._add(Severity.HARMLESS, path, f"{where}: a write that was not durable. A start removes them.")
+        else:
+            affected = [] if queue is None else [self._name(slot) for slot in _touching(queue, begin, end)]
+            self._add(Severity.LOSS, path, f"{where}: {', '.join(affected) or 'damaged'}.")
+
+
+class _FileFrames:
+    """What the frames of one file say."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self._ends = ends
+        self.first: Frame | None = None
+        self.is_whole = True
+        self.entries: dict[int, list[Entry]] = {}
+        self.gaps: dict[int, tuple[int, int]] = {}
+        """By slot, the first lost offset and the first one after them."""
+
+    def apply(self, frame: Frame, start: int) -> int:
+        """Apply a frame of the file with this start; returns the position before which it proves all durable."""
+        self.first = self.first or frame
+        if frame.kind == FrameKind.DURABLE:
+            return int(LONG.unpack(frame.payload)[0])
+        if frame.kind == FrameKind.FOLLOWS:
+            return 0
+        slot, ends = frame.slot, self._ends
+        known = ends.get(slot, frame.previous_end)
+        if frame.previous_end > known:
+            self.gaps.setdefault(slot, (known, frame.previous_end))
+        end_offset = frame.previous_end
+        if frame.kind == FrameKind.BATCHES:
+            self._truncate(slot, frame.previous_end)
+            added = self.entries.setdefault(slot, [])
+            position = frame.position - start
+            added += [Entry(position + b.position, b.size, b.last_offset, b.max_timestamp) for b in frame.batches]
+            end_offset = frame.batches[-1].last_offset + 1
+        elif frame.kind == FrameKind.CUT:
+            end_offset = CUT_PAYLOAD.unpack(frame.payload)[0]
+            self._truncate(slot, end_offset)
+        elif frame.kind == FrameKind.RESET:
+            (end_offset,) = LONG.unpack(frame.payload)
+            self.entries.pop(slot, None)
+        elif frame.kind == FrameKind.DROP:
+            end_offset = 0
+            self.entries.pop(slot, None)
+        ends[slot] = end_offset
+        return 0
+
+    def _truncate(self, slot: int, end_offset: int) -> None:
+        kept = self.entries.get(slot)
+        while kept and kept[-1].last_offset >= end_offset:
+            kept.pop()
+
+
+def _touching(queue: StoredQueue, begin: int, end: int) -> list[int]:
+    """The slots with batches in a range of the log file."""
+    return [
+        slot
+        for slot in range(queue.header.slot_count)
+        if any(entry.position < end and begin < entry.position + entry.size for entry in queue.entries(queue.row(slot)))
+    ]

@@ -1,0 +1,116 @@
+"""The check of a commit log's files: chains, queues, torn and damaged frames."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from storage.inspection.commit_log_check import CommitLogCheck
+from storage.inspection.issues import Issue, Severity
+from storage.io.disk import Disk
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, damage, sync
+
+NAMES = {(b"t" * 16, 0): "t-0", (b"t" * 16, 1): "t-1"}
+
+
+def issues_of(root: Path) -> list[Issue]:
+    check = CommitLogCheck(Disk(), str(root), NAMES)
+    check.run()
+    return check.issues
+
+
+def written(root: Path, *, is_closed: bool) -> Process:
+    """Two partitions in several files; without a close the last file is not sealed."""
+    process = Process(root)
+    for number in range(40):
+        append_to(process[number % 2])
+        if number % 5 == 0:
+            sync(process[0])
+    if is_closed:
+        process.log.close()
+    assert len(process.paths(".queue")) > 1
+    return process
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_an_intact_commit_log_has_no_issues(tmp_path: Path, *, is_closed: bool) -> None:
+    written(tmp_path, is_closed=is_closed)
+    assert issues_of(tmp_path) == []
+
+
+def test_random_histories_have_no_issues(tmp_path: Path) -> None:
+    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    print(f"SEED={seed}")
+    random = Random(seed)
+    for number in range(20):
+        process = Process(tmp_path / str(number))
+        for _ in range(random.randrange(1, 60)):
+            engine = process[random.randrange(3)]
+            action = random.randrange(12)
+            if action == 0 and engine.end_offset:
+                engine.truncate(random.randint(engine.start_offset, engine.end_offset))
+            elif action == 1:
+                engine.reset(engine.end_offset + random.randrange(5))
+            elif action == 2:
+                sync(engine)
+            elif action == 3:
+                engine.roll(0)
+            elif action == 4:
+                engine.trim(random.randint(engine.start_offset, engine.end_offset))
+            else:
+                append_to(engine, size=random.randrange(100, 900))
+        if random.random() < 0.5:
+            process.log.close()
+        assert issues_of(tmp_path / str(number)) == []
+
+
+def test_bytes_that_were_not_durable_are_harmless_at_the_end(tmp_path: Path) -> None:
+    process = written(tmp_path, is_closed=False)
+    with open(process.log.files[-1].path, "ab") as file:
+        file.write(b"\xc1\x0f torn")
+    [issue] = issues_of(tmp_path)
+    assert issue.severity == Severity.HARMLESS
+    assert "A start removes them" in issue.text
+
+
+def test_damage_in_a_sealed_file_names_the_partitions_that_it_costs(tmp_path: Path) -> None:
+    process = written(tmp_path, is_closed=True)
+    [first, *_] = process.log.files
+    reader = process[0]
+    file, entry = next(iter(reader._frozen().entries_from(0)))
+    assert file is first
+    damage(Path(first.path), entry.position + entry.size - 1)
+    [issue] = issues_of(tmp_path)
+    assert issue.severity == Severity.LOSS
+    assert issue.text.endswith(": t-0.")
+
+
+def test_a_lost_frame_is_a_gap_in_the_chain_of_its_partition(tmp_path: Path) -> None:
+    process = written(tmp_path, is_closed=False)
+    sync(process[0])
+    append_to(process[1])
+    append_to(process[1])
+    last = process.log.files[-1]
+    position = last.slices[process[0]._slot.number].get(0, 1)[0].position
+    damage(Path(last.path), position + 80)
+    found = issues_of(tmp_path)
+    assert {issue.severity for issue in found} == {Severity.LOSS}
+    assert any("t-0 lost its records from offset" in issue.text for issue in found)
+    assert not any("t-1" in issue.text for issue in found)
+
+
+def test_a_queue_file_that_is_not_that_of_its_log_is_reported(tmp_path: Path) -> None:
+    process = written(tmp_path, is_closed=True)
+    queue = process.paths(".queue")[0]
+    other = Process(tmp_path / "other")
+    for _ in range(24):
+        append_to(other[0])
+        append_to(other[1], size=100)
+    other.log.close()
+    queue.write_bytes(other.paths(".queue")[0].read_bytes())
+    assert any("are not those of" in issue.text for issue in issues_of(tmp_path))
+    queue.write_bytes(b"BCLQ")
+    assert [(issue.severity, issue.path) for issue in issues_of(tmp_path)] == [(Severity.HARMLESS, str(queue))]

@@ -8,29 +8,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from barnabas.client.error_codes import NAMES, error_name
 from barnabas.client.errors import ClientError
 
 _TOPIC_MISSING, _GROUP_MISSING = (3, 100), 69
-
-
-_NAMES = {
-    -1: "UNKNOWN_SERVER_ERROR",
-    0: "NONE",
-    6: "NOT_LEADER_OR_FOLLOWER",
-    10: "MESSAGE_TOO_LARGE",
-    17: "INVALID_TOPIC_EXCEPTION",
-    39: "INVALID_REPLICA_ASSIGNMENT",
-    128: "INVALID_REGULAR_EXPRESSION",
-    129: "REBOOTSTRAP_REQUIRED",
-    130: "STREAMS_INVALID_TOPOLOGY",
-    131: "STREAMS_INVALID_TOPOLOGY_EPOCH",
-    132: "STREAMS_TOPOLOGY_FENCED",
-    133: "SHARE_SESSION_LIMIT_REACHED",
-    134: "GROUP_DELETION_FAILED",
-    135: "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED",
-    136: "CONTROLLER_ID_NOT_REGISTERED",
-}
-"""Kafka's names of errors that kafka-python names otherwise, or does not know."""
 
 
 class Refused(ClientError):
@@ -76,12 +57,5 @@ def refusal(code: int, message: str | None, action: str, right: str = "") -> Ref
         return Refused(f"Cannot {action}: there is no {subject}.", code, name)
     if name == "SECURITY_DISABLED":
         return Refused(f"Cannot {action}: the cluster has no authorizer (setting authorizer.class.name).", code, name)
-    reason = (message or ("" if code in _NAMES else str(kind.description or ""))).strip().rstrip(".")
+    reason = (message or ("" if code in NAMES else str(kind.description or ""))).strip().rstrip(".")
     return Refused(f"Cannot {action}: {name}{f': {reason}' if reason else ''}.", code, name)
-
-
-def error_name(code: int) -> str:
-    """Kafka's name of an error code."""
-    from kafka.errors import for_code
-
-    return _NAMES.get(code) or str(for_code(code).message)

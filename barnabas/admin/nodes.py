@@ -12,8 +12,9 @@ from kafka.protocol.admin.cluster import DescribeClusterRequest, DescribeLogDirs
 from kafka.protocol.metadata import ApiVersionsRequest
 
 from barnabas.admin.client import Client
-from barnabas.admin.errors import Refused, check, error_name
+from barnabas.admin.errors import Refused, check
 from barnabas.admin.topics import id_text
+from barnabas.client.error_codes import error_name
 
 _METADATA_TOPIC = "__cluster_metadata"
 _UNSUPPORTED = 35

@@ -79,6 +79,8 @@ def bench(
     if topic is None and chosen == ["consume"]:
         raise click.UsageError("A topic of its own is empty: name a topic with --topic, or add produce.")
     seconds = duration_ms("--duration", duration) / 1000
+    if not seconds:
+        raise click.UsageError("--duration is 0: nothing would be measured.")
     try:
         from barnabas.bench.loads import Load
     except ImportError as missing:

@@ -93,6 +93,8 @@ def connect_to(bootstrap: str | None, command_config: str | None, properties: tu
         from_file = {} if command_config is None else read_properties(Path(command_config))
         settings = {**from_file, **parse_pairs("-X", properties)}
     in_settings = settings.pop("bootstrap.servers", None)
+    if bootstrap == "":
+        raise click.UsageError("--bootstrap is empty.")
     found = bootstrap or in_settings or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     return Connection(found, settings)
 
@@ -101,6 +103,8 @@ def _address(text: str) -> tuple[str, int]:
     host, colon, port = text.rpartition(":")
     if not colon or text.endswith("]"):
         host, port = text, str(DEFAULT_PORT)
+    if ":" in host and not (host.startswith("[") and host.endswith("]")):
+        raise click.UsageError(f"--bootstrap takes an IPv6 address in brackets, as [::1]:9092, and {text!r} has none.")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
         raise click.UsageError(f"--bootstrap takes HOST:PORT[,HOST:PORT...], and {text!r} is none.")
     return host.strip("[]"), int(port)

@@ -2,13 +2,13 @@
 
 RULES    1. A page is filtered, formatted and written as a whole; signals are deferred meanwhile.
          2. The order of records is that of their partition; partitions are mixed as they arrive.
-NOT HERE The options' meaning (`consume.py`), ranges (`offset_ranges.py`), filters and formats (`records/`), groups
-         (`group_member.py`, imported only with --group).
+         3. With --follow, partitions that are created later are read from their start.
+NOT HERE The options' meaning (`consume.py`), partitions (`partition_choice.py`), ranges (`offset_ranges.py`), filters and
+         formats (`records/`), groups (`group_member.py`, imported only with --group).
 """
 
 from __future__ import annotations
 
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -16,8 +16,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from barnabas.cli.connection import Connection
-from barnabas.cli.offset_ranges import OffsetRange, numbers, parse_range, resolve
+from barnabas.cli.offset_ranges import OffsetRange, parse_range, resolve
 from barnabas.cli.output import note
+from barnabas.cli.partition_choice import PartitionChoice
 from barnabas.cli.progress import Progress
 from barnabas.cli.records.format_printer import FormatPrinter
 from barnabas.cli.records.json_lines import line_of
@@ -25,7 +26,6 @@ from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.record_filters import Filter, filters_of
 from barnabas.client.cluster import LATEST, Cluster, Partition
-from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
 from barnabas.signals import StopSignals
@@ -68,7 +68,8 @@ def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopS
     output = _Output(options, printer_of(options), filters, stopping)
     wanted = parse_range(options.offset)
     cluster = connection.cluster()
-    partitions = partitions_of(cluster, options)
+    choice = PartitionChoice(cluster, options.topics, is_regex=options.regex, partitions=options.partitions)
+    partitions = choice.find()
     if options.group is not None:
         _read_as_member(connection, cluster, options, partitions, wanted, output)
         return
@@ -79,6 +80,9 @@ def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopS
     read = 0
     try:
         for page in reader.pages(IDLE_S):
+            if options.follow and wanted.last is None:
+                for created in choice.find_new():
+                    reader.add(created)
             if page is None:
                 continue
             output.write(page)
@@ -182,30 +186,6 @@ class _Output:
                 sys.stdout.buffer.flush()
             self.printed += len(chosen)
             self.positions[page.partition] = chosen[-1].offset + 1 if self.is_full else page.next_offset
-
-
-def partitions_of(cluster: Cluster, options: ConsumeOptions) -> list[Partition]:
-    """The partitions to read. Raises ClientError."""
-    topics = options.topics
-    if options.regex:
-        try:
-            expressions = [re.compile(text) for text in topics]
-        except re.error as failure:
-            raise ClientError(f"{' '.join(topics)} is no regular expression: {failure}.") from failure
-        topics = tuple(name for name in cluster.topics() if any(one.fullmatch(name) for one in expressions))
-        if not topics:
-            raise ClientError("No topic matches: barnabas topics list shows all.")
-    chosen = None if options.partitions is None else set(numbers(options.partitions))
-    found = [
-        Partition(topic, number)
-        for topic in dict.fromkeys(topics)
-        for number in cluster.leaders(topic)
-        if chosen is None or number in chosen
-    ]
-    missing = (chosen or set()) - {one.number for one in found}
-    if missing:
-        raise ClientError(f"There is no partition {min(missing)} of {', '.join(topics)}.")
-    return found
 
 
 def printer_of(options: ConsumeOptions) -> Printer:

@@ -1,27 +1,22 @@
 """Which records of a partition: by offset, by distance from its ends, or by time.
 
 FORMAT   start, end, 17, +10 (10 after the start), -10 (10 before the end); FROM:TO, each optional, TO excluded;
-         @MOMENT, @MOMENT:MOMENT; a moment is Unix seconds (9 or 10 digits) or milliseconds (13), 2026-11-23,
-         2026-11-23T12:00:00Z, -1h30m (before now), now, start, end; after a moment a duration such as 10m is relative to it
+         @MOMENT, @MOMENT:MOMENT; a moment is one of `times.py`, start or end; after a moment a duration such as 10m is
+         relative to it
 RULES    1. Without TO a range ends at the end of the partition when the verb starts, or never with --follow.
          2. A range outside of the partition is cut to it. A moment after the last record is the end.
-         3. A date without a zone is UTC.
 """
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping
-from datetime import UTC, datetime
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from barnabas.cli.times import parse_duration_ms, parse_moment_ms
 from barnabas.client.cluster import EARLIEST, LATEST, NO_OFFSET, Cluster, Partition
-from barnabas.client.errors import ClientError
-
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(?:\d+(?:\.\d+)?(?:ms|[smhd]))+")
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|[smhd])")
+from barnabas.client.errors import ArgumentError
 
 
 class Place(NamedTuple):
@@ -40,15 +35,15 @@ class OffsetRange(NamedTuple):
 
 
 def parse_range(text: str, now_ms: int | None = None) -> OffsetRange:
-    """Parses a range. Raises ClientError."""
+    """Parses a range. Raises ArgumentError."""
     now = int(time.time() * 1000) if now_ms is None else now_ms
     parse = _moments if text.startswith("@") else _offsets
     try:
         found = parse(text, now)
     except (ValueError, OverflowError) as failure:
-        raise ClientError(f"--offset {text} is no range ({failure}); -o 5:10, -o -100, -o @-1h:end are.") from failure
+        raise ArgumentError(f"--offset {text} is no range ({failure}); -o 5:10, -o -100, -o @-1h:end are.") from failure
     if found is None:
-        raise ClientError(f"--offset {text} is no range; -o 5:10, -o -100, -o @-1h:end are.")
+        raise ArgumentError(f"--offset {text} is no range; -o 5:10, -o -100, -o @-1h:end are.")
     return found
 
 
@@ -83,8 +78,8 @@ def _moments(text: str, now: int) -> OffsetRange | None:
             return OffsetRange(first)
         rest = text[at + 1 :].removeprefix("@")
         last = _moment(rest, now)
-        if last is None and first.kind == "moment" and _DURATION.fullmatch(rest):
-            last = Place("moment", first.number + _duration_ms(rest))
+        if last is None and first.kind == "moment" and (length_ms := parse_duration_ms(rest)) is not None:
+            last = Place("moment", first.number + length_ms)
         if last is not None:
             return OffsetRange(first, last)
     return None
@@ -93,26 +88,8 @@ def _moments(text: str, now: int) -> OffsetRange | None:
 def _moment(text: str, now: int) -> Place | None:
     if text in {"start", "end"}:
         return Place(text)
-    if text == "now":
-        return Place("moment", now)
-    if re.fullmatch(r"\d{9,10}", text):
-        return Place("moment", int(text) * 1000)
-    if re.fullmatch(r"\d{13}", text):
-        return Place("moment", int(text))
-    if text.startswith("-") and _DURATION.fullmatch(text[1:]):
-        return Place("moment", now - _duration_ms(text[1:]))
-    if re.match(r"\d{4}-\d{2}-\d{2}", text):
-        try:
-            found = datetime.fromisoformat(text)
-        except ValueError:
-            return None
-        aware = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
-        return Place("moment", round(aware.timestamp() * 1000))
-    return None
-
-
-def _duration_ms(text: str) -> int:
-    return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(text)))
+    moment_ms = parse_moment_ms(text, now)
+    return None if moment_ms is None else Place("moment", moment_ms)
 
 
 # --- in a cluster -----------------------------------------------------------------------------------------------------
@@ -128,7 +105,7 @@ class Bounds(NamedTuple):
 def resolve(
     cluster: Cluster, partitions: list[Partition], wanted: OffsetRange, *, committed: bool, follow: bool
 ) -> dict[Partition, tuple[int, int | None]]:
-    """The first offset of each partition and the one after the last. Raises ClientError."""
+    """The first offset of each partition and the one after the last. Raises ArgumentError."""
     starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST), committed=committed)
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=committed)
     bounds = {one: Bounds(starts[one], ends[one]) for one in partitions}
@@ -153,10 +130,12 @@ def _offsets_of(
     return {one: min(max(cut[place.kind](log), log.start), log.end) for one, log in bounds.items()}
 
 
-def numbers(text: str) -> Iterator[int]:
-    """The partitions of a list such as 0,2,4-6. Raises ClientError."""
+def number_ranges(text: str) -> list[range]:
+    """The partitions of a list such as 0,2,4-6. Raises ArgumentError."""
+    found = []
     for part in text.split(","):
-        first, _, last = part.strip().partition("-")
-        if not first.isdecimal() or (last and not last.isdecimal()):
-            raise ClientError(f"--partition takes numbers such as 0,2,4-6, and {text!r} is none.")
-        yield from range(int(first), int(last or first) + 1)
+        first, dash, last = part.strip().partition("-")
+        if not first.isdecimal() or (dash and not last.isdecimal()):
+            raise ArgumentError(f"--partition takes numbers such as 0,2,4-6, and {text!r} is none.")
+        found.append(range(int(first), int(last or first) + 1))
+    return found

@@ -1,6 +1,7 @@
 """What verbs print: a table for people, or with --json one object in a line for programs.
 
 RULES    1. A column's name has no spaces, so `awk '{print $3}'` finds it; a cell that would be empty is `-`.
+            Control characters in a cell are escaped: clients choose the names of groups, and a terminal obeys them.
          2. Numbers are aligned to the right. A table is as wide as its cells: programs may cut it, we do not.
          3. In JSON a name is the column's in lower case, and values keep their types.
          4. Rows are on standard output; notes are on standard error.
@@ -68,8 +69,17 @@ def _cell(value: Any) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, list | tuple | set | frozenset):
-        return ",".join(map(str, value)) or _EMPTY
-    return str(value)
+        return visible(",".join(map(str, value))) or _EMPTY
+    return visible(str(value))
+
+
+def visible(text: str) -> str:
+    """The text, with control characters escaped."""
+    return text if text.isprintable() else "".join(map(_visible_char, text))
+
+
+def _visible_char(char: str) -> str:
+    return char if char.isprintable() else char.encode("unicode_escape", "surrogatepass").decode()
 
 
 def _all_numbers(texts: Iterable[str]) -> bool:

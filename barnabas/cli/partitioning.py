@@ -12,7 +12,7 @@ from typing import Final
 
 from barnabas.cli.records.parsed_record import ParsedRecord
 from barnabas.client.cluster import Cluster, Partition
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError, ClientError
 
 BY_KEY: Final = "by-key"
 _MASK = 0xFFFFFFFF
@@ -46,7 +46,7 @@ class Partitioner:
             wanted = (murmur2(record.key) & 0x7FFFFFFF) % len(partitions)
         if wanted is None:
             self._turn = wanted = (self._turn + 1) % len(partitions)
-        found = partitions.get(wanted)
+        found = partitions.get(wanted) or self._partitions_of(topic).get(wanted)  # created a moment ago
         if found is None:
             raise ClientError(
                 f"The topic {topic} has {len(partitions)} partitions, and a record wants partition {wanted}: "
@@ -62,7 +62,7 @@ class Partitioner:
 
 def _number(choice: str | None) -> int:
     if choice is None or not choice.isdecimal():
-        raise ClientError(f"--partition takes a number or {BY_KEY}, and {choice} is none.")
+        raise ArgumentError(f"--partition takes a number or {BY_KEY}, and {choice} is none.")
     return int(choice)
 
 

@@ -27,8 +27,8 @@ from barnabas.cli.records.input_parser import InputParser, LineParser
 from barnabas.cli.records.json_lines import parse_line
 from barnabas.cli.records.kcat_dialect import parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout, unescaped
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
-from barnabas.client.errors import ClientError
+from barnabas.cli.records.parsed_record import TIMESTAMP_LIMIT, Header, MalformedInput, ParsedRecord
+from barnabas.client.errors import ArgumentError, ClientError
 from barnabas.client.record_writer import RecordWriter, WriteOptions
 from barnabas.signals import StopSignals
 
@@ -62,8 +62,10 @@ class ProduceOptions:
 
 def run_produce(connection: Connection, options: ProduceOptions, stopping: StopSignals) -> None:
     """Writes the records. Raises ClientError."""
+    if options.transactional_id == "":
+        raise ArgumentError("--transactional-id is empty.")
     if options.transactional_id is not None and options.acks != "all":
-        raise ClientError("--transactional-id needs --acks all.")
+        raise ArgumentError("--transactional-id needs --acks all.")
     parser = parser_of(options)
     adjust = _adjustment(options)
     with _input(options.source) as source:
@@ -145,7 +147,9 @@ class _Producing:
         self._writer.close(commit=is_complete or not is_transaction)
         if not self._options.quiet:
             seconds = time.monotonic() - self._started
-            note(f"{self._writer.written:,} records written in {seconds:.1f} s{_aborted(is_complete, is_transaction)}")
+            count = self._writer.written
+            records = "1 record" if count == 1 else f"{count:,} records"
+            note(f"{records} written in {seconds:.1f} s{_aborted(is_complete, is_transaction)}")
 
     def _add(self, records: Iterator[ParsedRecord], stopping: StopSignals) -> None:
         if self._options.rate is None:
@@ -220,8 +224,8 @@ def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecor
     null = None if options.null is None else options.null.encode()
     headers = [_header(text) for text in options.headers]
     timestamp = options.timestamp
-    if timestamp is not None and timestamp != "now" and not timestamp.lstrip("-").isdecimal():
-        raise ClientError(f"--timestamp takes Unix milliseconds or now, and {timestamp} is none.")
+    if timestamp is not None and timestamp != "now" and not _is_timestamp(timestamp):
+        raise ArgumentError(f"--timestamp takes Unix milliseconds or now, and {timestamp} is none.")
 
     def adjust(record: ParsedRecord) -> ParsedRecord:
         value, found, pairs = record.value, record.key, record.headers
@@ -236,6 +240,11 @@ def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecor
         return record
 
     return adjust
+
+
+def _is_timestamp(text: str) -> bool:
+    digits = text.removeprefix("-")
+    return digits.isdecimal() and -TIMESTAMP_LIMIT <= int(text) < TIMESTAMP_LIMIT
 
 
 def _header(text: str) -> Header:

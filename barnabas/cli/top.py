@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from barnabas.cli.admin.common import Cluster, as_object, cluster_options, duration_ms, show, size_text
-from barnabas.cli.output import print_json
+from barnabas.cli.output import print_json, visible
 from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ClientError
 
@@ -225,7 +225,7 @@ def _view(before: Both, after: Both, problem: str, height: int) -> Group:
                 name.replace("_", "-").upper(), justify="left" if name == columns[0] else "right", no_wrap=True
             )
         for row in rows[:share]:
-            table.add_row(*("-" if cell is None or cell == "" else str(cell) for cell in row))
+            table.add_row(*(Text("-" if cell is None or cell == "" else visible(str(cell))) for cell in row))
         parts += [Text(""), table]
         if len(rows) > share:
             parts.append(Text(f"and {len(rows) - share} more", style="dim"))

@@ -2,14 +2,17 @@
 
 RULES    1. Exit code 0: done. 1: something failed; one sentence on standard error says what to do. 2: the arguments are
             wrong. 130, 143: SIGINT, SIGTERM.
-         2. A closed pipe at standard output ends the verb silently with code 0: `| head` is no failure.
-         3. Data is on standard output, everything else on standard error.
+         2. A closed pipe at standard output ends the verb silently with code 0: `| head` is no failure. Other errors of
+            standard output, such as a full disk, are failures.
+         3. Data is on standard output, in UTF-8 whatever the locale is; everything else is on standard error.
          4. A verb's own modules and libraries are imported when it is called, not for its help (a test measures it).
 NOT HERE The verbs, the connection options (`connection.py`), tables (`output.py`).
 """
 
 from __future__ import annotations
 
+import errno
+import io
 import os
 import signal
 import sys
@@ -17,14 +20,22 @@ from typing import Any
 
 import click
 
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError, ClientError
 from barnabas.signals import Stopped, StopSignals
 
 FAILED, MISUSED = 1, 2
+_OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
+"""Of an OSError without the name of a file; connections have others."""
 
 
 def run_verb(command: click.Command, name: str, arguments: list[str]) -> int:
     """Runs `barnabas NAME ARGUMENTS...`; returns the exit code. The verb finds its `StopSignals` with `stop_signals()`."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the process
+    if sys.stdout is None:
+        return _say("Standard output is closed.")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         with StopSignals() as stopping:
             result = _invoke(command, name, arguments, stopping)
@@ -43,7 +54,7 @@ def run_verb(command: click.Command, name: str, arguments: list[str]) -> int:
         sentence = describe(failure)
         if sentence is None:
             raise
-        return _flushed(_say(sentence))
+        return _flushed(_say(sentence, MISUSED if isinstance(failure, ArgumentError) else FAILED))
     return result if isinstance(result, int) else 0
 
 
@@ -71,6 +82,8 @@ def describe(failure: Exception) -> str | None:
         return str(failure)
     if isinstance(failure, OSError) and failure.filename is not None:
         return f"{failure.filename} cannot be used: {failure.strerror}."
+    if isinstance(failure, OSError) and failure.errno in _OUTPUT_ERRORS:
+        return f"Standard output cannot be written: {failure.strerror}."
     if _is_of("kafka.errors", "KafkaError", failure):
         return _kafka_python(failure)
     if _is_of("confluent_kafka", "KafkaException", failure):
@@ -93,15 +106,15 @@ def _is_of(module: str, name: str, failure: Exception) -> bool:
     return loaded is not None and isinstance(failure, getattr(loaded, name))
 
 
-def _say(sentence: str) -> int:
+def _say(sentence: str, exit_code: int = FAILED) -> int:
     sys.stderr.write(f"barnabas: {sentence}\n")
-    return FAILED
+    return exit_code
 
 
 def _flushed(exit_code: int) -> int:
     try:
         sys.stdout.flush()
-    except BrokenPipeError:
+    except OSError:  # a closed pipe, or what the verb has just said
         _drop_output()
     return exit_code
 

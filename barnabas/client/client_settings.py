@@ -19,7 +19,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError, ClientError
 from barnabas.client.oauth_tokens import OAUTHBEARER, TokenSource, oauth_token
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
@@ -101,7 +101,7 @@ def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:
     for line in lines:
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
-            raise ClientError(f"{name} takes NAME=VALUE, and {line!r} is none.")
+            raise ArgumentError(f"{name} takes NAME=VALUE, and {line!r} is none.")
         pairs[key.strip()] = value.strip()
     return pairs
 

@@ -8,10 +8,11 @@ NOT HERE Reading and writing records (`record_reader.py`, `record_writer.py`), t
 
 from __future__ import annotations
 
+import re
 import struct
 import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
@@ -29,6 +30,8 @@ PAUSE_S = 0.2
 EARLIEST, LATEST = -2, -1
 NO_OFFSET = -1
 _TOPIC_UNKNOWN = 3
+_MAX_TOPIC_CHARS = 249
+_TOPIC_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MAX_TOPIC_CHARS}}}")
 
 
 class Partition(NamedTuple):
@@ -123,8 +126,15 @@ class Cluster:
         """The names of all topics, internal ones too."""
         return sorted(self.retry(lambda: self._metadata(None)))
 
-    def leaders(self, topic: str, *, may_create: bool = False) -> dict[int, int]:
-        """The leader of each partition; waits until each has one. Raises ClientError."""
+    def partition_numbers(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
+        """The partitions of these topics, or of all; of those that exist, also partitions without a leader."""
+        found = self.retry(lambda: self._metadata(topics))
+        return {name: sorted(partitions) for name, (error, partitions) in found.items() if not error}
+
+    def leaders(self, topic: str, needed: Collection[int] | None = None, *, may_create: bool = False) -> dict[int, int]:
+        """The leader of each partition; waits until each that is needed has one (None: all). Raises ClientError."""
+        if not _TOPIC_NAME.fullmatch(topic):
+            raise ClientError(f"{topic[:_MAX_TOPIC_CHARS]!r} is no name of a topic.")
 
         def find() -> dict[int, int]:
             error, partitions = self._metadata([topic], may_create=may_create)[topic]
@@ -133,7 +143,7 @@ class Cluster:
             if error:
                 raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
             for number, (trouble, leader) in partitions.items():
-                if leader < 0:
+                if leader < 0 and (needed is None or number in needed):
                     raise Retriable(str(refusal(trouble or 5, f"{topic}-{number}")))
             return {number: leader for number, (_, leader) in sorted(partitions.items())}
 
@@ -213,10 +223,10 @@ class Cluster:
     def _offsets(self, moments: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
         by_leader: dict[int, list[Partition]] = {}
         for topic in {partition.topic for partition in moments}:
-            leaders = self.leaders(topic)
-            for partition in moments:
-                if partition.topic == topic:
-                    by_leader.setdefault(_leader(leaders, partition), []).append(partition)
+            mine = [partition for partition in moments if partition.topic == topic]
+            leaders = self.leaders(topic, {partition.number for partition in mine})
+            for partition in mine:
+                by_leader.setdefault(_leader(leaders, partition), []).append(partition)
         found: dict[Partition, int] = {}
         for leader, partitions in by_leader.items():
             node = self.connect(leader)

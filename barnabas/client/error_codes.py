@@ -45,8 +45,37 @@ _SENTENCES = {
     87: "The cluster refuses a record, such as one without key for a compacted topic",
 }
 
+NAMES = {
+    -1: "UNKNOWN_SERVER_ERROR",
+    0: "NONE",
+    6: "NOT_LEADER_OR_FOLLOWER",
+    10: "MESSAGE_TOO_LARGE",
+    17: "INVALID_TOPIC_EXCEPTION",
+    39: "INVALID_REPLICA_ASSIGNMENT",
+    128: "INVALID_REGULAR_EXPRESSION",
+    129: "REBOOTSTRAP_REQUIRED",
+    130: "STREAMS_INVALID_TOPOLOGY",
+    131: "STREAMS_INVALID_TOPOLOGY_EPOCH",
+    132: "STREAMS_TOPOLOGY_FENCED",
+    133: "SHARE_SESSION_LIMIT_REACHED",
+    134: "GROUP_DELETION_FAILED",
+    135: "STREAMS_TOPOLOGY_DESCRIPTION_UPDATE_FAILED",
+    136: "CONTROLLER_ID_NOT_REGISTERED",
+}
+"""Kafka's names of errors that kafka-python names otherwise, or does not know."""
+
+
+def error_name(code: int) -> str:
+    """Kafka's name of an error code."""
+    from barnabas.client.kafka_python import prepare
+
+    prepare()
+    from kafka.errors import for_code
+
+    return NAMES.get(code) or str(for_code(code).message)
+
 
 def refusal(code: int, about: str) -> ClientError:
     """The error of a code, about a topic or partition."""
-    sentence = _SENTENCES.get(code) or RETRIABLE.get(code, f"The cluster answers error code {code}")
+    sentence = _SENTENCES.get(code) or RETRIABLE.get(code) or f"The cluster answers {error_name(code)}"
     return ClientError(f"{about}: {sentence}.")

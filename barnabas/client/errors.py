@@ -5,3 +5,7 @@ from __future__ import annotations
 
 class ClientError(Exception):
     """The cluster, its settings or the arguments do not allow it; the message is one sentence that says what to do."""
+
+
+class ArgumentError(ClientError):
+    """The arguments of the command are wrong, whatever the cluster is."""

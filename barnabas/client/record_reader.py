@@ -158,6 +158,11 @@ class RecordReader:
         finally:
             self.close()
 
+    def add(self, partition: Partition) -> None:
+        """Also reads this new partition, from its first record and for ever."""
+        self._positions[partition] = _Position(0, None)
+        self._homeless.add(partition)
+
     def drop(self, partition: Partition) -> None:
         """Ends a partition."""
         self._positions.pop(partition, None)
@@ -178,10 +183,10 @@ class RecordReader:
             return
         by_leader: dict[int, dict[Partition, int]] = {}
         for topic in {one.topic for one in homeless}:
-            leaders = self._cluster.leaders(topic)
-            for one in homeless:
-                if one.topic == topic:
-                    by_leader.setdefault(leaders[one.number], {})[one] = self._positions[one].next
+            mine = [one for one in homeless if one.topic == topic]
+            leaders = self._cluster.leaders(topic, {one.number for one in mine})
+            for one in mine:
+                by_leader.setdefault(leaders[one.number], {})[one] = self._positions[one].next
         for leader, wanted in by_leader.items():
             try:
                 fetcher = _Fetcher(self._cluster.connect(leader), self._committed, self._events, wanted)

@@ -1,7 +1,7 @@
 """Writes metric families as Prometheus text 0.0.4 or OpenMetrics 1.0, in slices.
 
-RULES    1. OpenMetrics if the client accepts it, except with Confluent's names. There a counter whose name in a dialect does
-            not end in _total is a gauge: OpenMetrics allows no other names for counters.
+RULES    1. OpenMetrics if the client accepts it and does not prefer text, except with Confluent's names. There a counter whose
+            name in a dialect does not end in _total is a gauge: OpenMetrics allows no other names for counters.
          2. A family is written whole before the next one; one without points not at all, and neither one whose lines could have
             the name of an earlier family's: clients choose the names of their metrics.
          3. `slices` yields after `LINES_PER_SLICE` lines, and where a source pauses: the caller lets other work run there.
@@ -11,6 +11,7 @@ NOT HERE HTTP (`page.py`), the families (`families.py` and the sources).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import islice
 from typing import Final
 
@@ -19,6 +20,8 @@ from broker.telemetry.families import Dialect, Family, Kind, Source
 LINES_PER_SLICE: Final = 500
 TEXT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 OPENMETRICS_TYPE: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
+_VERSIONS: Final = ("", "0.0.4", "1.0.0")
+"""Of both formats; Prometheus also asks for older ones, and for text 1.0.0."""
 _TOTAL: Final = "_total"
 _SUFFIXES: Final = {
     Kind.COUNTER: ("", "_total", "_created"),
@@ -34,7 +37,7 @@ class Format:
     def __init__(self, accept: str, dialect: Dialect = Dialect.JMX) -> None:
         """`accept` is the client's Accept header."""
         self._dialect = dialect
-        self.is_openmetrics = "application/openmetrics-text" in accept and dialect is not Dialect.CONFLUENT
+        self.is_openmetrics = dialect is not Dialect.CONFLUENT and _prefers_openmetrics(accept)
 
     @property
     def content_type(self) -> str:
@@ -78,6 +81,19 @@ class Format:
             name = other.removesuffix(_TOTAL)
             ending = _TOTAL if other.endswith(_TOTAL) else ""
         return name, ending
+
+
+def _prefers_openmetrics(accept: str) -> bool:
+    """Whether an Accept header has OpenMetrics 1.0, with a quality above 0 and at least that of text."""
+    qualities = {"application/openmetrics-text": 0.0, "text/plain": 0.0}
+    for one in accept.lower().split(","):
+        kind, *parameters = [part.strip() for part in one.split(";")]
+        options = dict(part.split("=", 1) for part in parameters if "=" in part)
+        if kind in qualities and options.get("version", "").strip('"') in _VERSIONS:
+            with suppress(ValueError):
+                qualities[kind] = max(qualities[kind], float(options.get("q", "1")))
+    openmetrics, text = qualities.values()
+    return openmetrics > 0 and openmetrics >= text
 
 
 def number(value: float) -> str:

@@ -2,12 +2,15 @@
 
 RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. An empty host is IPv4 and IPv6. It has no
             authentication.
-         2. One request per connection, with limits on size and time.
+         2. One request per connection, GET or HEAD, with limits on size and time. A connection above the limit ends the oldest
+            one: clients that are slow or silent do not keep probes out.
          3. A page is written in slices: after `SLICE_S` other work of the loop runs.
          4. Before a page is written, sources may prepare it: look things up on disk, and ask other nodes. They get
             `PREPARE_S` together; what is not known by then is missing.
          5. `/metrics?names=b` has the names of another dialect (`families.py`).
          6. An unexpected exception of a source is logged and ends the request, not the node: sources change nothing.
+         7. With HTTP/1.1 a page is sent in chunks; one that is broken off lacks the last chunk, so that no client takes it
+            for whole.
 NOT HERE The formats (`exposition.py`), the probes (`health_probes.py`).
 """
 
@@ -20,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 from urllib.parse import parse_qs
 
 from broker.telemetry.exposition import Format
@@ -31,9 +34,12 @@ from replication.completion import Completion
 _log = logging.getLogger("barnabas.telemetry")
 
 _METRICS: Final = ("/metrics", "/")
+_METHODS: Final = ("GET", "HEAD")
 _MAX_REQUEST_BYTES: Final = 8 * 1024
+_MAX_IGNORED_BYTES: Final = 1024 * 1024
 _TIMEOUT_S: Final = 10
-_MAX_CONNECTIONS: Final = 16
+_IGNORE_S: Final = 1
+MAX_CONNECTIONS: Final = 16
 SLICE_S: Final = 0.002
 PREPARE_S: Final = 2.0
 _STATUS: Final = {
@@ -41,6 +47,7 @@ _STATUS: Final = {
     400: "Bad Request",
     404: "Not Found",
     405: "Method Not Allowed",
+    431: "Request Header Fields Too Large",
     503: "Service Unavailable",
 }
 
@@ -67,7 +74,8 @@ class MetricsPage:
         self.prepare: Prepare = lambda: iter(())
         self._server: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
-        self._connections = 0
+        self._requests: dict[asyncio.Task[None], None] = {}
+        """The tasks of the connections, the oldest one first."""
 
     @property
     def address(self) -> tuple[str, int]:
@@ -91,49 +99,96 @@ class MetricsPage:
         self._socket.close()
 
     async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self._connections += 1
+        task = asyncio.current_task()
+        assert task is not None
+        if len(self._requests) >= MAX_CONNECTIONS:
+            next(iter(self._requests)).cancel()
+        self._requests[task] = None
         try:
-            if self._connections <= _MAX_CONNECTIONS:
-                await asyncio.wait_for(self._respond(reader, writer), _TIMEOUT_S)
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError) as error:
+            await asyncio.wait_for(self._respond(reader, writer), _TIMEOUT_S)
+        except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             _log.debug("a request for metrics failed: %r", error)
         except Exception:  # noqa: BLE001  # rule 6
             _log.exception("a request for metrics failed")
         finally:
-            self._connections -= 1
+            del self._requests[task]
             writer.close()
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        request = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1")
-        line, *headers = request.split("\r\n")
-        method, _, rest = line.partition(" ")
-        path, _, query = rest.split(" ", 1)[0].partition("?")
-        if method != "GET":
-            await _write(writer, 405, "")
+        try:
+            request = _parse(await reader.readuntil(b"\r\n\r\n"))
+        except asyncio.LimitOverrunError:
+            await _write(writer, 431, f"a request has at most {_MAX_REQUEST_BYTES} bytes\n")
+            await _ignore(reader, writer)
+            return
+        if request is None:
+            await _write(writer, 400, "this is no HTTP request\n")
+            return
+        path, _, query = request.target.partition("?")
+        if path not in self.probes and path not in _METRICS:
+            known = ", ".join(["/metrics", *self.probes])
+            await _write(writer, 404, f"there is nothing at this path; there are {known}\n", is_head=request.is_head)
+        elif request.method not in _METHODS:
+            await _write(writer, 405, "only GET and HEAD are allowed\n", headers="Allow: GET, HEAD\r\n")
         elif path in self.probes:
             status, body = await _finished(self.probes[path])
-            await _write(writer, status, body, "application/json")
-        elif path not in _METRICS:
-            await _write(writer, 404, "")
+            await _write(writer, status, body, "application/json", is_head=request.is_head)
         else:
-            names = parse_qs(query).get("names", [Dialect.JMX.value])[0]
-            if names not in {dialect.value for dialect in Dialect}:
-                known = ", ".join(dialect.value for dialect in Dialect)
-                await _write(writer, 400, f"there are no names {names!r}; there are {known}\n")
-                return
-            dialect = Dialect(names)
-            await self._write_metrics(writer, Format(_accept(headers), dialect), dialect)
+            await self._metrics(writer, request, parse_qs(query).get("names", [Dialect.JMX.value])[0])
 
-    async def _write_metrics(self, writer: asyncio.StreamWriter, form: Format, dialect: Dialect) -> None:
-        await _prepared(self.prepare())
-        writer.write(_head(200, form.content_type))
+    async def _metrics(self, writer: asyncio.StreamWriter, request: _Request, names: str) -> None:
+        if names not in {dialect.value for dialect in Dialect}:
+            known = ", ".join(dialect.value for dialect in Dialect)
+            await _write(writer, 400, f"there are no names {names!r}; there are {known}\n")
+            return
+        dialect = Dialect(names)
+        form = Format(request.accept, dialect)
+        if not request.is_head:
+            await _prepared(self.prepare())
+        transfer = "Transfer-Encoding: chunked\r\n" if request.has_chunks else ""
+        writer.write(_head(200, form.content_type, f"Vary: Accept\r\n{transfer}"))
+        if not request.is_head:
+            await self._write_families(writer, form, dialect, has_chunks=request.has_chunks)
+
+    async def _write_families(
+        self, writer: asyncio.StreamWriter, form: Format, dialect: Dialect, *, has_chunks: bool
+    ) -> None:
         began_s = time.monotonic()
         for text in form.slices(self.sources.get(dialect, ())):
-            writer.write(text.encode())
-            await writer.drain()
+            if text:
+                data = text.encode()
+                writer.write(b"%x\r\n%b\r\n" % (len(data), data) if has_chunks else data)
+                await writer.drain()
             if time.monotonic() - began_s >= SLICE_S:
                 await asyncio.sleep(0)
                 began_s = time.monotonic()
+        if has_chunks:
+            writer.write(b"0\r\n\r\n")
+        await writer.drain()
+
+
+class _Request(NamedTuple):
+    """What a client asks for."""
+
+    method: str
+    target: str
+    has_chunks: bool
+    """Whether the client understands chunks: HTTP/1.1."""
+    accept: str
+
+    @property
+    def is_head(self) -> bool:
+        return self.method == "HEAD"
+
+
+def _parse(data: bytes) -> _Request | None:
+    """The request of these bytes; None if they are none."""
+    line, *headers = data.decode("latin-1").split("\r\n")
+    match line.split(" "):
+        case [method, target, version] if version.startswith("HTTP/1."):
+            return _Request(method, target, version != "HTTP/1.0", _accept(headers))
+        case _:
+            return None
 
 
 async def _prepared(steps: Iterator[Completion[None] | None]) -> None:
@@ -168,19 +223,35 @@ async def _finished(probe: Probe) -> tuple[int, str]:
 
 def _accept(headers: Sequence[str]) -> str:
     found = (value for name, _, value in (header.partition(":") for header in headers) if name.lower() == "accept")
-    return next(found, "")
+    return ",".join(found)
 
 
-def _head(status: int, content_type: str, length: int | None = None) -> bytes:
-    size = "" if length is None else f"Content-Length: {length}\r\n"
+def _head(status: int, content_type: str, headers: str) -> bytes:
     return (
-        f"HTTP/1.1 {status} {_STATUS[status]}\r\nConnection: close\r\nContent-Type: {content_type}\r\n{size}\r\n"
+        f"HTTP/1.1 {status} {_STATUS[status]}\r\nConnection: close\r\nContent-Type: {content_type}\r\n{headers}\r\n"
     ).encode()
 
 
 async def _write(
-    writer: asyncio.StreamWriter, status: int, body: str, content_type: str = "text/plain; charset=utf-8"
+    writer: asyncio.StreamWriter,
+    status: int,
+    body: str,
+    content_type: str = "text/plain; charset=utf-8",
+    *,
+    headers: str = "",
+    is_head: bool = False,
 ) -> None:
     data = body.encode()
-    writer.write(_head(status, content_type, len(data)) + data)
+    head = _head(status, content_type, f"{headers}Content-Length: {len(data)}\r\n")
+    writer.write(head if is_head else head + data)
     await writer.drain()
+
+
+async def _ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    """Reads the rest of a request: closing a socket with unread bytes would make the client lose the response."""
+    writer.write_eof()
+    with suppress(TimeoutError):
+        async with asyncio.timeout(_IGNORE_S):
+            left = _MAX_IGNORED_BYTES
+            while left > 0 and (data := await reader.read(left)):
+                left -= len(data)

@@ -51,6 +51,7 @@ def broker() -> Iterator[Broker]:
         (["--grep-key", "[34]"], "three four"),
         (["--grep-header", "n=2"], "two"),
         (["-n", "1", "-F"], "zero"),
+        (["-o", "1:3", "-F"], "one two"),
     ],
 )
 def test_a_range_and_filters_choose_records(broker: Broker, arguments: list[str], expected: str) -> None:
@@ -66,8 +67,16 @@ def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
     [
         (["consume", "nowhere"], 1, "There is no topic nowhere"),
         (["consume", "words", "-p", "7"], 1, "There is no partition 7"),
-        (["consume", "words", "-o", "x"], 1, "is no range"),
-        (["consume", "words", "-f", "%z"], 1, "%z at character 1"),
+        (["consume", "words", "-o", "x"], 2, "is no range"),
+        (["consume", "words", "-f", "%z"], 2, "%z at character 1"),
+        (["consume", "words", "-p", "0-99999999999"], 1, "There is no partition 1"),
+        (["consume", "words", "-p", "x"], 2, "--partition takes"),
+        (["consume", "words", "--grep", "("], 2, "is no regular expression"),
+        (["consume", "words", "-b", "::1:9092"], 2, "in brackets"),
+        (["consume", "words", "-b", ""], 2, "--bootstrap is empty"),
+        (["consume", "words", "-X", "x"], 2, "-X takes NAME=VALUE"),
+        (["consume", "w\u00f6rds"], 1, "'w\u00f6rds' is no name of a topic"),
+        (["consume", "x" * 40_000], 1, "is no name of a topic"),
         (["consume", "-r", "x+"], 1, "No topic matches"),
         (["consume"], 2, "Missing argument"),
         (["consume", "words", "--unknown"], 2, "No such option"),
@@ -77,7 +86,9 @@ def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
         (["produce", "empty"], 1, "Record 2 of the input is malformed"),
         (["produce", "empty", "-l", "-p", "5"], 1, "has 1 partitions"),
         (["produce", "-l"], 1, "names no topic"),
-        (["produce", "empty", "-p", "x"], 1, "--partition takes"),
+        (["produce", "empty", "-p", "x"], 2, "--partition takes"),
+        (["produce", "empty", "-l", "--timestamp", "9" * 20], 2, "--timestamp takes"),
+        (["produce", "empty", "--transactional-id", ""], 2, "--transactional-id is empty"),
         (["produce", "empty", "--acks", "2"], 2, "Invalid value"),
         (["produce", "empty", "-i", "/nowhere"], 1, "/nowhere cannot be used"),
     ],
@@ -110,6 +121,40 @@ def test_a_signal_ends_following_and_writing(broker: Broker, number: signal.Sign
         assert (producer.wait(TIMEOUT_S), consumer.wait(TIMEOUT_S)) == (exit_code, exit_code)
         assert (consumer.stdout.read(), consumer.stderr and consumer.stderr.read()) == (b"", b"")
     assert values(broker.bootstrap, topic) == ["one", "two"]
+
+
+def test_following_finds_new_topics_and_partitions(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "grown-1")
+    with running(broker.bootstrap, "consume", "-F", "-r", "grown-.") as consumer:
+        assert consumer.stdout is not None
+        for number, (topic, partition) in enumerate([("grown-1", 0), ("grown-1", 2), ("grown-2", 1)]):
+            if number == 1:
+                assert barnabas("topics", "alter", "grown-1", "-p", "3", "-b", broker.bootstrap).returncode == 0
+            if number == 2:
+                with RawClient(broker.bootstrap) as client:
+                    create(client, "grown-2", partitions=2)
+            line = b'{"partition":%d,"value":"%d"}' % (partition, number)
+            assert barnabas("produce", "-b", broker.bootstrap, topic, stdin=line).returncode == 0
+            found = json.loads(consumer.stdout.readline())
+            assert (found["topic"], found["partition"], found["value"]) == (topic, partition, str(number))
+        consumer.send_signal(signal.SIGINT)
+        assert consumer.wait(TIMEOUT_S) == 130
+
+
+def test_an_output_that_fails_is_one_sentence(broker: Broker) -> None:
+    consume = [*COMMAND, "consume", "-b", broker.bootstrap, "words"]
+    listed = [*COMMAND, "topics", "list", "-b", broker.bootstrap]
+    for command in (consume, listed):
+        with open("/dev/full", "wb") as full:
+            done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False)
+        assert (done.returncode, done.stderr) == (
+            1, b"barnabas: Standard output cannot be written: No space left on device.\n"
+        )  # fmt: skip
+        done = subprocess.run(
+            ["sh", "-c", '"$@" >&-', "sh", *command], stderr=subprocess.PIPE, timeout=TIMEOUT_S, check=False
+        )
+        assert (done.returncode, done.stderr) == (1, b"barnabas: Standard output is closed.\n")
 
 
 def test_an_interrupted_transaction_is_aborted(broker: Broker) -> None:

@@ -18,6 +18,7 @@ import click
 
 from barnabas.cli.connection import Connection, connect_to, connection_options
 from barnabas.cli.output import json_option, note, print_rows
+from barnabas.cli.times import parse_duration_ms, parse_moment_ms
 from barnabas.client.errors import ClientError
 
 if TYPE_CHECKING:
@@ -26,9 +27,6 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 NOT_EXECUTED = "Nothing was changed: repeat it with --execute."
 COMPLETION_TIMEOUT_S = 2.0
-_UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
-_ISO_DURATION = re.compile(r"P(?:(\d+)D)?(?:T(?:(\d+)H)?(?:(\d+)M)?(?:(\d+)S)?)?", re.IGNORECASE)
 
 
 def cluster_options(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -201,29 +199,19 @@ def broker_ids(option: str, text: str) -> list[int]:
 
 
 def duration_ms(option: str, text: str) -> int:
-    """Parses 90s, 1h30m, 2d or ISO 8601 (PT1H30M). Raises click.UsageError."""
-    short = list(_DURATION.finditer(text))
-    if short and "".join(part[0] for part in short) == text:
-        return round(sum(float(part[1]) * _UNITS_MS[part[2]] for part in short))
-    iso = _ISO_DURATION.fullmatch(text)
-    if iso is not None and any(iso.groups()):
-        return sum(int(part or 0) * _UNITS_MS[unit] for part, unit in zip(iso.groups(), "dhms", strict=True))
-    raise click.UsageError(f"{option} takes a duration such as 90s, 1h30m or PT1H, and {text!r} is none.")
+    """Parses a duration (`times.py`). Raises click.UsageError."""
+    found = parse_duration_ms(text)
+    if found is None:
+        raise click.UsageError(f"{option} takes a duration such as 90s, 1h30m or PT1H, and {text!r} is none.")
+    return found
 
 
 def time_ms(option: str, text: str) -> int:
-    """Parses ms since 1970, ISO 8601 (UTC unless it says otherwise), or a duration before now (-1h). Raises UsageError."""
-    if text.isdecimal():
-        return int(text)
-    if text.startswith("-"):
-        return now_ms() - duration_ms(option, text[1:])
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError as failure:
-        raise click.UsageError(
-            f"{option} takes 2026-01-31T12:00:00, ms since 1970, or -1h, and {text!r} is none."
-        ) from failure
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    """Parses a moment (`times.py`) into Unix milliseconds. Raises click.UsageError."""
+    found = parse_moment_ms(text, now_ms())
+    if found is None:
+        raise click.UsageError(f"{option} takes 2026-01-31T12:00:00, Unix time, -1h or now, and {text!r} is none.")
+    return found
 
 
 def now_ms() -> int:

@@ -18,8 +18,8 @@ from binascii import Error as DecodingError
 from collections.abc import Callable, Iterable, Iterator
 
 from barnabas.cli.records.layout import BINARY_NUMBERS, SIZES, Part
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
-from barnabas.client.errors import ClientError
+from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord, check_place
+from barnabas.client.errors import ArgumentError
 
 _READ = frozenset("tkvTKVhHpodexy")
 _NUMBER = re.compile(rb"-?\d+")
@@ -63,7 +63,7 @@ class FormatParser:
         found = list(parts)
         letters = {part.letter for part in found}
         if not letters & {"k", "v"}:
-            raise ClientError("The format reads neither a key (%k) nor a value (%v).")
+            raise ArgumentError("The format reads neither a key (%k) nor a value (%v).")
         self._last = found[-1].literal
         self._steps = _steps(found)
         self._buffer = b""
@@ -100,14 +100,9 @@ class FormatParser:
 def _record(reading: _Reading) -> ParsedRecord:
     texts, numbers = reading.texts, reading.numbers
     topic = texts.get("t")
-    return ParsedRecord(
-        texts.get("v"),
-        texts.get("k"),
-        reading.headers,
-        None if topic is None else topic.decode(),
-        numbers.get("p"),
-        numbers.get("d"),
-    )
+    place = None if topic is None else topic.decode(errors="replace"), numbers.get("p"), numbers.get("d")
+    check_place(*place)
+    return ParsedRecord(texts.get("v"), texts.get("k"), reading.headers, *place)
 
 
 def _steps(parts: list[Part]) -> list[_Step]:
@@ -117,10 +112,10 @@ def _steps(parts: list[Part]) -> list[_Step]:
         if not part.letter:
             steps.append(_literal(part.literal))
         elif part.letter not in _READ:
-            raise ClientError(f"The format has %{part.letter}, which can be printed and not read.")
+            raise ArgumentError(f"The format has %{part.letter}, which can be printed and not read.")
         elif part.letter == "h":
             if "H" not in sized:
-                raise ClientError("The format has %h without the number of headers before it: %H %h{%K%k%V%v}.")
+                raise ArgumentError("The format has %h without the number of headers before it: %H %h{%K%k%V%v}.")
             steps.append(_headers(part))
         elif part.letter in {"t", "k", "v"}:
             size = part.letter.upper() if part.letter.upper() in sized else None
@@ -153,7 +148,7 @@ def _number(part: Part) -> _Step:
 
         return binary
     if modifier not in {"", "ascii", "number"}:
-        raise ClientError(
+        raise ArgumentError(
             f"The format has %{letter}{{{modifier}}}; a number is read as ascii, big64 to big8, little64."
         )
 
@@ -191,7 +186,7 @@ def _taker(part: Part, size: str | None, following: Part | None) -> Callable[[_R
     if following is None:
         return _rest
     if following.letter:
-        raise ClientError(
+        raise ArgumentError(
             f"The format has nothing that ends %{part.letter}: a literal after it, or %{part.letter.upper()} before it."
         )
     delimiter = following.literal
@@ -217,7 +212,7 @@ def _matched(pattern: str) -> Callable[[_Reading], bytes]:
     try:
         expression = re.compile(pattern.encode())
     except re.error as failure:
-        raise ClientError(f"The format has re#{pattern}#, which is no regular expression: {failure}.") from failure
+        raise ArgumentError(f"The format has re#{pattern}#, which is no regular expression: {failure}.") from failure
 
     def matched(reading: _Reading) -> bytes:
         found = expression.match(reading.data, reading.at)
@@ -253,7 +248,7 @@ def _decoder(part: Part) -> Callable[[bytes], bytes]:
     if part.modifier in {"", "json", "re"}:
         return bytes
     if part.modifier not in decoders:
-        raise ClientError(
+        raise ArgumentError(
             f"The format has %{part.letter}{{{part.modifier}}}; a text is read with hex, base64, base64raw, json, re#…#."
         )
     decode = decoders[part.modifier]

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from barnabas.cli.records.kcat_dialect import KCAT_HEADERS, kcat_headers
 from barnabas.cli.records.layout import BINARY_NUMBERS, Part
 from barnabas.client.compression import CODECS
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page
 
@@ -133,7 +133,7 @@ def _number_renderer(part: Part) -> Callable[[int], bytes]:
         size, order = BINARY_NUMBERS[modifier]
         mask = (1 << 8 * size) - 1
         return lambda number: (number & mask).to_bytes(size, "big" if order == "big" else "little")
-    raise ClientError(
+    raise ArgumentError(
         f"The format has %{part.letter}{{{modifier}}}; a number takes ascii, hex64 to hex4, big64 to big8, little64."
     )
 
@@ -143,13 +143,13 @@ def _text_renderer(part: Part) -> Callable[[bytes], bytes]:
         return _unpacker(part.quoted)
     if part.modifier not in _TEXT_MODIFIERS:
         names = ", ".join(filter(None, _TEXT_MODIFIERS))
-        raise ClientError(f"The format has %{part.letter}{{{part.modifier}}}; a text takes {names}, unpack[…].")
+        raise ArgumentError(f"The format has %{part.letter}{{{part.modifier}}}; a text takes {names}, unpack[…].")
     return _TEXT_MODIFIERS[part.modifier]
 
 
 def _unpacker(layout: str) -> Callable[[bytes], bytes]:
     if not layout or set(layout) - {*_UNPACKED, *"<>xc.s$ "}:
-        raise ClientError(f"The format has unpack[{layout}]; it takes < > b B h H i I q Q x c . s $.")
+        raise ArgumentError(f"The format has unpack[{layout}]; it takes < > b B h H i I q Q x c . s $.")
 
     def unpack(data: bytes) -> bytes:
         found, at, order = [], 0, ">"
@@ -200,7 +200,7 @@ def _attributes(part: Part) -> Piece:
         "control-bit": lambda printed: b"1" if printed.record.batch.is_control else b"0",
     }
     if part.modifier not in shown:
-        raise ClientError(f"The format has %a{{{part.modifier}}}; it takes {', '.join(shown)}.")
+        raise ArgumentError(f"The format has %a{{{part.modifier}}}; it takes {', '.join(shown)}.")
     return shown[part.modifier]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from barnabas.cli.records.parsed_record import ParsedRecord
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError
 
 
 class InputParser(Protocol):
@@ -26,7 +26,7 @@ class LineParser:
         self, parse: Callable[[bytes], ParsedRecord], delimiter: bytes = b"\n", *, skips_empty: bool = True
     ) -> None:
         if not delimiter:
-            raise ClientError("--delimiter is empty: nothing would end a record.")
+            raise ArgumentError("--delimiter is empty: nothing would end a record.")
         self._parse = parse
         self._delimiter = delimiter
         self._skips_empty = skips_empty

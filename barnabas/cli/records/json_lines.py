@@ -17,13 +17,12 @@ from base64 import b64decode, b64encode
 from json.encoder import encode_basestring
 from typing import Any
 
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
+from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord, check_place
 from barnabas.client.batch_header import LOG_APPEND_TIME
 from barnabas.client.record_batches import Record
 
 _FIELDS = {"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"}
 _decode = json.JSONDecoder().decode
-_MAX_PARTITION, _TIMESTAMP_LIMIT = (1 << 31) - 1, 1 << 63
 
 
 def line_of(record: Record, *, has_value: bool = True) -> bytes:
@@ -65,12 +64,7 @@ def parse_line(line: bytes) -> ParsedRecord:
         raise MalformedInput(f'"{min(fields.keys() - _FIELDS)}" is no field of a record: {", ".join(sorted(_FIELDS))}')
     get = fields.get
     topic, partition, timestamp, headers = get("topic"), get("partition"), get("timestamp"), get("headers")
-    if topic is not None and type(topic) is not str:
-        raise MalformedInput('"topic" is not a string')
-    if partition is not None and (type(partition) is not int or not 0 <= partition <= _MAX_PARTITION):
-        raise MalformedInput(f'"partition" is {partition!r}, which is no partition')
-    if timestamp is not None and (type(timestamp) is not int or not -_TIMESTAMP_LIMIT <= timestamp < _TIMESTAMP_LIMIT):
-        raise MalformedInput(f'"timestamp" is {timestamp!r}, which is no timestamp')
+    check_place(topic, partition, timestamp)
     pairs = () if headers is None else [_parse_header(one) for one in _list(headers)]
     return ParsedRecord(_bytes("value", fields["value"]), _bytes("key", get("key")), pairs, topic, partition, timestamp)
 

@@ -13,7 +13,7 @@ import json
 from typing import Any
 
 from barnabas.cli.records.layout import Part, parse_layout
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
+from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord, check_place
 from barnabas.client.record_batches import Record
 
 KCAT_HEADERS = "kcat"
@@ -54,14 +54,9 @@ def parse_kcat_line(line: bytes) -> ParsedRecord:
         fields = json.loads(line)
         texts = fields.get("headers", [])
         headers: list[Header] = [(texts[at].encode(), _bytes(texts[at + 1])) for at in range(0, len(texts), 2)]
-        return ParsedRecord(
-            _bytes(fields["payload"]),
-            _bytes(fields.get("key")),
-            headers,
-            fields.get("topic"),
-            fields.get("partition"),
-            fields.get("ts"),
-        )
+        place = fields.get("topic"), fields.get("partition"), fields.get("ts")
+        check_place(*place)
+        return ParsedRecord(_bytes(fields["payload"]), _bytes(fields.get("key")), headers, *place)
     except (ValueError, KeyError, AttributeError, IndexError, TypeError) as failure:
         raise MalformedInput(f"it is no line of kcat -J: {failure!r}") from failure
 

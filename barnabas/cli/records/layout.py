@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError
 
 TEXTS = frozenset("tkv")
 SIZES = frozenset("TKV")
@@ -43,7 +43,7 @@ class Part(NamedTuple):
 
 
 def parse_layout(text: str, known: frozenset[str] = _KNOWN, *, has_modifiers: bool = True) -> list[Part]:
-    """Cuts a format into its parts; without modifiers a brace is a character. Raises ClientError."""
+    """Cuts a format into its parts; without modifiers a brace is a character. Raises ArgumentError."""
     parts: list[Part] = []
     literal = bytearray()
     at = 0
@@ -61,7 +61,7 @@ def parse_layout(text: str, known: frozenset[str] = _KNOWN, *, has_modifiers: bo
                 at += 2
                 continue
             if not letter or letter not in known:
-                raise ClientError(
+                raise ArgumentError(
                     f"The format has %{letter} at character {at + 1}, which is nothing: %% is a percent sign."
                 )
             if literal:
@@ -75,31 +75,33 @@ def parse_layout(text: str, known: frozenset[str] = _KNOWN, *, has_modifiers: bo
 
 
 def unescape(text: str, at: int = 0) -> tuple[bytes, int]:
-    """The bytes of the escape at a position, and the position after it. Raises ClientError."""
+    """The bytes of the escape at a position, and the position after it. Raises ArgumentError."""
     letter = text[at + 1 : at + 2]
     if letter == "x" and re.fullmatch("[0-9a-fA-F]{2}", text[at + 2 : at + 4]):
         return bytes.fromhex(text[at + 2 : at + 4]), at + 4
     if letter not in _ESCAPES or not letter:
-        raise ClientError(rf"The format has \{letter}, and knows \t \n \r \\ \xNN.")
+        raise ArgumentError(rf"The format has \{letter}, and knows \t \n \r \\ \xNN.")
     return _ESCAPES[letter], at + 2
 
 
 def unescaped(text: str) -> bytes:
-    """A whole text with escapes, such as a delimiter. Raises ClientError."""
+    """A whole text with escapes, such as a delimiter. Raises ArgumentError."""
     return b"".join(part.literal for part in parse_layout(text.replace("%", "%%")))
 
 
 def _field(text: str, letter: str, at: int) -> tuple[Part, int]:
     if text[at : at + 1] != "{":
         if letter in {"h", "a"}:
-            raise ClientError(f"The format has %{letter} without braces: %h{{%k=%v}} and %a{{compression}} have them.")
+            raise ArgumentError(
+                f"The format has %{letter} without braces: %h{{%k=%v}} and %a{{compression}} have them."
+            )
         return Part(letter), at
     quoted = _QUOTED.match(text, at + 1)
     if quoted is not None:
         closing = "".join(_CLOSING[one] for one in reversed(quoted[2])) + "}"
         end = text.find(closing, quoted.end())
         if end < 0:
-            raise ClientError(f"The format has {quoted[0]} without {closing}.")
+            raise ArgumentError(f"The format has {quoted[0]} without {closing}.")
         return Part(letter, quoted[1], text[quoted.end() : end]), end + len(closing)
     end = _closing_brace(text, at)
     modifier = text[at + 1 : end]
@@ -120,4 +122,4 @@ def _closing_brace(text: str, at: int) -> int:
         if depth == 0:
             return position
         position += 1
-    raise ClientError(f"The format has a brace at character {at + 1} that is not closed.")
+    raise ArgumentError(f"The format has a brace at character {at + 1} that is not closed.")

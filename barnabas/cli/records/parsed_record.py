@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from barnabas.client.errors import ClientError
 
@@ -24,3 +24,17 @@ class ParsedRecord(NamedTuple):
 
 class MalformedInput(ClientError):
     """The input is not what the format says; the message says where."""
+
+
+_MAX_PARTITION = (1 << 31) - 1
+TIMESTAMP_LIMIT = 1 << 63
+
+
+def check_place(topic: Any, partition: Any, timestamp: Any) -> None:
+    """Raises MalformedInput if one of them, None excepted, can be in no record."""
+    if topic is not None and type(topic) is not str:
+        raise MalformedInput(f"the topic is {topic!r}, which is no text")
+    if partition is not None and (type(partition) is not int or not 0 <= partition <= _MAX_PARTITION):
+        raise MalformedInput(f"the partition is {partition!r}, which is no partition")
+    if timestamp is not None and (type(timestamp) is not int or not -TIMESTAMP_LIMIT <= timestamp < TIMESTAMP_LIMIT):
+        raise MalformedInput(f"the timestamp is {timestamp!r}, which is no timestamp")

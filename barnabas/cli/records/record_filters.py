@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError
 from barnabas.client.record_batches import Record
 
 Filter = Callable[[Record], bool]
@@ -25,7 +25,7 @@ _NOTHING = object()
 def filters_of(
     keys: Iterable[str], values: Iterable[str], headers: Iterable[str], paths: Iterable[str]
 ) -> list[Filter]:
-    """The filters of these options. Raises ClientError."""
+    """The filters of these options. Raises ArgumentError."""
     return [
         *map(_key_filter, keys),
         *map(_value_filter, values),
@@ -85,7 +85,7 @@ def _split_path(text: str) -> tuple[str, bool, str]:
     while found := _STEP.match(text, at):
         at = found.end()
     if (at == start and start == 0) or (at < len(text) and text[at] != "="):
-        raise ClientError(f"--json-path {text} is no path; .order.items[0].id=7 is.")
+        raise ArgumentError(f"--json-path {text} is no path; .order.items[0].id=7 is.")
     return text[start:at], at < len(text), text[at + 1 :]
 
 
@@ -104,4 +104,4 @@ def _expression(option: str, text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(text.encode())
     except re.error as failure:
-        raise ClientError(f"{option} {text} is no regular expression: {failure}.") from failure
+        raise ArgumentError(f"{option} {text} is no regular expression: {failure}.") from failure

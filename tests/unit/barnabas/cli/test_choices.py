@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.cli.offset_ranges import OffsetRange, Place, numbers, parse_range
+from barnabas.cli.offset_ranges import OffsetRange, Place, number_ranges, parse_range
 from barnabas.cli.partitioning import murmur2
 from barnabas.cli.progress import describe
 from barnabas.cli.records.input_parser import LineParser
 from barnabas.cli.records.parsed_record import ParsedRecord
 from barnabas.cli.records.record_filters import filters_of
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError, ClientError
 from barnabas.client.record_batches import Record
 from tests.unit.barnabas.cli.test_json_lines import BATCH
 
@@ -58,9 +58,10 @@ def test_no_range_is_refused(text: str) -> None:
 
 
 def test_lists_of_partitions() -> None:
-    assert list(numbers("0,2,4-6")) == [0, 2, 4, 5, 6]
-    with pytest.raises(ClientError, match="--partition takes"):
-        list(numbers("a"))
+    assert [list(one) for one in number_ranges("0,2,4-6")] == [[0], [2], [4, 5, 6]]
+    for text in ("a", "", "1-", "1,", "-1"):
+        with pytest.raises(ArgumentError, match="--partition takes"):
+            number_ranges(text)
 
 
 RECORD = Record("t", 0, 0, 0, b"user-7", b'{"a":{"b":[1,"x",null]},"c d":true}', [(b"h", b"one"), (b"n", None)], BATCH)

@@ -14,7 +14,7 @@ import pytest
 from barnabas.cli.connection import Connection, connect_to, connection_options
 from barnabas.cli.output import table
 from barnabas.cli.verb import run_verb
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError, ClientError
 
 
 @click.command()
@@ -28,6 +28,10 @@ def sample(what: str, connection: Connection) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
     if what == "fail":
         raise ClientError("There is no topic x: create it.")
+    if what == "argument":
+        raise ArgumentError("--offset x is no range.")
+    if what == "unicode":
+        sys.stdout.write("\N{SNOWMAN}\ud800")
     if what == "bug":
         raise ZeroDivisionError
     if what == "write":
@@ -88,6 +92,24 @@ def test_the_address_is_of_the_option_then_the_settings_then_the_environment(
 def test_a_wrong_address_is_a_wrong_argument(bootstrap: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(sample, "sample", ["address", "-b", bootstrap]) == 2
     assert "HOST:PORT" in capsys.readouterr().err
+
+
+def test_wrong_arguments_are_exit_code_2_also_as_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_verb(sample, "sample", ["argument"]) == 2
+    assert capsys.readouterr() == ("", "barnabas: --offset x is no range.\n")
+
+
+def test_output_is_utf_8_whatever_the_locale_is() -> None:
+    script = "import sys; from tests.unit.barnabas.cli.test_verb import *; run_verb(sample, 'sample', ['unicode'])"
+    done = subprocess.run(
+        [sys.executable, "-c", script],
+        env={**os.environ, "PYTHONIOENCODING": "ascii"}, capture_output=True, check=True, cwd=Path(__file__).parents[4],
+    )  # fmt: skip
+    assert done.stdout == "\N{SNOWMAN}\\ud800".encode()
+
+
+def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
+    assert table(("group",), [("a\x1b[2J\u202e\N{SNOWMAN}",)]) == "GROUP\na\\x1b[2J\\u202e\N{SNOWMAN}\n"
 
 
 def test_a_table_has_one_word_in_each_cell_of_its_heading() -> None:

@@ -8,8 +8,8 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
-from broker.telemetry.families import Dialect, Families, gauge
-from broker.telemetry.page import MetricsPage
+from broker.telemetry.families import Dialect, Families, Source, gauge
+from broker.telemetry.page import MAX_CONNECTIONS, MetricsPage
 from replication.completion import Completion
 
 
@@ -37,14 +37,41 @@ class Failing:
         raise ZeroDivisionError
 
 
-async def get(page: MetricsPage, path: str) -> str:
+async def ask(page: MetricsPage, request: str) -> str:
+    """The response to these bytes, until the page closes the connection."""
     page.start(asyncio.get_running_loop())
     reader, writer = await asyncio.open_connection(*page.address)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: x\r\n\r\n".encode())
+    writer.write(request.encode())
     answer = (await reader.read()).decode()
     writer.close()
     page.close()
     return answer
+
+
+async def get(page: MetricsPage, path: str, accept: str = "") -> str:
+    """As a client of HTTP/1.0: without chunks."""
+    return await ask(page, f"GET {path} HTTP/1.0\r\nAccept: {accept}\r\n\r\n")
+
+
+def shown(source: Source) -> MetricsPage:
+    """A page with one source."""
+    page = MetricsPage(("127.0.0.1", 0))
+    page.sources = {Dialect.JMX: [source]}
+    return page
+
+
+def dechunked(body: str) -> str:
+    """The text of a chunked body; asserts that it is whole."""
+    text = ""
+    while True:
+        size, _, body = body.partition("\r\n")
+        length = int(size, 16)
+        text, body = text + body[:length], body[length:]
+        assert body.startswith("\r\n")
+        body = body.removeprefix("\r\n")
+        if length == 0:
+            assert body == ""
+            return text
 
 
 async def test_a_page_waits_for_what_is_looked_up() -> None:
@@ -90,3 +117,86 @@ async def test_a_probe_answers_with_its_status() -> None:
     answer = await get(page, "/readyz")
     assert answer.startswith("HTTP/1.1 503 Service Unavailable\r\n")
     assert answer.endswith('\r\n\r\n{"status": "not ready"}\n')
+
+
+async def test_a_page_is_sent_in_chunks_to_clients_of_http_1_1() -> None:
+    answer = await ask(shown(Answering()), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, _, body = answer.partition("\r\n\r\n")
+    assert "Transfer-Encoding: chunked" in head
+    assert dechunked(body) == "# HELP g Help.\n# TYPE g gauge\ng 0\n"
+
+
+async def test_a_page_that_is_broken_off_is_not_taken_for_whole() -> None:
+    answer = await ask(shown(Failing()), "GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert "\ng 1\n" in answer
+    assert not answer.endswith("\r\n0\r\n\r\n")
+
+
+async def test_a_head_request_gets_the_head_of_the_page() -> None:
+    source = Answering()
+    page = shown(source)
+    page.prepare = source.prepare
+    answer = await ask(page, "HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    assert answer.startswith("HTTP/1.1 200 OK\r\n")
+    assert answer.endswith("\r\n\r\n")
+    assert source.value == 0
+
+
+@pytest.mark.parametrize(
+    ("request_text", "status"),
+    [
+        ("POST /metrics HTTP/1.1\r\n\r\n", 405),
+        ("POST /nowhere HTTP/1.1\r\n\r\n", 404),
+        ("GET /nowhere HTTP/1.1\r\n\r\n", 404),
+        ("HEAD /nowhere HTTP/1.1\r\n\r\n", 404),
+        ("hello\r\n\r\n", 400),
+        ("\r\n\r\n", 400),
+        ("GET /metrics SMTP\r\n\r\n", 400),
+        ("GET /metrics HTTP/1.1\r\nCookie: " + "x" * 100_000 + "\r\n\r\n", 431),
+    ],
+)
+async def test_a_wrong_request_gets_a_status_and_a_sentence(request_text: str, status: int) -> None:
+    answer = await ask(MetricsPage(("127.0.0.1", 0)), request_text)
+    head, _, body = answer.partition("\r\n\r\n")
+    assert head.startswith(f"HTTP/1.1 {status} ")
+    assert ("Allow: GET, HEAD" in head) == (status == 405)
+    assert f"Content-Length: {len(body)}" in head or request_text.startswith("HEAD")
+    assert bool(body) != request_text.startswith("HEAD")
+
+
+async def test_silent_clients_do_not_keep_others_out() -> None:
+    page = shown(Answering())
+    page.start(asyncio.get_running_loop())
+    silent = [await asyncio.open_connection(*page.address) for _ in range(MAX_CONNECTIONS + 4)]
+    reader, writer = await asyncio.open_connection(*page.address)
+    writer.write(b"GET /metrics HTTP/1.0\r\n\r\n")
+    assert (await reader.read()).endswith(b"\ng 0\n")
+    assert await silent[0][0].read() == b""
+    for _, one in silent:
+        one.close()
+    writer.close()
+    page.close()
+
+
+OPENMETRICS, TEXT = "application/openmetrics-text", "text/plain"
+
+
+@pytest.mark.parametrize(
+    ("accept", "kind"),
+    [
+        ("", TEXT),
+        ("*/*", TEXT),
+        (f"{OPENMETRICS};version=1.0.0", OPENMETRICS),
+        (f"{OPENMETRICS}; version=1.0.0; charset=utf-8", OPENMETRICS),
+        (f"{OPENMETRICS};version=1.0.0;q=0.5,{TEXT};version=0.0.4;q=0.3,*/*;q=0.1", OPENMETRICS),
+        (f"{TEXT};version=0.0.4;q=0.6,{OPENMETRICS};version=1.0.0;q=0.5", TEXT),
+        (f"{OPENMETRICS};q=0", TEXT),
+        (f"{OPENMETRICS};version=0.0.1", TEXT),
+        (f"{OPENMETRICS};q=x", TEXT),
+        (f"{OPENMETRICS};version=1.0.0;escaping=allow-utf-8;q=0.6,{TEXT};version=1.0.0;q=0.4", OPENMETRICS),
+    ],
+)
+async def test_the_format_is_the_one_that_the_client_prefers(accept: str, kind: str) -> None:
+    answer = await get(shown(Answering()), "/metrics", accept)
+    assert f"Content-Type: {kind}; version=" in answer
+    assert answer.endswith("# EOF\n") == (kind == OPENMETRICS)

@@ -1,0 +1,77 @@
+"""Which partitions `consume` reads: those of the named topics, or of all that match, as far as --partition lists them.
+
+RULES    1. `find` wants every topic and partition that was named to exist. `find_new` returns those that are created later:
+            partitions that a topic gets, and with --regex topics too; it asks the cluster every `PERIOD_S`.
+NOT HERE Which of their records (`offset_ranges.py`).
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Sequence
+
+from barnabas.cli.offset_ranges import number_ranges
+from barnabas.client.cluster import Cluster, Partition
+from barnabas.client.errors import ArgumentError, ClientError
+
+PERIOD_S = 2.0
+
+
+class PartitionChoice:
+    """The partitions of one run."""
+
+    def __init__(self, cluster: Cluster, topics: Sequence[str], *, is_regex: bool, partitions: str | None) -> None:
+        """Raises ClientError: an expression or the list of partitions is malformed."""
+        self._cluster = cluster
+        self._topics = list(dict.fromkeys(topics))
+        self._expressions = _compiled(topics) if is_regex else None
+        self._ranges = None if partitions is None else number_ranges(partitions)
+        self._found: set[Partition] = set()
+        self._next_s = 0.0
+
+    def find(self) -> list[Partition]:
+        """All partitions. Raises ClientError."""
+        topics = self._topics
+        if self._expressions is not None:
+            topics = [name for name in self._cluster.topics() if self._is_chosen(name)]
+            if not topics:
+                raise ClientError("No topic matches: barnabas topics list shows all.")
+        found = self._listed({topic: list(self._cluster.leaders(topic, ())) for topic in topics})
+        existing = {one.number for one in found}
+        for one in self._ranges or ():
+            for number in one:
+                if number not in existing:
+                    raise ClientError(f"There is no partition {number} of {', '.join(topics)}.")
+        self._next_s = time.monotonic() + PERIOD_S
+        return found
+
+    def find_new(self) -> list[Partition]:
+        """The partitions that were created since the last call, if it is time to ask for them. Raises ClientError."""
+        if time.monotonic() < self._next_s:
+            return []
+        known = set(self._found)
+        topics = self._cluster.partition_numbers(self._topics if self._expressions is None else None)
+        found = self._listed({topic: partitions for topic, partitions in topics.items() if self._is_chosen(topic)})
+        self._next_s = time.monotonic() + PERIOD_S
+        return [one for one in found if one not in known]
+
+    def _listed(self, topics: dict[str, list[int]]) -> list[Partition]:
+        found = [
+            Partition(topic, number)
+            for topic, partitions in topics.items()
+            for number in partitions
+            if self._ranges is None or any(number in one for one in self._ranges)
+        ]
+        self._found.update(found)
+        return found
+
+    def _is_chosen(self, topic: str) -> bool:
+        return self._expressions is None or any(one.fullmatch(topic) for one in self._expressions)
+
+
+def _compiled(topics: Sequence[str]) -> list[re.Pattern[str]]:
+    try:
+        return [re.compile(text) for text in topics]
+    except re.error as failure:
+        raise ArgumentError(f"{' '.join(topics)} is no regular expression: {failure}.") from failure

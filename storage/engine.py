@@ -110,6 +110,13 @@ OnBatch = Callable[[Buffer, int, BatchHeader], None]
 """Called for a recovered batch with a buffer that contains it, its position there, and its header."""
 
 
+class SharedLog(Protocol):
+    """What the engines of one log directory share, if their batches are in one log: one write and one sync for all."""
+
+    def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
+        """Write appends of several engines as their `write` does, with as few system calls as possible; any thread."""
+
+
 class PublishedBatches(Protocol):
     """The published batches of one partition."""
 
@@ -201,6 +208,9 @@ class Engine(PublishedBatches, Protocol):
 
     def update_config(self, config: LogConfig) -> None:
         """Apply new settings from the next append on."""
+
+    shared_log: SharedLog | None
+    """The log that has the batches of several engines; None if this engine has files of its own."""
 
     compacted_end: int
     """Compaction may have left gaps between segments below this offset; set before `open`."""

@@ -46,10 +46,12 @@ from replication.purgatory import Purgatory
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig, log_config
 from storage.directories.log_manager import LogManager
+from storage.engine import SharedLog
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
+from storage.log.append_pipeline import write_together
 from storage.log.log import AppendOrigin, ReadInfo
 from storage.log.log_flush import LogFlush
 
@@ -62,6 +64,8 @@ MAX_LAG_MS: Final = 30_000
 _NO_RECORDS: Final = bytearray()
 _WRITES_PER_JOB: Final = 64
 """A job in a writer thread takes the interpreter lock again after every write."""
+_GATHERED_PER_JOB: Final = 512
+"""Appends to a shared log are one write: a head and a payload each, of the buffers that a system call takes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -410,7 +414,8 @@ class ReplicaManager:
         if len(appends) == 1:
             run, size = appends[0].prepared.write, appends[0].prepared.size
         else:
-            run, size = partial(_write_all, appends), sum([append.prepared.size for append in appends])
+            prepared = [append.prepared for append in appends]
+            run, size = partial(write_together, prepared[0].shared_log, prepared), sum([one.size for one in prepared])
         written = self._executor.write(directory, size, run)
         if written is SUCCEEDED:
             return self._commit(appends)
@@ -687,32 +692,28 @@ class ReplicaManager:
 
 
 class _SharedWrites:
-    """Writes prepared appends in jobs of at most _WRITES_PER_JOB for each log directory."""
+    """Writes prepared appends in jobs, for each log directory at most _WRITES_PER_JOB in one; those to a shared log apart."""
 
     __slots__ = ("_committed", "_unwritten", "_write")
 
     def __init__(self, write: Callable[[str, list[Append]], list[Append]]) -> None:
         self._write = write
         self._committed: list[Append] = []
-        self._unwritten: dict[str, list[Append]] = {}
+        self._unwritten: dict[str | SharedLog, list[Append]] = {}
 
     def add(self, append: Append) -> None:
-        """Write it in the next job of its directory."""
-        directory = append.partition.log.directory
-        group = self._unwritten.get(directory)
+        """Write it in the next job of its directory, or of its shared log."""
+        directory, shared_log = append.partition.log.directory, append.prepared.shared_log
+        key = directory if shared_log is None else shared_log
+        group = self._unwritten.get(key)
         if group is None:
-            group = self._unwritten[directory] = []
+            group = self._unwritten[key] = []
         group.append(append)
-        if len(group) == _WRITES_PER_JOB:
-            self._committed += self._write(directory, self._unwritten.pop(directory))
+        if len(group) == (_WRITES_PER_JOB if shared_log is None else _GATHERED_PER_JOB):
+            self._committed += self._write(directory, self._unwritten.pop(key))
 
     def finish(self) -> list[Append]:
         """Write the rest; returns the appends that are committed already."""
-        for directory, group in self._unwritten.items():
-            self._committed += self._write(directory, group)
+        for group in self._unwritten.values():
+            self._committed += self._write(group[0].partition.log.directory, group)
         return self._committed
-
-
-def _write_all(appends: list[Append]) -> None:
-    for append in appends:
-        append.prepared.write()

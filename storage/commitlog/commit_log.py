@@ -5,7 +5,8 @@ FORMAT   directory `commitlog` in the log directory: log files `<20-digit start>
          file names the end of the one before.
 RULES    1. A write gets its position when it is written, under the lock, so there are no holes and the frames of a slot are in
             the order of its offsets.
-         2. What precedes an append (a BIND, the proof of what is durable, a missing CUT) is written by the same system call.
+         2. The appends of one call are written together by one system call, and so is what precedes them: a BIND, the proof of
+            what is durable, a missing CUT.
          3. A failed write leaves the end where it was: the next frame overwrites the bytes of the failed one.
          4. The next `FILES_AHEAD` files are created ahead of their use. Their names are durable before their first frame.
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
@@ -20,8 +21,9 @@ from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import attrgetter
-from typing import Final, NamedTuple
+from typing import Final
 
+from storage.commitlog.frame_group import FrameGroup
 from storage.commitlog.frames import (
     ABORTED_PAYLOAD,
     BIND_PAYLOAD,
@@ -30,19 +32,18 @@ from storage.commitlog.frames import (
     FOLLOWS_PAYLOAD,
     HEAD,
     LONG,
-    ROLLED,
     FrameKind,
-    covered_bytes,
+    batches_head,
     file_header,
-    frame_head,
 )
 from storage.commitlog.log_file import CachedFile, LogFile, Slice, log_file_name
 from storage.commitlog.recovery import Recovered, load
 from storage.commitlog.sealing import forget_slices, queue_of, seal
+from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
-from storage.engine import AbortedTransaction, BatchInfo, Buffer
+from storage.engine import AbortedTransaction, Buffer, Reservation
 from storage.io.deferred_file_ops import Submit, run_now
-from storage.io.disk import Disk, File
+from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
 from storage.io.file_handle_cache import FileHandleCache
 from storage.io.path_guard import LockContext
@@ -52,15 +53,7 @@ FILE_BYTES: Final = 256 * 1024 * 1024
 FILES_AHEAD: Final = 2
 
 _start = attrgetter("start")
-_MAX_EXTRA: Final = 512  # bytes of the frames that precede one
-
-
-class Written(NamedTuple):
-    """Where a frame was written."""
-
-    file: LogFile
-    position: int
-    """Of its payload, in the log."""
+_MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
 
 
 class CommitLog:
@@ -134,92 +127,149 @@ class CommitLog:
 
     # ---- writes ------------------------------------------------------------------------------------------
 
-    def write_batches(
-        self, slot: Slot, previous_end: int, buffer: Buffer, batches: Sequence[BatchInfo], *, rolled: bool
-    ) -> Written:
-        """Append whole batches; the caller holds the lock, and counts them as settled when they are published or abandoned."""
-        covered, flags = covered_bytes(buffer, batches), ROLLED if rolled else 0
-        written = self._write(
-            slot, FrameKind.BATCHES, previous_end, buffer, covered=covered, flags=flags, count=len(batches)
+    def write(self, append: SlotAppend, buffer: Buffer) -> None:
+        """Write one append."""
+        with self.lock:
+            file, length = self._active, len(buffer)
+            if file is None or not self._is_one_frame(append, file, length):
+                self._write_all(take_writable(((append, buffer),)))
+                return
+            position, slot = file.end, append.slot
+            head = batches_head(
+                file.file_id_crc, position, slot.number, append.previous_end, buffer, append.batches,
+                rolled=append.rolled,
+            )  # fmt: skip
+            file.log.get(read_waiting).pwritev((head, buffer), position - file.start)
+            append.unwritten.popleft()
+            append.file, append.position = file, position + HEAD.size
+            file.end = position + HEAD.size + length
+            file.written += 1
+
+    def _is_one_frame(self, append: SlotAppend, file: LogFile, length: int) -> bool:
+        """Whether nothing but its own frame is to be written for an append, as for most."""
+        slot, unwritten = append.slot, append.unwritten
+        return (
+            slot.bound_in is file
+            and slot.owed_cut is None
+            and self._durable == self._proven
+            and len(unwritten) == 1
+            and unwritten[0] is append
+            and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self._file_bytes
         )
-        written.file.written += 1
-        return written
+
+    def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
+        """Write appends of any slots (`SharedLog`): one system call, or two at the end of a file.
+
+        Each append counts as settled when it is published or abandoned.
+        """
+        with self.lock:
+            self._write_all(take_writable(writes))
 
     def write_cut(self, slot: Slot, previous_end: int, cut: Cut) -> LogFile:
         """Append a CUT; it replaces one that is missing."""
         with self.lock:
             slot.owed_cut = None
-            return self._write(slot, FrameKind.CUT, previous_end, CUT_PAYLOAD.pack(*cut)).file
+            return self._write_one(slot, FrameKind.CUT, previous_end, CUT_PAYLOAD.pack(*cut))
 
     def write_offset(self, slot: Slot, kind: FrameKind, offset: int) -> LogFile:
         """Append a RESET, START or ROLL."""
         with self.lock:
-            return self._write(slot, kind, slot.end_offset, LONG.pack(offset)).file
+            return self._write_one(slot, kind, slot.end_offset, LONG.pack(offset))
 
     def write_aborted(self, slot: Slot, transaction: AbortedTransaction) -> LogFile:
         """Append an aborted transaction."""
         with self.lock:
-            return self._write(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction)).file
+            return self._write_one(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction))
 
     def drop(self, slot: Slot) -> None:
         """Delete a partition; a no-op if it was never used, or is deleted."""
         with self.lock:
             if self._slots.get(slot.slot_id) is slot:
-                slot.drop(self._write(slot, FrameKind.DROP, slot.end_offset, b"").file)
+                slot.drop(self._write_one(slot, FrameKind.DROP, slot.end_offset, b""))
                 del self._slots[slot.slot_id], self._numbered[slot.number]
 
-    def _write(
-        self, slot: Slot, kind: FrameKind, previous_end: int, payload: Buffer, *, covered: Buffer | None = None,
-        flags: int = 0, count: int = 0,
-    ) -> Written:  # fmt: skip
-        """Append a frame with what must precede it (rule 2)."""
-        length = len(payload)
-        file = self._file_for(HEAD.size + length + _MAX_EXTRA)
-        number = self._slot_count if slot.number == UNBOUND else slot.number
-        position, durable = file.end, self._durable
-        pieces: list[Buffer] = []
-        if durable > self._proven or slot.bound_in is not file or slot.owed_cut is not None:
-            pieces, position = self._preceding(file, slot, number, previous_end, durable)
-        if covered is None:
-            covered = payload
-        pieces.append(
-            frame_head(
-                file.file_id_crc, position, kind, number, previous_end, length, covered, flags=flags, count=count
-            )
-        )
-        pieces.append(payload)
-        file.log.get(read_waiting).pwritev(pieces, file.end - file.start)
-        self._proven = durable
-        slot.owed_cut, slot.bound_in = None, file
-        if slot.number == UNBOUND:
-            slot.number, self._slot_count = number, number + 1
-            slot.begin = file.start
-            self._slots[slot.slot_id] = self._numbered[number] = slot
-        position += HEAD.size
-        file.end = position + length
-        return Written(file, position)
+    def _write_all(self, appends: list[SlotAppend]) -> None:
+        written = 0
+        try:
+            while written < len(appends):
+                written = self._write_appends(appends, written)
+        finally:
+            if written < len(appends):
+                put_back(appends[written:])
 
-    def _preceding(
-        self, file: LogFile, slot: Slot, number: int, end_offset: int, durable: int
-    ) -> tuple[list[Buffer], int]:
-        """The frames before one of a slot, and the position after them."""
-        wanted: list[tuple[FrameKind, bytes]] = []
-        if file.end == file.start + FILE_HEADER.size and len(self.files) > 1:
-            previous = self.files[-2]
-            wanted.append((FrameKind.FOLLOWS, FOLLOWS_PAYLOAD.pack(previous.start, previous.end)))
-        if durable > self._proven:
-            wanted.append((FrameKind.DURABLE, LONG.pack(durable)))
+    def _write_appends(self, appends: list[SlotAppend], first: int) -> int:
+        """Write the appends from number `first` on that fit in the active file; returns the number after them."""
+        frames = self._begin(len(appends[first].buffer))
+        file, limit = frames.file, self._file_bytes
+        end = first
+        while end < len(appends):
+            append = appends[end]
+            slot, buffer = append.slot, append.buffer
+            if end > first:
+                used = frames.end - file.start + HEAD.size + len(buffer) + _MAX_EXTRA
+                if used > limit or slot.owed_cut is not None:  # an append after a missing CUT begins a call
+                    break
+            if (
+                slot.bound_in is not file
+                or slot.owed_cut is not None
+                or (end == first and frames.durable > self._proven)
+            ):
+                self._precede(frames, slot, append.previous_end)
+            frames.add_batches(slot.number, append.previous_end, buffer, append.batches, rolled=append.rolled)
+            append.position = frames.end - len(buffer)
+            end += 1
+        self._write(frames)
+        for append in appends[first:end]:
+            append.slot.owed_cut, append.slot.bound_in = None, file
+            append.file, append.buffer = file, b""
+        file.written += end - first
+        return end
+
+    def _write_one(self, slot: Slot, kind: FrameKind, previous_end: int, payload: bytes) -> LogFile:
+        frames = self._begin(len(payload))
+        self._precede(frames, slot, previous_end)
+        frames.add(kind, slot.number, previous_end, payload)
+        self._write(frames)
+        slot.owed_cut, slot.bound_in = None, frames.file
+        return frames.file
+
+    def _begin(self, length: int) -> FrameGroup:
+        """The frames of a system call, whose first payload has this length."""
+        return FrameGroup(self._file_for(HEAD.size + length + _MAX_EXTRA), self._durable)
+
+    def _precede(self, frames: FrameGroup, slot: Slot, previous_end: int) -> None:
+        """Number a new slot, and add the frames that must precede the next one of this slot (rule 2)."""
+        file = frames.file
+        if slot.number == UNBOUND:
+            slot.number, self._slot_count = self._slot_count, self._slot_count + 1
+            self._slots[slot.slot_id] = self._numbered[slot.number] = slot
+            frames.new_slots.append(slot)
+        if not frames.pieces:
+            if file.end == file.start + FILE_HEADER.size and len(self.files) > 1:
+                previous = self.files[-2]
+                payload = FOLLOWS_PAYLOAD.pack(previous.start, previous.end)
+                frames.add(FrameKind.FOLLOWS, slot.number, previous_end, payload)
+            if frames.durable > self._proven:
+                frames.add(FrameKind.DURABLE, slot.number, previous_end, LONG.pack(frames.durable))
         if slot.bound_in is not file:
-            wanted.append((FrameKind.BIND, BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset)))
+            payload = BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset)
+            frames.add(FrameKind.BIND, slot.number, previous_end, payload)
         if slot.owed_cut is not None:
-            wanted.append((FrameKind.CUT, CUT_PAYLOAD.pack(*slot.owed_cut)))
-        pieces: list[Buffer] = []
-        position = file.end
-        for kind, payload in wanted:
-            head = frame_head(file.file_id_crc, position, kind, number, end_offset, len(payload), payload)
-            pieces += [head, payload]
-            position += len(head) + len(payload)
-        return pieces, position
+            frames.add(FrameKind.CUT, slot.number, previous_end, CUT_PAYLOAD.pack(*slot.owed_cut))
+
+    def _write(self, frames: FrameGroup) -> None:
+        file = frames.file
+        try:
+            file.log.get(read_waiting).pwritev(frames.pieces, file.end - file.start)
+        except StorageError:
+            for slot in reversed(frames.new_slots):
+                del self._slots[slot.slot_id], self._numbered[slot.number]
+                slot.number, self._slot_count = UNBOUND, self._slot_count - 1
+            raise
+        self._proven = frames.durable
+        for slot in frames.new_slots:
+            slot.begin = file.start
+        file.end = frames.end
 
     # ---- files -------------------------------------------------------------------------------------------
 

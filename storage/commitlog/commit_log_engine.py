@@ -1,7 +1,6 @@
 """The engine of one partition in a commit log.
 
-RULES    1. The writes of a partition are in the order of its offsets: a write that is called before an earlier one waits in
-            memory, and is written by the earlier one's call.
+RULES    1. The writes of a partition are in the order of its offsets (slot_append.py).
          2. An abandoned append that was written is followed by a CUT. If that cannot be written, it precedes the next frame.
          3. Everything that is readable is in `Slot`; reservations are not.
          4. A truncation by `truncate` or `reset` is durable before it returns: a loss of power must not bring the data back.
@@ -20,6 +19,7 @@ from protocol.records import crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
+from storage.commitlog.slot_append import SlotAppend
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
 from storage.config.log_config import LogConfig
@@ -33,6 +33,7 @@ from storage.engine import (
     OnBatch,
     Reservation,
     SegmentInfo,
+    SharedLog,
     SyncWork,
 )
 from storage.io.deferred_file_ops import Submit, run_now
@@ -44,26 +45,6 @@ T = TypeVar("T")
 _NOT_RECOVERING: Final = -1
 
 
-class CommitLogReservation(Reservation):
-    """The place of an append in the order of its slot."""
-
-    __slots__ = ("buffer", "file", "first_timestamp", "is_abandoned", "position", "previous_end", "used")
-
-    def __init__(self, batches: Sequence[BatchInfo], previous_end: int, *, rolled: bool, used: int, first: int) -> None:
-        self.batches = batches
-        self.rolled = rolled
-        self.previous_end = previous_end
-        self.used = used
-        """Bytes of the segment with this append."""
-        self.first_timestamp = first
-        self.buffer: Buffer | None = None
-        """From the call of `write` until the bytes are written."""
-        self.file: LogFile | None = None
-        """Of the frame, once it is written."""
-        self.position = 0
-        self.is_abandoned = False
-
-
 class CommitLogEngine:
     """The batches of one partition; `Engine` describes the methods."""
 
@@ -71,12 +52,13 @@ class CommitLogEngine:
         """`directory`: of the partition; it has the producer snapshots."""
         self._disk = disk
         self._log = log
+        self.shared_log: SharedLog | None = log
         self._directory = directory
         self._slot_id = slot_id
         self._config = config
         self._slot = Slot(slot_id)
-        self._outstanding: deque[CommitLogReservation] = deque()
-        self._unwritten: deque[CommitLogReservation] = deque()
+        self._outstanding: deque[SlotAppend] = deque()
+        self._unwritten: deque[SlotAppend] = deque()
         self._created_ms = -1  # wall time of the first reservation in the last segment
         self._flushed = 0
         self._syncing: deque[list[int]] = deque()  # end offset, end offset that counts, position in the log
@@ -150,7 +132,7 @@ class CommitLogEngine:
 
     def prepare_append(self) -> None: ...
 
-    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> CommitLogReservation:
+    def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SlotAppend:
         outstanding = self._outstanding
         if outstanding:
             last = outstanding[-1]
@@ -162,35 +144,28 @@ class CommitLogEngine:
         rolled = used > 0 and self._must_roll(used + size, first, batches, wall_ms)
         if rolled or not used:
             used, first, self._created_ms = 0, batches[0].max_timestamp, wall_ms
-        reservation = CommitLogReservation(batches, previous_end, rolled=rolled, used=used + size, first=first)
-        outstanding.append(reservation)
-        self._unwritten.append(reservation)
-        return reservation
+        append = SlotAppend(
+            self._slot, self._unwritten, batches, previous_end, rolled=rolled, used=used + size, first=first
+        )
+        outstanding.append(append)
+        self._unwritten.append(append)
+        return append
 
     def _must_roll(self, size: int, first_timestamp: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
+        config = self._config
         if self._created_ms < 0:
             self._created_ms = wall_ms
-        if first_timestamp != NO_TIMESTAMP:
-            waited_ms = max([batch.max_timestamp for batch in batches]) - first_timestamp
-        else:
+        if first_timestamp == NO_TIMESTAMP:
             waited_ms = wall_ms - self._created_ms
-        return size > self._config.segment_bytes or waited_ms > self._config.segment_ms
+        elif len(batches) == 1:
+            waited_ms = batches[0].max_timestamp - first_timestamp
+        else:
+            waited_ms = max([batch.max_timestamp for batch in batches]) - first_timestamp
+        return size > config.segment_bytes or waited_ms > config.segment_ms
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
-        assert isinstance(reservation, CommitLogReservation)
-        with self._log.lock:
-            if reservation.is_abandoned:
-                return
-            reservation.buffer = buffer
-            unwritten = self._unwritten
-            while unwritten and unwritten[0].buffer is not None:
-                self._write(unwritten[0], unwritten[0].buffer)
-                unwritten.popleft().buffer = None
-
-    def _write(self, first: CommitLogReservation, buffer: Buffer) -> None:
-        first.file, first.position = self._log.write_batches(
-            self._slot, first.previous_end, buffer, first.batches, rolled=first.rolled
-        )
+        assert isinstance(reservation, SlotAppend)
+        self._log.write(reservation, buffer)
 
     def publish(self, reservation: Reservation) -> None:
         first = self._outstanding.popleft()
@@ -201,7 +176,7 @@ class CommitLogEngine:
         self._log.settle(file)
 
     def abandon(self, reservation: Reservation) -> None:
-        assert isinstance(reservation, CommitLogReservation)
+        assert isinstance(reservation, SlotAppend)
         written: list[LogFile] = []
         with self._log.lock:  # no write of these is under way
             while not reservation.is_abandoned:

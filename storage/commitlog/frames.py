@@ -41,6 +41,7 @@ FILE_VERSION: Final = 1
 
 HEAD: Final = Struct(">HBBIIIqI")
 _COVERED: Final = Struct(">qHBBIIIq")  # the position and the head without its CRC
+_CRC: Final = Struct(">I")
 MAGIC: Final = 0xC10F
 _MAGIC_BYTES: Final = MAGIC.to_bytes(2, "big")
 ROLLED: Final = 1
@@ -71,6 +72,7 @@ class FrameKind(IntEnum):
 
 
 _KINDS: Final = frozenset(map(int, FrameKind))
+_BATCHES: Final = int(FrameKind.BATCHES)
 
 
 class Frame(NamedTuple):
@@ -118,15 +120,26 @@ def frame_head(
     flags: int = 0, count: int = 0,
 ) -> bytes:  # fmt: skip
     """The head of a frame at `position` in the log; `file_id_crc` is the CRC-32C of the file's id."""
-    crc = crc32c(_COVERED.pack(position, MAGIC, kind, flags, slot, length, count, previous_end), file_id_crc)
-    return HEAD.pack(MAGIC, kind, flags, slot, length, count, previous_end, crc32c(covered, crc))
+    head = _COVERED.pack(position, MAGIC, kind, flags, slot, length, count, previous_end)
+    return head[LONG.size :] + _CRC.pack(crc32c(covered, crc32c(head, file_id_crc)))
 
 
-def covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> bytes:
+def batches_head(
+    file_id_crc: int, position: int, slot: int, previous_end: int, buffer: Buffer, batches: Sequence[BatchInfo], *,
+    rolled: bool,
+) -> bytes:  # fmt: skip
+    """The head of a frame with these batches."""
+    return frame_head(
+        file_id_crc, position, _BATCHES, slot, previous_end, len(buffer), covered_bytes(buffer, batches),
+        flags=ROLLED if rolled else 0, count=len(batches),
+    )  # fmt: skip
+
+
+def covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> Buffer:
     """The bytes of the batches that the frame's CRC covers (rule 1)."""
     if len(batches) == 1:
-        return bytes(buffer[:_UNCOVERED])
-    return b"".join([bytes(buffer[batch.position : batch.position + _UNCOVERED]) for batch in batches])
+        return buffer[:_UNCOVERED]
+    return b"".join([buffer[batch.position : batch.position + _UNCOVERED] for batch in batches])
 
 
 def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | InvalidRange]:

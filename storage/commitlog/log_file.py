@@ -12,6 +12,7 @@ NOT HERE When files are created and sealed (commit_log.py).
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from protocol.crc32c import crc32c
@@ -84,12 +85,17 @@ class Slice:
         """Some neighbouring entries."""
         return unpack_entries(bytes(self._data[ENTRY.size * first : ENTRY.size * (first + count)]))
 
-    def add(self, position: int, batch: BatchInfo) -> None:
-        """Add a batch at a position in the log."""
-        self._data += _pack_entry(position - self.file.start, batch.size, batch.last_offset, batch.max_timestamp)
-        self.count += 1
-        self.size += batch.size
-        self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+    def add(self, position: int, batches: Sequence[BatchInfo]) -> int:
+        """Add batches, whose buffer is at this position in the log; returns their size."""
+        position -= self.file.start
+        added = 0
+        for batch in batches:
+            self._data += _pack_entry(position + batch.position, batch.size, batch.last_offset, batch.max_timestamp)
+            added += batch.size
+            self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+        self.count += len(batches)
+        self.size += added
+        return added
 
     def truncate(self, end_offset: int) -> None:
         """Keep the entries below an offset; copies of the slice do not change."""

@@ -117,19 +117,18 @@ class Slot:
 
     def append(self, file: LogFile, position: int, batches: Sequence[BatchInfo], *, rolled: bool) -> None:
         """BATCHES: `position` is that of the payload."""
-        self._enter(file)
+        if self.file is not file:
+            self._enter(file)
         if rolled:
             self._begin_segment(batches[0].base_offset)
         segment = self.segments[-1]
         if not segment.size:
             segment.first_timestamp = batches[0].max_timestamp
-        some = file.slices.get(self.number)
-        if some is None:
-            some = file.slices[self.number] = Slice(file)
-            self.slices.append(some)
-        for batch in batches:
-            some.add(position + batch.position, batch)
-            segment.size += batch.size
+        slices = self.slices
+        if not slices or slices[-1].file is not file:
+            slices.append(Slice(file))
+            file.slices[self.number] = slices[-1]
+        segment.size += slices[-1].add(position, batches)
         self.end_offset = batches[-1].last_offset + 1
 
     def cut(self, file: LogFile, cut: Cut) -> None:

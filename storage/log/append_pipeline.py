@@ -16,12 +16,13 @@ NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), byt
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, patch
 from storage.config.log_config import LogConfig
-from storage.engine import BatchInfo, Buffer, Engine, Reservation
+from storage.engine import BatchInfo, Buffer, Engine, Reservation, SharedLog
 from storage.io.disk_lookup import DiskLookup
 from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_offsets import LogOffsets
@@ -79,6 +80,11 @@ class PreparedAppend:
         if self.reservation is not None:
             self._pipeline.engine.write(self.reservation, self.records)
 
+    @property
+    def shared_log(self) -> SharedLog | None:
+        """The log that this append shares with those of other partitions; None if there is none."""
+        return self._pipeline.engine.shared_log
+
     def commit(self, wall_ms: int) -> AppendInfo:
         """Make the records readable.
 
@@ -96,6 +102,17 @@ class PreparedAppend:
         """The offset after its last record, if it is to be written."""
         assert self.reservation is not None
         return self.reservation.batches[-1].last_offset + 1
+
+
+def write_together(shared_log: SharedLog | None, appends: Sequence[PreparedAppend]) -> None:
+    """Write the bytes of appends that have the same `shared_log`; any thread. Raises StorageError."""
+    if shared_log is None:
+        for append in appends:
+            append.write()
+    else:
+        shared_log.write_together(
+            [(append.reservation, append.records) for append in appends if append.reservation is not None]
+        )
 
 
 class AppendPipeline:

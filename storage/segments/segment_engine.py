@@ -49,6 +49,7 @@ from storage.engine import (
     OnBatch,
     Reservation,
     SegmentInfo,
+    SharedLog,
     SyncWork,
 )
 from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
@@ -118,6 +119,7 @@ class SegmentEngine:
         self._durable_end = 0  # no loss is possible below it
         self.submit: Submit = run_now
         self.compacted_end = 0
+        self.shared_log: SharedLog | None = None
         self.update_config(config)
 
     # ---- open and close ----------------------------------------------------------------------------------

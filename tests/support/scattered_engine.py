@@ -110,6 +110,7 @@ class ScatteredEngine:
         self._store = store
         self.submit: Submit = run_now
         self.compacted_end = 0
+        self.shared_log = None
         self._name = directory
         self._config = config
         self._batches: list[BatchInfo] = []

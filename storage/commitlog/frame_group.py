@@ -1,0 +1,50 @@
+"""The frames of one system call.
+
+NOT HERE Which frames, and what changes when they are written (commit_log.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from storage.commitlog.frames import HEAD, batches_head, frame_head
+from storage.commitlog.log_file import LogFile
+from storage.commitlog.slots import Slot
+from storage.engine import BatchInfo, Buffer
+
+_HEAD_SIZE: Final = HEAD.size
+
+
+class FrameGroup:
+    """Neighbouring frames at the end of a file."""
+
+    __slots__ = ("_file_id_crc", "durable", "end", "file", "new_slots", "pieces")
+
+    def __init__(self, file: LogFile, durable: int) -> None:
+        """`durable`: all before this position of the log is durable."""
+        self.file = file
+        self._file_id_crc = file.file_id_crc
+        self.durable = durable
+        self.end = file.end
+        """The position after the frames."""
+        self.pieces: list[Buffer] = []
+        """Heads and payloads."""
+        self.new_slots: list[Slot] = []
+        """Slots that got their number for these frames."""
+
+    def add(self, kind: int, slot: int, previous_end: int, payload: bytes) -> None:
+        """Add a frame without batches."""
+        length = len(payload)
+        self.pieces.append(frame_head(self._file_id_crc, self.end, kind, slot, previous_end, length, payload))
+        self.pieces.append(payload)
+        self.end += _HEAD_SIZE + length
+
+    def add_batches(
+        self, slot: int, previous_end: int, buffer: Buffer, batches: Sequence[BatchInfo], *, rolled: bool
+    ) -> None:
+        """Add a frame with whole batches."""
+        head = batches_head(self._file_id_crc, self.end, slot, previous_end, buffer, batches, rolled=rolled)
+        self.pieces.append(head)
+        self.pieces.append(buffer)
+        self.end += _HEAD_SIZE + len(buffer)

@@ -1,0 +1,65 @@
+"""The appends of one slot from their reservation until they are published.
+
+RULES    1. The frames of a slot are in the order of its offsets: an append that is written before an earlier one of its slot
+            waits in memory, and is written by the earlier one's call.
+         2. What could not be written waits at the same place for a retry.
+NOT HERE Frames and files (commit_log.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Sequence
+
+from storage.commitlog.log_file import LogFile
+from storage.commitlog.slots import Slot
+from storage.engine import BatchInfo, Buffer, Reservation
+
+
+class SlotAppend(Reservation):
+    """The place of an append in the order of its slot."""
+
+    __slots__ = (
+        "buffer", "file", "first_timestamp", "is_abandoned", "position", "previous_end", "slot", "unwritten", "used",
+    )  # fmt: skip
+
+    def __init__(
+        self, slot: Slot, unwritten: deque[SlotAppend], batches: Sequence[BatchInfo], previous_end: int, *,
+        rolled: bool, used: int, first: int,
+    ) -> None:  # fmt: skip
+        """`unwritten`: the reserved appends of the slot that are not written."""
+        self.batches = batches
+        self.rolled = rolled
+        self.slot = slot
+        self.unwritten = unwritten
+        self.previous_end = previous_end
+        self.used = used
+        """Bytes of the segment with this append."""
+        self.first_timestamp = first
+        self.buffer: Buffer = b""
+        """From the call of `write` until the bytes are written; empty before and after."""
+        self.file: LogFile | None = None
+        """Of the frame, once it is written."""
+        self.position = 0
+        """Of the frame's payload, in the log."""
+        self.is_abandoned = False
+
+
+def take_writable(writes: Sequence[tuple[Reservation, Buffer]]) -> list[SlotAppend]:
+    """The appends to write now, in the order of each slot (rule 1); the caller holds the lock of the log."""
+    taken: list[SlotAppend] = []
+    for append, buffer in writes:
+        assert isinstance(append, SlotAppend)
+        if append.is_abandoned or append.file is not None:
+            continue
+        append.buffer = buffer
+        unwritten = append.unwritten
+        while unwritten and unwritten[0].buffer:
+            taken.append(unwritten.popleft())
+    return taken
+
+
+def put_back(appends: Sequence[SlotAppend]) -> None:
+    """Appends that were taken and not written wait again (rule 2)."""
+    for append in reversed(appends):
+        append.unwritten.appendleft(append)

@@ -37,6 +37,7 @@ from storage.engine import (
     OnBatch,
     Reservation,
     SegmentInfo,
+    SharedLog,
     SyncWork,
 )
 from storage.io.deferred_file_ops import Submit, run_now
@@ -110,7 +111,7 @@ class ScatteredEngine:
         self._store = store
         self.submit: Submit = run_now
         self.compacted_end = 0
-        self.shared_log = None
+        self.shared_log: SharedLog | None = None
         self._name = directory
         self._config = config
         self._batches: list[BatchInfo] = []

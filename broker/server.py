@@ -281,7 +281,7 @@ class Server:
         quorum_config = self._quorum_config
         start = open_metadata_log(
             self._disk,
-            self._log_manager.engine_factory,
+            self._log_manager.engines.create,
             identity,
             self._io,
             config.metadata_log_config(),

@@ -198,7 +198,7 @@ class Engine(PublishedBatches, Protocol):
         """
 
     def delete(self) -> None:
-        """Close and drop all data; the caller removes the partition's directory."""
+        """Close for good, without waiting for appends; the log manager removes the data and the partition's directory."""
 
     def register_files(self) -> None:
         """Allow the file handle cache to close unused files between two calls; the next use opens them again."""

@@ -20,6 +20,7 @@ from barnabas.__main__ import is_compiled
 from tests.support import time_budget
 from tests.support.kafka import why_no_kafka
 from tests.support.stall_lines import StallLines
+from tests.support.storage_engine import use_engine_of
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,7 +28,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Report event loop stalls of brokers; register the marks and the time budget; a slow machine fails no property."""
+    """Engine and stall lines of brokers; marks and the time budget; a slow machine fails no property."""
+    use_engine_of()
     hypothesis.settings.register_profile("no-deadline", deadline=None)
     hypothesis.settings.load_profile("no-deadline")
     plugin = StallLines()

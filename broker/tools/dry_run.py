@@ -74,7 +74,7 @@ class RecoveryRun:
             found = read_metadata(self._disk, identity)
             check_for_loss(self._disk, identity, found)
             start = open_metadata_log(
-                self._disk, manager.engine_factory, identity, InlineIoExecutor(), found=found, may_observe=True
+                self._disk, manager.engines.create, identity, InlineIoExecutor(), found=found, may_observe=True
             )
         except (UnreadableMetadata, UnusableDirectory, StorageError) as error:
             self._refuse(Severity.REFUSED, path, str(error))
@@ -152,7 +152,7 @@ def _unclean(disk: Disk, manager: LogManager, log: Log, offset: int) -> Log:
     known = log.checkpoint._replace(recovery_point=min(offset, log.checkpoint.recovery_point))
     unclean = Log(
         disk,
-        manager.engine_factory,
+        manager.engines.create,
         log.directory,
         log.topic,
         log.partition,

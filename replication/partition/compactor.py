@@ -48,6 +48,7 @@ from storage.compaction.cleaner_job import (
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
+from storage.log.open_log import Compactable
 
 _log = logging.getLogger("barnabas.compaction")
 
@@ -164,6 +165,8 @@ class Compactor:
         if isinstance(opened, DiskLookup):
             return opened
         log, engine = partition.log, opened.engine
+        if not isinstance(engine, Compactable):  # its topic became compacted by the broker's default
+            return None
         if needs_flush(opened):
             self._replicas.sync(partition)  # for the next check
         bounds = bounds_of(log, wall_ms)

@@ -100,7 +100,7 @@ class ReplicaManager:
         self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)
         self.log_manager.submit = self._submit_file_op
         self.log_manager.submit_directory_op = self._submit_directory_op
-        self.log_manager.submit_reclaim_op = self._submit_reclaim_op
+        self.log_manager.submit_reclaim_op = self.log_manager.engines.submit = self._submit_reclaim_op
         # Callbacks, set by the composition root.
         self.on_leadership_changed: Callable[[Partition], None] = no_op
         self.on_partition_changed: Callable[[Partition], None] = no_op
@@ -635,7 +635,7 @@ class ReplicaManager:
         self._executor.directory_op(directory, op).then(partial(self._on_file_op, directory))
 
     def _submit_reclaim_op(self, directory: str, op: FileOp) -> None:
-        """Runs before writes that wait for space, unless the operation itself needs space."""
+        """Runs in the background, before writes that wait for space, unless the operation itself needs space."""
 
         def on_reclaimed(io: IoResult) -> None:
             if io.value is not None and io.value.is_full:

@@ -11,15 +11,16 @@ RULES    1. A write gets its position when it is written, under the lock, so the
          4. The next `FILES_AHEAD` files are created ahead of their use. Their names are durable before their first frame.
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
-         7. `open` and all writes take the lock. `publish` and `settle` do not: they run on the thread of the appends.
+         7. `open` and all writes take the lock. `publish` and `settle` do not: they run on the thread of the appends. `drop`
+            runs in any thread, so the slot and the files learn of it there, before the next file is sealed.
 NOT HERE One partition (commit_log_engine.py), the state of a slot (slots.py). Why: docs/decisions/0093-the-commit-log.md
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections import deque
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Final
 
@@ -93,7 +94,11 @@ class CommitLog:
         self._proven = 0  # the position of the last DURABLE frame
         self._has_finished = False  # a finished file is not sealed yet
         self._sealed_start = -1  # of the last file that is sealed or being sealed
+        self._to_seal: deque[tuple[LogFile, Callable[[], bytes]]] = deque()  # with the contents of their queue files
+        self._seal_lock = new_lock()
+        self._has_failed = False  # a file could not be sealed
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
+        self._dropped: deque[tuple[Slot, LogFile]] = deque()  # slots, and the files of their DROP frames
 
     # ---- open and close ----------------------------------------------------------------------------------
 
@@ -120,6 +125,10 @@ class CommitLog:
                 self._active = None
             self._ahead.clear()
         self.seal_finished()
+
+    def has(self, slot_id: SlotId) -> bool:
+        """Whether the partition has frames here."""
+        return slot_id in self._slots
 
     def slot(self, slot_id: SlotId) -> Slot:
         """The slot of a partition; a new one is empty and has no number before its first frame."""
@@ -182,11 +191,13 @@ class CommitLog:
             return self._write_one(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction))
 
     def drop(self, slot: Slot) -> None:
-        """Delete a partition; a no-op if it was never used, or is deleted."""
+        """Delete a partition that gets no more appends; a no-op if it was never used, or is deleted. Any thread."""
         with self.lock:
             if self._slots.get(slot.slot_id) is slot:
-                slot.drop(self._write_one(slot, FrameKind.DROP, slot.end_offset, b""))
-                del self._slots[slot.slot_id], self._numbered[slot.number]
+                file = self._write_one(slot, FrameKind.DROP, slot.end_offset, b"")
+                slot.is_dropped = True
+                del self._slots[slot.slot_id]
+                self._dropped.append((slot, file))
 
     def _write_all(self, appends: list[SlotAppend]) -> None:
         written = 0
@@ -251,7 +262,7 @@ class CommitLog:
                 frames.add(FrameKind.FOLLOWS, slot.number, previous_end, payload)
             if frames.durable > self._proven:
                 frames.add(FrameKind.DURABLE, slot.number, previous_end, LONG.pack(frames.durable))
-        if slot.bound_in is not file:
+        if slot.bound_in is not file and not slot.is_dropped:
             payload = BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset)
             frames.add(FrameKind.BIND, slot.number, previous_end, payload)
         if slot.owed_cut is not None:
@@ -336,6 +347,7 @@ class CommitLog:
     def seal_finished(self) -> None:
         """Seal the files that get no more frames, oldest first (rule 6)."""
         self._has_finished = False
+        self._apply_drops()
         files = self.files
         first = bisect_right(files, self._sealed_start, key=_start)
         for file in files[first:]:
@@ -345,11 +357,27 @@ class CommitLog:
                 self._has_finished = True
                 break
             self._sealed_start = file.start
-            self.submit(partial(self._seal, file, queue_of(file, self._numbered)))
+            self._to_seal.append((file, queue_of(file, self._numbered)))
+            self.submit(self._seal_in_order)
         self._release_slices()
 
-    def _seal(self, file: LogFile, queue: Callable[[], bytes]) -> None:
-        self._unused_slices.append(seal(self._disk, file, queue(), self._cache))
+    def _apply_drops(self) -> None:
+        while self._dropped:
+            slot, file = self._dropped.popleft()
+            slot.drop(file)
+            del self._numbered[slot.number]
+
+    def _seal_in_order(self) -> None:
+        """Seal the finished files; after a failed sync none, since a later sync might succeed without the data."""
+        with self._seal_lock:
+            while self._to_seal and not self._has_failed:
+                file, queue = self._to_seal[0]
+                try:
+                    self._unused_slices.append(seal(self._disk, file, queue(), self._cache))
+                except StorageError as error:
+                    self._has_failed = not error.is_full
+                    raise
+                self._to_seal.popleft()
 
     def _release_slices(self) -> None:
         """Remove the entries of sealed files from the memory; on the thread of the appends."""

@@ -83,7 +83,8 @@ class CommitLogEngine:
         return None
 
     def stamp(self, summary: EngineSummary) -> str:
-        raise NotImplementedError
+        del summary  # of the log when it was empty, and in segments
+        return ""
 
     def reopen(self, summary: EngineSummary) -> None:
         raise NotImplementedError
@@ -118,7 +119,9 @@ class CommitLogEngine:
 
     def delete(self) -> None:
         self._lookups.cancel()
-        self._log.drop(self._slot)
+        if self._outstanding:
+            for file in self._drop_outstanding(self._outstanding[0]):
+                self._log.settle(file)
 
     def register_files(self) -> None: ...
 
@@ -177,19 +180,24 @@ class CommitLogEngine:
 
     def abandon(self, reservation: Reservation) -> None:
         assert isinstance(reservation, SlotAppend)
+        written = self._drop_outstanding(reservation)
+        if written:
+            self._cut_abandoned(reservation.previous_end)
+        for file in written:
+            self._log.settle(file)
+
+    def _drop_outstanding(self, first: SlotAppend) -> list[LogFile]:
+        """Drop this reservation and all later ones; returns the file of each that was written."""
         written: list[LogFile] = []
         with self._log.lock:  # no write of these is under way
-            while not reservation.is_abandoned:
+            while not first.is_abandoned:
                 last = self._outstanding.pop()
                 last.is_abandoned = True
                 if last.file is not None:
                     written.append(last.file)
                 else:
                     self._unwritten.pop()
-        if written:
-            self._cut_abandoned(reservation.previous_end)
-        for file in written:
-            self._log.settle(file)
+        return written
 
     def _cut_abandoned(self, end_offset: int) -> None:
         """Make the bytes of abandoned appends unreachable for a recovery (rule 2)."""

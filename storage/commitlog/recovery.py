@@ -4,7 +4,8 @@ RULES    1. A file with a valid queue file was durable when that was written: it
          2. Other files are scanned. An invalid range behind everything that is proven durable (by a DURABLE frame after it, or
             by a later sealed file) ends the log: the rest was never durable and is removed. An invalid range before that is
             damage: the log continues after it, and a slot that lost a frame there ends before the loss (`_Replay.apply`).
-         3. A file whose first frame does not name the end of the file before it follows a loss: the same rule.
+         3. A file whose first frame does not name the end of the file before it follows a loss: the same rule. The file
+            before it may also be missing, which is no loss: names are durable before the first frame.
          4. All scanned files are sealed. A file without frames is used for later appends, if no file with frames follows.
 NOT HERE The batches of one partition (storage/log/recovery.py).
 """
@@ -86,10 +87,12 @@ class _Loader:
         self._cache = cache
         self._found = Recovered()
         self._proof: int | None = None
+        self._starts: frozenset[int] = frozenset()  # of all files
 
     def load(self) -> Recovered:
         found, disk = self._found, self._disk
         starts = sorted(start for name in disk.listdir(self._directory) if (start := start_of(name)) is not None)
+        self._starts = frozenset(starts)
         for number, start in enumerate(starts):
             file = self._open(start)
             if file is None:
@@ -158,7 +161,7 @@ class _Loader:
         frames = scan(handle, file_id, file.start, size)
         first = next(frames, None)
         if self._is_after_loss(first) and not self._is_damage(file.start, file, later):
-            self._remove([file.start])
+            self._remove([file.start, *later])
             return False
         self._add(file)
         replay = _Replay(self._found, file)
@@ -186,12 +189,13 @@ class _Loader:
 
     def _is_after_loss(self, first: Frame | InvalidRange | None) -> bool:
         """Whether the end of the previous file is lost (rule 3)."""
-        if not self._found.files:
-            return not isinstance(first, Frame)
+        files = self._found.files
         if not isinstance(first, Frame) or first.kind != FrameKind.FOLLOWS:
-            return True
-        previous = self._found.files[-1]
-        return FOLLOWS_PAYLOAD.unpack(first.payload) != (previous.start, previous.end)
+            return bool(files) or not isinstance(first, Frame)
+        start, end = FOLLOWS_PAYLOAD.unpack(first.payload)
+        if files and files[-1].start >= start:
+            return (start, end) != (files[-1].start, files[-1].end)
+        return start in self._starts  # it has no frames; if it does not exist, it was deleted
 
     def _is_damage(self, position: int, file: LogFile, later: list[int]) -> bool:
         """Whether the bytes at this position were durable (rule 2)."""
@@ -222,13 +226,13 @@ class _Loader:
         file.end = end
 
     def _remove(self, starts: list[int]) -> None:
-        """Remove the files behind the end of the log."""
+        """Remove the files behind the end of the log, the last one first: a crash leaves no gap before a file (rule 3)."""
         self._found.ahead.clear()
         for start in reversed(starts):
             path = f"{self._directory}/{log_file_name(start)}"
             self._disk.unlink(queue_path(path), missing_ok=True)
-            self._disk.unlink(path)
-        self._disk.sync_dir(self._directory)
+            self._disk.unlink(path, missing_ok=True)
+            self._disk.sync_dir(self._directory)
 
 
 class _Replay:

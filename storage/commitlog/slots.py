@@ -63,7 +63,8 @@ class Slot:
     """The state of one partition."""
 
     __slots__ = (
-        "aborted", "begin", "bound_in", "cuts", "end_offset", "file", "number", "owed_cut", "segments", "slices", "slot_id",
+        "aborted", "begin", "bound_in", "cuts", "end_offset", "file", "is_dropped", "number", "owed_cut", "segments",
+        "slices", "slot_id",
     )  # fmt: skip
 
     def __init__(self, slot_id: SlotId) -> None:
@@ -82,6 +83,8 @@ class Slot:
         """The entries in files that are not sealed, oldest first."""
         self.owed_cut: Cut | None = None
         """A CUT that is missing on disk; it precedes the next frame."""
+        self.is_dropped = False
+        """Whether the partition was deleted: later frames of its slot have no BIND and are ignored."""
 
     @property
     def start_offset(self) -> int:

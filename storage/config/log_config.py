@@ -54,6 +54,9 @@ _FOREVER = str(MAX_LONG)
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
+        Setting("barnabas.storage.engine", Kind.STRING, "segments", one_of("segments", "commitlog"),
+                "Where a new topic's records are stored: 'segments' are files of their own, 'commitlog' is one log for all "
+                "partitions of a log directory. It cannot be changed later. Apache Kafka has no such setting."),
         Setting("cleanup.policy", Kind.LIST, "delete", one_of("compact", "delete"),
                 "What happens to old segments: deleted by time and size, compacted by key, or both."),
         Setting("compression.gzip.level", Kind.INT, "-1", between_or(1, 9, -1),
@@ -110,7 +113,11 @@ TOPIC_SETTINGS: dict[str, Setting] = {
                 "Whether a replica outside the ISR may become the leader when no other is left, losing records."),
     )
 }  # fmt: skip
-"""All topic settings of Apache Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig)."""
+"""All topic settings of Apache Kafka 4.3 (org.apache.kafka.storage.internals.log.LogConfig), and those of this broker."""
+
+STORAGE_ENGINE = "barnabas.storage.engine"
+COMMIT_LOG = "commitlog"
+
 
 _SAME_NAME = (
     "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
@@ -125,6 +132,7 @@ _SAME_WITH_LOG = (
 SYNONYMS: dict[str, tuple[tuple[str, int], ...]] = {
     **{name: ((name, 1),) for name in _SAME_NAME},
     **{name: ((f"log.{name}", 1),) for name in _SAME_WITH_LOG},
+    STORAGE_ENGINE: (("barnabas.log.storage.engine", 1),),
     "delete.retention.ms": (("log.cleaner.delete.retention.ms", 1),),
     "file.delete.delay.ms": (("log.segment.delete.delay.ms", 1),),
     "flush.messages": (("log.flush.interval.messages", 1),),
@@ -158,6 +166,7 @@ DYNAMIC_BROKER_SETTINGS = frozenset(names[0][0] for names in SYNONYMS.values())
 class LogConfig:
     """The parsed settings of one log; field names are the settings' with underscores."""
 
+    barnabas_storage_engine: str = "segments"
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
@@ -188,6 +197,11 @@ class LogConfig:
     def is_compacted(self) -> bool:
         """Whether the log is compacted, so that every record needs a key."""
         return "compact" in self.cleanup_policy
+
+    @property
+    def uses_commit_log(self) -> bool:
+        """Whether a new log is stored in the commit log; compacted ones never are."""
+        return self.barnabas_storage_engine == COMMIT_LOG and not self.is_compacted
 
 
 _FIELDS = {field.name.replace("_", "."): field.name for field in fields(LogConfig)}
@@ -248,3 +262,5 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
+    if topic.get(STORAGE_ENGINE) == COMMIT_LOG and config.is_compacted:
+        raise ValueError(f"{STORAGE_ENGINE}={COMMIT_LOG} does not support cleanup.policy=compact")

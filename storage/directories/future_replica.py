@@ -17,8 +17,8 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from storage.directories.partition_directory import create_partition_dir
 from storage.io.checkpoint_file import TopicPartition
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.log.log import Log
 
@@ -33,9 +33,9 @@ def parse_future_dir_name(name: str) -> TopicPartition | None:
     return None if found is None else (found[1], int(found[2]))
 
 
-def create_future_log(disk: Disk, log: Log, topic_id: bytes, start_offset: int) -> None:
+def create_future_log(create_dir: FileOp, log: Log, start_offset: int) -> None:
     """Create a future replica's directory and empty log; in a thread, before the log is shared."""
-    create_partition_dir(disk, log.path, topic_id)
+    create_dir()
     log.open().truncate_fully(start_offset)
 
 

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 from protocol.errors import KafkaError
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
+from storage.directories.engines import Engines
 from storage.directories.future_replica import (
     FUTURE,
     copies_without_log,
@@ -48,9 +49,8 @@ from storage.directories.partition_directory import (
     parse_partition_dir_name,
     suffixed_dir_name,
 )
-from storage.engine import Engine
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
-from storage.io.deferred_file_ops import DiskSpace, FileOp
+from storage.io.deferred_file_ops import DiskSpace, FileOp, sequential
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
@@ -59,7 +59,6 @@ from storage.log.log import Log
 from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 from storage.log.producer_state import DEFAULT_EXPIRATION_MS
 from storage.log.retention import is_retention_due, retain
-from storage.segments.segment_engine import SegmentEngine
 
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
@@ -107,6 +106,7 @@ class LogManager:
         self._locks = locks
         self.file_handles = FileHandleCache(disk, max_open_files)
         """The open files of all logs."""
+        self.engines = Engines(disk, self.file_handles, random_bytes, new_lock)
         self.logs: dict[TopicPartition, Log] = {}
         self.directories: dict[str, LogDirectory] = {
             path: LogDirectory(disk, path, id_, new_lock()) for path, id_ in directories.items()
@@ -139,13 +139,6 @@ class LogManager:
         self._preferred_dirs: dict[TopicPartition, str] = {}
         self._previous_dirs: dict[TopicPartition, str] = {}  # of recently removed logs
 
-    def engine_factory(self, directory: str, config: LogConfig) -> Engine:
-        """Create the engine of a partition's directory."""
-        return SegmentEngine(self._disk, directory, config, self._jitter, self.file_handles)
-
-    def _jitter(self, limit_ms: int) -> int:
-        return int.from_bytes(self._random_bytes(8), "big") % limit_ms
-
     # ---- start and shutdown ------------------------------------------------------------------------------
 
     def load(self, id_of: Callable[[str], bytes | None] = lambda _: None) -> None:
@@ -173,6 +166,7 @@ class LogManager:
 
     def _load(self, id_of: Callable[[str], bytes | None], directory: LogDirectory) -> None:
         path, disk = directory.path, self._disk
+        self.engines.open(path, directory.names)
         checkpoints = directory.read_checkpoints()
         for name in directory.names:
             if name.endswith(DELETED):
@@ -184,7 +178,7 @@ class LogManager:
             if key is None:
                 continue
             log = Log(
-                disk, self.engine_factory, path, *key, self._config, checkpoint=checkpoints.get(key, Checkpoint()),
+                disk, self.engines.create, path, *key, self._config, checkpoint=checkpoints.get(key, Checkpoint()),
                 is_clean=directory.was_clean, summary=directory.summaries.pop(name, None),
             )  # fmt: skip
             self._attach(log)
@@ -232,6 +226,7 @@ class LogManager:
             try:
                 is_clean = self._recover_rest(directory)
                 directory.close_all()
+                self.engines.close(directory.path)
                 work = directory.update_checkpoints()
                 if work is not None:
                     work()
@@ -259,6 +254,7 @@ class LogManager:
         if failed is None:
             return []
         self.offline[directory] = error
+        self.engines.go_offline(directory)
         for key, log in failed.logs.items():
             log.go_offline()
             self._offline_logs[key] = log.files.cached_topic_id
@@ -308,7 +304,7 @@ class LogManager:
         preferred, previous = self._preferred_dirs.pop(key, None), self._previous_dirs.pop(key, None)
         paths = (path for path in (assigned, preferred, previous) if path in self.directories)
         home = self._choose_directory(next(paths, None))
-        log = Log(self._disk, self.engine_factory, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
+        log = Log(self._disk, self.engines.create, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
         self._attach(log)
         self.logs[key] = home.logs[key] = log
         try:
@@ -316,13 +312,16 @@ class LogManager:
                 self.submit_directory_op(home.path, partial(self._disk.sync_dir, home.path))
             if home.checkpoints.may_contain(key):
                 self._write_checkpoints(home)
-            log.files.submit_op(
-                partial(home.create_partition_dir, log.path, topic_id), partial(self.submit_directory_op, home.path)
-            )
+            create = partial(self._create_dir, home, log.path, topic_id)
+            log.files.submit_op(create, partial(self.submit_directory_op, home.path))
         except StorageError:
             del self.logs[key], home.logs[key]
             raise
         return log
+
+    def _create_dir(self, home: LogDirectory, path: str, topic_id: bytes) -> None:
+        self.engines.drop_of(path, topic_id)()
+        home.create_partition_dir(path, topic_id)
 
     def _choose_directory(self, directory: str | None) -> LogDirectory:
         if directory is not None:
@@ -359,17 +358,18 @@ class LogManager:
     def _submit_rename(self, log: Log, suffix: str) -> list[str]:
         path = self._new_path(log.directory, (log.topic, log.partition), suffix)
         renamed: list[str] = []
-        self.submit_directory_op(log.directory, partial(self._rename, log, path, renamed))
+        drop = self.engines.drop_of(log.path, log.files.cached_topic_id) if suffix == DELETED else _no_op
+        rename = sequential([partial(self._rename, log, path), drop, partial(renamed.append, path)])
+        self.submit_directory_op(log.directory, rename)
         return renamed
 
     def _new_path(self, directory: str, key: TopicPartition, suffix: str) -> str:
         return f"{directory}/{suffixed_dir_name(*key, self._random_bytes(16), suffix)}"
 
-    def _rename(self, log: Log, path: str, renamed: list[str]) -> None:
+    def _rename(self, log: Log, path: str) -> None:
         self._path_guard.wait_for_users(log.files)
         if self._disk.exists(log.path):  # else it was deleted before it was created
             self._disk.rename(log.path, path)
-        renamed.append(path)
 
     def _attach(self, log: Log) -> None:
         directory = log.directory  # a closure over the log would be a reference cycle
@@ -395,9 +395,8 @@ class LogManager:
                 moves[key] = directory = path.rpartition("/")[0]
                 deleted_files = self._new_path(directory, key, DELETED)
                 renamed: list[str] = []  # at once: Kafka does not start with two copies of one log
-                self.submit_directory_op(
-                    directory, partial(_rename, partial(self._disk.rename, path, deleted_files), renamed, deleted_files)
-                )
+                drop, rename = self.engines.drop_of(path, None), partial(self._disk.rename, path, deleted_files)
+                self.submit_directory_op(directory, sequential([rename, drop, partial(renamed.append, deleted_files)]))
                 self._deleted_dirs.append(_DeletedDirectory(0, False, directory, renamed))
         return list(moves.items())
 
@@ -410,13 +409,15 @@ class LogManager:
         home, topic_id = self._choose_directory(directory), log.files.topic_id
         assert topic_id is not None, "a log in service has a topic id"
         copy = Log(
-            self._disk, self.engine_factory, home.path, log.topic, log.partition, log.config,
+            self._disk, self.engines.create, home.path, log.topic, log.partition, log.config,
             topic_id=topic_id, is_new=True,
         )  # fmt: skip
         copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
         if log.offsets.first_dirty_offset != NEVER_CLEANED:
             copy.offsets.first_dirty_offset = start_offset
-        return copy, partial(create_future_log, self._disk, copy, topic_id, start_offset)
+        return copy, partial(
+            create_future_log, partial(self._create_dir, home, copy.path, topic_id), copy, start_offset
+        )
 
     def add_future_log(self, copy: Log) -> None:
         """Register a future replica that is on disk."""
@@ -434,6 +435,7 @@ class LogManager:
         key = (log.topic, log.partition)
         deleted_files = self._new_path(log.directory, key, DELETED)
         future_path, copy.files.path = copy.path, f"{copy.directory}/{copy.name}"
+        drop = self.engines.drop_of(log.path, log.files.cached_topic_id)
         log.delete()
         del self.future_logs[key], self.directories[log.directory].logs[key]
         home = self.directories[copy.directory]
@@ -442,7 +444,8 @@ class LogManager:
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         renamed: list[str] = []
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
-        self.submit_directory_op(copy.directory, partial(_rename, taking, renamed, deleted_files))
+        swap = sequential([taking, drop, partial(renamed.append, deleted_files)])
+        self.submit_directory_op(copy.directory, swap)
         # So that the log is not opened before the rename.
         copy.files.submit_op(_no_op, partial(self.submit_directory_op, copy.directory))
         self._deleted_dirs.append(_DeletedDirectory(None, True, log.directory, renamed))
@@ -573,7 +576,7 @@ class LogManager:
 
     def disk_usage(self, directory: str, logs: Iterable[str]) -> DiskUsage:
         """A measurement, to be run by a thread, of a log directory and some of its logs."""
-        return DiskUsage(self._disk, directory, logs)
+        return DiskUsage(self._disk, directory, logs, self.engines.usage)
 
     def expire_producers(self, wall_ms: int) -> None:
         """Remove idle producers."""
@@ -587,12 +590,6 @@ def _put_bounded(directories: dict[TopicPartition, str], key: TopicPartition, di
     directories[key] = directory
     if len(directories) > MAX_REMEMBERED:
         del directories[next(iter(directories))]
-
-
-def _rename(op: FileOp, renamed: list[str], path: str) -> None:
-    """Append the path after the rename."""
-    op()
-    renamed.append(path)
 
 
 def _no_op() -> None:

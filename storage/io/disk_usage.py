@@ -21,11 +21,18 @@ _LOG_SUFFIX: Final = ".log"
 class DiskUsage:
     """The usage of one log directory; available after `run`."""
 
-    def __init__(self, disk: Disk, directory: str, logs: Iterable[str]) -> None:
-        """`logs`: the paths of the logs to measure."""
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        logs: Iterable[str],
+        known: Callable[[str], tuple[int, int] | None] = lambda _: None,
+    ) -> None:
+        """`logs`: the paths of the logs to measure; `known`: bytes and segments of a log without segment files."""
         self._disk = disk
         self._directory = directory
         self._logs = tuple(logs)
+        self._find = known
         self.total_bytes = self.usable_bytes = -1
         """Total and usable bytes of the file system."""
         self.sizes: dict[str, int] = {}
@@ -37,6 +44,10 @@ class DiskUsage:
         """Query the file system; raises StorageError if a query fails."""
         self.total_bytes, self.usable_bytes = self._disk.space(self._directory)
         for path in self._logs:
+            found = self._find(path)
+            if found is not None:
+                self.sizes[path], self.segments[path] = found
+                continue
             names = self._unless_missing(self._disk.listdir, path) or []
             files = [f"{path}/{name}" for name in names if name.endswith(_LOG_SUFFIX)]
             self.segments[path] = len(files)

@@ -15,6 +15,7 @@ from pathlib import Path
 from barnabas import Broker
 from tests.exactly_once import loop, word_count
 from tests.support.kafka import ApacheKafka, why_no_kafka
+from tests.support.storage_engine import use_engine_of
 
 Application = Callable[[Path, loop.StartedBroker, int, int], Counter[str]]
 APPLICATIONS: dict[str, Application] = {"loop": loop.run, "streams": word_count.run}
@@ -55,4 +56,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    use_engine_of()
     main()

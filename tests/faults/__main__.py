@@ -16,6 +16,7 @@ from tests.faults.fault_run import Run, nodes_logged_to
 from tests.faults.faults import FAULTS
 from tests.faults.network import why_no_namespaces
 from tests.faults.nodes import KINDS
+from tests.support.storage_engine import use_engine_of
 
 
 def main() -> None:
@@ -50,4 +51,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    use_engine_of()
     main()

@@ -67,7 +67,6 @@ ENTRY_POINTS = {
     "barnabas.pipeline.progress_listener": "imported by programs that show Spark streams as consumer groups",
     "barnabas.pipeline.sources.segments": "imported by programs that read log directories, and by Spark's workers",
     "barnabas.pytest_plugin": "pytest's entry point",
-    "storage.commitlog.commit_log_engine": "no setting chooses this engine yet (docs/decisions/0093)",
     "broker.cli": "imported for the verbs of the daemon",
     "broker.io.compaction_main": "run by broker.io.compaction_process in a process of its own",
 }

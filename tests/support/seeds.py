@@ -12,6 +12,8 @@ import argparse
 import os
 import random
 
+from tests.support.storage_engine import use_engine_of
+
 
 def seed_of(variable: str = "SEED") -> int:
     """The seed of a test with its own variable, or without."""
@@ -20,7 +22,11 @@ def seed_of(variable: str = "SEED") -> int:
 
 
 def run_options(description: str, **numbers: float) -> argparse.Namespace:
-    """The options of a long run on the command line: these numbers with their defaults, and the seed, which is printed."""
+    """The options of a long run on the command line: these numbers with their defaults, and the seed, which is printed.
+
+    The brokers of the run get the storage engine of the environment (storage_engine.py).
+    """
+    use_engine_of()
     parser = argparse.ArgumentParser(description=description)
     for name, default in numbers.items():
         parser.add_argument(f"--{name}", type=type(default), default=default)

@@ -26,6 +26,7 @@ from tests.conformance.suite.tables import security
 from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS
 from tests.support.kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.security_profiles import PROFILES, SecuredNode
+from tests.support.storage_engine import use_engine_of
 
 PAGE = Path(__file__).parents[3] / "docs" / "compatibility.md"
 SETTINGS = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 5}
@@ -120,4 +121,5 @@ def _play(
 
 
 if __name__ == "__main__":
+    use_engine_of()
     sys.exit(main(sys.argv[1:]))

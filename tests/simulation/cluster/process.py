@@ -173,7 +173,7 @@ class Process:
         places = load_quorum_config(config)
         start = open_metadata_log(
             disk,
-            self.log_manager.engine_factory,
+            self.log_manager.engines.create,
             identity,
             self._worker,
             config.metadata_log_config(),

@@ -16,7 +16,7 @@ from protocol.records import ControlType, end_txn_marker, parse_header, patch
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
-from tests.simulation.simulated_disk import Fault
+from tests.simulation.simulated_disk import Fault, ProcessEnded
 from tests.simulation.storage.compaction import Compaction
 from tests.simulation.storage.invariants import check_bounds, check_log
 from tests.simulation.storage.model import Batch, Partition, Record
@@ -403,7 +403,12 @@ class Operations:
             return
         # Until partition.metadata is durable, a directory cannot be matched to a topic (docs/simulation.md).
         simulation.file_system.make_durable(f"{old.log.path}/partition.metadata")
-        simulation.manager.delete(old.log)
+        try:
+            simulation.manager.delete(old.log)
+        except ProcessEnded:
+            if simulation.file_system.find(old.log.path) is None:  # a crash after the rename
+                simulation.partitions[number] = simulation.new_partition(old.topic)
+            raise
         old.log = None
         simulation.partitions[number] = new = simulation.new_partition(old.topic)
         simulation.open_log(new, is_new=True)
@@ -438,6 +443,8 @@ class Operations:
         first = log.open().engine.view().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
         copy, work = simulation.manager.new_future_log(log, target, parse_header(first).base_offset if first else end)
         work()
+        if target not in simulation.manager.directories:  # its commit log has failed
+            return
         simulation.manager.add_future_log(copy)
         while copy.log_end_offset < end:
             data = wait_for_disk(

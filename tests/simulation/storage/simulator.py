@@ -208,6 +208,7 @@ class Simulation:
             self.notice_offline()
         self.manager.submit = partial(self._queue_file_op, "write")
         self.manager.submit_directory_op = partial(self._queue_file_op, "name")
+        self.manager.engines.submit = partial(self._queue_file_op, "background")
         for partition in self.partitions:
             self.open_log(partition, is_new=not partition.directories)
         known = {partition.key for partition in self.partitions}

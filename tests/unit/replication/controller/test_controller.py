@@ -90,10 +90,10 @@ def test_a_create_topics_response_contains_effective_configs(harness: Controller
     assert found["min.insync.replicas"] == ("1", 3)
     assert found["segment.bytes"] == ("2097152", 4)
     assert found["cleanup.policy"] == ("delete", 5)
-    assert len(found) == 33
+    assert len(found) == 34
     assert "internal.segment.bytes" not in found
     (result,) = harness.ask(create(topic("b", configs=[("internal.segment.bytes", "100")]))).topics
-    assert len(result.configs) == 34
+    assert len(result.configs) == 35
 
 
 def test_configs_in_hours_are_returned_in_milliseconds(harness: ControllerHarness) -> None:
@@ -215,6 +215,27 @@ def test_append_and_subtract_start_from_the_effective_list(harness: ControllerHa
     ):
         harness.ask(alter(resource(TOPIC, "a", ("cleanup.policy", operation, value))))
         assert harness.image.topic_config("a") == {"cleanup.policy": expected}
+
+
+@pytest.mark.parametrize(
+    ("created_with", "change", "message"),
+    [
+        ({}, ("barnabas.storage.engine", SET, "commitlog"), "barnabas.storage.engine of an existing topic cannot be changed."),
+        ({"barnabas.storage.engine": "commitlog"}, ("barnabas.storage.engine", DELETE_SETTING, None),
+         "barnabas.storage.engine of an existing topic cannot be changed."),
+        ({"barnabas.storage.engine": "commitlog"}, ("barnabas.storage.engine", SET, "commitlog"), None),
+        ({"barnabas.storage.engine": "commitlog"}, ("cleanup.policy", SET, "compact"),
+         "barnabas.storage.engine=commitlog does not support cleanup.policy=compact"),
+        ({}, ("cleanup.policy", SET, "compact"), None),
+    ],
+)  # fmt: skip
+def test_the_storage_engine_of_a_topic_is_chosen_at_its_creation(
+    harness: ControllerHarness, created_with: dict[str, str], change: Any, message: str | None
+) -> None:
+    harness.ask(create(topic("a", configs=list(created_with.items()))))
+    (response,) = harness.ask(alter(resource(TOPIC, "a", change))).responses
+    expected = ErrorCode.NONE if message is None else ErrorCode.INVALID_CONFIG
+    assert (response.error_code, response.error_message) == (expected, message)
 
 
 def test_an_unchanged_topic_config_writes_no_record(harness: ControllerHarness) -> None:

@@ -262,6 +262,17 @@ class TestRecovery:
         assert (bytes_of(again[0]), again[1].end_offset) == (kept, 0)
         assert path.stat().st_size == at
 
+    def test_a_file_whose_predecessor_lost_all_frames_is_behind_the_end(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        for _ in range(3):
+            append_to(process[0], 1500)
+        first, second, *_ = process.paths(".clog")
+        first.write_bytes(first.read_bytes()[: FILE_HEADER.size])
+        assert second.stat().st_size > FILE_HEADER.size
+        again = Process(tmp_path)
+        assert again[0].end_offset == 0
+        assert append_to(again[0]) == bytes_of(Process(tmp_path)[0])
+
     def test_an_abandoned_append_is_not_recovered(self, tmp_path: Path) -> None:
         engine = Process(tmp_path)[0]
         kept = append_to(engine)
@@ -296,7 +307,7 @@ class TestRecovery:
         process = Process(tmp_path)
         for number in range(3):
             append_to(process[number], 1500)
-        process[1].delete()
+        process.log.drop(process[1]._slot)
         kept = append_to(process[2], 1500)
         again = Process(tmp_path)
         assert again[1].end_offset == 0

@@ -37,12 +37,20 @@ REFUSALS = [
         {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"},
         "conflict topic config setting min.compaction.lag.ms (100) > max.compaction.lag.ms (10)",
     ),
+    (
+        {"barnabas.storage.engine": "x"},
+        "Invalid value x for configuration barnabas.storage.engine: String must be one of: segments, commitlog",
+    ),
+    (
+        {"barnabas.storage.engine": "commitlog", "cleanup.policy": "compact,delete"},
+        "barnabas.storage.engine=commitlog does not support cleanup.policy=compact",
+    ),
 ]
 
 
 @pytest.mark.parametrize(("settings", "sentence"), REFUSALS)
 def test_an_invalid_value_is_rejected_with_kafkas_message(settings: dict[str, str], sentence: str) -> None:
-    """Captured from Apache Kafka 4.3.1."""
+    """Captured from Apache Kafka 4.3.1, except those about barnabas.storage.engine."""
     with pytest.raises(ValueError) as refusal:
         check_topic_settings(settings, {})
     assert str(refusal.value) == sentence
@@ -59,6 +67,22 @@ def test_an_invalid_value_is_rejected_with_kafkas_message(settings: dict[str, st
 def test_values_accepted_by_kafka_are_accepted(settings: dict[str, str]) -> None:
     """Captured from Apache Kafka 4.3.1."""
     check_topic_settings(settings, {})
+
+
+@pytest.mark.parametrize(
+    ("topic", "broker", "expected"),
+    [
+        ({}, {}, False), ({"barnabas.storage.engine": "commitlog"}, {}, True),
+        ({}, {"barnabas.log.storage.engine": "commitlog"}, True),
+        ({"barnabas.storage.engine": "segments"}, {"barnabas.log.storage.engine": "commitlog"}, False),
+        ({"cleanup.policy": "compact"}, {"barnabas.log.storage.engine": "commitlog"}, False),
+    ],
+)  # fmt: skip
+def test_the_engine_is_the_topics_or_the_brokers_and_segments_for_compacted_topics(
+    topic: dict[str, str], broker: dict[str, str], *, expected: bool
+) -> None:
+    check_topic_settings(topic, broker)
+    assert log_config(topic, broker).uses_commit_log is expected
 
 
 def test_log_config_defaults_equal_the_settings_table() -> None:

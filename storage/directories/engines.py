@@ -1,0 +1,174 @@
+"""The engines of the logs in all log directories, and the commit log of each directory.
+
+FORMAT   a log directory has the directory `commitlog` once a log was created in its commit log (storage/commitlog)
+RULES    1. What is on disk decides: a partition with frames in the commit log stays there, one with segment files keeps them.
+            The engine of an empty partition is that of its settings, each time that it is opened.
+         2. A commit log that exists is opened, and recovered if necessary, before the logs of its directory are listed; another
+            one is created by the first use.
+         3. A partition's frames are dropped after its directory was renamed durably: else the directory could reappear without
+            them. A new partition starts without the frames of an earlier one, durably, before its directory is created.
+         4. `create` and the operations of `drop_of` run in any thread.
+NOT HERE When logs are created and deleted (log_manager.py), the engines (storage/segments, storage/commitlog).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final
+
+from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, CommitLog
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.slots import Slot, SlotId
+from storage.config.log_config import LogConfig
+from storage.directories.future_replica import parse_future_dir_name
+from storage.directories.partition_directory import parse_deleted_dir_name, parse_partition_dir_name
+from storage.engine import Engine
+from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
+from storage.io.deferred_file_ops import FileOp, run_now
+from storage.io.disk import Disk
+from storage.io.file_handle_cache import FileHandleCache
+from storage.io.path_guard import LockContext
+from storage.segments.segment_engine import SegmentEngine
+
+_SEGMENT_SUFFIX: Final = ".log"
+
+
+class Engines:
+    """Creates the engines of logs."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        file_handles: FileHandleCache,
+        random_bytes: Callable[[int], bytes],
+        new_lock: Callable[[], LockContext],
+    ) -> None:
+        """Create the object; opens no file."""
+        self._disk = disk
+        self._file_handles = file_handles
+        self._random_bytes = random_bytes
+        self.submit: Callable[[str, FileOp], None] = lambda _, op: op()
+        """Runs work in a log directory that nothing waits for: at once unless replaced."""
+        self.new_lock = new_lock
+        self.commit_log_file_bytes = FILE_BYTES
+        """The size of new files of commit logs."""
+        self.commit_logs: dict[str, CommitLog] = {}
+        """By log directory."""
+        self._creating = new_lock()
+
+    # ---- engines -----------------------------------------------------------------------------------------
+
+    def create(self, path: str, config: LogConfig) -> Engine:
+        """The engine of a partition's directory (rule 1)."""
+        directory = path.rpartition("/")[0]
+        if directory in self.commit_logs or config.uses_commit_log:
+            slot_id = self.slot_id_at(path)
+            if slot_id is not None and self._is_in_commit_log(directory, path, slot_id, config):
+                return CommitLogEngine(self._disk, self._commit_log(directory), slot_id, path, config)
+        return self.segment_engine(path, config)
+
+    def segment_engine(self, path: str, config: LogConfig) -> SegmentEngine:
+        """The engine of a log that is always stored in segment files."""
+        return SegmentEngine(self._disk, path, config, self._jitter, self._file_handles)
+
+    def _jitter(self, limit_ms: int) -> int:
+        return int.from_bytes(self._random_bytes(8), "big") % limit_ms
+
+    def _is_in_commit_log(self, directory: str, path: str, slot_id: SlotId, config: LogConfig) -> bool:
+        log = self.commit_logs.get(directory)
+        if log is not None and log.has(slot_id):
+            return True
+        return config.uses_commit_log and not any(name.endswith(_SEGMENT_SUFFIX) for name in self._disk.listdir(path))
+
+    def slot_id_at(self, path: str, topic_id: bytes | None = None) -> SlotId | None:
+        """The identity of the partition in a directory; None if its topic id is not given, nor in a valid metadata file."""
+        name = path.rpartition("/")[2]
+        key = parse_partition_dir_name(name) or parse_future_dir_name(name) or parse_deleted_dir_name(name)
+        if key is None:
+            return None
+        if topic_id is None:
+            try:
+                topic_id = read_topic_id(self._disk, f"{path}/{PARTITION_METADATA}")
+            except CorruptCheckpoint:
+                return None
+        return None if topic_id is None else SlotId(topic_id, key[1])
+
+    def usage(self, path: str) -> tuple[int, int] | None:
+        """The bytes and segments of a log in the commit log; None for others."""
+        log = self.commit_logs.get(path.rpartition("/")[0])
+        slot_id = None if log is None else self.slot_id_at(path)
+        if log is None or slot_id is None or not log.has(slot_id):
+            return None
+        slot = log.slot(slot_id)
+        return slot.size, len(slot.segments)
+
+    # ---- commit logs -------------------------------------------------------------------------------------
+
+    def open(self, directory: str, names: Sequence[str]) -> None:
+        """Open the commit log of a log directory with these entries, if it exists; finish interrupted deletions."""
+        if DIRECTORY not in names:
+            return
+        log = self._commit_log(directory)
+        log.open()
+        live = None
+        for name in names:
+            if parse_deleted_dir_name(name) is not None:
+                slot_id = self.slot_id_at(f"{directory}/{name}")
+                if slot_id is not None and log.has(slot_id):
+                    live = self._live(directory, names) if live is None else live
+                    if slot_id not in live:
+                        log.drop(log.slot(slot_id))
+
+    def _live(self, directory: str, names: Sequence[str]) -> set[SlotId | None]:
+        """The partitions with a directory in service."""
+        kept = [name for name in names if parse_partition_dir_name(name) or parse_future_dir_name(name)]
+        return {self.slot_id_at(f"{directory}/{name}") for name in kept}
+
+    def close(self, directory: str) -> None:
+        """Seal the commit log of a log directory; its logs are closed."""
+        log = self.commit_logs.get(directory)
+        if log is not None:
+            log.submit = run_now
+            log.close()
+
+    def go_offline(self, directory: str) -> None:
+        """The log directory has failed."""
+        self.commit_logs.pop(directory, None)
+
+    def drop_of(self, path: str, topic_id: bytes | None) -> FileOp:
+        """An operation that drops the frames that a partition has now (rule 3).
+
+        `path`: of its directory; `topic_id`: None reads it there.
+        """
+        directory = path.rpartition("/")[0]
+        log = self.commit_logs.get(directory)
+        slot_id = None if log is None else self.slot_id_at(path, topic_id)
+        if log is None or slot_id is None or not log.has(slot_id):
+            return _no_op
+        return partial(self._drop, directory, log, log.slot(slot_id))
+
+    def _drop(self, directory: str, log: CommitLog, slot: Slot) -> None:
+        self._disk.sync_dir(directory)
+        log.drop(slot)
+        log.sync()
+
+    def _commit_log(self, directory: str) -> CommitLog:
+        with self._creating:
+            log = self.commit_logs.get(directory)
+            if log is None:
+                log = CommitLog(
+                    self._disk,
+                    directory,
+                    random_bytes=self._random_bytes,
+                    new_lock=self.new_lock,
+                    file_bytes=self.commit_log_file_bytes,
+                    open_files=self._file_handles,
+                )
+                log.submit = lambda op: self.submit(directory, op)
+                self.commit_logs[directory] = log
+            return log
+
+
+def _no_op() -> None:
+    """There is nothing to drop."""

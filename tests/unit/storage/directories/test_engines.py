@@ -1,0 +1,154 @@
+"""The choice of the engine of a log, and the commit logs of log directories (storage/directories/engines.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.config.log_config import LogConfig
+from storage.directories.log_manager import LogManager
+from storage.io.deferred_file_ops import FileOp
+from storage.io.disk import StorageError
+from storage.log.log import Log
+from storage.segments.segment_engine import SegmentEngine
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, append, flush, values_of
+from tests.unit.storage.directories.test_log_manager import started
+
+COMMIT_LOG = replace(SMALL, barnabas_storage_engine="commitlog")
+
+
+def log_of(manager: LogManager, config: LogConfig = COMMIT_LOG, topic: str = "t", **options: object) -> Log:
+    return manager.get_or_create(topic, 0, TOPIC_ID, config, **options)  # type: ignore[arg-type]
+
+
+def test_a_new_log_has_the_engine_of_its_settings(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    assert isinstance(log_of(manager).open().engine, CommitLogEngine)
+    assert isinstance(log_of(manager, SMALL, "u").open().engine, SegmentEngine)
+
+
+def test_a_compacted_log_is_stored_in_segments(tmp_path: Path) -> None:
+    compacted = replace(COMMIT_LOG, cleanup_policy=frozenset({"compact"}))
+    assert isinstance(log_of(started(tmp_path), compacted).open().engine, SegmentEngine)
+
+
+@pytest.mark.parametrize(("first", "later"), [(SMALL, COMMIT_LOG), (COMMIT_LOG, SMALL)])
+@pytest.mark.parametrize("stop", ["cleanly", "killed"])
+def test_an_existing_log_keeps_its_engine(tmp_path: Path, first: LogConfig, later: LogConfig, stop: str) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager, first), "a")
+    if stop == "cleanly":
+        manager.shutdown()
+    again = started(tmp_path, config=later)
+    log = log_of(again, later)
+    append(log, "b")
+    assert values_of(log) == [(0, "a"), (1, "b")]
+    assert isinstance(log.open().engine, CommitLogEngine if first is COMMIT_LOG else SegmentEngine)
+
+
+def test_a_log_directory_without_such_logs_has_no_commit_log(tmp_path: Path) -> None:
+    append(log_of(started(tmp_path), SMALL), "a")
+    assert not (tmp_path / "commitlog").exists()
+
+
+def test_a_clean_stop_seals_the_commit_log(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    manager.shutdown()
+    assert list((tmp_path / "commitlog").glob("*.queue"))
+    disk = FaultyDisk()
+    again = started(tmp_path, disk=disk)
+    assert values_of(log_of(again)) == [(0, "a")]
+    assert not disk.writes
+
+
+def test_a_deleted_topic_does_not_return_with_its_name(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    manager.delete(manager.logs["t", 0])
+    log = log_of(manager)
+    assert log.log_end_offset == 0
+    append(log, "b")
+    assert values_of(log_of(started(tmp_path))) == [(0, "b")]
+
+
+def test_frames_are_dropped_after_the_rename_of_the_directory(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    held: list[FileOp] = []
+    manager.submit_directory_op = lambda _, op: held.append(op)
+    manager.delete(manager.logs["t", 0])
+    assert values_of(log_of(started(tmp_path))) == [(0, "a")]
+
+
+def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_start(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    (tmp_path / "t-0").rename(tmp_path / f"t-0.{'0' * 32}-delete")
+    again = started(tmp_path)
+    assert not again.engines.commit_logs[str(tmp_path)].has(again.engines.slot_id_at(f"{tmp_path}/t-0", TOPIC_ID))
+    assert log_of(again).log_end_offset == 0
+
+
+def test_a_new_replica_starts_without_the_frames_of_an_earlier_one(tmp_path: Path) -> None:
+    """A loss of power may take the entry of a directory, but not its partition's frames."""
+    append(log_of(started(tmp_path)), "a")
+    for path in sorted((tmp_path / "t-0").iterdir()):
+        path.unlink()
+    (tmp_path / "t-0").rmdir()
+    manager = started(tmp_path)
+    assert log_of(manager).log_end_offset == 0
+    assert log_of(started(tmp_path)).log_end_offset == 0
+
+
+def test_a_failed_directory_takes_its_commit_log_with_it(tmp_path: Path) -> None:
+    manager = started(tmp_path / "a", tmp_path / "b")
+    log = log_of(manager)
+    append(log, "a")
+    manager.go_offline(log.directory, StorageError("write", log.path, OSError(5, "failed")))
+    assert log.directory not in manager.engines.commit_logs
+    manager.shutdown()
+
+
+def test_a_log_moves_to_the_commit_log_of_another_directory(tmp_path: Path) -> None:
+    manager = started(tmp_path / "a", tmp_path / "b")
+    log = log_of(manager)
+    append(log, "a")
+    target = next(path for path in manager.directories if path != log.directory)
+    copy, work = manager.new_future_log(log, target, 0)
+    work()
+    manager.add_future_log(copy)
+    append(copy, "a")
+    flush(copy)
+    copy.close()
+    manager.replace_with_future_log(log, copy)
+    assert values_of(manager.logs["t", 0]) == [(0, "a")]
+    assert not manager.engines.commit_logs[log.directory].has(manager.engines.slot_id_at(log.path, TOPIC_ID))
+
+
+def test_the_usage_of_a_closed_log_is_that_of_its_frames(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    log = log_of(manager)
+    append(log, "a")
+    size = log.open().engine.size_bytes
+    log.close()
+    usage = manager.disk_usage(log.directory, [log.path])
+    usage.run()
+    assert (usage.sizes[log.path], usage.segments[log.path]) == (size, 1)
+
+
+def test_retention_deletes_frames(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    log = log_of(manager, replace(COMMIT_LOG, segment_bytes=200, retention_bytes=250))
+    for number in range(6):
+        append(log, f"{number}" * 100)
+    log.high_watermark = 6
+    for _ in manager.retain(NOW_MS):
+        pass
+    start = log.log_start_offset
+    assert 0 < start < 6
+    assert log_of(started(tmp_path)).log_start_offset == start

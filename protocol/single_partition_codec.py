@@ -28,7 +28,7 @@ FIRST_FETCH_VERSION: Final = 9
 FIRST_PRODUCE_VERSION: Final = 7
 _LONGEST_NAME: Final = 126
 _MINUS_ONE: Final = b"\xff\xff\xff\xff"
-_NO_TAGS: Final = b"\0\0\0"  # of partition, topic and request
+NO_TAGS: Final = b"\0\0\0"  # of partition, topic and request
 _PREFIX: Final = 4  # the length itself
 _I32: Final = Struct(">i")
 
@@ -89,7 +89,7 @@ class FetchLayout:
         # (No error,) high watermark, last stable offset, log start offset, count of aborted transactions, preferred replica.
         self._response_partition = Struct(f">2xqqq{count}{4 * has_rack}s")
         self._null_list_count = 0 if is_flexible else -1
-        self._response_end = _NO_TAGS if is_flexible else b""
+        self._response_end = NO_TAGS if is_flexible else b""
 
     def decode_request(self, frame: bytearray, position: int) -> SinglePartitionFetch | None:
         """Decodes the request at `position`; None if it does not have the usual form."""
@@ -100,7 +100,7 @@ class FetchLayout:
             )
             topic, name_end = "", position + head.size
             if not self._has_ids:
-                topic, topic_id, name_end = _name(frame, name_end, topic_id - self._is_flexible)
+                topic, topic_id, name_end = read_name(frame, name_end, topic_id - self._is_flexible)
             partitions, index, leader_epoch, offset, fetched_epoch, partition_max_bytes, end = (
                 self._partition.unpack_from(frame, name_end)
             )
@@ -189,7 +189,7 @@ class ProduceLayout:
         self._topics_at = struct.calcsize(head)
         # Partition count, index; the records' length follows.
         self._index = Struct(f">{count}i")
-        self._trailing_tags = _NO_TAGS if is_flexible else b""
+        self._trailing_tags = NO_TAGS if is_flexible else b""
         # Length, correlation id.
         self._response_head = Struct(">iix" if is_flexible else ">ii")
         # (No error,) base offset, log append time, log start offset.
@@ -204,7 +204,7 @@ class ProduceLayout:
             transactional_id, acks, timeout_ms, topics, topic_id = head.unpack_from(frame, position)
             topic, name_end = "", position + head.size
             if not self._has_ids:
-                topic, topic_id, name_end = _name(frame, name_end, topic_id - self._is_flexible)
+                topic, topic_id, name_end = read_name(frame, name_end, topic_id - self._is_flexible)
             partitions, index = index_of.unpack_from(frame, name_end)
             if topics != self._count_of_one or partitions != self._count_of_one or transactional_id != self._no_id:
                 return None
@@ -232,7 +232,7 @@ class ProduceLayout:
         return [b"".join((head.pack(length, correlation_id), echoed_bytes, partition, end))]
 
 
-def _name(frame: bytearray, start: int, length: int) -> tuple[str, bytes, int]:
+def read_name(frame: bytearray, start: int, length: int) -> tuple[str, bytes, int]:
     """Reads a topic name; returns name, empty topic id and end position. The name is "" if it is empty or too long."""
     end = start + length
     if not 0 < length <= _LONGEST_NAME:

@@ -10,7 +10,7 @@ RULES    1. Log start offset <= last stable offset <= high watermark <= log end 
          4. acks=1 waits for the leader's durable end offset, acks=all for the high watermark. Waiting producers are answered
             in offset order, each once. Loss of leadership or of the log answers all of them with an error.
          5. `state_key` changes with the high watermark, last stable offset, log start offset, leadership and existence;
-            `end_key` changes with the log end offset.
+            `end_key` changes with the log end offset, of partitions with followers.
          6. An unused log is not opened. The leader state that depends on the log is initialised at the first use.
          7. A follower may join the ISR when it has reached the high watermark and the start of this leader epoch. It leaves
             when it has not reached the log end within replica.lag.time.max.ms. The controller decides both.
@@ -323,7 +323,8 @@ class Partition:
         info = prepared.commit(wall_ms)
         if self.history is not None:
             self.history.on_append(info.base_offset, prepared.size)
-        self._wake(self.end_key)
+        if self.followers:  # only their sessions watch this key
+            self._wake(self.end_key)
         return info
 
     def update_config(self, config: LogConfig) -> None:

@@ -364,7 +364,7 @@ class ReplicaManager:
         append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
         if prepared.duplicate is not None:
             append.info = prepared.duplicate
-            self._await_acks(append)
+            partition.await_acks(append)
             return False
         append.prepared = prepared
         return True
@@ -461,17 +461,17 @@ class ReplicaManager:
     def _acknowledge(self, committed: list[Append]) -> None:
         """Advance the partitions of committed appends, and complete these when their acks are satisfied."""
         for append in committed:
-            append.partition.update_durable_end_offset()
-            self._await_acks(append)
+            partition = append.partition
+            partition.update_durable_end_offset()
+            if partition.is_leader:
+                partition.await_acks(append)
+            else:
+                self._fail_without_leadership(append)
 
-    def _await_acks(self, append: Append) -> None:
-        """The records of an append are in the log."""
-        partition = append.partition
-        if partition.is_leader:
-            partition.await_acks(append)
-        else:  # the new leader may truncate them
-            offline, moved = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER
-            append.fail(KafkaError(offline if partition.is_offline else moved))
+    def _fail_without_leadership(self, append: Append) -> None:
+        """Fail an append whose records are in the log: the new leader may truncate them."""
+        offline, moved = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER
+        append.fail(KafkaError(offline if append.partition.is_offline else moved))
 
     def sync(self, partition: Partition) -> None:
         """Flush a partition's log in the next round of its directory (rule 3).

@@ -362,13 +362,6 @@ class ActiveSegment(Segment):
             if op is not None:
                 submit(op)
 
-    def has_full_index(self, max_bytes: int) -> bool:
-        """Whether an index is full; the time index reserves its last entry for the end of the segment."""
-        return (
-            self.offset_index.entries >= max_bytes // OffsetIndex.ENTRY.size
-            or self.time_index.entries >= max_bytes // TimeIndex.ENTRY.size - 1
-        )
-
     @property
     def first_timestamp(self) -> int:
         """The max timestamp of the first batch, from which the segment's age counts; -1 if there is none."""

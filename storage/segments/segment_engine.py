@@ -59,6 +59,7 @@ from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
+from storage.segments.indexes import OffsetIndex, TimeIndex
 from storage.segments.sealed_segment import LogSegment, SealedSegment
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.segments.segment_files import BatchPosition
@@ -243,6 +244,10 @@ class SegmentEngine:
 
     def update_config(self, config: LogConfig) -> None:
         self._config = config
+        self._offset_entries = config.segment_index_bytes // OffsetIndex.ENTRY.size
+        self._time_entries = (
+            config.segment_index_bytes // TimeIndex.ENTRY.size - 1
+        )  # the last one is of the segment's end
         for segment in self._segments[-1:]:
             segment.interval = config.index_interval_bytes
         self._roll_ms = _draw_roll_ms(self._config, self._jitter)
@@ -274,7 +279,9 @@ class SegmentEngine:
     # ---- append ------------------------------------------------------------------------------------------
 
     def prepare_append(self) -> DiskLookup | None:
-        active = self._active
+        active = self._segments[-1]
+        if not isinstance(active, ActiveSegment):
+            active = self._load()
         if active.is_open or not active.is_created:
             return None
         lookup = self.lookup("append", SegmentsView.open_active)
@@ -282,7 +289,7 @@ class SegmentEngine:
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
         segment = self._active
-        rolled = _must_roll(segment, size, batches, wall_ms, self._config, self._roll_ms)
+        rolled = self._must_roll(segment, size, batches, wall_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
         reservation = SegmentReservation(batches, segment, segment.reserve(batches, size), rolled)
@@ -518,6 +525,24 @@ class SegmentEngine:
         segment = self._segments[-1]
         return segment if isinstance(segment, ActiveSegment) else self._load()
 
+    def _must_roll(self, segment: ActiveSegment, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
+        """Whether batches of `size` bytes need a new segment."""
+        reserved = segment.reserved
+        overflows = batches[-1].last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
+        if segment.created_ms < 0:
+            segment.created_ms = wall_ms
+        if not reserved:
+            return overflows and batches[0].base_offset > segment.base_offset
+        if reserved + size > self._config.segment_bytes or overflows:
+            return True
+        if segment.offset_index.entries >= self._offset_entries or segment.time_index.entries >= self._time_entries:
+            return True
+        first_timestamp = segment.first_timestamp
+        if first_timestamp < 0:
+            return wall_ms - segment.created_ms > self._roll_ms
+        greatest = batches[0].max_timestamp if len(batches) == 1 else max([batch.max_timestamp for batch in batches])
+        return greatest - first_timestamp > self._roll_ms
+
     def _slot(self, offset: int) -> int:
         return slot_of(self._segments, offset)
 
@@ -651,27 +676,6 @@ def _draw_roll_ms(config: LogConfig, jitter: Callable[[int], int]) -> int:
     """The maximum age of the active segment; `jitter` draws a number below its bound."""
     bound_ms = min(config.segment_jitter_ms, config.segment_ms)
     return config.segment_ms - (jitter(bound_ms) if bound_ms else 0)
-
-
-def _must_roll(
-    segment: ActiveSegment, size: int, batches: Sequence[BatchInfo], wall_ms: int, config: LogConfig, roll_ms: int
-) -> bool:
-    """Whether batches of `size` bytes need a new segment; `roll_ms` is the maximum age."""
-    reserved = segment.reserved
-    if segment.created_ms < 0:
-        segment.created_ms = wall_ms
-    overflows = batches[-1].last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-    if not reserved:
-        return overflows and batches[0].base_offset > segment.base_offset
-    if reserved + size > config.segment_bytes or overflows:
-        return True
-    first_timestamp = segment.first_timestamp
-    if first_timestamp >= 0:
-        greatest = batches[0].max_timestamp if len(batches) == 1 else max([batch.max_timestamp for batch in batches])
-        waited_ms = greatest - first_timestamp
-    else:
-        waited_ms = wall_ms - segment.created_ms
-    return waited_ms > roll_ms or segment.has_full_index(config.segment_index_bytes)
 
 
 def _preallocate(disk: Disk, path: str, size: int) -> None:

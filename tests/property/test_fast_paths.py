@@ -304,8 +304,12 @@ def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is
     for _ in range(1000):
         version = chance.randrange(3, 14)
         batches = [(chance.choice(_PLACES), chance.randrange(3), random_records(chance, sequences))]
-        if chance.random() < 0.1:
-            batches.append(("t", chance.randrange(2), batch()))
+        if chance.random() < 0.3:
+            usual = chance.random() < 0.5
+            batches[not usual :] = [
+                ("t" if usual else chance.choice(_PLACES), chance.randrange(2), batch(size=chance.choice((10, 200))))
+                for _ in range(chance.randrange(1, 5))
+            ]
         request = harnesses[0].produce_request(
             batches,
             version=version,

@@ -8,16 +8,17 @@ RULES    1. Partitions are appended in request order and independently. A repeat
          4. Transactional batches need an authorized transactional id, and all batches of a request the same producer
             id; otherwise nothing is appended. Each batch is appended after its transaction is verified
             (`coordinators/transactions/transaction_verification.py`).
-         5. The fast path answers one batch for one partition without messages; the response is the same, byte for byte. It
-            returns None before any change for any other request: another layout, acks=0, a transactional batch, an unknown or
+         5. The fast path answers without messages; the response is the same, byte for byte. It
+            returns None before any change for an unusual request: another layout, acks=0, a transactional batch, an unknown or
             unauthorized topic (docs/decisions/0015-fast-path-for-single-partition-requests.md).
 NOT HERE Validation of batches (`storage/log/log_validator.py`), acks (`replication/partition/partition.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
 from broker.coordinators.transactions.transaction_verification import (
@@ -26,6 +27,7 @@ from broker.coordinators.transactions.transaction_verification import (
     TransactionVerification,
 )
 from broker.handlers.records.leaders import current_leader, node_endpoints
+from broker.handlers.response_errors import error_finder
 from broker.handlers.router import CloseConnection, FastPath, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey, response_header_version
@@ -42,6 +44,7 @@ from protocol.messages.produce_fetch import (
     TopicProduceResponse,
 )
 from protocol.primitives import ZERO_UUID
+from protocol.produce_codec import PartitionResult, ProducedTopic, ProduceTopicsLayout
 from protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -59,6 +62,9 @@ from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import TimerQueue
 from storage.log.log import AppendInfo
 from storage.log.log_validator import FIRST_PRODUCE_VERSION_WITH_ZSTD, AppendOrigin, RejectedRecords, refuse_zstd
+
+T = TypeVar("T")
+_new_tuple = tuple.__new__
 
 _ADMIN_CLIENT: Final = "__admin_client"  # the client id of Kafka's tools, which may write to internal topics
 _FIRST_VERSION_WITH_LEADER: Final = 10
@@ -119,7 +125,7 @@ class ProduceHandler:
         produce.append(request.topic_data, refusal, has_transactional=bool(transactional))
         if request.transactional_id is not None:
             produce.append_transactional(request.transactional_id)
-        return produce.finish(request.timeout_ms)
+        return produce.finish(request.timeout_ms, produce.result)
 
     def topic_name(self, ctx: RequestContext, name: str, topic_id: bytes) -> str:
         """The name of a topic that the client may write to; `topic_id` is used in versions that have it.
@@ -199,7 +205,7 @@ class _TransactionalBatch(NamedTuple):
 class _Produce:
     """A Produce request in progress."""
 
-    __slots__ = ("_acks", "_appends", "_ctx", "_handler", "_late_response", "_remaining", "_topics", "_transactional")
+    __slots__ = ("_acks", "_appends", "_ctx", "_handler", "_topics", "_transactional")
 
     def __init__(self, handler: ProduceHandler, ctx: RequestContext, acks: int) -> None:
         self._handler = handler
@@ -208,8 +214,6 @@ class _Produce:
         self._topics: list[_Topic] = []
         self._appends: list[Completion[AppendInfo]] = []  # of all partitions, in the order of the request
         self._transactional: list[_TransactionalBatch] = []
-        self._remaining = 0
-        self._late_response: Completion[ProduceResponse | None] | None = None
 
     # ------------------------------------------------------------ appending
     def append(self, topics: list[TopicProduceData], refusal: KafkaError | None, *, has_transactional: bool) -> None:
@@ -233,6 +237,11 @@ class _Produce:
                     appends.append(None)
         started = iter(self._handler.replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms))
         self._appends = [next(started) if append is None else append for append in appends]
+
+    def append_plain(self, topics: list[_Topic], batches: list[tuple[str, int, memoryview]]) -> None:
+        """Append batches that are not transactional, to topics that the client may write to."""
+        self._topics = topics
+        self._appends = [*self._handler.replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms)]
 
     def _open_topic(self, topic: TopicProduceData, refusal: KafkaError | None) -> tuple[str, KafkaError | None]:
         """Add a topic to the response; returns its name, and the error of its partitions."""
@@ -295,44 +304,55 @@ class _Produce:
         ).then(on_verified)
 
     # ------------------------------------------------------------ responding
-    def finish(self, timeout_ms: int) -> ProduceResponse | Completion[ProduceResponse | None] | None:
-        """All appends are started: the response, now or later.
+    def finish(self, timeout_ms: int, respond: Callable[[], T]) -> T | Completion[T]:
+        """The response when all appends are done, or after the timeout (rule 3): what `respond` returns, now or later.
 
         Raises:
             CloseConnection: an append failed with acks=0.
         """
         waiting = [append for append in self._appends if not append.is_done]
         if not waiting:
-            return self._result()
-        self._remaining = len(waiting)
-        late = self._late_response = Completion()
+            return respond()
+        late: Completion[T] = Completion()
         if self._acks != ACKS_NONE:
             deadline_mono_ms = self._ctx.mono_ms + timeout_ms
-            late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(self._response()))
+            late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(respond()))
+        remaining = len(waiting)
+
+        def on_append(_: Completion[AppendInfo]) -> None:
+            nonlocal remaining
+            remaining -= 1
+            if not remaining and not late.is_done:  # it is done after the timeout, or if the connection is closed
+                try:
+                    late.complete(respond())
+                except CloseConnection as error:
+                    late.fail(error)
+
         for append in waiting:
-            append.then(self._on_append)
+            append.then(on_append)
         return late
 
-    def _on_append(self, _: Completion[AppendInfo]) -> None:
-        """The append of one partition is done."""
-        self._remaining -= 1
-        late = self._late_response
-        assert late is not None
-        if not self._remaining and not late.is_done:  # it is done after the timeout, or if the connection is closed
-            try:
-                late.complete(self._result())
-            except CloseConnection as error:
-                late.fail(error)
-
-    def _result(self) -> ProduceResponse | None:
-        """The response to a request whose appends are done; rule 2."""
+    def result(self) -> ProduceResponse | None:
+        """The response to a request whose appends are done, or have timed out; rule 2."""
         if self._acks != ACKS_NONE:
-            return self._response()
+            return self.response()
         if any(append.error is not None for append in self._appends):
             raise CloseConnection(self._close_reason())
         return None
 
-    def _response(self) -> ProduceResponse:
+    def results(self) -> list[PartitionResult] | None:
+        """The result of each partition; None if an append failed or has timed out."""
+        found: list[PartitionResult] = []
+        for append in self._appends:
+            if not append.is_done or append.error is not None:
+                return None
+            info = append.value
+            found.append(
+                _new_tuple(PartitionResult, (info.base_offset, info.log_append_time_ms, info.log_start_offset))
+            )
+        return found
+
+    def response(self) -> ProduceResponse:
         """The response; partitions without a result have timed out."""
         appends = iter(self._appends)
         response = ProduceResponse(
@@ -390,7 +410,7 @@ class _Produce:
         """The response after the fast path's append failed."""
         self._topics.append(_Topic(topic, topic_id or ZERO_UUID, topic, [index]))
         self._appends.append(failed(error))
-        return self._response()
+        return self.response()
 
     def _close_reason(self) -> str:
         names = [topic.name for topic in self._topics for _ in topic.indexes]
@@ -410,12 +430,14 @@ class _Produce:
 class ProduceFastPath:
     """The fast path of one version (rule 5)."""
 
-    __slots__ = ("_encode", "_handler", "_has_flexible_header", "_layout")
+    __slots__ = ("_encode", "_find_errors", "_handler", "_has_flexible_header", "_layout", "_topics_layout")
 
     def __init__(self, handler: ProduceHandler, version: int) -> None:
         self._handler = handler
         self._layout = ProduceLayout(version)
+        self._topics_layout = ProduceTopicsLayout(version)
         self._encode = encoder(ProduceResponse, version)
+        self._find_errors = error_finder(ProduceResponse)
         self._has_flexible_header = response_header_version(ApiKey.PRODUCE, version) >= 1
 
     def answer(
@@ -424,7 +446,7 @@ class ProduceFastPath:
         """The response to the request at `position`, now or later, or None."""
         produce = self._layout.decode_request(frame, position)
         if produce is None:
-            return None
+            return self._answer_many(ctx, frame, position)
         topic, topic_id, index, acks, timeout_ms, records, echoed_bytes = produce
         if acks not in (ACKS_LEADER, ACKS_ALL) or _is_transactional(records):
             return None
@@ -454,5 +476,37 @@ class ProduceFastPath:
                 ctx.correlation_id, echoed_bytes, info.base_offset, info.log_append_time_ms, info.log_start_offset
             )
         response = _Produce(self._handler, ctx, ACKS_ALL).failure_response(topic, topic_id, index, append.error)
-        ctx.metrics.count_errors([response.responses[0].partition_responses[0].error_code])
+        return self._encode_errors(ctx, response)
+
+    def _answer_many(
+        self, ctx: RequestContext, frame: bytearray, position: int
+    ) -> list[Part] | Completion[list[Part]] | None:
+        """The response to a request for several partitions; None if it does not have the usual form."""
+        request = self._topics_layout.decode_request(frame, position)
+        if request is None or request.acks not in (ACKS_LEADER, ACKS_ALL):
+            return None
+        handler, topics, batches = self._handler, [], []
+        for topic in request.topics:
+            try:
+                name = handler.topic_name(ctx, topic.name, topic.topic_id)
+            except KafkaError:
+                return None
+            topics.append(_Topic(topic.name, topic.topic_id or ZERO_UUID, name, topic.indexes))
+            for index, records in zip(topic.indexes, topic.records, strict=True):
+                if _is_transactional(records):
+                    return None
+                batches.append((name, index, records))
+        produce = _Produce(handler, ctx, request.acks)
+        produce.append_plain(topics, batches)
+        return produce.finish(request.timeout_ms, partial(self._response_of_many, ctx, produce, request.topics))
+
+    def _response_of_many(self, ctx: RequestContext, produce: _Produce, topics: list[ProducedTopic]) -> list[Part]:
+        results = produce.results()
+        if results is None:
+            return self._encode_errors(ctx, produce.response())
+        return self._topics_layout.encode_response(ctx.correlation_id, topics, results)
+
+    def _encode_errors(self, ctx: RequestContext, response: ProduceResponse) -> list[Part]:
+        """Encode a response with errors."""
+        ctx.metrics.count_errors(self._find_errors(response))
         return frame_response(ctx.correlation_id, self._encode(response), flexible_header=self._has_flexible_header)

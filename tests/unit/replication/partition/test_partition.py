@@ -40,7 +40,7 @@ def test_without_followers_an_append_is_committed_at_once():
     rig = Rig(appended=3)
     assert rig.partition.high_watermark == rig.log.high_watermark == 3
     assert rig.acks == [(0, 0)]
-    assert rig.woken == [end_key("t", 0), state_key("t", 0)]
+    assert rig.woken == [state_key("t", 0)]
 
 
 def test_a_new_leader_without_followers_commits_its_whole_log():

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 import re
+from base64 import urlsafe_b64decode
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -26,8 +27,10 @@ import numpy as np
 
 from barnabas.client.batch_header import CODEC_MASK, OVERHEAD, header_at
 from barnabas.pipeline.sources.codecs import decompress
+from barnabas.pipeline.sources.commit_log_reading import CommitLogRead, StoredHeader, scan_slot, tasks_of
+from barnabas.pipeline.sources.commit_log_slots import Slot, read_slots
 from barnabas.pipeline.sources.damage import DamagedLog
-from barnabas.pipeline.sources.decoding import OFFSETS_END, Aborted, decode
+from barnabas.pipeline.sources.decoding import OFFSETS_END, Aborted, ReadRequest, decode
 from barnabas.pipeline.sources.records import BatchRecords, read_records
 from barnabas.pipeline.sources.segment_files import (
     HIGH_WATERMARKS,
@@ -44,10 +47,15 @@ from barnabas.pipeline.sources.segment_files import (
     position_before,
     read_checkpoint,
 )
-from barnabas.pipeline.sources.segment_reading import scan_headers, verified_position
+from barnabas.pipeline.sources.segment_reading import SegmentRead, scan_headers, verified_position
 
 DIRECTORY = re.compile(r"(.+)-(\d+)")
+PARTITION_METADATA = "partition.metadata"
 _ABORT = b"\x00\x00"
+_TOPIC_ID = re.compile(r"^topic_id: (\S{22})$", re.MULTILINE)
+
+Task = tuple[SegmentRead | CommitLogRead, ReadRequest]
+"""What one worker reads."""
 
 
 class PartitionLog(NamedTuple):
@@ -76,10 +84,98 @@ class PartitionLog(NamedTuple):
                 end = max(end, header.last_offset + 1)
         return end
 
+    def aborted_in(self, base: int) -> list[Aborted]:
+        """Returns the aborted transactions of a segment's index."""
+        return aborted_in(self.directory, base)
 
-def find_logs(paths: Sequence[str]) -> list[PartitionLog]:
+    def scan(self, base: int, timestamp_ms: int | None = None) -> Iterator[StoredHeader]:
+        """Yields the batches of a segment, without most that are older than a timestamp; nothing if it is deleted (rule 5)."""
+        near, position = base, 0
+        if timestamp_ms is not None:
+            near = max(offset_before_time(self.directory, base, timestamp_ms), self.start_offset)
+            position = position_before(self.directory, base, near) if near > base else 0
+        for file in _opened(path_of(self.directory, base, ".log")):
+            for at, header in scan_headers(file, verified_position(file, position, base, near)):
+                yield StoredHeader(file, at, header)
+
+    def is_before(self, base: int, timestamp_ms: int) -> bool:
+        """Whether all records of an inactive segment are known to be older."""
+        latest = latest_time(self.directory, base) if base != self.bases[-1] else None
+        return latest is not None and latest < timestamp_ms
+
+    def tasks(self, request: ReadRequest, *, end_is_certain: bool, fail_on_data_loss: bool) -> Iterator[Task]:
+        """Yields the segments to read."""
+        for number in range(self.segment_of(request.start_offset), len(self.bases)):
+            base = self.bases[number]
+            is_newest = number == len(self.bases) - 1
+            begin = max(request.start_offset, base)
+            until = request.end_offset if is_newest else min(request.end_offset, self.bases[number + 1])
+            if begin < until:
+                segment = SegmentRead(
+                    self.directory, base, is_newest, self.recovery_point, end_is_certain, fail_on_data_loss
+                )
+                yield segment, request._replace(start_offset=begin, end_offset=until)
+
+
+class CommitLogPartition(NamedTuple):
+    """A partition in a commit log at the time of listing, with the methods of PartitionLog."""
+
+    directory: str
+    topic: str
+    partition: int
+    bases: tuple[int, ...]
+    start_offset: int
+    known_end: int | None
+    recovery_point: int
+    slot: Slot
+
+    def segment_of(self, offset: int) -> int:
+        """Returns the index of the segment that contains the offset."""
+        return max(bisect_right(self.bases, offset) - 1, 0)
+
+    def written_end(self) -> int:
+        """Returns the offset after the last complete batch."""
+        return self.slot.end_offset
+
+    def aborted_in(self, base: int) -> list[Aborted]:
+        """Returns the aborted transactions whose markers are in a segment."""
+        return [one for one in self.slot.aborted if base <= one.last_offset < self._end_of(base)]
+
+    def scan(self, base: int, timestamp_ms: int | None = None) -> Iterator[StoredHeader]:
+        """Yields the batches of a segment, without those that are older than a timestamp."""
+        return scan_slot(self.slot, base, self._end_of(base), timestamp_ms)
+
+    def is_before(self, base: int, timestamp_ms: int) -> bool:
+        """Whether all records of an inactive segment are known to be older: `scan` finds out as fast."""
+        del base, timestamp_ms
+        return False
+
+    def tasks(self, request: ReadRequest, *, end_is_certain: bool, fail_on_data_loss: bool) -> Iterator[Task]:
+        """Yields the files to read."""
+        return tasks_of(
+            self.slot, request, self.recovery_point, end_is_certain=end_is_certain, fail_on_data_loss=fail_on_data_loss
+        )
+
+    def _end_of(self, base: int) -> int:
+        following = self.segment_of(base) + 1
+        return self.bases[following] if following < len(self.bases) else OFFSETS_END
+
+
+AnyLog = PartitionLog | CommitLogPartition
+
+
+def topic_id_in(directory: Path) -> str:
+    """Returns the topic id in a partition's directory, in hexadecimal digits; empty if it has none."""
+    try:
+        found = _TOPIC_ID.search((directory / PARTITION_METADATA).read_text())
+    except FileNotFoundError:
+        return ""
+    return urlsafe_b64decode(found[1] + "==").hex() if found else ""
+
+
+def find_logs(paths: Sequence[str]) -> list[AnyLog]:
     """Returns the log of each partition in these log directories or partition directories. Raises DamagedLog."""
-    best: dict[tuple[str, int], PartitionLog] = {}
+    best: dict[tuple[str, int], AnyLog] = {}
     for found in (log for path in paths for log in _logs_at(Path(path))):
         place = found.topic, found.partition
         if place not in best or (found.known_end or 0) > (best[place].known_end or 0):
@@ -87,23 +183,24 @@ def find_logs(paths: Sequence[str]) -> list[PartitionLog]:
     return [best[place] for place in sorted(best)]
 
 
-def _logs_at(path: Path) -> Iterator[PartitionLog]:
+def _logs_at(path: Path) -> Iterator[AnyLog]:
     if not path.is_dir():
         raise DamagedLog(f"There is no log directory {path} on this machine.")
-    is_one = bool(DIRECTORY.fullmatch(path.name)) and any(path.glob("*.log"))
+    is_one = bool(DIRECTORY.fullmatch(path.name)) and (any(path.glob("*.log")) or (path / PARTITION_METADATA).exists())
     root = path.parent if is_one else path
+    slots = read_slots(root)
     starts, ends, recovered = (read_checkpoint(root / name) for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS))
     for directory in [path] if is_one else sorted(path.iterdir()):
         named = DIRECTORY.fullmatch(directory.name)
-        if named and directory.is_dir() and (bases := bases_of(str(directory))):
-            place = named[1], int(named[2])
-            yield PartitionLog(
-                str(directory),
-                *place,
-                tuple(bases),
-                max(bases[0], _known(starts, place)),
-                ends.get(place) if ends else None,
-                _known(recovered, place),
+        if not named or not directory.is_dir():
+            continue
+        place = named[1], int(named[2])
+        known = ends.get(place) if ends else None, _known(recovered, place)
+        if bases := bases_of(str(directory)):
+            yield PartitionLog(str(directory), *place, tuple(bases), max(bases[0], _known(starts, place)), *known)
+        elif slot := slots.get((topic_id_in(directory), place[1])):
+            yield CommitLogPartition(
+                str(directory), *place, tuple(slot.bases), max(slot.bases[0], _known(starts, place)), *known, slot
             )
 
 
@@ -121,10 +218,10 @@ class Transactions(NamedTuple):
     last_stable_offset: int
 
 
-def transactions_of(log: PartitionLog, high_watermark: int) -> Transactions:
+def transactions_of(log: AnyLog, high_watermark: int) -> Transactions:
     """Finds the transactions of a log (rule 4)."""
     place = log.segment_of(max(high_watermark - 1, log.bases[0]))
-    aborted = [one for base in log.bases[:place] for one in aborted_in(log.directory, base)]
+    aborted = [one for base in log.bases[:place] for one in log.aborted_in(base)]
     while place and (is_open := open_transactions(log.directory, log.bases[place])) is None:
         place -= 1
     if not place:
@@ -132,25 +229,24 @@ def transactions_of(log: PartitionLog, high_watermark: int) -> Transactions:
     assert is_open is not None
     for base in log.bases[place:]:
         if base < high_watermark:
-            aborted += _scanned(path_of(log.directory, base, ".log"), is_open, high_watermark)
+            aborted += _scanned(log.scan(base), is_open, high_watermark)
     last_stable_offset = max(log.start_offset, min([high_watermark, *is_open.values()]))
     return Transactions(tuple(sorted(set(aborted))), last_stable_offset)
 
 
-def _scanned(path: Path, is_open: dict[int, int], end_offset: int) -> Iterator[Aborted]:
-    """Yields the aborted transactions of a file and updates the open ones."""
-    for file in _opened(path):
-        for position, header in scan_headers(file):
-            if header.base_offset >= end_offset:
-                return
-            if not header.is_transactional:
-                continue
-            if not header.is_control:
-                is_open.setdefault(header.producer_id, header.base_offset)
-                continue
-            begun = is_open.pop(header.producer_id, None)
-            if begun is not None and _says_abort(os.pread(file.fileno(), header.size, position)):
-                yield Aborted(header.producer_id, begun, header.last_offset)
+def _scanned(batches: Iterator[StoredHeader], is_open: dict[int, int], end_offset: int) -> Iterator[Aborted]:
+    """Yields the aborted transactions of a segment and updates the open ones."""
+    for file, position, header in batches:
+        if header.base_offset >= end_offset:
+            return
+        if not header.is_transactional:
+            continue
+        if not header.is_control:
+            is_open.setdefault(header.producer_id, header.base_offset)
+            continue
+        begun = is_open.pop(header.producer_id, None)
+        if begun is not None and _says_abort(os.pread(file.fileno(), header.size, position)):
+            yield Aborted(header.producer_id, begun, header.last_offset)
 
 
 def _opened(path: Path) -> Iterator[BinaryIO]:
@@ -173,17 +269,16 @@ def _says_abort(batch: bytes) -> bool:
 # ---- time --------------------------------------------------------------------------------------------------
 
 
-def first_at(log: PartitionLog, timestamp_ms: int, end_offset: int) -> int | None:
+def first_at(log: AnyLog, timestamp_ms: int, end_offset: int) -> int | None:
     """Returns the first offset at or above the log start whose timestamp is at least this; None if there is none.
 
     Transaction markers count, as in a broker's ListOffsets.
     """
     for place in range(log.segment_of(log.start_offset), len(log.bases)):
         base = log.bases[place]
-        is_newest = place == len(log.bases) - 1
         if base >= end_offset:
             return None
-        if not is_newest and (latest := latest_time(log.directory, base)) is not None and latest < timestamp_ms:
+        if log.is_before(base, timestamp_ms):
             continue
         found = _first_in(log, base, timestamp_ms)
         if found is not None:
@@ -191,18 +286,15 @@ def first_at(log: PartitionLog, timestamp_ms: int, end_offset: int) -> int | Non
     return None
 
 
-def _first_in(log: PartitionLog, base: int, timestamp_ms: int) -> int | None:
-    near = max(offset_before_time(log.directory, base, timestamp_ms), log.start_offset)
-    for file in _opened(path_of(log.directory, base, ".log")):
-        position = position_before(log.directory, base, near) if near > base else 0
-        for at, header in scan_headers(file, verified_position(file, position, base, near)):
-            if header.max_timestamp < timestamp_ms or header.last_offset < log.start_offset or not header.record_count:
-                continue
-            if header.is_control:
-                return header.last_offset
-            found = _first_of(os.pread(file.fileno(), header.size, at), log.start_offset, timestamp_ms)
-            if found is not None:
-                return found
+def _first_in(log: AnyLog, base: int, timestamp_ms: int) -> int | None:
+    for file, at, header in log.scan(base, timestamp_ms):
+        if header.max_timestamp < timestamp_ms or header.last_offset < log.start_offset or not header.record_count:
+            continue
+        if header.is_control:
+            return header.last_offset
+        found = _first_of(os.pread(file.fileno(), header.size, at), log.start_offset, timestamp_ms)
+        if found is not None:
+            return found
     return None
 
 

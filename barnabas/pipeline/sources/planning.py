@@ -14,10 +14,9 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from barnabas.pipeline.sources.damage import BadOption, MissingRecords
-from barnabas.pipeline.sources.decoding import ReadRequest
-from barnabas.pipeline.sources.partition_logs import PartitionLog, Transactions, find_logs, first_at, transactions_of
+from barnabas.pipeline.sources.decoding import Aborted, ReadRequest
+from barnabas.pipeline.sources.partition_logs import AnyLog, Task, Transactions, find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.segment_options import EARLIEST, LATEST, Bound, SegmentOptions
-from barnabas.pipeline.sources.segment_reading import SegmentRead
 
 PartitionKey = tuple[str, int]
 _CLIENT_SETTINGS = ("security.", "sasl.", "ssl.")
@@ -33,7 +32,7 @@ class Extent(NamedTuple):
     """The end for committed readers."""
 
 
-def plan(options: SegmentOptions) -> list[tuple[SegmentRead, ReadRequest]]:
+def plan(options: SegmentOptions) -> list[Task]:
     """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
     logs = [log for log in find_logs(options.paths) if options.selects(log.topic, log.partition)]
     _check_all_found(options, {(log.topic, log.partition) for log in logs})
@@ -61,7 +60,7 @@ def _list(positions: set[PartitionKey]) -> str:
     return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(positions)) or "none"
 
 
-def _ask_brokers(options: SegmentOptions, logs: list[PartitionLog]) -> Mapping[PartitionKey, Extent]:
+def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[PartitionKey, Extent]:
     """The extents of logs, from the broker (rule 2)."""
     from barnabas.pipeline.brokers import Brokers
     from barnabas.pipeline.brokers import TopicPartition as BrokerPartition
@@ -74,9 +73,7 @@ def _ask_brokers(options: SegmentOptions, logs: list[PartitionLog]) -> Mapping[P
     return {(tp.topic, tp.partition): Extent(starts[tp], ends[tp], stable_ends[tp]) for tp in positions}
 
 
-def _parts(
-    log: PartitionLog, options: SegmentOptions, broker_extent: Extent | None
-) -> list[tuple[SegmentRead, ReadRequest]]:
+def _parts(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None) -> list[Task]:
     start = log.start_offset if broker_extent is None else max(broker_extent.start, log.bases[0])
     log = log._replace(start_offset=start)
     if broker_extent is not None:
@@ -96,27 +93,20 @@ def _parts(
     if first > last:
         raise BadOption(f"{log.topic}-{log.partition} would be read from {first} on, and ends before {last}.")
     first, last = max(first, extent.start), min(last, extent.stable_end)
-    found = []
-    for number in range(log.segment_of(first), len(log.bases)):
-        base = log.bases[number]
-        is_newest = number == len(log.bases) - 1
-        begin, until = max(first, base), last if is_newest else min(last, log.bases[number + 1])
-        if begin >= until:
-            continue
-        segment = SegmentRead(
-            log.directory,
-            base,
-            is_newest,
-            log.recovery_point,
-            broker_extent is not None,
-            options.fail_on_data_loss,
-        )
-        aborted = tuple(one for one in transactions.aborted if one.first_offset < until and one.last_offset >= begin)
-        found.append((segment, ReadRequest(log.topic, log.partition, begin, until, options.columns, aborted)))
-    return found
+    request = ReadRequest(log.topic, log.partition, first, last, options.columns)
+    found = log.tasks(request, end_is_certain=broker_extent is not None, fail_on_data_loss=options.fail_on_data_loss)
+    return [(task, wanted._replace(aborted=_aborted_in(wanted, transactions))) for task, wanted in found]
 
 
-def _first(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
+def _aborted_in(request: ReadRequest, transactions: Transactions) -> tuple[Aborted, ...]:
+    return tuple(
+        one
+        for one in transactions.aborted
+        if one.first_offset < request.end_offset and one.last_offset >= request.start_offset
+    )
+
+
+def _first(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
     tp = log.topic, log.partition
     wanted_offset = options.starting.of(tp)
     if options.starting.is_time:
@@ -130,7 +120,7 @@ def _first(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
     return extent.start if wanted_offset == EARLIEST else _checked(log, options, wanted_offset, extent)
 
 
-def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
+def _last(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
     bound: Bound = options.ending
     wanted_offset = bound.of((log.topic, log.partition))
     if bound.is_time:
@@ -139,7 +129,7 @@ def _last(log: PartitionLog, options: SegmentOptions, extent: Extent) -> int:
     return extent.stable_end if wanted_offset == LATEST else _checked(log, options, wanted_offset, extent)
 
 
-def _checked(log: PartitionLog, options: SegmentOptions, offset: int, extent: Extent) -> int:
+def _checked(log: AnyLog, options: SegmentOptions, offset: int, extent: Extent) -> int:
     """An offset, unless it is outside the log (rule 3)."""
     if not extent.start <= offset <= extent.stable_end and options.fail_on_data_loss:
         raise MissingRecords(

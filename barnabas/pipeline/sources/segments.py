@@ -20,6 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from barnabas.pipeline.sources.commit_log_reading import CommitLogRead, read_commit_log
+from barnabas.pipeline.sources.partition_logs import Task
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import SegmentOptions, parse_options
 from barnabas.pipeline.sources.segment_reading import read_segment
@@ -78,10 +80,16 @@ class SegmentReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Returns one partition per segment."""
+        """Returns one partition per segment, or per file of a commit log."""
         return [InputPartition(segment) for segment in plan(self._options)]
 
     def read(self, partition: InputPartition | None) -> Iterator[Any]:
         """Yields the records of a segment; without segments Spark passes None."""
         if partition is not None:
-            yield from read_segment(*partition.value)
+            yield from read_task(partition.value)
+
+
+def read_task(task: Task) -> Iterator[Any]:
+    """Yields the records of a task as Arrow batches. Raises DamagedLog or MissingRecords."""
+    part, request = task
+    return read_commit_log(part, request) if isinstance(part, CommitLogRead) else read_segment(part, request)

@@ -1,0 +1,210 @@
+"""Partitions in commit logs and in segments with the same records: the segment source reads the same from both."""
+
+from __future__ import annotations
+
+import json
+import os
+from hashlib import md5
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from barnabas.pipeline.sources.commit_log_slots import read_slots
+from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
+from barnabas.pipeline.sources.planning import plan
+from barnabas.pipeline.sources.segment_options import parse_options
+from barnabas.pipeline.sources.segments import read_task
+from protocol.records import ControlType
+from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets, write_topic_id
+from storage.io.disk import Disk
+from storage.log.log import Log
+from storage.log.log_validator import AppendOrigin
+from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, commitlog, log_at, marker, segments
+
+ENGINES = {"segments": segments, "commitlog": commitlog}
+PRODUCERS = 3
+
+
+class Twins:
+    """The same log in two directories, one for each engine."""
+
+    def __init__(self, root: Path) -> None:
+        self.roots = {name: root / name for name in ENGINES}
+        for path in self.roots.values():
+            path.mkdir(parents=True)
+        self.logs = {name: log_at(self.roots[name], engines=ENGINES[name]) for name in ENGINES}
+        write_topic_id(Disk(), str(self.roots["commitlog"] / "t-0" / "partition.metadata"), md5(b"t").digest())
+        self._open: set[int] = set()
+        self._sequences = dict.fromkeys(range(PRODUCERS), 0)
+        self._epoch = 0
+        self.now_ms = NOW_MS
+
+    def each(self, act: Any) -> None:
+        for log in self.logs.values():
+            act(log)
+
+    @property
+    def end_offset(self) -> int:
+        return self.logs["segments"].log_end_offset
+
+    def step(self, random: Random) -> None:
+        """A random append, marker, truncation or trim."""
+        self.now_ms += random.randrange(-500, 2000)
+        match random.randrange(10):
+            case 0 | 1:
+                self.transactional(random.randrange(PRODUCERS), random.randrange(1, 4))
+            case 2 | 3 if self._open:
+                self.end(random.choice(sorted(self._open)), random.choice([ControlType.ABORT, ControlType.COMMIT]))
+            case 4 if not self._open and self.end_offset:
+                start = self.logs["segments"].log_start_offset
+                offset = random.randint(max(start, self.end_offset - 6), self.end_offset)
+                self.each(lambda log: log.open().truncate(offset))
+                self._sequences = dict.fromkeys(range(PRODUCERS), 0)
+                self._epoch += 1
+            case _:
+                values = [f"{number}" * random.choice((1, 30)) for number in range(random.randrange(1, 4))]
+                self.each(lambda log: append(log, *values, timestamp_ms=self.now_ms, step_ms=700))
+
+    def transactional(self, producer: int, count: int) -> None:
+        info = ProducerInfo(producer, self._epoch, self._sequences[producer], transactional=True)
+        self.each(lambda log: append(log, *["x" * 50] * count, timestamp_ms=self.now_ms, producer=info))
+        self._sequences[producer] += count
+        self._open.add(producer)
+
+    def end(self, producer: int, kind: ControlType) -> None:
+        self.each(lambda log: append_records(log, marker(kind, producer, self._epoch), origin=AppendOrigin.COORDINATOR))
+        self._open.discard(producer)
+
+
+def answer(root: Path, **options: Any) -> Any:
+    """The rows of a query, or the kind of its refusal."""
+    texts = {
+        name.replace("_", "."): value if isinstance(value, str) else json.dumps({"t": {"0": value}})
+        for name, value in options.items()
+    }
+    try:
+        tasks = plan(parse_options({"path": str(root), "subscribe": "t", **texts}))
+        found = [batch for task in tasks for batch in read_task(task)]
+    except (MissingRecords, BadOption) as refusal:
+        return type(refusal)
+    return pa.Table.from_batches(found).to_pylist() if found else []
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_both_engines_give_the_same_answers(tmp_path: Path, *, is_closed: bool) -> None:
+    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    print(f"SEED={seed}")
+    random = Random(seed)
+    for number in range(4):
+        twins = Twins(tmp_path / str(number))
+        for _ in range(80):
+            twins.step(random)
+        if is_closed:
+            twins.each(Log.close)
+        end_offset = int(twins.end_offset)
+        marks = {
+            LOG_STARTS: random.randrange(end_offset // 3),
+            HIGH_WATERMARKS: random.randint(end_offset // 2, end_offset),
+        }
+        for name, offset in marks.items() if number % 2 else ():
+            for root in twins.roots.values():
+                write_offsets(Disk(), str(root / name), {("t", 0): offset})
+        for _ in range(12):
+            options = _question(random, end_offset)
+            expected, found = (answer(twins.roots[name], **options) for name in ENGINES)
+            assert found == expected, options
+
+
+def _question(random: Random, end_offset: int) -> dict[str, Any]:
+    options: dict[str, Any] = {
+        "kafka_isolation_level": random.choice(["read_committed", "read_uncommitted"]),
+        "failOnDataLoss": random.choice(["true", "false"]),
+        "until": random.choice(["committed", "written"]),
+    }
+    match random.randrange(4):
+        case 0:
+            options["startingOffsets"] = random.randrange(end_offset)
+        case 1:
+            options["endingOffsets"] = random.randrange(end_offset)
+        case 2:
+            options["startingTimestamp"] = str(NOW_MS + random.randrange(-5000, 60_000))
+            options["startingOffsetsByTimestampStrategy"] = "latest"
+    return options
+
+
+def written(root: Path, count: int = 60) -> Log:
+    """Batches of one record in several files."""
+    log = log_at(root, engines=commitlog)
+    write_topic_id(Disk(), str(root / "t-0" / "partition.metadata"), md5(b"t").digest())
+    for number in range(count):
+        append(log, f"{number}:" + "x" * 250)
+    return log
+
+
+def offsets(root: Path, **options: Any) -> list[int]:
+    return [row["offset"] for row in answer(root, **options)]
+
+
+def test_a_partition_is_read_by_a_task_per_file(tmp_path: Path) -> None:
+    written(tmp_path).close()
+    tasks = plan(parse_options({"path": str(tmp_path), "subscribe": "t"}))
+    assert len(tasks) == len(list((tmp_path / "commitlog").glob("*.queue"))) + 1
+    assert offsets(tmp_path) == list(range(60))
+    assert offsets(tmp_path / "t-0") == list(range(60))
+
+
+def test_bytes_that_were_not_durable_end_the_log(tmp_path: Path) -> None:
+    """At any byte of the last frame."""
+    log = written(tmp_path)
+    end_offset = log.log_end_offset
+    active = log.open().engine._log.files[-1].path  # type: ignore[attr-defined]
+    whole = Path(active).read_bytes()
+    for cut in range(1, 300, 41):
+        Path(active).write_bytes(whole[:-cut])
+        assert offsets(tmp_path) == list(range(end_offset - 1))
+
+
+def test_damage_costs_the_damaged_partition_and_says_so(tmp_path: Path) -> None:
+    log = written(tmp_path)
+    [slot] = read_slots(tmp_path).values()
+    sealed, active = ([*slot.entries(0, 60)][number] for number in (0, -1))
+    end_offset = log.log_end_offset
+    write_offsets(Disk(), str(tmp_path / HIGH_WATERMARKS), {("t", 0): end_offset})
+    write_offsets(Disk(), str(tmp_path / RECOVERY_POINTS), {("t", 0): end_offset})
+    lost = "records from offset 5. on are lost"
+    for where, number, match in (
+        (active, 0, lost),
+        (active, -1, lost),
+        (sealed, 1, "clog is damaged: the batch of offset 1 "),
+    ):
+        path = Path(where.file.path)
+        whole = path.read_bytes()
+        position = int(where.found["position"][number]) + 100
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        with pytest.raises(DamagedLog, match=match):
+            answer(tmp_path)
+        path.write_bytes(whole)
+    assert offsets(tmp_path) == list(range(end_offset))
+
+
+def test_a_file_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:
+    written(tmp_path).close()
+    strict, lenient = (
+        plan(parse_options({"path": str(tmp_path), "subscribe": "t", "failOnDataLoss": fail}))
+        for fail in ("true", "false")
+    )
+    min((tmp_path / "commitlog").glob("*.clog")).unlink()
+    with pytest.raises(MissingRecords, match="is missing, and with it offsets from 0 on"):
+        list(read_task(strict[0]))
+    assert list(read_task(lenient[0])) == []
+
+
+def test_a_deleted_partition_is_not_found(tmp_path: Path) -> None:
+    log = written(tmp_path)
+    engine: Any = log.open().engine
+    engine._log.drop(engine._slot)
+    with pytest.raises(BadOption, match="not in"):
+        plan(parse_options({"path": str(tmp_path), "subscribe": "t"}))

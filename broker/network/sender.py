@@ -155,7 +155,7 @@ class Sender:
         return sent
 
     def _send_region(self, budget: int) -> int | None:
-        """Sends from the region at the front; None if the socket is full or the region is not in the page cache."""
+        """Sends from the region at the front (rule 6); None if the socket is full or the region is not in the page cache."""
         region, skip = self._parts[0], self._skip
         assert isinstance(region, FileRegion)
         left = region.length - skip
@@ -165,16 +165,20 @@ class Sender:
             if not limit:
                 self.uncached = region, skip
                 return None
-        sent = self._transport.send_file(region, skip, limit)
-        if sent is None:
-            return None
+        send_file, sent = self._transport.send_file, 0
+        while sent < limit:
+            count = send_file(region, skip + sent, limit - sent)
+            if not count:
+                self._skip = skip + sent
+                if count is None:
+                    return None
+                raise RegionEnded("a log file ended before the region that was being sent")
+            sent += count
         if sent == left:
             self._parts.popleft()
             self._skip = self._known_until = 0
-        elif not sent:
-            raise RegionEnded("a log file ended before the region that was being sent")
         else:
-            self._skip += sent
+            self._skip = skip + sent
         return sent
 
     def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, limit: int) -> int:

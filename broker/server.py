@@ -27,7 +27,7 @@ from typing import Any
 from broker.api_table import client_apis, controller_apis
 from broker.config.broker_config import BrokerConfig, ConfigError, Endpoint
 from broker.config.security_configs import inter_broker_credentials
-from broker.coordinators.factory import coordinators
+from broker.coordinators.factory import DeliverySupport, coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
 from broker.handlers.records.log_dirs import LogDirsHandler
@@ -323,9 +323,10 @@ class Server:
         self._build_fetchers()
         producer_ids = ProducerIdManager(self._channel, config.node_id, lambda: self._lifecycle.epoch)
         self._broker_peers = self._broker_connections("request.timeout.ms")
-        self._coordinators = coordinators(
-            config, self._replicas, self._timers, self._clock, producer_ids, self._broker_peers.send_request
-        )
+        self._delivery_peers = self._broker_connections("request.timeout.ms")
+        delivery = DeliverySupport(self._loop.call_soon, self._delivery_peers.send_request)
+        node = config, self._replicas, self._timers, self._clock
+        self._coordinators = coordinators(*node, producer_ids, self._broker_peers.send_request, delivery)
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         snapshots = MetadataSnapshots(self._disk, self._io, self._metadata_log, config.snapshot_settings())
         self._scheduled_tasks = ScheduledTasks(
@@ -551,9 +552,8 @@ class Server:
         self._compactor.stop()
         self._coordinators.close()
         self._fetchers.close()
-        for connections in self._leader_connections:
+        for connections in (*self._leader_connections, self._delivery_peers, self._broker_peers):
             connections.close()
-        self._broker_peers.close()
         for listener in self.listeners:
             listener.close()
         self._metadata.shut_down().then(lambda _: self._loop.stop())

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
+from broker.coordinators.delivery.delivery_manager import DeliveryManager
 from broker.coordinators.group_config import ConsumerGroupSettings, GroupConfigManager, GroupSettings, MigrationPolicy
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinator
 from broker.coordinators.group_counts import GroupCounts
@@ -26,11 +27,20 @@ from broker.coordinators.transactions.transaction_coordinator import (
 )
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from broker.coordinators.transactions.txn_marker_writer import TxnMarkerWriter
+from replication.cooperative_tasks import CallSoon
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock, TimerQueue
 
 _MINUTE_MS = 60_000
+
+
+class DeliverySupport(NamedTuple):
+    """What the delivery of schedule topics needs of the event loop and the network."""
+
+    call_soon: CallSoon
+    send: SendToBroker
+    """Sends requests to all brokers, this one included, on connections of their own: markers must not wait behind them."""
 
 
 class Coordinators(NamedTuple):
@@ -43,14 +53,17 @@ class Coordinators(NamedTuple):
     producer_ids: ProducerIdManager
     group_config_manager: GroupConfigManager
     group_counts: GroupCounts
+    delivery: DeliveryManager
 
     def on_metadata_update(self, changes: MetadataDelta, image: MetadataImage, broker_id: int) -> None:
         """Apply a new image; call it after the partitions that this broker leads are open."""
         self.groups.on_metadata_update(changes, image, broker_id)
         self.transactions.on_metadata_update(changes, image, broker_id)
+        self.delivery.on_metadata_update(changes, image)
 
     def close(self) -> None:
         """Close all coordinators."""
+        self.delivery.close()
         self.transactions.close()
         self.groups.close()
 
@@ -62,6 +75,7 @@ def coordinators(
     clock: Clock,
     producer_ids: ProducerIdManager,
     send: SendToBroker,
+    delivery: DeliverySupport,
 ) -> Coordinators:
     """Coordinators without shards: `on_metadata_update` adds them. `send` sends requests to other brokers."""
     settings, of_transactions = group_settings(config), transaction_settings(config)
@@ -101,7 +115,9 @@ def coordinators(
         max_wait_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
     markers = TxnMarkerWriter(config.node_id, replicas, groups, verification, clock, send)
-    return Coordinators(groups, transactions, verification, markers, producer_ids, group_config_manager, group_counts)
+    delivering = DeliveryManager(config.node_id, replicas, timers, clock, *delivery)
+    parts = groups, transactions, verification, markers, producer_ids, group_config_manager, group_counts
+    return Coordinators(*parts, delivering)
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:

@@ -61,6 +61,7 @@ from broker.coordinators.offset_manager import (
 )
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, ShardContext
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord
+from broker.coordinators.schedule_groups import has_schedule_positions
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -389,6 +390,8 @@ class GroupCoordinator:
     def _expiry_records(self, group_id: str, wall_ms: int) -> list[StoredRecord]:
         """The tombstones of a group's expired offsets, and of the group if it is empty then."""
         retention_ms = self._settings.offsets_retention_ms
+        if has_schedule_positions(group_id, self._image()):
+            return []
         group = self.groups.get(group_id)
         if group is not None and group.can_expire_offsets:
             is_empty = group.protocol_type is not None and group.state is State.EMPTY

@@ -51,12 +51,19 @@ def _throttled(name: str, whose: str) -> Setting:
 
 _FOREVER = str(MAX_LONG)
 
+DELIVER_TO = "barnabas.deliver.to"
+DELIVER_MAX_MS = "barnabas.deliver.max.ms"
+
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
         Setting("barnabas.storage.engine", Kind.STRING, "segments", one_of("segments", "commitlog"),
                 "Where a new topic's records are stored: 'segments' are files of their own, 'commitlog' is one log for all "
                 "partitions of a log directory. It cannot be changed later. Apache Kafka has no such setting."),
+        Setting(DELIVER_MAX_MS, Kind.LONG, "2592000000", at_least(0),
+                "How far in the future a record of a schedule topic may be due."),
+        Setting(DELIVER_TO, Kind.STRING, "", None,
+                "The topic to which records are delivered when they are due; empty: this is no schedule topic."),
         Setting("cleanup.policy", Kind.LIST, "delete", one_of("compact", "delete"),
                 "What happens to old segments: deleted by time and size, compacted by key, or both."),
         Setting("compression.gzip.level", Kind.INT, "-1", between_or(1, 9, -1),
@@ -118,6 +125,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
 STORAGE_ENGINE = "barnabas.storage.engine"
 COMMIT_LOG = "commitlog"
 
+OPTIONAL_TOPIC_SETTINGS = frozenset({DELIVER_TO, DELIVER_MAX_MS, "internal.segment.bytes"})
+"""Shown for a topic only if they are set."""
 
 _SAME_NAME = (
     "compression.gzip.level", "compression.lz4.level", "compression.type", "compression.zstd.level",
@@ -167,6 +176,8 @@ class LogConfig:
     """The parsed settings of one log; field names are the settings' with underscores."""
 
     barnabas_storage_engine: str = "segments"
+    barnabas_deliver_max_ms: int = 2_592_000_000
+    barnabas_deliver_to: str = ""
     cleanup_policy: frozenset[str] = frozenset({"delete"})
     compression_gzip_level: int = -1
     compression_lz4_level: int = 9
@@ -202,6 +213,11 @@ class LogConfig:
     def uses_commit_log(self) -> bool:
         """Whether a new log is stored in the commit log; compacted ones never are."""
         return self.barnabas_storage_engine == COMMIT_LOG and not self.is_compacted
+
+    @property
+    def is_schedule(self) -> bool:
+        """Whether records are delivered to another topic when they are due."""
+        return bool(self.barnabas_deliver_to)
 
 
 _FIELDS = {field.name.replace("_", "."): field.name for field in fields(LogConfig)}
@@ -264,3 +280,7 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
         )
     if topic.get(STORAGE_ENGINE) == COMMIT_LOG and config.is_compacted:
         raise ValueError(f"{STORAGE_ENGINE}={COMMIT_LOG} does not support cleanup.policy=compact")
+    if config.is_schedule and config.is_compacted:
+        raise ValueError(
+            f"conflict topic config setting {DELIVER_TO} and cleanup.policy=compact: pending records would be lost"
+        )

@@ -42,7 +42,7 @@ class Log:
     __slots__ = (
         "_closed_end_offset", "_closed_epochs", "_disk", "_engine_factory", "_epoch_to_assign", "_is_clean",
         "_is_new", "_open_error", "_opening", "_summary", "config", "directory", "files", "is_being_cleaned", "is_uncleanable",
-        "name", "nothing_to_clean", "offsets", "opened", "partition", "retention_due_ms", "topic",
+        "keep_from", "name", "nothing_to_clean", "offsets", "opened", "partition", "retention_due_ms", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -80,6 +80,8 @@ class Log:
         self.offsets = LogOffsets(checkpoint)
         self.retention_due_ms = 0
         """Wall time before which retention need not open the log."""
+        self.keep_from = 0
+        """Of a schedule topic: retention keeps the records from this offset on, which may not be delivered yet."""
         self.is_being_cleaned = self.is_uncleanable = False
         self.nothing_to_clean = False
         """Whether there was nothing to compact when the log was closed."""

@@ -5,8 +5,9 @@ RULES    1. A client sends exactly one whole batch of format v2 per partition; t
          2. Always checked: sizes, CRC, consistent offsets and counts, no control batch, no producer without sequence, a
             known codec, and a body that starts with the codec's frame header. In an uncompressed or small batch also
             the whole first record and the lengths of the first 32.
-         3. All records are checked, as Kafka does for every batch, if there are at most 8, the topic is compacted, the
-            header has timestamps out of range or of the wrong type, or a compressed batch claims very many records.
+         3. All records are checked, as Kafka does for every batch, if there are at most 8, the topic is compacted or a
+            schedule topic, the header has timestamps out of range or of the wrong type, or a compressed batch claims very
+            many records.
          4. A rejected batch is unchanged, unless recompression made it too large. An accepted one may be changed in place:
             timestamp type, max timestamp and CRC.
          5. Batches of the broker itself (an origin other than CLIENT) are trusted.
@@ -45,6 +46,7 @@ from protocol.records import (
 )
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
+from storage.log.delivery_time import schedule_errors
 
 FEW_RECORDS: Final = 8  # up to this number all records are checked (0.7 us)
 CHECKED_RECORDS: Final = 32  # else the lengths of this number are checked (4 us)
@@ -93,8 +95,8 @@ class BatchRules:
     """The limits for batches of one partition, computed once from its settings."""
 
     __slots__ = (
-        "_config", "after_max_ms", "before_max_ms", "checks_all_records", "codec", "is_compacted",
-        "max_message_bytes", "max_opened_bytes", "partition", "uses_log_append_time",
+        "_config", "after_max_ms", "before_max_ms", "checks_all_records", "codec", "deliver_max_ms", "is_compacted",
+        "is_schedule", "max_message_bytes", "max_opened_bytes", "partition", "uses_log_append_time",
     )  # fmt: skip
 
     def __init__(self, config: LogConfig, partition: str, *, checks_all_records: bool = False) -> None:
@@ -102,7 +104,9 @@ class BatchRules:
         self.partition = partition
         self.max_message_bytes = config.max_message_bytes
         self.is_compacted = "compact" in config.cleanup_policy
-        self.checks_all_records = checks_all_records or self.is_compacted
+        self.is_schedule = config.is_schedule
+        self.deliver_max_ms = config.barnabas_deliver_max_ms
+        self.checks_all_records = checks_all_records or self.is_compacted or self.is_schedule
         self.uses_log_append_time = config.message_timestamp_type == "LogAppendTime"
         self.before_max_ms = config.message_timestamp_before_max_ms
         self.after_max_ms = config.message_timestamp_after_max_ms
@@ -257,6 +261,11 @@ def _check_all_records(
         is_suspect = last - wall_ms > rules.after_max_ms or wall_ms - first > rules.before_max_ms
     if is_suspect or (keyless and rules.is_compacted):
         _check_keys_and_timestamps(header, body, keyless if rules.is_compacted else [], rules, wall_ms)
+    if rules.is_schedule:
+        append_ms = wall_ms if rules.uses_log_append_time else None
+        errors = schedule_errors(header, body, append_ms, wall_ms + rules.deliver_max_ms)
+        if errors:
+            raise RejectedRecords(ErrorCode.INVALID_RECORD, _summary(errors), errors[:MAX_RECORD_ERRORS])
     if rules.uses_log_append_time or (last == header.max_timestamp and not header.attributes & LOG_APPEND_TIME_BIT):
         return header
     last = min(max(last, NO_TIMESTAMP), MAX_LONG)

@@ -4,8 +4,10 @@ RULES    1. Whole segments, oldest first; nothing at or above the high watermark
          2. A segment expires when it ends at or below the log start offset, when its greatest timestamp is older than
             `retention.ms`, or when the remaining log still has `retention.bytes` or more.
          3. Without the policy `delete`, only segments below the log start offset expire.
-         4. A pass deletes at most MAX_SEGMENTS_PER_PASS segments, so that it does not block other work.
-         5. The files are renamed, and deleted after `file.delete.delay.ms`.
+         4. In a schedule topic no segment expires that ends above `keep_from`, where its leader's deliverer has not delivered
+            all records. On other replicas only segments below the log start offset expire, which follows the leader's.
+         5. A pass deletes at most MAX_SEGMENTS_PER_PASS segments, so that it does not block other work.
+         6. The files are renamed, and deleted after `file.delete.delay.ms`.
 NOT HERE Deletion of the files, and when to check (log_manager.py).
 """
 
@@ -38,7 +40,10 @@ def retain(log: Log, wall_ms: int) -> bool:
     if opened.appends.has_pending and not is_full:
         return False
     bases = [segment.base_offset for segment in engine.segments(MAX_SEGMENTS_PER_PASS + 1)]
-    end_offset = expired_end_offset(engine, config, offsets.log_start_offset, offsets.high_watermark, wall_ms)
+    deletable_end = offsets.high_watermark
+    if config.is_schedule:
+        deletable_end = min(deletable_end, max(log.keep_from, offsets.log_start_offset))
+    end_offset = expired_end_offset(engine, config, offsets.log_start_offset, deletable_end, wall_ms)
     if is_full:
         end_offset = min(end_offset, engine.segments()[-1].base_offset)
     if end_offset > engine.start_offset:
@@ -50,15 +55,15 @@ def retain(log: Log, wall_ms: int) -> bool:
 
 
 def expired_end_offset(
-    engine: Engine, config: LogConfig, log_start_offset: int, high_watermark: int, wall_ms: int
+    engine: Engine, config: LogConfig, log_start_offset: int, deletable_end: int, wall_ms: int
 ) -> int:
-    """The end offset of the last expired segment (rule 4); the engine's start offset if none has expired."""
+    """The end offset of the last expired segment (rule 5) up to `deletable_end`; the engine's start offset if none has."""
     deletes = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if deletes else -1
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
     end_offset, view = engine.start_offset, engine.view()
     for base_offset, next_offset, size in engine.segments(MAX_SEGMENTS_PER_PASS):
-        if next_offset > high_watermark or next_offset == base_offset:
+        if next_offset > deletable_end or next_offset == base_offset:
             break
         if next_offset <= log_start_offset or surplus >= size:
             surplus -= size

@@ -44,7 +44,7 @@ from replication.metadata.group_configs import GROUP_SETTINGS
 from replication.metadata.image import MetadataImage, ResourceType
 from replication.metadata.topic_names import check_topic_name
 from storage.config.config_def import Kind, Setting, parse, to_text
-from storage.config.log_config import SYNONYMS, TOPIC_SETTINGS, broker_synonyms, topic_default
+from storage.config.log_config import OPTIONAL_TOPIC_SETTINGS, SYNONYMS, TOPIC_SETTINGS, broker_synonyms, topic_default
 
 
 class ConfigSource:
@@ -168,6 +168,7 @@ class ConfigHandlers(AuthorizingHandlers):
             _topic_entry(setting, overrides, layers)
             for setting in TOPIC_SETTINGS.values()
             if setting.name not in _HIDDEN
+            and (setting.name in overrides or setting.name not in OPTIONAL_TOPIC_SETTINGS)
         ]
 
     # ------------------------------------------------------------ groups and subscriptions

@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 
 from broker.config.broker_config import BrokerConfig
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator, check_node_id
+from broker.handlers.admin.schedule_targets import check_target, target_of
 from broker.handlers.authorization import TimedForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import change_log_levels
@@ -90,6 +91,12 @@ class TopicHandlers(TimedForwardingHandlers):
             return response
 
         failed = error_results(request, denied, _TOPIC_DENIED, "Authorization failed.")
+        for topic in list(request.topics):
+            try:
+                self._check_target(context, topic.name, topic.configs)
+            except KafkaError as error:
+                request.topics = [one for one in request.topics if one is not topic]
+                failed += error_results(request, [topic], error.code, error.message)
         return self._submit(context, request, failed).map(hide_configs)
 
     def delete_topics(
@@ -181,6 +188,8 @@ class TopicHandlers(TimedForwardingHandlers):
         for resource in request.resources:
             try:
                 self._check_authorized(context, resource)
+                if resource.resource_type == ResourceType.TOPIC:
+                    self._check_target(context, resource.resource_name, resource.configs)
                 if self._own_settings is not None:
                     image, is_twice = self._controller.image, is_repeated(resource)
                     check = self._own_settings.check(image, resource, is_repeated=is_twice)
@@ -216,6 +225,13 @@ class TopicHandlers(TimedForwardingHandlers):
                 raise KafkaError(ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         else:
             self._require(context, operation, resource_type, name)
+
+    def _check_target(self, context: RequestContext, topic: str, configs: Iterable[Any]) -> None:
+        """Raises a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target."""
+        target = target_of(configs)
+        if target:
+            self._require(context, Operation.WRITE, Resource.TOPIC, target)
+            check_target(self._controller.image, topic, target)
 
     def _submit(self, context: RequestContext, request: Any, failed: list[Any]) -> Completion[Any]:
         """Submit the authorized part, with the client's timeout if the request has one; `failed` is added to the results."""

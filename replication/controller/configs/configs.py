@@ -17,6 +17,7 @@ from replication.metadata.image import MetadataImage, ResourceType
 from replication.metadata.metadata_records import Versioned
 from storage.config.config_def import parse, to_text
 from storage.config.log_config import (
+    OPTIONAL_TOPIC_SETTINGS,
     SYNONYMS,
     TOPIC_SETTINGS,
     check_topic_settings,
@@ -70,7 +71,7 @@ def effective_topic_configs(context: DecisionContext, overrides: Mapping[str, st
         if name in overrides:
             text: str | None = overrides[name]
             source = ConfigSource.TOPIC
-        elif name == "internal.segment.bytes":
+        elif name in OPTIONAL_TOPIC_SETTINGS:
             continue
         else:
             text, source = _inherited_value(name, layers)

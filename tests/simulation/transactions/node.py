@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig
-from broker.coordinators.factory import coordinators
+from broker.coordinators.factory import DeliverySupport, coordinators
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
@@ -27,12 +27,14 @@ from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
 from replication.completion import Completion, completed
+from replication.cooperative_tasks import no_op
 from replication.metadata.image import MetadataDelta
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.group_harness import no_other_broker
 from tests.support.replica_harness import ReplicaHarness
 
+NO_DELIVERY = DeliverySupport(no_op, no_other_broker)
 TOPIC, PARTITIONS = "t", 2
 PRODUCE = 0
 _STEP_MS = 5
@@ -73,7 +75,9 @@ class Node:
         harness.image.features[TRANSACTION_VERSION] = self._transaction_version
         config = BrokerConfig({"transaction.abort.timed.out.transaction.cleanup.interval.ms": "1000"})
         ids = ProducerIdManager(self, 1, lambda: 0)
-        self.coordinators = coordinators(config, harness.replicas, harness.timers, self, ids, no_other_broker)
+        self.coordinators = coordinators(
+            config, harness.replicas, harness.timers, self, ids, no_other_broker, NO_DELIVERY
+        )
         self._route()
         file_operations = MetadataDelta()
         for topic in harness.image.topics_by_name.values():

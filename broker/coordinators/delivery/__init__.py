@@ -1,0 +1,1 @@
+"""Delivery of schedule topics: each leader of a schedule partition appends due records to the target topic."""

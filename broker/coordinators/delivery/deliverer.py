@@ -1,0 +1,367 @@
+"""Delivers the due records of one schedule partition that this broker leads, each exactly once for committed readers.
+
+RULES    1. A transaction appends due records to the target and commits the progress (`progress.py`). What is delivered follows
+            from the schedule partition and the committed progress alone.
+         2. After an error the outcome of the transaction is unknown: the deliverer initializes its transactional id again,
+            which decides it and fences earlier leaders, and reads the progress. If that is neither the old nor the new one,
+            another leader was active, and everything is read again.
+         3. A record without value cancels the pending records with its key that have lower offsets. Cancelled records stay
+            pending until they are due, and are dropped then.
+         4. Nothing is delivered before all records below the first read offset are in the queue: at first those up to the last
+            stable offset.
+         5. A record that the target refuses for ever, alone in its transaction, is skipped and logged.
+         6. After a few hundred records the other work of the event loop runs.
+NOT HERE When it runs (`delivery_manager.py`), requests (`transaction_client.py`).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Callable, Iterable
+from typing import Final, NamedTuple, TypeVar
+
+from broker.coordinators.delivery.due_queue import DueQueue
+from broker.coordinators.delivery.progress import MAX_STEPS, Progress
+from broker.coordinators.delivery.routine import Steps
+from broker.coordinators.delivery.stable_records import Chunk, read_chunk
+from broker.coordinators.delivery.target_batches import MAX_TOTAL_BYTES, TargetBatches
+from broker.coordinators.delivery.transaction_client import SchedulePartition, TransactionClient
+from broker.coordinators.transactions.remote_verification import SendToBroker
+from broker.process.histograms import Histogram
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import BatchHeader, Record
+from replication.completion import Completion
+from replication.metadata.image import TopicImage
+from replication.partition.partition import Partition
+from replication.partition.replica_manager import ReplicaManager
+from replication.timer_queue import Clock
+from storage.config.config_def import MAX_LONG
+from storage.log.delivery_time import AT_ONCE, InvalidSchedule, due_ms
+
+T = TypeVar("T")
+
+_log = logging.getLogger("barnabas.delivery")
+
+MAX_RECORDS: Final = 10_000
+"""The most records of a transaction."""
+MAX_QUEUE_BYTES: Final = 64 * 1024 * 1024
+"""About 7 million pending records; those due later are read again before they are due."""
+_SCAN_AHEAD_MS: Final = 60_000
+_CHUNK_BYTES: Final = 128 * 1024
+_RECORDS_PER_SLICE: Final = 200
+"""A few milliseconds."""
+_RETRY_MS: Final = 200
+_REFUSALS: Final = frozenset(
+    {
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+        ErrorCode.INVALID_RECORD,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
+    }
+)
+"""Errors that the same batch gets again."""
+
+
+class Dependencies(NamedTuple):
+    """What the deliverers of a broker share."""
+
+    broker_id: int
+    replicas: ReplicaManager
+    clock: Clock
+    send: SendToBroker
+    sleep: Callable[[int], Completion[None]]
+    """Completes after some milliseconds."""
+    pause: Callable[[], Completion[None]]
+    """Completes in the next iteration of the event loop."""
+    max_queue_bytes: int = MAX_QUEUE_BYTES
+
+
+class Deliverer:
+    """The deliverer of one partition; `run` are its steps."""
+
+    def __init__(self, partition: SchedulePartition, target: str, dependencies: Dependencies) -> None:
+        self.partition = partition
+        self.target = target
+        self._dependencies = dependencies
+        self._client = TransactionClient(dependencies.broker_id, partition, dependencies.send, dependencies.sleep)
+        self._queue = DueQueue(dependencies.max_queue_bytes)
+        self._cancels: dict[bytes, int] = {}  # the offset of the last cancellation of a key
+        self._progress: Progress | None = None  # None: unknown
+        self._attempted: Progress | None = None
+        self._in_flight: list[tuple[int, int]] = []
+        self._outcomes: Counter[str] = Counter()  # of the attempted transaction
+        self._refused: set[int] = set()
+        self._read_offset = 0  # all stable records before are in the queue, or the scan will add them
+        self._scan: tuple[int, int, int] | None = None  # next offset, end offset, lowest due time
+        self._limit = MAX_RECORDS
+        self._transactions = 0
+        self._last_error: ErrorCode | None = None
+        self._idle: Completion[None] | None = None
+        self.counts: Counter[str] = Counter(delivered=0, cancelled=0, refused=0)
+        self.lateness = Histogram()
+
+    # ------------------------------------------------------------ from the manager
+    @property
+    def pending(self) -> int:
+        """Records that are not done."""
+        return len(self._queue) + len(self._in_flight)
+
+    def overdue_ms(self, wall_ms: int) -> int:
+        """How late the first pending record is; 0 if none is due."""
+        first = self._in_flight[0][0] if self._in_flight else self._queue.next_due_ms()
+        return max(0, wall_ms - first) if self.pending and first != AT_ONCE else 0
+
+    def wake_if_ready(self, wall_ms: int) -> None:
+        """Continue if something is due or can be read."""
+        if self._idle is not None and self._has_work(wall_ms):
+            idle, self._idle = self._idle, None
+            idle.complete(None)
+
+    def keep_records(self) -> None:
+        """Lets retention delete what is done, and forgets cancellations that concern nothing pending."""
+        log = self._local().log
+        if self._progress is None or self._scan is not None:
+            return
+        first = min([self._queue.first_offset(), self._read_offset, *[offset for _, offset in self._in_flight]])
+        log.keep_from = first
+        if self._cancels and not self._in_flight:
+            self._cancels = {key: offset for key, offset in self._cancels.items() if offset > first}
+            self._refused = {offset for offset in self._refused if offset >= first}
+
+    def _local(self) -> Partition:
+        return self._dependencies.replicas.find(self.partition.topic, self.partition.partition)
+
+    def _has_work(self, wall_ms: int) -> bool:
+        if self._scan is not None or self._queue.next_due_ms() <= wall_ms:
+            return True
+        if self._must_scan_ahead(wall_ms):
+            return True
+        opened = self._local().log.opened
+        may_read = self._may_read(wall_ms)
+        return may_read and opened is not None and opened.reader.last_stable_offset > self._read_offset
+
+    def _may_read(self, wall_ms: int) -> bool:
+        """False while many steps of progress wait for the late records that are in the queue."""
+        assert self._progress is not None, "it is read"
+        return len(self._progress.steps) < MAX_STEPS or self._queue.next_due_ms() > wall_ms
+
+    def _must_scan_ahead(self, wall_ms: int) -> bool:
+        horizon_ms = self._queue.horizon_ms
+        return horizon_ms != MAX_LONG and (wall_ms + _SCAN_AHEAD_MS >= horizon_ms or self._queue.is_half_empty)
+
+    # ------------------------------------------------------------ steps
+    def run(self) -> Steps[None]:
+        """Delivers until it is stopped."""
+        while True:
+            try:
+                yield from self._start()
+                while True:
+                    yield from self._advance()
+            except KafkaError as error:
+                self._report(error)
+                yield self._dependencies.sleep(_RETRY_MS)
+
+    def _start(self) -> Steps[None]:
+        """Decides the last transaction, and reads everything again if it is not this deliverer's (rule 2)."""
+        yield from self._client.initialize()
+        progress = yield from self._client.progress()
+        if self._progress is None or progress not in (self._progress, self._attempted):
+            self._queue, self._cancels, self._in_flight = DueQueue(self._dependencies.max_queue_bytes), {}, []
+            chunk = yield from self._chunk(0)
+            self._read_offset = chunk.stable_end
+            self._scan = (chunk.offset, chunk.stable_end, AT_ONCE)
+        elif progress == self._attempted:
+            self._on_committed()
+        else:
+            self._requeue(self._in_flight)
+        self._in_flight, self._attempted, self._progress = [], None, progress
+
+    def _advance(self) -> Steps[None]:
+        """Reads and delivers something, or waits."""
+        wall_ms = self._dependencies.clock.wall_ms()
+        if self._scan is None and self._must_scan_ahead(wall_ms):
+            self._scan = (self._queue.first_offset(), self._read_offset, self._queue.begin_scan())
+        if self._scan is not None:
+            yield from self._continue_scan(*self._scan)
+        if self._may_read(wall_ms):
+            chunk = yield from self._chunk(self._read_offset)
+            yield from self._add_chunk(chunk, MAX_LONG, AT_ONCE)
+            self._read_offset = max(self._read_offset, chunk.next_offset)
+        delivered = yield from self._deliver()
+        if not delivered:
+            if self._has_work(self._dependencies.clock.wall_ms()):
+                yield self._dependencies.pause()
+            else:
+                self._idle = Completion()
+                yield self._idle
+
+    def _report(self, error: KafkaError) -> None:
+        if error.code is not self._last_error:
+            self._last_error = error.code
+            _log.warning("the delivery of %s to %s is interrupted: %s", self.partition.name, self.target, error)
+
+    # ------------------------------------------------------------ reading
+    def _chunk(self, offset: int) -> Steps[Chunk]:
+        topic, index = self.partition.topic, self.partition.partition
+        chunk: Chunk = yield self._dependencies.replicas.lookup(
+            topic, index, lambda partition: read_chunk(partition, offset, _CHUNK_BYTES)
+        )
+        return chunk
+
+    def _continue_scan(self, offset: int, end_offset: int, lowest_due_ms: int) -> Steps[None]:
+        chunk = yield from self._chunk(offset)
+        yield from self._add_chunk(chunk, end_offset, lowest_due_ms)
+        if chunk.next_offset >= min(end_offset, chunk.stable_end):
+            self._scan = None
+            self._queue.end_scan()
+        else:
+            self._scan = (chunk.next_offset, end_offset, lowest_due_ms)
+
+    def _add_chunk(self, chunk: Chunk, end_offset: int, lowest_due_ms: int) -> Steps[None]:
+        """Adds the pending records of a chunk before an offset, and due at that time or later, to the queue."""
+        for position, header in chunk.batches:
+            for number, record in enumerate(chunk.records(position, header), 1):
+                if record.offset >= end_offset:
+                    return
+                self._add(record, lowest_due_ms)
+                if number % _RECORDS_PER_SLICE == 0:
+                    yield self._dependencies.pause()
+
+    def _add(self, record: Record, lowest_due_ms: int) -> None:
+        offset, key = record.offset, record.key
+        if record.value is None:
+            if key is not None and self._cancels.get(key, -1) < offset:
+                self._cancels[key] = offset
+            return
+        try:
+            due = due_ms(record.timestamp_ms, record.headers)
+        except InvalidSchedule:
+            due = AT_ONCE
+        assert self._progress is not None, "it is read"
+        if due >= lowest_due_ms and not self._progress.is_done(due, offset):
+            self._queue.add(due, offset)
+
+    def _requeue(self, entries: Iterable[tuple[int, int]]) -> None:
+        for due, offset in entries:
+            self._queue.add(due, offset)
+
+    def _load(self, offsets: list[int]) -> Steps[dict[int, Record] | None]:
+        """The records at ascending offsets, without those that were deleted; None if they are too large together."""
+        found: dict[int, Record] = {}
+        wanted, size, read = set(offsets), 0, 0
+        at = 0
+        while at < len(offsets):
+            chunk = yield from self._chunk(offsets[at])
+            for position, header in chunk.batches:
+                if _has_any(header, offsets, at):
+                    for record in chunk.records(position, header):
+                        read += 1
+                        if record.offset in wanted:
+                            found[record.offset] = record
+                            size += len(record.key or b"") + len(record.value or b"")
+                        if read % _RECORDS_PER_SLICE == 0:
+                            yield self._dependencies.pause()
+                    if size > 2 * MAX_TOTAL_BYTES and len(offsets) > 1:
+                        return None
+                while at < len(offsets) and offsets[at] < header.next_offset:
+                    at += 1
+            end_offset = max(chunk.next_offset, chunk.offset)
+            while at < len(offsets) and offsets[at] < end_offset:
+                at += 1
+            if chunk.next_offset == chunk.offset and at < len(offsets):
+                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"record {offsets[at]} is not stable")
+        return found
+
+    # ------------------------------------------------------------ delivering
+    def _deliver(self) -> Steps[bool]:
+        """One transaction with due records; False if there are none."""
+        wall_ms = self._dependencies.clock.wall_ms()
+        until_ms = min(wall_ms, self._queue.complete_until_ms - 1)
+        entries = self._queue.take(until_ms, self._limit)
+        if not entries:
+            return False
+        self._in_flight, self._outcomes = entries, Counter()
+        is_last = len(entries) < self._limit
+        records = yield from self._load(sorted(offset for _, offset in entries))
+        if records is None:
+            self._limit = max(1, len(entries) // 4)
+            self._requeue(entries)
+            self._in_flight = []
+            return True
+        target, batches = self._open_batches()
+        for number, (_, offset) in enumerate(entries, 1):
+            outcome = self._add_to(batches, records.get(offset), offset, wall_ms)
+            if outcome is None:  # the transaction is full
+                self._requeue(entries[number - 1 :])
+                del entries[number - 1 :]
+                is_last = False
+                break
+            self._outcomes[outcome] += 1
+            if number % _RECORDS_PER_SLICE == 0:
+                yield self._dependencies.pause()
+        assert self._progress is not None, "it is read"
+        last = (until_ms, MAX_LONG) if is_last else entries[-1]
+        self._attempted = self._progress.advanced(self._read_offset, *last)
+        try:
+            yield from self._client.commit(self._attempted, target, batches.build())
+        except KafkaError as error:
+            self._on_refusal(error, [offset for _, offset in entries if offset in records], batches.count)
+            raise
+        self._on_committed()
+        return True
+
+    def _open_batches(self) -> tuple[TopicImage, TargetBatches]:
+        replicas = self._dependencies.replicas
+        target = replicas.image.topics_by_name.get(self.target)
+        if target is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the target topic {self.target} does not exist")
+        max_bytes = min(replicas.config_of(self.target).max_message_bytes, MAX_TOTAL_BYTES)
+        self._transactions += 1
+        keyless = self.partition.partition + self._transactions
+        origin, producer = self.partition.name, self._client.producer
+        return target, TargetBatches(origin, len(target.partitions), keyless, producer, max_bytes)
+
+    def _add_to(self, batches: TargetBatches, record: Record | None, offset: int, wall_ms: int) -> str | None:
+        """What happens to a record; None if it must wait."""
+        if record is None:
+            return "deleted"
+        if record.key is not None and self._cancels.get(record.key, -1) > offset:
+            return "cancelled"
+        if offset in self._refused:
+            return "refused"
+        return "delivered" if batches.add(record, wall_ms) else None
+
+    def _on_committed(self) -> None:
+        assert self._attempted is not None, "a transaction was attempted"
+        wall_ms = self._dependencies.clock.wall_ms()
+        self.counts.update(self._outcomes)
+        for due, _ in self._in_flight:
+            if due != AT_ONCE:
+                self.lateness.record(max(0, wall_ms - due) * 1_000_000)
+        self._progress, self._attempted, self._in_flight = self._attempted, None, []
+        self._limit = min(MAX_RECORDS, self._limit * 2)
+        self._last_error = None
+
+    def _on_refusal(self, error: KafkaError, offsets: list[int], count: int) -> None:
+        """Finds the record that the target refuses, with fewer and fewer records in a transaction (rule 5)."""
+        if error.code not in _REFUSALS:
+            return
+        if count > 1:
+            self._limit = max(1, min(count, self._limit) // 4)
+            return
+        skipped = [offset for offset in offsets if offset not in self._refused]
+        if len(skipped) == 1:
+            _log.error(
+                "%s refuses the record at %s, offset %d, which is skipped: %s",
+                self.target, self.partition.name, skipped[0], error.code.name,
+            )  # fmt: skip
+            self._refused.add(skipped[0])
+        self._limit = 1
+
+
+def _has_any(header: BatchHeader, offsets: list[int], at: int) -> bool:
+    """Whether one of the offsets from position `at` on is in the batch."""
+    return at < len(offsets) and offsets[at] < header.next_offset

@@ -1,0 +1,86 @@
+"""Reads the committed records of a schedule partition that this broker leads, chunk by chunk.
+
+RULES    1. A chunk ends before the last stable offset, and has the aborted transactions of its range: a reader sees what a
+            consumer with read_committed sees.
+         2. Records are decoded one by one, so that a reader can pause within a large batch.
+NOT HERE What the records mean (`deliverer.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.record_codec import read_record
+from protocol.records import BatchHeader, Record, headers, record_bytes
+from replication.partition.partition import Partition
+from storage.engine import AbortedTransaction
+from storage.io.disk_lookup import DiskLookup
+
+_MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
+"""Limit for the decompressed size of a batch; Produce has the same."""
+
+
+class Chunk(NamedTuple):
+    """Consecutive batches."""
+
+    offset: int
+    """The first offset to read: the requested one, or the log start offset above it."""
+    stable_end: int
+    data: bytes
+    batches: list[tuple[int, BatchHeader]]
+    """Position and header of the batches with records to read."""
+    next_offset: int
+    """Where the next chunk begins; `offset` if there is nothing to read yet."""
+
+    def records(self, position: int, header: BatchHeader) -> Iterator[Record]:
+        """The records of a batch from `offset` on."""
+        data = bytes(record_bytes(self.data, position, header, _MAX_BATCH_BYTES))
+        append_ms = header.max_timestamp if header.is_log_append_time else None
+        at = 0
+        for _ in range(header.record_count):
+            delta_ms, delta, key, value, pairs, at = read_record(data, at)
+            offset = header.base_offset + delta
+            if offset >= self.offset:
+                timestamp_ms = header.base_timestamp + delta_ms if append_ms is None else append_ms
+                yield Record(offset, timestamp_ms, key, value, pairs)
+
+
+def read_chunk(partition: Partition, offset: int, max_bytes: int) -> Chunk | DiskLookup:
+    """The chunk from `offset` on, of at least one batch if there is a stable one.
+
+    Raises:
+        KafkaError: this broker does not lead the partition; the log is damaged or offline.
+    """
+    if not partition.is_leader:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    lookup = partition.open_leader_log()
+    if lookup is not None:
+        return lookup
+    opened = partition.log.open()
+    offset = max(offset, partition.log.offsets.log_start_offset)
+    stable_end = opened.reader.last_stable_offset
+    if offset >= stable_end:
+        return Chunk(offset, stable_end, b"", [], offset)
+    found = opened.reader.read_records(offset, max_bytes)
+    if isinstance(found, DiskLookup):
+        return found
+    data = bytes(found)
+    batches = [(at, header) for at, header in headers(data) if header.base_offset < stable_end]
+    if not batches:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no complete batch at offset {offset}")
+    next_offset = batches[-1][1].next_offset
+    aborted = opened.engine.aborted(offset, next_offset)
+    if isinstance(aborted, DiskLookup):
+        return aborted
+    return Chunk(offset, stable_end, data, [one for one in batches if _is_readable(one[1], aborted)], next_offset)
+
+
+def _is_readable(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
+    if header.is_control:
+        return False
+    return not header.is_transactional or not any(
+        one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
+        for one in aborted
+    )

@@ -38,6 +38,9 @@ class IoExecutor(Protocol):
         covers what was written while it waited.
         """
 
+    def join_sync(self, directory: str) -> None:
+        """One more log takes part in a flush that `sync` was called for and that has not begun."""
+
     def read(self, directory: str, run: Run) -> IoResult:
         """Read from disk in a log directory; never inline."""
 
@@ -70,6 +73,9 @@ class InlineIoExecutor:
     def sync(self, directory: str, begin: Begin) -> IoResult:  # noqa: ARG002
         """Flush at once."""
         return _run(begin())
+
+    def join_sync(self, directory: str) -> None:
+        """Do nothing: no flush waits."""
 
     def read(self, directory: str, run: Run) -> IoResult:  # noqa: ARG002
         """Run at once."""

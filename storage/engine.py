@@ -27,6 +27,7 @@ from storage.config.log_config import LogConfig
 from storage.io.deferred_file_ops import Submit
 from storage.io.disk import File
 from storage.io.disk_lookup import DiskLookup
+from storage.io.flush_task import FlushTask
 
 Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
@@ -115,6 +116,9 @@ class SharedLog(Protocol):
 
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
         """Write appends of several engines as their `write` does, with as few system calls as possible; any thread."""
+
+    def flush_task(self) -> FlushTask:
+        """The task that makes all that was written durable, for all engines together: what their `collect_sync` names."""
 
 
 class PublishedBatches(Protocol):

@@ -2,7 +2,7 @@
 
 RULES    1. One round is in progress; later requests join the next one. The first round starts at the end of the current
             iteration of the loop, so that requests that arrived together are flushed together. A round is bounded; the
-            oldest requests are first.
+            oldest requests are first. Any number of partitions with one log are one flush.
          2. A round that only syncs files is submitted to a kernel queue (Linux AIO fsync), and the loop is notified when it
             completes: no thread takes the interpreter from the loop. Any other round, and what the kernel rejects, runs in
             the directory's flush thread.
@@ -75,6 +75,8 @@ class GroupCommit(WorkerThread):
         self._expected = 0  # pending flushes that end the wait; 0: there is no wait
         self._wait_timer: asyncio.Handle | None = None
         self._pending: list[_Flush] = []
+        self._joined = 0  # further logs of pending flushes
+        self._round_size = 0  # flushes of the round in progress, with the logs that joined them
         self._is_in_progress = False
         self._aio_queue: SyncQueue | None = None
         self._may_use_aio = True
@@ -82,19 +84,30 @@ class GroupCommit(WorkerThread):
         self.rounds = Histogram()
         """How long rounds took."""
         self.flushes = 0
-        """Flushes in all rounds."""
+        """Flushes in all rounds, counted by logs."""
 
     def submit(self, begin: Begin) -> IoResult:
         """Joins the next round."""
         flush = _Flush(begin)
         self._pending.append(flush)
         if self._expected:
-            if len(self._pending) >= self._expected:
+            if self._waiting >= self._expected:
                 self._end_wait()
         elif not self._is_in_progress:
             self._is_in_progress = True
             self._loop.call_soon(self._start_round)
         return flush
+
+    def join(self) -> None:
+        """Counts one more log of a pending flush, which is the flush of a log that several partitions share."""
+        self._joined += 1
+        if self._expected and self._waiting >= self._expected:
+            self._end_wait()
+
+    @property
+    def _waiting(self) -> int:
+        """The logs that wait for the next round."""
+        return len(self._pending) + self._joined
 
     def stop(self) -> None:
         """Completes all pending flushes and ends the thread."""
@@ -125,6 +138,7 @@ class GroupCommit(WorkerThread):
             if others == MAX_FIRST_FLUSHES or len(flushes) == MAX_PER_ROUND:
                 break
         self._pending = pending[len(flushes) :] + self._pending
+        self._round_size, self._joined = len(flushes) + self._joined, 0
         self._started_s = time.monotonic()
         if not self._submit_to_aio(flushes):
             self._submit_to_thread(flushes, lambda: self._run_round(flushes))
@@ -150,13 +164,13 @@ class GroupCommit(WorkerThread):
 
     def _complete(self, flushes: list[_Flush], errors: Sequence[Exception | None]) -> None:
         self.rounds.record(int((time.monotonic() - self._started_s) * 1e9))
-        self.flushes += len(flushes)
+        self.flushes += self._round_size
         for flush, error in zip(flushes, errors, strict=True):
             flush.failure = error
         has_failed = any(errors)
         if has_failed:
             flushes.sort(key=lambda flush: flush.failure is None)
-        is_handled = not has_failed and (self._begin_wait(len(flushes)) or bool(self._pending))
+        is_handled = not has_failed and (self._begin_wait(self._round_size) or bool(self._pending))
         if is_handled and not self._expected:
             self._start_round()
         for flush in flushes:
@@ -169,7 +183,7 @@ class GroupCommit(WorkerThread):
         if self._aio_queue is None:  # shutting down, or a slow system
             return False
         now_s = time.monotonic()
-        self._expected = self._delay.expected(completed, len(self._pending), now_s - self._started_s)
+        self._expected = self._delay.expected(completed, self._waiting, now_s - self._started_s)
         if not self._expected:
             return False
         self._started_s = now_s
@@ -179,7 +193,7 @@ class GroupCommit(WorkerThread):
     def _end_wait(self) -> None:
         assert self._wait_timer is not None
         self._wait_timer.cancel()
-        self._delay.ended(time.monotonic() - self._started_s, is_complete=len(self._pending) >= self._expected)
+        self._delay.ended(time.monotonic() - self._started_s, is_complete=self._waiting >= self._expected)
         self._expected = 0
         self._loop.call_soon(self._start_round)
 

@@ -134,6 +134,10 @@ class IoThreadPool:
         """Flushes something in a log directory, in the next round."""
         return self._syncers[directory].submit(begin)
 
+    def join_sync(self, directory: str) -> None:
+        """Counts one more log of a flush that waits for the next round."""
+        self._syncers[directory].join()
+
     def read(self, directory: str, run: Run) -> IoResult:
         """Reads from a log directory, in one of its reader threads."""
         if self.metered is not None:

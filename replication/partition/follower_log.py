@@ -134,22 +134,17 @@ class FollowerLog:
             return
         partition.counts.replication_bytes_in += prepared.size
         if partition.needs_sync:
-            self._flush(append)
+            self._replicas.flush(partition, partial(self._on_flushed, append))
         else:
             self._apply_leader_offsets(append)
 
-    def _flush(self, append: FollowerAppend) -> None:
-        log = append.partition.log
-        flush, end_offset = log.open().flush, log.log_end_offset
-
-        def on_synced(synced: IoResult) -> None:
-            if synced.value is not None:
-                self._on_storage_error(append.partition, synced.value, append)
-                return
-            flush.complete(end_offset)
+    def _on_flushed(self, append: FollowerAppend, partition: Partition, error: StorageError | None) -> None:
+        if error is not None:
+            self._on_storage_error(partition, error, append)
+        elif partition.needs_sync:  # a round flushes a limited number of segments
+            self._replicas.flush(partition, partial(self._on_flushed, append))
+        else:
             self._apply_leader_offsets(append)
-
-        self._executor.sync(log.directory, flush.begin).then(on_synced)
 
     def _apply_leader_offsets(self, append: FollowerAppend) -> None:
         """Advance high watermark and log start offset (rule 2)."""

@@ -6,7 +6,7 @@ RULES    1. Partitions follow from the metadata image alone. `apply` creates, ch
             acknowledged. Appends to one partition are committed in the order of their preparation. The batches of one
             request share write jobs (docs/decisions/0059-write-jobs-of-a-request.md).
          3. All partitions of a log directory share its flush rounds (group commit): a round covers what is committed when it
-            begins, the next round covers the rest.
+            begins, the next round covers the rest. Partitions of a shared log are one flush (shared_flush.py).
          4. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
             waiting requests. Other directories are not affected.
          5. Nothing here waits for the disk. A DiskLookup runs on a reader thread (disk_lookups.py), and its call is repeated
@@ -41,6 +41,7 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.isr_tracker import IsrTracker
 from replication.partition.partition import Append, Partition, Reader
 from replication.partition.replication_quota import FOLLOWER, LEADER, ReplicationQuotaManager
+from replication.partition.shared_flush import OnFlushed, SharedFlushes
 from replication.partition.topic_counts import BrokerCounts
 from replication.purgatory import Purgatory
 from storage.config.config_def import MAX_LONG
@@ -92,6 +93,7 @@ class ReplicaManager:
         self._has_applied_image = False  # later logs are new
         self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._disk_lookups = DiskLookups(self._executor, self.directory_failed)
+        self._shared_flushes = SharedFlushes(self._executor, self._flush_alone)
         self._unprepared: deque[Partition] = deque()  # new logs (rule 8); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
@@ -481,6 +483,26 @@ class ReplicaManager:
         if partition.is_syncing or partition.is_offline:
             return
         partition.is_syncing = True
+        self.flush(partition, self._on_flushed)
+
+    def _on_flushed(self, partition: Partition, error: StorageError | None) -> None:
+        partition.is_syncing = False
+        if error is not None:
+            self.directory_failed(partition.log.directory, error)
+        if not partition.is_offline:
+            partition.update_durable_end_offset()  # starts the next sync if enough was appended since
+
+    def flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
+        """Flush a log in the next round of its directory, up to its end when that begins; then call `on_flushed`."""
+        log = partition.log
+        if log.opened is not None and log.opened.flush.is_shared:
+            shared_log = log.opened.engine.shared_log
+            assert shared_log is not None
+            self._shared_flushes.join(shared_log, partition, on_flushed)
+        else:
+            self._flush_alone(partition, on_flushed)
+
+    def _flush_alone(self, partition: Partition, on_flushed: OnFlushed) -> None:
         log = partition.log
         flush: LogFlush | None = None
         end_offset = 0
@@ -498,12 +520,9 @@ class ReplicaManager:
             return task
 
         def on_synced(synced: IoResult) -> None:
-            partition.is_syncing = False
-            if synced.value is not None:
-                self.directory_failed(log.directory, synced.value)
-            if flush is not None and not partition.is_offline:
+            if synced.value is None and flush is not None and not partition.is_offline:
                 flush.complete(end_offset)
-                partition.update_durable_end_offset()  # starts the next sync if enough was appended since
+            on_flushed(partition, synced.value)
 
         self._executor.sync(log.directory, begin).then(on_synced)
 

@@ -47,6 +47,7 @@ from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
 from storage.io.file_handle_cache import FileHandleCache
+from storage.io.flush_task import FlushTask
 from storage.io.path_guard import LockContext
 
 DIRECTORY: Final = "commitlog"
@@ -395,6 +396,10 @@ class CommitLog:
                 break
             unsynced.append(file.log.get(read_waiting))
         return files[-1].end if files else 0, unsynced
+
+    def flush_task(self) -> FlushTask:
+        """The task of `SharedLog`; a failure always counts: this log is never deleted."""
+        return FlushTask(self._disk, self.unsynced()[1], lambda: True)
 
     def sync(self) -> None:
         """Make everything that is written durable now."""

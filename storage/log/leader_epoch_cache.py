@@ -134,6 +134,11 @@ class LeaderEpochCache:
         self._writes_started += 1
         return partial(self._write, self._writes_started, self.entries())
 
+    @property
+    def is_up_to_date(self) -> bool:
+        """Whether the file has all epochs, or will have them after what was taken to be written."""
+        return self._is_up_to_date
+
     def take_replacement(self) -> list[tuple[str, bytes]]:
         """The same as (path, new contents); empty if the file is up to date."""
         if self._is_up_to_date:

@@ -50,6 +50,24 @@ class LogFlush:
             or self.unflushed_messages >= config.flush_messages
         )
 
+    @property
+    def is_shared(self) -> bool:
+        """Whether a flush syncs nothing but the log that the engine shares with others."""
+        return (
+            self._engine.shared_log is not None
+            and self._files.is_entry_durable
+            and self._snapshots.all_synced
+            and self._epochs.is_up_to_date
+        )
+
+    def begin_shared(self) -> int:
+        """Begin a flush up to the current end by `SharedLog.flush_task`; the end offset for `complete` after it succeeded."""
+        end_offset = self._engine.collect_sync().end_offset
+        self._decided_end_after_flush[end_offset] = self._first_undecided()
+        self._appends.has_rolled = False
+        self._appends.unflushed_since_ms = -1
+        return end_offset
+
     def begin(self, limit: int | None = None) -> FlushTask:
         """The task that flushes the log up to its current end; call `complete` with its end offset after it succeeded.
 

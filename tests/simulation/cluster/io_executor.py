@@ -39,6 +39,9 @@ class SimulatedIoExecutor:
         self._call_later(self._delay_ms(), self._sync_queue.run_any)
         return result
 
+    def join_sync(self, directory: str) -> None:
+        """Do nothing: what joins is flushed with the flush that it joins."""
+
     def read(self, directory: str, run: Run) -> IoResult:
         return self._push("read", directory, run)
 

@@ -1,7 +1,7 @@
 """Flushes of the partitions of a shared log: one task for all that wait when the round of their directory begins.
 
-RULES    1. A partition joins if a flush syncs nothing but the shared log (`LogFlush.is_shared`). If that has changed when the round
-            begins, it is flushed alone.
+RULES    1. A partition joins if a flush syncs nothing but the shared log (`LogFlush.is_shared`). If that has changed when
+            the round begins, it is flushed alone.
          2. The first partition submits the task, the others join it: no limit of a round applies to their number.
          3. A partition is durable up to its end when the round began.
 NOT HERE When a partition is flushed, and what follows (replica_manager.py, follower_log.py), rounds (group_commit.py).

@@ -105,6 +105,30 @@ def needs_queue() -> None:
         pytest.skip("this system has no queue for syncs")
 
 
+def test_logs_that_join_a_flush_end_the_wait_for_the_next_round(
+    rounds: Rounds, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    needs_queue()
+    monkeypatch.setattr("broker.io.group_commit.MAX_WAIT_S", _PATIENCE_S)
+    rounds.delay.waits = True
+    disk = Disk()
+    rounds.submit("shared", rounds.log(disk, "shared"), lambda: rounds.loop.call_soon(again))
+    for _ in range(3):
+        rounds.rounds.join()
+    second = rounds.log(disk, "shared")
+
+    def again() -> None:
+        rounds.delay.waits = False
+        rounds.submit("second", second, rounds.loop.stop)
+        for _ in range(3):
+            rounds.rounds.join()
+
+    rounds.run()
+    assert rounds.delay.outcomes == [True]
+    assert rounds.delay.longest_s < _PATIENCE_S
+    assert rounds.rounds.flushes == 8
+
+
 def test_a_round_that_waits_has_the_flushes_of_those_that_were_acknowledged(
     rounds: Rounds, monkeypatch: pytest.MonkeyPatch
 ) -> None:

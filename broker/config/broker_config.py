@@ -56,7 +56,7 @@ class CleanerSettings(NamedTuple):
 
 
 class Endpoint(NamedTuple):
-    """A listener's name and address; an empty host means all addresses of this machine."""
+    """A listener's name, in upper case, and its address; an empty host means all addresses of this machine."""
 
     name: str
     host: str
@@ -136,7 +136,7 @@ class BrokerConfig:
     @cached_property
     def controller_listener_names(self) -> list[str]:
         """Names of the controller's listeners."""
-        return self.texts("controller.listener.names")
+        return [name.upper() for name in self.texts("controller.listener.names")]
 
     @property
     def slow_request_ns(self) -> int | None:
@@ -181,7 +181,7 @@ class BrokerConfig:
         """The name of the inter-broker listener."""
         value = self.value("inter.broker.listener.name") or self.given.get(_INTER_BROKER_PROTOCOL)
         if isinstance(value, str):
-            return value
+            return value.upper()
         names = [listener.name for listener in self.listeners]
         return "PLAINTEXT" if "PLAINTEXT" in names or not names else names[0]
 
@@ -287,4 +287,4 @@ def _endpoint(setting: str, text: str) -> Endpoint:
         raise ConfigError(
             f"{setting}: {text!r} is not of the form NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
         )
-    return Endpoint(name, host.strip("[]"), int(port))
+    return Endpoint(name.upper(), host.strip("[]"), int(port))

@@ -40,12 +40,13 @@ _MAX_REAUTH: Final = "connections.max.reauth.ms"
 _FAILURE_DELAY: Final = "connection.failed.authentication.delay.ms"
 _JAAS: Final = "sasl.jaas.config"
 _USER: Final = "user_"
-_REFUSED: Final[Mapping[str, str]] = {
-    LOGIN_SETTING: "",
-    "sasl.login.class": "",
-    HANDLER: "",
+_PLAIN_HANDLER: Final = f"{_MODULES}.plain.internals.PlainServerCallbackHandler"
+_REFUSED: Final[Mapping[str, frozenset[str]]] = {
+    LOGIN_SETTING: frozenset({""}),
+    "sasl.login.class": frozenset({"", f"{_MODULES}.authenticator.DefaultLogin"}),
+    HANDLER: frozenset({""}),
 }
-"""Settings that change authentication in Apache Kafka but not here, with the value that changes nothing."""
+"""Settings that change authentication in Apache Kafka but not here, with the values that change nothing."""
 
 
 class ClientCredentials(NamedTuple):
@@ -115,7 +116,7 @@ def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     if delay_ms >= config.number("connections.max.idle.ms") >= 0:
         raise ConfigError(f"{_FAILURE_DELAY}={delay_ms} should always be less than connections.max.idle.ms")
     max_reauth_ms = {mechanism: _max_reauth_ms(config, name, mechanism) for mechanism in mechanisms}
-    validation, callback = None, str(_value(config, name, HANDLER, PLAIN) or "")
+    validation, callback = None, str(_value(config, name, HANDLER, PLAIN) or "").replace(_PLAIN_HANDLER, "")
     if OAUTHBEARER in modules:
         options = modules[OAUTHBEARER].options
         validation = oauth_validation(name, lambda text: _value(config, name, text, OAUTHBEARER), options)
@@ -184,11 +185,11 @@ def _refuse_unenforced(config: BrokerConfig, listener: str, mechanisms: tuple[st
     prefixes = ["", _prefix(listener), *(f"{_prefix(listener)}{mechanism.lower()}." for mechanism in mechanisms)]
     obeyed = {f"{_prefix(listener)}{OAUTHBEARER.lower()}.{setting}" for setting in (HANDLER, LOGIN_SETTING)}
     of_plain = f"{_prefix(listener)}{PLAIN.lower()}.{HANDLER}"
-    if is_callback(config.given.get(of_plain, "")):
+    if config.given.get(of_plain) == _PLAIN_HANDLER or is_callback(config.given.get(of_plain, "")):
         obeyed.add(of_plain)
     for name, harmless in _REFUSED.items():
         for prefix in prefixes:
-            if prefix + name not in obeyed and config.given.get(prefix + name, harmless).strip() != harmless:
+            if prefix + name not in obeyed and config.given.get(prefix + name, "").strip() not in harmless:
                 raise ConfigError(
                     f"{prefix}{name} is not enforced by this broker on the SASL listener {listener}: remove the setting "
                     "(docs/security.md)"

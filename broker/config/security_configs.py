@@ -4,7 +4,8 @@ RULES    1. A node never starts less protected than Apache Kafka would with the 
             that names the setting and what to do.
          2. A setting that has no effect in Apache Kafka either is accepted: `ssl.*` without a listener that uses TLS,
             `sasl.*`, `super.users` without an authorizer, defaults.
-         3. A listener's protocol is found as Kafka finds it: by the map, else by the listener's name.
+         3. A listener's protocol is found as Kafka finds it: by the map, else by the listener's name. Without a map, a
+            controllers' listener of another name is PLAINTEXT, unless a listener has the name of a secured protocol.
          4. Client listeners open when the ACLs are loaded, controllers' listeners before: `early.start.listeners` changes
             nothing.
 NOT HERE Enforcement (`broker/security/`), the settings of SASL listeners (`sasl_configs.py`), the other invalid combinations
@@ -26,6 +27,7 @@ SSL: Final = "SSL"
 SASL_PLAINTEXT: Final = "SASL_PLAINTEXT"
 SASL_SSL: Final = "SASL_SSL"
 _PROTOCOLS: Final = (_PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL)
+_SECURED: Final = frozenset({SSL, SASL_PLAINTEXT, SASL_SSL})
 _LISTENER_PREFIX: Final = "listener.name."
 _SEE: Final = "(docs/security.md)"
 
@@ -65,7 +67,7 @@ def find_unenforced(config: BrokerConfig) -> str | None:
 
 def security_protocol(config: BrokerConfig, listener: str) -> str:
     """The security protocol of a listener, by the map, else by its name."""
-    return config.listener_protocols.get(listener.upper(), listener.upper())
+    return config.listener_protocols.get(listener, listener)
 
 
 def _sasl_error(config: BrokerConfig) -> str | None:
@@ -120,15 +122,13 @@ def _credentials(config: BrokerConfig, listener: str, setting: str) -> ClientCre
 
 
 def _authorizer_error(config: BrokerConfig) -> str | None:
-    """Kafka's messages about the settings of an authorizer."""
-    if not config.value("authorizer.class.name"):
-        return None
-    for name in config.super_users:
+    """Kafka's messages about the settings of an authorizer; `super.users` are read only if there is one."""
+    for name in config.super_users if config.value("authorizer.class.name") else ():
         if ":" not in name:
             return f"super.users: expected a string in format principalType:principalName but got {name}"
     listeners = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
     for name in config.texts("early.start.listeners"):
-        if name.upper() not in {listener.upper() for listener in listeners}:
+        if name.upper() not in listeners | {*config.controller_listener_names}:
             return (
                 f"early.start.listeners contains listener {name.upper()}, but this is not contained in listeners or "
                 "controller.listener.names"
@@ -194,9 +194,15 @@ def _inter_broker_error(config: BrokerConfig) -> str | None:
 def _protocol_error(config: BrokerConfig, name: str) -> str | None:
     if uses_tls(config, name):
         return find_listener_ssl_error(config, name)
-    if _MAP in config.given and security_protocol(config, name) not in _PROTOCOLS:
+    if security_protocol(config, name) not in _PROTOCOLS and not _is_plaintext_without_map(config, name):
         return f"No security protocol defined for listener {name}: add {name}:{_PLAINTEXT} to {_MAP}"
     return None
+
+
+def _is_plaintext_without_map(config: BrokerConfig, name: str) -> bool:
+    """Whether a listener is one of controllers, no listener is secured by its name, and there is no map."""
+    names = {*_listener_names(config), *config.controller_listener_names}
+    return _MAP not in config.given and name in config.controller_listener_names and not names & _SECURED
 
 
 def find_listener_ssl_error(config: BrokerConfig, name: str) -> str | None:

@@ -25,7 +25,7 @@ _FIXED: Final[Mapping[str, frozenset[str]]] = {
     "ssl.keymanager.algorithm": frozenset({"", "SunX509", "PKIX"}),
     "ssl.protocol": frozenset({"TLS", *PROTOCOLS}),
     "ssl.provider": frozenset({""}),
-    "ssl.secure.random.implementation": frozenset({""}),
+    "ssl.secure.random.implementation": frozenset({"", "SHA1PRNG", "DRBG", "NativePRNG", "NativePRNGNonBlocking"}),
     "ssl.trustmanager.algorithm": frozenset({"", "PKIX", "SunX509"}),
 }
 """Settings with few values: most of them name parts of a Java runtime."""

@@ -13,12 +13,19 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Final, Protocol
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.connection_configs import UNLIMITED, ConnectionLimits, ListenerLimits, connection_limits
+from broker.config.connection_configs import (
+    UNLIMITED,
+    ConnectionLimits,
+    ListenerLimits,
+    canonical_address,
+    connection_limits,
+)
 from protocol.schema import Message
-from replication.metadata.client_quotas import IP, Entity, quotas_of
+from replication.metadata.client_quotas import IP, quotas_of
 from replication.quota_rates import QuotaWindows, SampledRate
 
 _KEY: Final = "connection_creation_rate"
@@ -55,7 +62,7 @@ class ConnectionQuotas:
         self._connections: dict[str, Callable[[], Iterable[OpenConnection]]] = {}
         self._waiting: dict[str, Callable[[], None]] = {}
         self._records: Mapping[tuple[object, ...], Message] = {}
-        self._quotas: dict[Entity, dict[str, float]] = {}
+        self._rates_of_addresses: dict[str | None, float] = {}  # None: of all others
 
     @classmethod
     def of(cls, config: BrokerConfig, *, are_brokers: bool) -> ConnectionQuotas:
@@ -76,7 +83,7 @@ class ConnectionQuotas:
     def update_addresses(self, records: Mapping[tuple[object, ...], Message]) -> None:
         """Use the quotas of addresses of a new image; `records` are its `opaque_records`."""
         if records is not self._records:
-            self._records, self._quotas = records, quotas_of(records)
+            self._records, self._rates_of_addresses = records, _rates_of_addresses(records)
 
     # ------------------------------------------------------------ accepting
     def has_slot(self, listener: str) -> bool:
@@ -98,7 +105,7 @@ class ConnectionQuotas:
 
     def record_address(self, listener: str, address: str, mono_ms: int) -> int:
         """Count a connection of an address; above 0 it must be closed after this delay, and counts nowhere."""
-        bound = self._quotas.get(((IP, address),), self._quotas.get(((IP, None),), {})).get(_KEY)
+        bound = self._rates_of_addresses.get(address, self._rates_of_addresses.get(None))
         if bound is None:
             return 0
         rate = self._ip_rates.pop(address, None) or SampledRate(self._windows)
@@ -179,3 +186,15 @@ class ConnectionQuotas:
             ]
             for connection in sorted(unprotected, key=lambda one: one.last_active_mono_ms)[:excess]:
                 connection.close()
+
+
+def _rates_of_addresses(records: Mapping[tuple[object, ...], Message]) -> dict[str | None, float]:
+    """The quotas of IP entities by address, None: of all others; a name that is no address has no effect."""
+    found: dict[str | None, float] = {}
+    for entity, values in quotas_of(records).items():
+        names_by_type = dict(entity)
+        if IP in names_by_type and _KEY in values:
+            name = names_by_type[IP]
+            with suppress(ValueError):
+                found[None if name is None else canonical_address(name)] = values[_KEY]
+    return found

@@ -5,7 +5,8 @@ FORMAT   Name ::= SEQUENCE OF SET OF SEQUENCE { type OBJECT IDENTIFIER, value AN
 RULES    1. The name is the subject as Java prints it (X500Principal.getName, RFC 2253): last RDN first, attribute types
             without a keyword there as OID and hexadecimal DER.
          2. The first rule whose pattern matches the whole name decides; without one the connection fails.
-         3. Rules have Java's syntax of patterns as far as Python's `re` has it; others are refused at startup.
+         3. Rules have Java's syntax of patterns as far as Python's `re` has it; others are refused at startup, and so are
+            replacements with which Java closes each connection.
 NOT HERE Whether the certificate is trusted (OpenSSL, set up in `tls_context.py`).
 """
 
@@ -30,6 +31,8 @@ _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _RULE_PARSER: Final = re.compile(_RULE)
+_GROUP_NAME: Final = re.compile(r"\(\?<(?![=!])")
+_REFERENCE: Final = re.compile(r"\\(?P<literal>.)|\$(?:(?P<number>\d+)|\{(?P<name>\w+)\})|(?P<invalid>\$)")
 
 
 class NoPrincipal(Exception):
@@ -78,25 +81,35 @@ def _parsed(rule: str) -> Iterator[_Rule]:
         yield _Rule(None, "", "")
     elif match[2] is not None:
         try:
-            yield _Rule(re.compile(match[2]), match[4], match[6])
+            pattern = re.compile(_GROUP_NAME.sub("(?P<", match[2]))
         except re.error as error:
             raise ValueError(f"Invalid rule: {rule}: {error}") from None
+        if not all(_is_valid(reference, pattern) for reference in _REFERENCE.finditer(match[4])):
+            raise ValueError(f"Invalid rule: {rule}: {match[4]} refers to a group that its pattern does not have")
+        yield _Rule(pattern, match[4], match[6])
+
+
+def _is_valid(reference: re.Match[str], pattern: re.Pattern[str]) -> bool:
+    """Whether Java finds the group of a reference; of a pattern with groups it keeps numbers that are too large as text."""
+    if reference["number"] is not None:
+        return pattern.groups > 0 or reference["number"].startswith("0")
+    return reference["literal"] is not None or reference["name"] in pattern.groupindex
 
 
 def _expanded(replacement: str, match: re.Match[str]) -> str:
-    """As Java's Matcher.appendReplacement: `$1` inserts a group, a backslash escapes, and a `$` without a group is kept."""
+    """As Java's Matcher.appendReplacement: `$1` or `${name}` inserts a group, a backslash escapes."""
 
     def part(found: re.Match[str]) -> str:
-        if found[1] is not None:
-            return found[1]
-        digits = found[2]
+        if found["number"] is None:
+            return found["literal"] or match[found["name"]] or ""
+        digits = found["number"]
         while len(digits) > 1 and int(digits) > match.re.groups:
             digits = digits[:-1]
         if int(digits) > match.re.groups:
             return found[0]
-        return (match[int(digits)] or "") + found[2][len(digits) :]
+        return (match[int(digits)] or "") + found["number"][len(digits) :]
 
-    return re.sub(r"\\(.)|\$(\d+)", part, replacement)
+    return _REFERENCE.sub(part, replacement)
 
 
 def distinguished_name(certificate: bytes, separator: str = ",") -> str:

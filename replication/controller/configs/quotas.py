@@ -1,7 +1,8 @@
 """AlterClientQuotas and DescribeClientQuotas.
 
 RULES    1. A quota applies to a user, a client id, both together, or an IP address; a null name is the default entity.
-         2. The checks and messages are Apache Kafka 4.3's (ClientQuotaControlManager). Host names are not resolved.
+         2. The checks and messages are Apache Kafka 4.3's (ClientQuotaControlManager). It resolves host names; here the name of
+            an IP entity must be an address.
          3. Records and responses have the parts of an entity in the order client-id, user, ip.
 NOT HERE Which quota applies to a client (`replication/metadata/client_quotas.py`), enforcement (`broker/quotas/`).
 """
@@ -9,7 +10,6 @@ NOT HERE Which quota applies to a client (`replication/metadata/client_quotas.py
 from __future__ import annotations
 
 import ipaddress
-import re
 from collections.abc import Iterable, Mapping
 
 from protocol.errors import ErrorCode, KafkaError
@@ -31,7 +31,6 @@ _CLIENT_QUOTAS = {
 _IP_QUOTAS = {"connection_creation_rate": MAX_INT}
 """Keys with the largest whole number they take; None: any number."""
 
-_HOST = re.compile(r"[a-zA-Z0-9]([a-zA-Z0-9.-]*[a-zA-Z0-9])?")
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
 
@@ -107,7 +106,7 @@ def _is_address(text: str) -> bool:
     try:
         ipaddress.ip_address(text)
     except ValueError:
-        return _HOST.fullmatch(text) is not None
+        return False
     return True
 
 
@@ -119,7 +118,7 @@ def _check(keys: Mapping[str, int | None], key: str, value: float) -> None:
     highest = keys[key]
     if highest is None:
         return
-    if value > highest:
+    if value > float(highest):  # Java compares decimal numbers: 2^63 is no larger than the largest LONG
         raise _invalid_request(
             f"Proposed value for {key} is too large for {'an INT' if highest == MAX_INT else 'a LONG'}."
         )

@@ -11,6 +11,7 @@ QUORUM = "controller.quorum.bootstrap.servers=a:9093"
 NAMES = "controller.listener.names=CONTROLLER"
 BOTH, BROKER, CONTROLLER = (f"process.roles={roles}" for roles in ("broker,controller", "broker", "controller"))
 CLIENTS, VOTERS = "PLAINTEXT://:9092", "CONTROLLER://:9093"
+MAP = "listener.security.protocol.map=CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,EXT:PLAINTEXT"
 
 
 def load(lines: list[str]) -> None:
@@ -22,7 +23,7 @@ def load(lines: list[str]) -> None:
     [
         [BOTH, NAMES, QUORUM, f"listeners={CLIENTS},{VOTERS}"],
         [BOTH, f"listeners={CLIENTS}"],
-        [BROKER, NAMES, QUORUM, f"listeners={CLIENTS},EXTERNAL://:9094", "inter.broker.listener.name=EXTERNAL"],
+        [BROKER, NAMES, QUORUM, f"listeners={CLIENTS},ext://:9094", MAP, "inter.broker.listener.name=Ext"],
         [CONTROLLER, NAMES, QUORUM, f"listeners={VOTERS}", "advertised.listeners=CONTROLLER://a:9093"],
     ],
 )

@@ -15,6 +15,7 @@ from tests.support.sasl import MECHANISMS, MODULE, SCRAM_JAAS, jaas
 PREFIX = "listener.name.sasl_plaintext"
 PLAIN = f"{PREFIX}.plain.sasl.jaas.config"
 MAP = "listener.security.protocol.map"
+PLAIN_CONTROLLERS = "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
 NODE_USER = f'{MODULE}.plain.PlainLoginModule required username="n" password="p" user_n="p";'
 NODE = {"listeners": "SASL_PLAINTEXT://:9092", "sasl.enabled.mechanisms": ",".join(MECHANISMS), **jaas()}
 
@@ -45,8 +46,8 @@ def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
             "listener.name.out.scram-sha-512.sasl.jaas.config": SCRAM_JAAS,
         },
     )
-    assert security_protocol(config, "Out") == "SASL_PLAINTEXT"
-    assert sasl_listener(config, "Out") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None, "")
+    assert security_protocol(config, "OUT") == "SASL_PLAINTEXT"
+    assert sasl_listener(config, "OUT") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None, "")
 
 
 def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
@@ -85,7 +86,7 @@ def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
             "listener C enables PLAIN: set listener.name.c.plain.sasl.jaas.config",
         ),
         (
-            {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093"},
+            {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093", MAP: PLAIN_CONTROLLERS},
             "sasl.mechanism.inter.broker.protocol names the SASL mechanism GSSAPI",
         ),
         ({"sasl.mechanism.inter.broker.protocol": "PLAIN"}, f"{PLAIN} needs username and password"),
@@ -111,7 +112,8 @@ def test_a_mechanism_without_a_jaas_text_is_refused() -> None:
 
 def test_brokers_may_use_a_plaintext_listener_beside() -> None:
     roles = {"process.roles": "broker", "controller.quorum.bootstrap.servers": "a:9093"}
-    config = load_config(None, NODE | roles | {"listeners": f"{NODE['listeners']},PLAINTEXT://:9094"})
+    listeners = {"listeners": f"{NODE['listeners']},PLAINTEXT://:9094", MAP: f"{PLAIN_CONTROLLERS},PLAINTEXT:PLAINTEXT"}
+    config = load_config(None, NODE | roles | listeners)
     assert config.inter_broker_listener == "PLAINTEXT"
 
 
@@ -206,3 +208,12 @@ def test_oauthbearer_without_a_safe_validation_is_refused(change: dict[str, str]
     with pytest.raises(ConfigError) as refusal:
         load_config(None, OAUTH_NODE | SIGNED | change)
     assert words in str(refusal.value)
+
+
+def test_classes_that_are_apache_kafkas_defaults_are_accepted() -> None:
+    settings = {
+        f"{PREFIX}.plain.sasl.server.callback.handler.class": f"{MODULE}.plain.internals.PlainServerCallbackHandler",
+        f"{PREFIX}.plain.sasl.login.class": f"{MODULE}.authenticator.DefaultLogin",
+    }
+    listener = sasl_listener(load_config(None, NODE | settings), "SASL_PLAINTEXT")
+    assert (listener.plain_callback, "alice" in listener.plain_passwords) == ("", True)

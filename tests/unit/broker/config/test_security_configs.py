@@ -29,8 +29,8 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
     ("settings", "words"),
     [
         ({"listeners": "SSL://:9093"}, "listener SSL: TLS needs ssl.keystore.location or ssl.keystore.certificate.chain"),
-        ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl: TLS needs ssl.keystore.location"),
-        ({**PEM, "listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener sasl_ssl enables the SASL mechanism GSSAPI"),
+        ({"listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener SASL_SSL: TLS needs ssl.keystore.location"),
+        ({**PEM, "listeners": f"{CLIENTS},sasl_ssl://:9093"}, "listener SASL_SSL enables the SASL mechanism GSSAPI"),
         (
             {"listeners": f"{CLIENTS},CONTROLLER://:9093", MAP: "CONTROLLER:SSL,PLAINTEXT:PLAINTEXT"},
             "listener CONTROLLER: TLS needs ssl.keystore.location",
@@ -43,6 +43,9 @@ PEM = {"ssl.keystore.type": "PEM", "ssl.keystore.location": "/k"}
             "sasl.mechanism.controller.protocol names the SASL mechanism GSSAPI",
         ),
         ({"listeners": f"{CLIENTS},OUT://:9093", MAP: "PLAINTEXT:PLAINTEXT,OTU:SSL"}, "No security protocol defined for"),
+        ({"listeners": f"{CLIENTS},OUT://:9093"}, "No security protocol defined for listener OUT"),
+        ({"listeners": "SSL://:1,CONTROLLER://:2", **PEM}, "No security protocol defined for listener CONTROLLER"),
+        ({"early.start.listeners": "X"}, "early.start.listeners contains listener X, but this is not"),
         ({"listeners": CLIENTS, MAP: "PLAINTEXT:TLS"}, "'PLAINTEXT:TLS' is not of the form LISTENER:PROTOCOL"),
         ({INTER: "SASL_SSL"}, "inter.broker.listener.name must be a listener name defined in advertised.listeners"),
         ({INTER: "SSL", "inter.broker.listener.name": "PLAINTEXT"}, "Only one of inter.broker.listener.name and security."),
@@ -136,7 +139,8 @@ def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
     [
         {MAP: "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"},
         {"listeners": "SSL://:9092", MAP: "SSL:PLAINTEXT"},
-        {"listeners": f"{CLIENTS},EXTERNAL://:9093"},
+        {"listeners": f"{CLIENTS},CONTROLLER://:9093"},
+        {"listeners": f"{CLIENTS},external://:9093", MAP: "PLAINTEXT:PLAINTEXT,External:PLAINTEXT"},
         {
             "ssl.keystore.location": "/k",
             "ssl.client.auth": "required",

@@ -130,3 +130,13 @@ def test_connections_above_the_rate_of_their_address_do_not_count() -> None:
     assert [quotas.record_address("OUT", "10.0.0.2", 0) for _ in range(6)] == [0] * 5 + [1000]
     quotas.update_addresses({})
     assert quotas.record_address("OUT", IP, 0) == 0
+
+
+def test_an_address_may_be_written_in_any_notation_and_host_names_have_no_effect() -> None:
+    quotas = quotas_with(ConnectionLimits(), "OUT")
+    quotas.update_addresses(
+        rate_of("0:0:0:0:0:0:0:1", 0.1) | rate_of("::ffff:10.0.0.1", 0.1) | rate_of("localhost", 0.1)
+    )
+    for address in ("::1", IP):
+        assert [quotas.record_address("OUT", address, 0) for _ in range(3)][-1] > 0
+    assert not any(quotas.record_address("OUT", "127.0.0.1", 0) for _ in range(3))

@@ -51,6 +51,8 @@ NAME = "CN=kafka1,OU=SME,O=mycp,L=Fulton,ST=MD,C=US"
         ("RULE:^.*[Cc][Nn]=([a-zA-Z0-9.]*).*$/$1/L,DEFAULT", NAME, "kafka1"),
         ("RULE:.*\\/x/y/,RULE:^CN=([^,]+).*/$1$3\\$/", NAME, "kafka1$3$"),
         ("RULE:^CN=(.).*/$12/", NAME, "k2"),
+        ("RULE:^CN=(?<host>[^,]+),(?<=,).*/${host}-$2/U", NAME, "KAFKA1-$2"),
+        ("RULE:^CN=k.*/$0/", NAME, NAME),
         ("RULE:OU=SME/x/", NAME, None),
     ],
 )
@@ -63,7 +65,13 @@ def test_the_first_rule_that_matches_decides(rules: str, name: str, principal: s
         assert mapper.name(name) == principal
 
 
-@pytest.mark.parametrize("rules", ["default", "DEFAUL", "RULE:CN=a", "RULE:a/b", "RULE:(/b/"])
+@pytest.mark.parametrize(
+    "rules",
+    [
+        *("default", "DEFAUL", "RULE:CN=a", "RULE:a/b", "RULE:(/b/"),
+        *("RULE:CN=.*/$1/", "RULE:CN=(.*)/$/", "RULE:CN=(.*)/$x/", "RULE:CN=(?<a>.*)/${b}/"),
+    ],
+)
 def test_an_invalid_rule_is_refused(rules: str) -> None:
     with pytest.raises(ValueError, match="Invalid rule"):
         PrincipalMapper(rules)

@@ -54,6 +54,8 @@ def test_requests_and_connections_of_a_metrics_page() -> None:
 
 
 def test_live_until_interrupted(verbs: Verbs) -> None:
+    """Clients choose the names of groups: they are no markup, and a terminal does not obey them."""
+    verbs.rows("groups reset [/x]\x1b[5m --topic flights:0 --to-offset 2 --execute")
     ours, theirs = pty.openpty()
     command = [*COMMAND, "top", "-b", verbs.bootstrap, "--interval", "100ms"]
     environment = {**os.environ, "TERM": "xterm", "COLUMNS": "120", "LINES": "40"}
@@ -61,7 +63,7 @@ def test_live_until_interrupted(verbs: Verbs) -> None:
         os.close(theirs)
         try:
             shown = b""
-            while b"counters" not in shown:
+            while b"counters" not in shown or b"[/x]" not in shown:
                 shown += os.read(ours, 4096)
             process.send_signal(signal.SIGINT)
             while chunk := _read(ours):
@@ -71,6 +73,8 @@ def test_live_until_interrupted(verbs: Verbs) -> None:
             process.kill()
             os.close(ours)
     assert b"RECORDS-PER-S" in shown
+    assert b"[/x]\\x1b[5m" in shown
+    assert b"\x1b[5m" not in shown
     assert b"Traceback" not in shown
 
 

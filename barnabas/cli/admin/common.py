@@ -234,8 +234,8 @@ def size_text(count: float) -> str:
 
 
 def compiled(pattern: str) -> re.Pattern[str]:
-    """A regular expression. Raises click.UsageError."""
+    """A regular expression for names; groups may have any characters in theirs. Raises click.UsageError."""
     try:
-        return re.compile(pattern)
+        return re.compile(pattern, re.DOTALL)
     except re.error as failure:
         raise click.UsageError(f"{pattern!r} is no regular expression: {failure}.") from failure

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from barnabas.cli.admin.common import compiled
 from barnabas.cli.offset_ranges import OffsetRange, Place, number_ranges, parse_range
 from barnabas.cli.partitioning import murmur2
 from barnabas.cli.progress import describe
@@ -62,6 +63,10 @@ def test_lists_of_partitions() -> None:
     for text in ("a", "", "1-", "1,", "-1"):
         with pytest.raises(ArgumentError, match="--partition takes"):
             number_ranges(text)
+
+
+def test_an_expression_for_names_matches_all_characters() -> None:
+    assert compiled(".*").fullmatch("a\nb")
 
 
 RECORD = Record("t", 0, 0, 0, b"user-7", b'{"a":{"b":[1,"x",null]},"c d":true}', [(b"h", b"one"), (b"n", None)], BATCH)

@@ -24,6 +24,8 @@ from barnabas.client.cluster import Partition
 
 POLL_S = 0.1
 REBALANCE_MS = 60_000
+METADATA_MS = 5_000
+"""How soon a member finds new partitions."""
 JOIN_S = 15.0
 """An idle member of the group gives up its partitions at its next heartbeat, three seconds later by default."""
 
@@ -49,7 +51,11 @@ class GroupMember:
 
     def __init__(self, connection: Connection, group: str, topics: Iterable[str]) -> None:
         self._consumer = KafkaConsumer(
-            **connection.for_kafka_python(), group_id=group, enable_auto_commit=False, auto_offset_reset="earliest"
+            **connection.for_kafka_python(),
+            group_id=group,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            metadata_max_age_ms=METADATA_MS,
         )
         names = list(topics)
         for name in names:

@@ -55,3 +55,17 @@ def test_a_signal_commits_and_another_member_takes_over(broker: Broker) -> None:
             second.send_signal(signal.SIGINT)
             assert second.wait(TIMEOUT_S) == 130
             assert second.stdout.read() == b""
+
+
+def test_a_member_that_follows_gets_new_partitions(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "grown")
+    with running(broker.bootstrap, "consume", "grown", "-g", "f", "-F") as member:
+        assert member.stdout is not None
+        write(broker, "grown", "one")
+        assert json.loads(member.stdout.readline())["value"] == "one"
+        assert barnabas("topics", "alter", "grown", "-p", "2", "-b", broker.bootstrap).returncode == 0
+        write(broker, "grown", "two", partition=1)
+        assert json.loads(member.stdout.readline())["value"] == "two"
+        member.send_signal(signal.SIGINT)
+        assert member.wait(TIMEOUT_S) == 130

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 
 import pytest
 from confluent_kafka import Consumer
@@ -15,6 +16,7 @@ import barnabas
 from tests.cli.running import Ended, Verbs
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.librdkafka import WAIT_S
+from tests.support.security_profiles import PROFILES, SecuredNode
 
 SETTINGS = {
     "num.partitions": 3,
@@ -129,9 +131,10 @@ def masked(ended: Ended) -> str:
 class Session:
     """Plays the lines at one cluster; clients that must live longer are closed at its end."""
 
-    def __init__(self, bootstrap: str, closing: ExitStack) -> None:
-        self._verbs = Verbs(bootstrap)
+    def __init__(self, bootstrap: str, closing: ExitStack, verbs: Verbs | None = None) -> None:
+        self._verbs = verbs or Verbs(bootstrap)
         self._bootstrap = bootstrap
+        """Of the clients; the verbs may connect to another listener."""
         self._closing = closing
         self._members = closing.enter_context(ExitStack())
 
@@ -190,6 +193,21 @@ def both(**more: str) -> Iterator[list[Session]]:
         yield [Session(one.bootstrap, closing.enter_context(ExitStack())) for one in (kafka, broker)]
 
 
+@contextmanager
+def both_secured(folder: Path) -> Iterator[list[Session]]:
+    """The verbs log in as a super user, through TLS."""
+    settings = {**SETTINGS, "super.users": "User:ANONYMOUS;User:alice"}
+    with ExitStack() as closing:
+        sessions = []
+        for is_kafka in (True, False):
+            node = closing.enter_context(SecuredNode(PROFILES["SASL_SSL/SCRAM-SHA-512"], settings, kafka=is_kafka))
+            config = folder / f"{is_kafka}.properties"
+            config.write_text("".join(f"{name}={value}\n" for name, value in node.login("alice").java().items()))
+            verbs = Verbs(node.bootstrap, "--command-config", str(config))
+            sessions.append(Session(node.inside, closing.enter_context(ExitStack()), verbs))
+        yield sessions
+
+
 ACL_LINES = """\
 acls list
 topics create flights -p 1
@@ -219,6 +237,13 @@ acls list
 @needs_kafka
 def test_verbs_print_the_same_for_apache_kafka() -> None:
     with both() as sessions:
+        assert_same(sessions, LINES)
+
+
+@pytest.mark.long
+@needs_kafka
+def test_verbs_print_the_same_for_apache_kafka_through_tls_with_a_login(tmp_path: Path) -> None:
+    with both_secured(tmp_path) as sessions:
         assert_same(sessions, LINES)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -18,6 +19,7 @@ from tests.support.hostile_records import hostile_records as some_hostile_record
 from tests.support.kafka import ApacheKafka, needs_kafka
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
+from tests.support.security_profiles import PROFILES, SecuredNode
 from tests.support.seeds import seed_of
 
 PARTITIONS = 3
@@ -105,6 +107,30 @@ def test_topics_are_copied_between_kafka_and_barnabas() -> None:
         assert stored(kafka.bootstrap, "there") == written
         copy(Clusters(kafka.bootstrap, ours.bootstrap), ["there"], ["back"])
         assert stored(ours.bootstrap, "back") == written
+
+
+@pytest.mark.long
+@needs_kafka
+def test_topics_are_copied_through_tls_with_a_login(tmp_path: Path) -> None:
+    """The verbs log in; the records are written and compared through a listener without security."""
+    seed = seed_of()
+    print(f"seed {seed}")
+    settings = {**KEEP, "super.users": "User:ANONYMOUS;User:alice"}
+    profile = PROFILES["SASL_SSL/SCRAM-SHA-512"]
+    with SecuredNode(profile, settings) as ours, SecuredNode(profile, settings, kafka=True) as kafka:
+        written = fill(ours.inside, "there", seed)
+        logins = []
+        for node in (ours, kafka):
+            config = tmp_path / f"{len(logins)}.properties"
+            config.write_text("".join(f"{name}={value}\n" for name, value in node.login("alice").java().items()))
+            logins.append(["--command-config", str(config)])
+        for node, topic in ((kafka, "there"), (ours, "back")):
+            with RawClient(node.inside) as client:
+                create(client, topic, partitions=PARTITIONS)
+        copy(Clusters(ours.bootstrap, kafka.bootstrap), ["there", *logins[0]], logins[1])
+        assert stored(kafka.inside, "there") == written
+        copy(Clusters(kafka.bootstrap, ours.bootstrap), ["there", *logins[1]], ["back", *logins[0]])
+        assert stored(ours.inside, "back") == written
 
 
 def test_timestamps_of_the_broker_are_marked(clusters: Clusters) -> None:

@@ -67,17 +67,27 @@ class FormatParser:
         self._last = found[-1].literal
         self._steps = _steps(found)
         self._buffer = b""
+        self._added = bytearray()
+        """Input that was not looked at: a large record is not read from its start with each piece of it."""
 
     def feed(self, data: bytes) -> Iterator[ParsedRecord]:
-        """The records that are complete now."""
-        self._buffer += data
+        """The records that are complete now; empty data when the input pauses."""
+        self._added += data
+        if data and len(self._added) < len(self._buffer) >> 2:
+            return
+        self._take_added()
         yield from self._records(is_end=False)
 
     def finish(self) -> Iterator[ParsedRecord]:
         """The records that the end completes."""
+        self._take_added()
         if self._buffer and self._last and not self._buffer.endswith(self._last):
             self._buffer += self._last
         yield from self._records(is_end=True)
+
+    def _take_added(self) -> None:
+        self._buffer += self._added
+        self._added.clear()
 
     def _records(self, *, is_end: bool) -> Iterator[ParsedRecord]:
         reading = _Reading(self._buffer, 0, is_end=is_end)

@@ -30,19 +30,21 @@ class LineParser:
         self._parse = parse
         self._delimiter = delimiter
         self._skips_empty = skips_empty
-        self._rest = b""
+        self._rest = bytearray()
 
     def feed(self, data: bytes) -> Iterator[ParsedRecord]:
         """The records of the complete lines."""
-        if self._delimiter not in self._rest[-len(self._delimiter) :] + data:
-            self._rest += data
+        searched = max(0, len(self._rest) - len(self._delimiter) + 1)
+        self._rest += data
+        if self._rest.find(self._delimiter, searched) < 0:
             return
-        *lines, self._rest = (self._rest + data).split(self._delimiter)
+        *lines, rest = bytes(self._rest).split(self._delimiter)
+        self._rest = bytearray(rest)
         yield from map(self._parse, self._wanted(lines))
 
     def finish(self) -> Iterator[ParsedRecord]:
         """The record of a last line without end."""
-        rest, self._rest = self._rest, b""
+        rest, self._rest = bytes(self._rest), bytearray()
         if rest:
             yield from map(self._parse, self._wanted([rest]))
 

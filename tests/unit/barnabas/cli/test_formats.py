@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.cli.records.format_parser import FormatParser
 from barnabas.cli.records.format_printer import FormatPrinter
+from barnabas.cli.records.input_parser import InputParser, LineParser
 from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord
@@ -155,3 +158,20 @@ def test_an_input_of_another_format_is_refused(layout: str, data: bytes, why: st
 def test_a_format_that_cannot_be_read_is_refused(layout: str) -> None:
     with pytest.raises(ClientError, match="The format"):
         read(layout, b"x")
+
+
+@pytest.mark.parametrize("is_sized", [False, True])
+def test_a_large_record_takes_time_in_proportion_to_its_size(is_sized: bool) -> None:
+    """It arrives in 16,384 pieces; reading it from its start with each of them would take minutes."""
+    piece, count = b"x" * 4096, 1 << 14
+    parser: InputParser = LineParser(ParsedRecord)
+    found: list[ParsedRecord] = []
+    if is_sized:
+        parser = FormatParser(parse_layout("%V{big32}%v"))
+        found += parser.feed((len(piece) * count).to_bytes(4, "big"))
+    began_s = time.process_time()
+    for _ in range(count):
+        found += parser.feed(piece)
+    found += parser.feed(b"" if is_sized else b"\n")
+    assert [one.value for one in found] == [piece * count]
+    assert time.process_time() - began_s < 10

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
+import urllib.request
+from collections import deque
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,6 +14,8 @@ import pytest
 
 from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.exposition import LINES_PER_SLICE, Format
+from broker.telemetry.families import Dialect
+from broker.telemetry.page import MetricsPage
 from broker.telemetry.replica_metrics import PARTITIONS_PER_STEP, ReplicaMetrics
 from replication.io_executor import InlineIoExecutor
 from replication.metadata.image import MetadataImage
@@ -36,8 +43,8 @@ class CountedPartition:
         return self._values[name]
 
 
-@pytest.mark.parametrize("count", [5_000, 10_000])
-def test_the_work_between_two_pauses_is_bounded(count: int) -> None:
+def metrics_of(count: int) -> ReplicaMetrics:
+    """The metrics of a broker with this many partitions."""
     replicas: Any = SimpleNamespace(
         partitions={("t", index): CountedPartition(index) for index in range(count)},
         image=MetadataImage("cluster"),
@@ -46,11 +53,42 @@ def test_the_work_between_two_pauses_is_bounded(count: int) -> None:
         log_manager=SimpleNamespace(offline={}),
     )
     purgatory: Any = []
+    return ReplicaMetrics(replicas, purgatory, ClosedLogs(replicas, InlineIoExecutor()))
+
+
+@pytest.mark.parametrize("count", [5_000, 10_000])
+def test_the_work_between_two_pauses_is_bounded(count: int) -> None:
     CountedPartition.reads = longest = lines = 0
     before = 0
-    for piece in Format("").slices([ReplicaMetrics(replicas, purgatory, ClosedLogs(replicas, InlineIoExecutor()))]):
+    for piece in Format("").slices([metrics_of(count)]):
         longest, before = max(longest, CountedPartition.reads - before), CountedPartition.reads
         lines = max(lines, piece.count("\n"))
     assert CountedPartition.reads > 20 * count
     assert longest <= PARTITIONS_PER_STEP * ATTRIBUTES_OF_ONE
     assert lines <= LINES_PER_SLICE + 2
+
+
+async def test_no_turn_of_the_event_loop_computes_for_20_ms_during_a_scrape_of_5_000_partitions() -> None:
+    """CPU time of this thread: a busy machine makes turns longer, too."""
+    page = MetricsPage(("127.0.0.1", 0))
+    page.sources = {Dialect.JMX: [metrics_of(5_000)]}
+    loop = asyncio.get_running_loop()
+    page.start(loop)
+    ends_s = [time.thread_time()]
+
+    def turn() -> None:
+        ends_s.append(time.thread_time())
+        ending.append(loop.call_soon(turn))
+
+    ending = deque([loop.call_soon(turn)], maxlen=1)
+    text = await loop.run_in_executor(None, read, page.address)
+    ending.pop().cancel()
+    page.close()
+    assert text.count("\n") > 5_000 * 16
+    assert max(after - before for before, after in pairwise(ends_s)) < 0.02
+
+
+def read(address: tuple[str, int]) -> str:
+    with urllib.request.urlopen(f"http://{address[0]}:{address[1]}/metrics", timeout=60) as answer:
+        found: bytes = answer.read()
+    return found.decode()

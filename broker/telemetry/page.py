@@ -108,6 +108,8 @@ class MetricsPage:
             await asyncio.wait_for(self._respond(reader, writer), _TIMEOUT_S)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             _log.debug("a request for metrics failed: %r", error)
+        except asyncio.CancelledError:  # ended: asyncio 3.11 logs an error for a cancelled task
+            _log.debug("a request for metrics was ended")
         except Exception:  # noqa: BLE001  # rule 6
             _log.exception("a request for metrics failed")
         finally:

@@ -266,19 +266,16 @@ async def answer(kept: ClientMetricsStore, question: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("question", "check"),
     [
-        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", lambda body: body.endswith(b'g{client_id="c",client_rack="r"} 1.0\n')),
+        (b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", lambda body: b'\ng{client_id="c",client_rack="r"} 1.0\n' in body),
         (b"GET / HTTP/1.1\r\n\r\n", lambda body: body.startswith(b"HTTP/1.1 200 OK\r\n")),
         (b"GET /other HTTP/1.1\r\n\r\n", lambda body: body.startswith(b"HTTP/1.1 404 ")),
         (b"POST /metrics HTTP/1.1\r\n\r\n", lambda body: body.startswith(b"HTTP/1.1 405 ")),
-        (b"GET /" + b"x" * 20_000, lambda responses: responses == b""),
+        (b"GET /" + b"x" * 20_000, lambda body: body.startswith(b"HTTP/1.1 431 ")),
     ],
 )  # fmt: skip
 async def test_the_metrics_page_serves_only_its_path(question: bytes, check: Callable[[bytes], bool]) -> None:
     """Rule 2 of page.py."""
     kept = ClientMetricsStore()
     take(kept, report(gauge("g", 1.0)))
-    try:
-        responses = await answer(kept, question)
-    except ConnectionResetError:  # it did not read all of it
-        responses = b""
+    responses = await answer(kept, question)
     assert check(responses), responses

@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from protocol.crc32c import crc32c
-from storage.commitlog.queue_file import ENTRY, Entry, QueueHeader, unpack_entries
+from storage.commitlog.queue_file import ENTRY, QueueHeader, last_offset_in, unpack_entries
 from storage.engine import BatchInfo
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import NotResident, Read, read_waiting
@@ -81,9 +81,13 @@ class Slice:
         """The entries as in a queue file."""
         return bytes(self._data[: ENTRY.size * self.count])
 
-    def get(self, first: int, count: int) -> list[Entry]:
-        """Some neighbouring entries."""
-        return unpack_entries(bytes(self._data[ENTRY.size * first : ENTRY.size * (first + count)]))
+    def get(self, first: int, count: int) -> bytes:
+        """Some neighbouring entries, packed."""
+        return bytes(self._data[ENTRY.size * first : ENTRY.size * (first + count)])
+
+    def last_offset(self, number: int) -> int:
+        """The last offset of an entry."""
+        return last_offset_in(self._data, ENTRY.size * number)
 
     def add(self, position: int, batches: Sequence[BatchInfo]) -> int:
         """Add batches, whose buffer is at this position in the log; returns their size."""
@@ -99,7 +103,7 @@ class Slice:
 
     def truncate(self, end_offset: int) -> None:
         """Keep the entries below an offset; copies of the slice do not change."""
-        kept = [entry for entry in self.get(0, self.count) if entry.last_offset < end_offset]
+        kept = [entry for entry in unpack_entries(self.packed) if entry.last_offset < end_offset]
         self._data = self._data[: ENTRY.size * len(kept)]
         self.count = len(kept)
         self.size = sum([entry.size for entry in kept])

@@ -27,6 +27,8 @@ from storage.io.disk_lookup import Read
 ENTRY: Final = Struct(">IIqq")
 ROW: Final = Struct(">qqIIq")
 _HEADER: Final = Struct(">4sIIIqqII")
+_LAST_OFFSET: Final = Struct(">q")
+_LAST_OFFSET_POSITION: Final = 8
 _MAGIC: Final = b"BCLQ"
 _VERSION: Final = 1
 
@@ -73,15 +75,24 @@ class QueueRun:
         self._read = read
         self.count = count
 
-    def get(self, first: int, count: int) -> list[Entry]:
-        """Some neighbouring entries."""
-        data = self._read(self._file, ENTRY.size * count, self._position + ENTRY.size * first)
-        return unpack_entries(data)
+    def get(self, first: int, count: int) -> Buffer:
+        """Some neighbouring entries, packed."""
+        return self._read(self._file, ENTRY.size * count, self._position + ENTRY.size * first)
+
+    def last_offset(self, number: int) -> int:
+        """The last offset of an entry."""
+        return last_offset_in(self.get(number, 1), 0)
 
 
 def unpack_entries(data: Buffer) -> list[Entry]:
     """The entries in packed bytes."""
     return [Entry(*values) for values in ENTRY.iter_unpack(data)]
+
+
+def last_offset_in(data: Buffer, position: int) -> int:
+    """The last offset of the packed entry at a position."""
+    found: int = _LAST_OFFSET.unpack_from(data, position + _LAST_OFFSET_POSITION)[0]
+    return found
 
 
 def build_queue(start: int, end: int, rows: list[Row], entries: Sequence[bytes], states: bytes) -> bytes:

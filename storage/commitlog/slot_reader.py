@@ -15,14 +15,15 @@ from typing import Final, NamedTuple, Protocol
 
 from protocol.records import FileRegion
 from storage.commitlog.frames import LONG
-from storage.commitlog.log_file import LogFile
-from storage.commitlog.queue_file import Entry, queue_run, read_row
+from storage.commitlog.log_file import LogFile, Slice
+from storage.commitlog.queue_file import ENTRY, Entry, queue_run, read_row, unpack_entries
 from storage.commitlog.slots import Cut, Slot
 from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
 from storage.io.disk_lookup import Read, read_waiting
 
 _STEP: Final = 64  # entries per read
+_iter_entries = ENTRY.iter_unpack
 
 FoundBatch = tuple[LogFile, Entry]
 
@@ -30,7 +31,9 @@ FoundBatch = tuple[LogFile, Entry]
 class _Entries(Protocol):
     count: int
 
-    def get(self, first: int, count: int) -> list[Entry]: ...
+    def get(self, first: int, count: int) -> Buffer: ...
+
+    def last_offset(self, number: int) -> int: ...
 
 
 class _Piece(NamedTuple):
@@ -72,19 +75,25 @@ class SlotReader:
         """As `Engine.locate`; whole batches only."""
         regions: list[FileRegion] = []
         size, end_offset = 0, offset
-        for file, entry in self.entries_from(offset):
-            if entry.last_offset >= max_offset:
-                break
-            if size + entry.size > max_bytes and (regions or not min_one_batch):
-                break
-            last = regions[-1] if regions else None
-            handle = file.log.get(self._read)
-            if last is not None and last.file is handle and last.position + last.length == entry.position:
-                regions[-1] = FileRegion(handle, last.position, last.length + entry.size)
-            else:
-                regions.append(FileRegion(handle, entry.position, entry.size))
-            size += entry.size
-            end_offset = entry.last_offset + 1
+        for piece in self._pieces_from(offset):
+            file, valid_end = None, piece.valid_end
+            position = length = 0  # of the last region
+            for data in self._packed_from(piece, offset):
+                for at, batch_size, last_offset, _ in _iter_entries(data):
+                    if last_offset >= valid_end:
+                        break
+                    if last_offset >= max_offset or (size + batch_size > max_bytes and (size or not min_one_batch)):
+                        return LocatedBatches(tuple(regions), size, end_offset, None)
+                    if at == position + length and length:
+                        length += batch_size
+                        regions[-1].length = length
+                    else:
+                        if file is None:
+                            file = piece.file.log.get(self._read)
+                        position, length = at, batch_size
+                        regions.append(FileRegion(file, at, batch_size))
+                    size += batch_size
+                    end_offset = last_offset + 1
         return LocatedBatches(tuple(regions), size, end_offset, None)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
@@ -158,17 +167,17 @@ class SlotReader:
         slot = self._slot
         in_memory = slot.slices
         sealed_end = in_memory[0].file.start if in_memory else MAX_LONG
-        if not in_memory or self._is_before(offset, in_memory[0].file, in_memory[0].get(0, 1)):
+        if not in_memory or self._is_before(offset, in_memory[0]):
             yield from self._sealed_from(offset, sealed_end)
         for some in in_memory:
             valid_end = slot.valid_end(some.file.start, MAX_LONG)
             yield _Piece(some.file, some, some.max_timestamp, valid_end)
 
-    def _is_before(self, offset: int, file: LogFile, first: list[Entry]) -> bool:
+    def _is_before(self, offset: int, first: Slice) -> bool:
         """Whether batches with `offset` may be in files before the first slice."""
-        if file.start <= self._slot.begin:
+        if first.file.start <= self._slot.begin:
             return False
-        return not first or offset <= first[0].last_offset
+        return not first.count or offset <= first.last_offset(0)
 
     def _sealed_from(self, offset: int, sealed_end: int) -> Iterator[_Piece]:
         slot = self._slot
@@ -191,15 +200,35 @@ class SlotReader:
 
     def _entries_of(self, piece: _Piece, offset: int) -> Iterator[Entry]:
         """The valid entries of a piece that reach to `offset` or above."""
-        entries, valid_end = piece.entries, piece.valid_end
-        index = bisect_left(range(entries.count), offset, key=lambda n: entries.get(n, 1)[0].last_offset)
-        while index < entries.count:
-            some = entries.get(index, min(_STEP, entries.count - index))
-            for entry in some:
-                if entry.last_offset >= valid_end:
+        for data in self._packed_from(piece, offset):
+            for entry in unpack_entries(data):
+                if entry.last_offset >= piece.valid_end:
                     return
                 yield entry
-            index += len(some)
+
+    def _packed_from(self, piece: _Piece, offset: int) -> Iterator[Buffer]:
+        """The entries of a piece that reach to `offset` or above, packed, some at a time."""
+        entries, count = piece.entries, piece.entries.count
+        index = _first_reaching(entries, count, offset)
+        while index < count:
+            yield entries.get(index, min(_STEP, count - index))
+            index += _STEP
+
+
+def _first_reaching(entries: _Entries, count: int, offset: int) -> int:
+    """The number of the first entry that reaches to `offset`: most reads are near the end, so the search starts there."""
+    end, step = count, 1
+    begin = count - 1
+    while begin >= 0 and entries.last_offset(begin) >= offset:
+        end, begin, step = begin, begin - step, 2 * step
+    begin = max(begin + 1, 0)
+    while begin < end:
+        middle = (begin + end) // 2
+        if entries.last_offset(middle) >= offset:
+            end = middle
+        else:
+            begin = middle + 1
+    return begin
 
 
 def frozen_reader(slot: Slot, files: Sequence[LogFile], modified_ms: Callable[[str], int]) -> SlotReader:

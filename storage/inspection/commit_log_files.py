@@ -30,7 +30,7 @@ from storage.commitlog.frames import (
     scan,
 )
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX
-from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row
+from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row, unpack_entries
 from storage.commitlog.slots import SlotId, slot_id_of
 from storage.inspection.batches import StoredBatch
 from storage.io.disk import Disk, File
@@ -121,7 +121,7 @@ class StoredQueue(NamedTuple):
 
     def entries(self, row: Row) -> list[Entry]:
         """The entries of a row."""
-        return queue_run(self.file, self.header.slot_count, row, read_waiting).get(0, row.entry_count)
+        return unpack_entries(queue_run(self.file, self.header.slot_count, row, read_waiting).get(0, row.entry_count))
 
     def slot_id(self, slot: int) -> SlotId | None:
         """The partition of a slot, if the file says it."""

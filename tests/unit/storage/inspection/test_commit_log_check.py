@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from storage.commitlog.queue_file import unpack_entries
 from storage.inspection.commit_log_check import CommitLogCheck
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk
@@ -94,7 +95,7 @@ def test_a_lost_frame_is_a_gap_in_the_chain_of_its_partition(tmp_path: Path) -> 
     append_to(process[1])
     append_to(process[1])
     last = process.log.files[-1]
-    position = last.slices[process[0]._slot.number].get(0, 1)[0].position
+    position = unpack_entries(last.slices[process[0]._slot.number].packed)[0].position
     damage(Path(last.path), position + 80)
     found = issues_of(tmp_path)
     assert {issue.severity for issue in found} == {Severity.LOSS}

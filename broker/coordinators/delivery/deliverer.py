@@ -51,6 +51,11 @@ _SCAN_AHEAD_MS: Final = 60_000
 _CHUNK_BYTES: Final = 128 * 1024
 _RECORDS_PER_SLICE: Final = 200
 """A few milliseconds."""
+_SKIP_WORK: Final = 0.1
+"""Of a record that is not decoded, compared with another one."""
+_LOAD_AHEAD_MS: Final = 1_000
+_MAX_LOADED: Final = 20_000
+"""Records in memory before they are due."""
 _RETRY_MS: Final = 200
 _REFUSALS: Final = frozenset(
     {
@@ -96,6 +101,8 @@ class Deliverer:
         self._refused: set[int] = set()
         self._read_offset = 0  # all stable records before are in the queue, or the scan will add them
         self._scan: tuple[int, int, int] | None = None  # next offset, end offset, lowest due time
+        self._loaded: dict[int, Record] = {}
+        self._loaded_until_ms = 0
         self._limit = MAX_RECORDS
         self._transactions = 0
         self._last_error: ErrorCode | None = None
@@ -137,7 +144,7 @@ class Deliverer:
     def _has_work(self, wall_ms: int) -> bool:
         if self._scan is not None or self._queue.next_due_ms() <= wall_ms:
             return True
-        if self._must_scan_ahead(wall_ms):
+        if self._must_scan_ahead(wall_ms) or self._must_load(wall_ms):
             return True
         opened = self._local().log.opened
         may_read = self._may_read(wall_ms)
@@ -147,6 +154,11 @@ class Deliverer:
         """False while many steps of progress wait for the late records that are in the queue."""
         assert self._progress is not None, "it is read"
         return len(self._progress.steps) < MAX_STEPS or self._queue.next_due_ms() > wall_ms
+
+    def _must_load(self, wall_ms: int) -> bool:
+        """Whether records are due soon that `_load_ahead` has not seen."""
+        is_old = self._loaded_until_ms < wall_ms + _LOAD_AHEAD_MS // 2
+        return is_old and self._queue.next_due_ms() <= wall_ms + _LOAD_AHEAD_MS
 
     def _must_scan_ahead(self, wall_ms: int) -> bool:
         horizon_ms = self._queue.horizon_ms
@@ -170,6 +182,7 @@ class Deliverer:
         progress = yield from self._client.progress()
         if self._progress is None or progress not in (self._progress, self._attempted):
             self._queue, self._cancels, self._in_flight = DueQueue(self._dependencies.max_queue_bytes), {}, []
+            self._loaded, self._loaded_until_ms = {}, 0
             chunk = yield from self._chunk(0)
             self._read_offset = chunk.stable_end
             self._scan = (chunk.offset, chunk.stable_end, AT_ONCE)
@@ -191,6 +204,8 @@ class Deliverer:
             yield from self._add_chunk(chunk, MAX_LONG, AT_ONCE)
             self._read_offset = max(self._read_offset, chunk.next_offset)
         delivered = yield from self._deliver()
+        if self._must_load(wall_ms):
+            yield from self._load_ahead(wall_ms)
         if not delivered:
             if self._has_work(self._dependencies.clock.wall_ms()):
                 yield self._dependencies.pause()
@@ -224,9 +239,10 @@ class Deliverer:
         """Adds the pending records of a chunk before an offset, and due at that time or later, to the queue."""
         for position, header in chunk.batches:
             for number, record in enumerate(chunk.records(position, header), 1):
-                if record.offset >= end_offset:
-                    return
-                self._add(record, lowest_due_ms)
+                if record is not None:
+                    if record.offset >= end_offset:
+                        return
+                    self._add(record, lowest_due_ms)
                 if number % _RECORDS_PER_SLICE == 0:
                     yield self._dependencies.pause()
 
@@ -248,21 +264,30 @@ class Deliverer:
         for due, offset in entries:
             self._queue.add(due, offset)
 
+    def _load_ahead(self, wall_ms: int) -> Steps[None]:
+        """Reads the records that are due within a second: one pass opens each batch once, not once for each due time."""
+        after_ms, until_ms = max(self._loaded_until_ms, wall_ms), wall_ms + _LOAD_AHEAD_MS
+        self._loaded_until_ms = until_ms
+        if len(self._loaded) < _MAX_LOADED:
+            offsets = self._queue.window(after_ms, until_ms, _MAX_LOADED)
+            self._loaded.update((yield from self._load(sorted(offsets))) or {})
+
     def _load(self, offsets: list[int]) -> Steps[dict[int, Record] | None]:
         """The records at ascending offsets, without those that were deleted; None if they are too large together."""
         found: dict[int, Record] = {}
-        wanted, size, read = set(offsets), 0, 0
+        wanted, size, work = set(offsets), 0, 0.0
         at = 0
         while at < len(offsets):
             chunk = yield from self._chunk(offsets[at])
             for position, header in chunk.batches:
                 if _has_any(header, offsets, at):
-                    for record in chunk.records(position, header):
-                        read += 1
-                        if record.offset in wanted:
+                    for record in chunk.records(position, header, wanted):
+                        work += _SKIP_WORK if record is None else 1
+                        if record is not None and record.offset in wanted:
                             found[record.offset] = record
                             size += len(record.key or b"") + len(record.value or b"")
-                        if read % _RECORDS_PER_SLICE == 0:
+                        if work > _RECORDS_PER_SLICE:
+                            work = 0
                             yield self._dependencies.pause()
                     if size > 2 * MAX_TOTAL_BYTES and len(offsets) > 1:
                         return None
@@ -285,12 +310,14 @@ class Deliverer:
             return False
         self._in_flight, self._outcomes = entries, Counter()
         is_last = len(entries) < self._limit
-        records = yield from self._load(sorted(offset for _, offset in entries))
+        ready = {offset: self._loaded.pop(offset) for _, offset in entries if offset in self._loaded}
+        records = yield from self._load(sorted(offset for _, offset in entries if offset not in ready))
         if records is None:
             self._limit = max(1, len(entries) // 4)
             self._requeue(entries)
             self._in_flight = []
             return True
+        records |= ready
         target, batches = self._open_batches()
         for number, (_, offset) in enumerate(entries, 1):
             outcome = self._add_to(batches, records.get(offset), offset, wall_ms)

@@ -101,6 +101,17 @@ class DueQueue:
         self._count -= len(taken)
         return taken
 
+    def window(self, after_ms: int, until_ms: int, limit: int) -> list[int]:
+        """The offsets of records that are due after one time and until another; no bucket with more than `limit`."""
+        found: list[int] = []
+        for number in range(max(after_ms, 0) >> _BUCKET_BITS, (until_ms >> _BUCKET_BITS) + 1):
+            bucket = self._open if number == self._open_number else self._buckets.get(number, ())
+            if len(bucket) <= limit:
+                low = max(after_ms - (number << _BUCKET_BITS) + 1, 0) << _OFFSET_BITS
+                high = (until_ms - (number << _BUCKET_BITS) + 1) << _OFFSET_BITS
+                found += [entry & _OFFSET_MASK for entry in bucket if low <= entry < high]
+        return found
+
     def next_due_ms(self) -> int:
         """A lower bound of when the next record is due, exact within a bucket of 1,024 ms that `take` has reached."""
         if not self._numbers:

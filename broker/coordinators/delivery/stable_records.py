@@ -8,11 +8,11 @@ NOT HERE What the records mean (`deliverer.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.record_codec import read_record
+from protocol.record_codec import read_record, read_varint
 from protocol.records import BatchHeader, Record, headers, record_bytes
 from replication.partition.partition import Partition
 from storage.engine import AbortedTransaction
@@ -34,15 +34,25 @@ class Chunk(NamedTuple):
     next_offset: int
     """Where the next chunk begins; `offset` if there is nothing to read yet."""
 
-    def records(self, position: int, header: BatchHeader) -> Iterator[Record]:
-        """The records of a batch from `offset` on."""
+    def records(
+        self, position: int, header: BatchHeader, wanted: Container[int] | None = None
+    ) -> Iterator[Record | None]:
+        """The records of a batch from `offset` on, or only those at wanted offsets; None for each other one."""
         data = bytes(record_bytes(self.data, position, header, _MAX_BATCH_BYTES))
         append_ms = header.max_timestamp if header.is_log_append_time else None
+        is_dense = header.last_offset_delta + 1 == header.record_count
         at = 0
-        for _ in range(header.record_count):
+        for index in range(header.record_count):
+            if is_dense and wanted is not None and header.base_offset + index not in wanted:
+                length, at = read_varint(data, at)
+                at += length
+                yield None
+                continue
             delta_ms, delta, key, value, pairs, at = read_record(data, at)
             offset = header.base_offset + delta
-            if offset >= self.offset:
+            if offset < self.offset:
+                yield None
+            else:
                 timestamp_ms = header.base_timestamp + delta_ms if append_ms is None else append_ms
                 yield Record(offset, timestamp_ms, key, value, pairs)
 

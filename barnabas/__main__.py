@@ -18,7 +18,9 @@ import sys
 from importlib import import_module
 
 DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
-ADMIN_VERBS = ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
+ADMIN_VERBS = (
+    "acls", "configs", "groups", "nodes", "partitions", "quotas", "schedules", "topics", "transactions", "users",
+)  # fmt: skip
 FACE_VERBS = {
     **{verb: f"barnabas.cli.admin.{verb}" for verb in ADMIN_VERBS},
     "bench": "barnabas.cli.bench",
@@ -58,6 +60,7 @@ any Kafka cluster, -b HOST:PORT:
   bench      produce, consume, latency: measured and drawn
   top        a live view: rates, lag, nodes, requests
   partitions move replicas, elect leaders        transactions list, describe, producers, hanging, abort
+  schedules  delayed delivery: list, pending, cancel
 
 barnabas completion bash|zsh|fish prints a completion script, barnabas man [VERB] a man page.
 barnabas --version prints the version and the build.

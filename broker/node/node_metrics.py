@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
 from broker.coordinators.coordinator_metrics import CoordinatorMetrics
+from broker.coordinators.delivery.delivery_metrics import DeliveryMetrics
 from broker.coordinators.factory import Coordinators
 from broker.coordinators.group_lag import GroupLag
 from broker.coordinators.group_metrics import GroupMetrics
@@ -147,6 +148,7 @@ class NodeMetrics:
             ConnectionMetrics(parts.listeners),
             cluster,
             CoordinatorMetrics(parts.coordinators, self._clock.mono_ms),
+            DeliveryMetrics(parts.coordinators.delivery, self._clock.wall_ms),
             self._sampled(parts.authentications, "Authentications by listener."),
             self._sampled(quotas, "Quotas of clients and connections."),
             self._sampled(parts.client_metrics, "Reported by clients (KIP-714)."),

@@ -52,7 +52,18 @@ ENTRY_POINTS = {
     "barnabas.cluster_command": "imported for the verb cluster",
     **{
         f"barnabas.cli.admin.{verb}": "imported for its verb"
-        for verb in ("acls", "configs", "groups", "nodes", "partitions", "quotas", "topics", "transactions", "users")
+        for verb in (
+            "acls",
+            "configs",
+            "groups",
+            "nodes",
+            "partitions",
+            "quotas",
+            "schedules",
+            "topics",
+            "transactions",
+            "users",
+        )
     },
     "barnabas.cli.bench": "imported for the verb bench",
     "barnabas.cli.shell.completion": "imported for the verb completion, and for a shell's script",

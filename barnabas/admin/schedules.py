@@ -1,0 +1,131 @@
+"""Schedule topics (`barnabas.deliver.to`): what is pending in them.
+
+RULES    1. A record is pending if the committed progress of the topic's group does not say that it is done, and no later record
+            without value has its key. The progress is in the metadata of the committed offset: "1", then for each step
+            ";end_offset,due_ms,offset"; all records before an end offset that are due up to there are done.
+         2. The topic is read twice, from its start to the last stable offset: cancellations first, then records. So memory
+            depends on the cancellations only.
+NOT HERE The daemon's delivery; the verb (`cli/admin/schedules.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, NamedTuple
+
+from kafka.protocol.admin import DescribeConfigsRequest
+
+from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.configs import KINDS
+from barnabas.admin.errors import Refused, check
+from barnabas.admin.groups import committed_offsets
+from barnabas.admin.topics import list_topics
+from barnabas.client.cluster import EARLIEST, LATEST, Cluster, Partition
+from barnabas.client.record_batches import Record
+from barnabas.client.record_reader import RecordReader
+
+DELIVER_TO: Final = "barnabas.deliver.to"
+_AT, _AFTER = b"deliver-at", b"deliver-after"
+_LONG_BYTES: Final = 8
+_TOPICS_AT_A_TIME: Final = 500
+
+Step = tuple[int, int, int]
+"""End offset, due time and offset (rule 1)."""
+
+
+class Pending(NamedTuple):
+    """A record that waits; `due_ms` 0: at once."""
+
+    topic: str
+    partition: int
+    offset: int
+    due_ms: int
+    key: bytes | None
+    size: int
+
+
+def targets(client: Client, topics: Iterable[str] = ()) -> dict[str, str]:
+    """The target of each schedule topic, by name: of these topics, or of all. Raises Refused, also for another topic."""
+    wanted = sorted(topics)
+    names = wanted or [row.name for row in list_topics(client) if not row.internal]
+    found: dict[str, str] = {}
+    for at in range(0, len(names), _TOPICS_AT_A_TIME):
+        found |= _targets(client, names[at : at + _TOPICS_AT_A_TIME])
+    for name in wanted:
+        if name not in found:
+            raise Refused(f"Topic {name} is no schedule topic: it has no config {DELIVER_TO}.")
+    return found
+
+
+def _targets(client: Client, names: list[str]) -> dict[str, str]:
+    kind: Any = DescribeConfigsRequest.DescribeConfigsResource
+    resources = [
+        kind(resource_type=KINDS["topics"], resource_name=name, configuration_keys=[DELIVER_TO]) for name in names
+    ]
+    found = {}
+    for result in client.ask(DescribeConfigsRequest(resources=resources)).results:
+        name = result.resource_name
+        check(result.error_code, result.error_message, f"describe topic {name}", f"DescribeConfigs on topic {name}")
+        for entry in result.configs:
+            if entry.name == DELIVER_TO and entry.value:
+                found[name] = entry.value
+    return found
+
+
+def pending(client: Client, cluster: Cluster, topic: str) -> Iterator[Pending]:
+    """The pending records of a schedule topic, by partition in offset order. Raises ClientError."""
+    steps = {
+        tp.partition: _steps(tp, one.offset, one.metadata)
+        for tp, one in committed_offsets(client, f"schedule-{topic}").items()
+        if tp.topic == topic
+    }
+    partitions = [Partition(topic, number) for number in cluster.leaders(topic)]
+    starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
+    ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=True)
+    ranges = {one: (starts[one], ends[one]) for one in partitions}
+    cancelled: dict[tuple[int, bytes], int] = {}
+    for record in _records(cluster, ranges):
+        if record.value is None and record.key is not None:
+            cancelled[record.partition, record.key] = record.offset
+    for record in _records(cluster, ranges):
+        if record.value is None:
+            continue
+        if record.key is not None and cancelled.get((record.partition, record.key), -1) > record.offset:
+            continue
+        due = due_ms(record)
+        if not _is_done(steps.get(record.partition, []), due, record.offset):
+            yield Pending(topic, record.partition, record.offset, due, record.key, len(record.value))
+
+
+def _records(cluster: Cluster, ranges: dict[Partition, tuple[int, int]]) -> Iterator[Record]:
+    for page in RecordReader(cluster, dict(ranges), committed=True).pages():
+        if page is not None:
+            yield from page.records
+
+
+def _steps(tp: TopicPartition, offset: int, metadata: str) -> list[Step]:
+    version, *texts = metadata.split(";")
+    if version != "1":
+        return [(offset, 1 << 63, 1 << 63)]  # an operator has set the offset: all before it are done
+    try:
+        return [(end, due, last) for end, due, last in (map(int, text.split(",")) for text in texts)]
+    except ValueError as failure:
+        raise Refused(f"The committed offset of {tp} has unknown metadata: {metadata!r}.") from failure
+
+
+def _is_done(steps: list[Step], due: int, offset: int) -> bool:
+    return any(offset < end and (due, offset) <= (last_due, last) for end, last_due, last in steps)
+
+
+def due_ms(record: Record) -> int:
+    """When a record is due, in ms since 1970; 0 at once."""
+    for name, value in record.headers:
+        if name in {_AT, _AFTER} and value:
+            if value.isdigit():
+                milliseconds = int(value)
+            elif len(value) == _LONG_BYTES:
+                milliseconds = int.from_bytes(value, "big")
+            else:
+                return 0
+            return milliseconds + (record.timestamp if name == _AFTER else 0)
+    return 0

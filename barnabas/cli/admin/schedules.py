@@ -1,0 +1,116 @@
+"""`barnabas schedules`: list, pending, cancel.
+
+RULES    1. A record is cancelled by a later one without value and with its key, in its partition.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import Counter
+from typing import Any
+
+import click
+
+from barnabas.cli.admin.common import (
+    NOT_EXECUTED,
+    Cluster,
+    cluster_options,
+    complete_topics,
+    execute_option,
+    now_ms,
+    show,
+    time_text,
+)
+from barnabas.cli.output import note
+from barnabas.cli.verb import run_verb
+
+_COLUMNS = ("topic", "partition", "offset", "due", "key", "bytes")
+
+
+def main(arguments: list[str]) -> int:
+    """Runs the verb; returns the exit code."""
+    return run_verb(schedules, "schedules", arguments)
+
+
+@click.group()
+def schedules() -> None:
+    """Show what waits in schedule topics (barnabas.deliver.to), and cancel it."""
+
+
+@schedules.command("list")
+@click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
+@cluster_options
+def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> None:
+    """List schedule topics. A row has what is pending, and when the first record is due. Reads the topics."""
+    from barnabas.admin import schedules as api
+
+    rows = []
+    with cluster.connect() as client:
+        records = cluster.connection.cluster()
+        for topic, target in api.targets(client, topics).items():
+            count, first, late = 0, None, 0
+            now = now_ms()
+            for one in api.pending(client, records, topic):
+                count += 1
+                first = one.due_ms if first is None else min(first, one.due_ms)
+                late += one.due_ms <= now
+            rows.append((topic, target, count, late, None if not first else time_text(first)))
+        records.close()
+    show(("topic", "target", "pending", "overdue", "first_due"), rows, as_json=as_json)
+
+
+@schedules.command("pending")
+@click.argument("topics", metavar="TOPIC...", nargs=-1, required=True, shell_complete=complete_topics)
+@click.option("-k", "--key", "keys", multiple=True, metavar="KEY", help="Only records with this key; may be repeated.")
+@click.option("-n", "--max", "limit", type=click.IntRange(min=1), default=100, show_default=True, help="The first N.")
+@cluster_options
+def list_pending(
+    topics: tuple[str, ...], *, keys: tuple[str, ...], limit: int, cluster: Cluster, as_json: bool
+) -> None:
+    """List pending records, those that are due first at the top."""
+    rows = heapq.nsmallest(limit, _pending(cluster, topics, keys), key=lambda one: (one.due_ms, one.offset))
+    show(_COLUMNS, map(_row, rows), as_json=as_json)
+
+
+@schedules.command()
+@click.argument("topic", shell_complete=complete_topics)
+@click.option(
+    "-k", "--key", "keys", multiple=True, required=True, metavar="KEY", help="Of the records; may be repeated."
+)
+@execute_option
+@cluster_options
+def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: Cluster, as_json: bool) -> None:
+    """Cancel pending records with a key. Shows them, until --execute."""
+    from barnabas.client.cluster import Partition
+    from barnabas.client.record_writer import RecordWriter
+
+    found = list(_pending(cluster, (topic,), keys))
+    show(_COLUMNS, map(_row, found), as_json=as_json)
+    if not execute:
+        note(NOT_EXECUTED)
+        return
+    writer = RecordWriter(cluster.connection.cluster())
+    counts = Counter((one.partition, one.key) for one in found)
+    for partition, key in counts:
+        writer.append(Partition(topic, partition), key, None)
+    writer.close()
+    note(f"Cancelled: {len(found)}.")
+
+
+def _pending(cluster: Cluster, topics: tuple[str, ...], keys: tuple[str, ...]) -> Any:
+    """The pending records of schedule topics, with one of these keys if there are any."""
+    from barnabas.admin import schedules as api
+
+    wanted = {key.encode() for key in keys}
+    with cluster.connect() as client:
+        records = cluster.connection.cluster()
+        for topic in api.targets(client, topics):
+            for one in api.pending(client, records, topic):
+                if not wanted or one.key in wanted:
+                    yield one
+        records.close()
+
+
+def _row(one: Any) -> tuple[Any, ...]:
+    key = None if one.key is None else one.key.decode("utf-8", "backslashreplace")
+    return one.topic, one.partition, one.offset, time_text(one.due_ms) if one.due_ms else "now", key, one.size

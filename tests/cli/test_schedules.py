@@ -1,0 +1,55 @@
+"""`barnabas schedules`: what is pending in schedule topics, and its cancellation."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from confluent_kafka import Producer
+
+import barnabas
+from tests.cli.running import Verbs
+from tests.support.librdkafka import read_to_end
+from tests.support.waiting import until
+
+_HOUR_MS = 3_600_000
+
+
+@pytest.fixture(scope="module")
+def verbs() -> Iterator[Verbs]:
+    with barnabas.Broker(settings={"offsets.topic.num.partitions": 4}) as broker:
+        made = Verbs(broker.bootstrap)
+        made.rows("topics create target")
+        made.rows("topics create later -p 2 -c barnabas.deliver.to=target")
+        producer = Producer({"bootstrap.servers": broker.bootstrap})
+        due_ms = int(time.time() * 1000) + _HOUR_MS
+        for number in range(6):
+            headers = [("deliver-at", b"%d" % (due_ms + number))]
+            producer.produce("later", b"value", key=b"k%d" % (number % 3), partition=number % 2, headers=headers)
+        producer.produce("later", b"value", key=b"k0", partition=0)  # at once
+        assert producer.flush(30) == 0
+        until(lambda: read_to_end(broker.bootstrap, "target", "read_committed"), "one is delivered")
+        yield made
+
+
+def test_list_counts_what_is_pending_in_each_schedule_topic(verbs: Verbs) -> None:
+    [row] = verbs.rows("schedules list")
+    assert (row["topic"], row["target"], row["pending"], row["overdue"]) == ("later", "target", 6, 0)
+    assert "is no schedule topic" in verbs.refused("schedules list target")
+
+
+def test_pending_shows_the_records_in_the_order_in_which_they_are_due(verbs: Verbs) -> None:
+    rows = verbs.rows("schedules pending later -n 4")
+    assert [row["key"] for row in rows] == ["k0", "k1", "k2", "k0"]
+    assert [row["partition"] for row in rows] == [0, 1, 0, 1]
+    assert [row["bytes"] for row in rows] == [5] * 4
+    assert len(verbs.rows("schedules pending later --key k1 --key k2")) == 4
+
+
+def test_cancel_shows_first_and_cancels_then(verbs: Verbs) -> None:
+    shown = verbs.run("schedules cancel later --key k2")
+    assert "repeat it with --execute" in shown.err
+    assert len(verbs.rows("schedules pending later")) == 6
+    assert len(verbs.rows("schedules cancel later --key k2 --execute")) == 2
+    assert {row["key"] for row in verbs.rows("schedules pending later")} == {"k0", "k1"}

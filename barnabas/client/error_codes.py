@@ -24,7 +24,7 @@ RETRIABLE = {
     19: "fewer replicas are in sync than min.insync.replicas",
     20: "fewer replicas are in sync than min.insync.replicas, after the append",
     51: "the transaction's end is being written",
-    56: "the leader's disk has failed",
+    56: "the leader's disk has failed or is full",
     74: "the leader's epoch has changed",
     75: "the leader does not know its epoch yet",
 }

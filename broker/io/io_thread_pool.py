@@ -159,6 +159,10 @@ class IoThreadPool:
         if count == (0 if has_space else 1):
             self.on_space_change(directory, has_space)
 
+    def is_full(self, directory: str) -> bool:
+        """Whether a thread waits for space in a log directory."""
+        return self._threads_without_space.get(directory, 0) > 0
+
     def stop_waiting_for_space(self) -> None:
         """From now on a full disk is an ordinary error: the broker is shutting down."""
         for thread in self._threads():

@@ -23,6 +23,7 @@ from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.io.io_thread_pool import IoThreadPool
 from broker.network.connection_metrics import ConnectionMetrics
 from broker.network.listener import Listener
+from broker.node.log_dir_metrics import LogDirMetrics
 from broker.node.redpanda_metrics import RedpandaMetrics
 from broker.process.watchdog import StallLog
 from broker.quotas.client_quota_manager import ClientQuotaManager
@@ -101,9 +102,10 @@ class NodeMetrics:
         lag = GroupLag(parts.coordinators.groups, parts.replicas, parts.send, self._clock)
         groups = GroupMetrics(lag, parts.node.image.cluster_id)
         closed_logs = ClosedLogs(parts.replicas, parts.io)
-        sources = [*self._sources(parts, closed_logs), groups]
-        page.prepare = lambda: chain(closed_logs.prepare(), groups.prepare())
-        redpanda = [RedpandaMetrics(parts.replicas, self.requests, lag)]
+        log_dirs = LogDirMetrics(parts.replicas, parts.io)
+        sources = [*self._sources(parts, closed_logs), log_dirs, groups]
+        page.prepare = lambda: chain(log_dirs.prepare(), closed_logs.prepare(), groups.prepare())
+        redpanda = [RedpandaMetrics(parts.replicas, self.requests, lag, log_dirs)]
         kafka = (Dialect.JMX, Dialect.CONFLUENT, Dialect.REPORTER)
         page.sources = {**dict.fromkeys(kafka, sources), Dialect.REDPANDA: redpanda}
         image, replicas = parts.node.publisher, parts.replicas

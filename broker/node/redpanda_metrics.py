@@ -7,13 +7,13 @@ NOT HERE All other names (`broker/telemetry/`).
 
 from __future__ import annotations
 
-import os
 from collections import defaultdict
 from collections.abc import Iterator
 from itertools import islice
 from typing import Final
 
 from broker.coordinators.group_lag import POSITIONS_PER_STEP, GroupLag
+from broker.node.log_dir_metrics import LogDirMetrics
 from broker.process.histograms import Distribution
 from broker.telemetry.families import PAUSE, Families, counters, gauge, gauges, histogram, label_text
 from broker.telemetry.replica_metrics import MAX_PARTITIONS, PARTITIONS_PER_STEP
@@ -31,8 +31,11 @@ _REQUESTS: Final = {"Produce": "produce", "Fetch": "consume"}
 class RedpandaMetrics:
     """Redpanda's families."""
 
-    def __init__(self, replicas: ReplicaManager, requests: RequestMetrics, lag: GroupLag) -> None:
+    def __init__(
+        self, replicas: ReplicaManager, requests: RequestMetrics, lag: GroupLag, log_dirs: LogDirMetrics
+    ) -> None:
         self._replicas = replicas
+        self._log_dirs = log_dirs
         self._requests = requests
         self._lag = lag
 
@@ -45,9 +48,9 @@ class RedpandaMetrics:
         yield from self._of_partitions()
         yield from self._of_groups()
         yield from self._of_cluster()
-        usage = os.statvfs(next(iter(self._replicas.log_manager.directories), "/"))
-        yield gauge("redpanda_storage_disk_free_bytes", "Free bytes of the disk.", usage.f_bavail * usage.f_frsize)
-        yield gauge("redpanda_storage_disk_total_bytes", "Bytes of the disk.", usage.f_blocks * usage.f_frsize)
+        for space in islice(self._log_dirs.spaces.values(), 1):
+            yield gauge("redpanda_storage_disk_free_bytes", "Free bytes of the disk.", space.free_bytes)
+            yield gauge("redpanda_storage_disk_total_bytes", "Bytes of the disk.", space.total_bytes)
 
     def _of_topics(self) -> Families:
         counted = list(islice(self._replicas.counts.topics.items(), MAX_TOPICS))

@@ -6,15 +6,20 @@ FULL_DISK_SECONDS=60 keeps it full for a minute.
 from __future__ import annotations
 
 import os
+import re
 import subprocess
+import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from unittest import mock
 
 import confluent_kafka
 import pytest
 from confluent_kafka.admin import AdminClient, NewTopic, ResourceType
 
+from barnabas.cluster import free_ports
 from barnabas.embedded import Broker, BrokerError
+from tests.cli.running import Verbs
 from tests.process.acknowledged_state import name_of
 from tests.process.killing import Run
 from tests.support.librdkafka import create_topic, produce, set_configs
@@ -156,6 +161,34 @@ def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Pa
         assert consumer.committed([offset_3], timeout=60)[0].offset == 4
         until(lambda: "new" in admin.list_topics(timeout=60).topics, "the topic is created")
         consumer.close()
+
+
+def test_metrics_and_verbs_tell_of_a_full_disk(small_disk: Path) -> None:
+    (port,) = free_ports(1)
+    with Broker(small_disk / "data", settings={"barnabas.metrics.listener": f"HTTP://127.0.0.1:{port}"}) as broker:
+
+        def shown(name: str) -> float:
+            with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                page = answer.read().decode()
+            found = re.search(
+                rf'^barnabas_log_directory_{name}{{directory="{small_disk}/data"}} (\d+)$', page, re.MULTILINE
+            )
+            assert found is not None
+            return int(found[1])
+
+        produce(broker.bootstrap, "t", [b"x"])
+        assert shown("total_bytes") == 48 << 20
+        assert shown("free_bytes") > 1 << 20
+        assert shown("full") == 0
+        filler = fill(small_disk)
+        with RawClient(broker.bootstrap) as client:
+            until(lambda: append_one(client, "t", 0, b"x" * 100_000) == "KAFKA_STORAGE_ERROR", "the disk is full")
+        assert (shown("full"), shown("free_bytes")) == (1, 0)
+        with mock.patch("barnabas.client.record_writer.PATIENCE_S", 1):
+            sentence = Verbs(broker.bootstrap).refused(f"produce t -l --acks 1 -i {__file__}")
+        assert "the leader's disk has failed or is full" in sentence
+        filler.unlink()
+        until(lambda: shown("full") == 0, "the disk has space again")
 
 
 def delete_before(bootstrap: str, offset: int) -> None:

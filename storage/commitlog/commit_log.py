@@ -191,6 +191,11 @@ class CommitLog:
         with self.lock:
             return self._write_one(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction))
 
+    def write_snapshot(self, slot: Slot, offset: int, data: bytes) -> LogFile:
+        """Append a producer snapshot."""
+        with self.lock:
+            return self._write_one(slot, FrameKind.SNAPSHOT, slot.end_offset, LONG.pack(offset) + data)
+
     def drop(self, slot: Slot) -> None:
         """Delete a partition that gets no more appends; a no-op if it was never used, or is deleted. Any thread."""
         with self.lock:

@@ -11,7 +11,7 @@ NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from protocol.errors import KafkaError
@@ -280,6 +280,28 @@ class CommitLogEngine:
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         return SlotReader(self._slot, (), read_resident).aborted(start_offset, end_offset)
 
+    # ---- state of the partition --------------------------------------------------------------------------
+
+    def leader_epochs(self) -> list[tuple[int, int]]:
+        return list(self._slot.epochs)
+
+    def snapshots(self) -> dict[int, bytes]:
+        return {offset: data for offset, data in self._slot.snapshots.items() if offset <= self._slot.end_offset}
+
+    def store_snapshot(self, offset: int, data: bytes) -> None:
+        slot = self._slot
+        try:
+            file = self._log.write_snapshot(slot, offset, data)
+        except StorageError as error:
+            if not error.is_full:
+                raise
+        else:  # otherwise the batches are replayed
+            slot.add_snapshot(file, offset, data, in_order=not self._outstanding)
+
+    def forget_snapshots(self, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            self._slot.snapshots.pop(offset, None)
+
     # ---- truncation and deletion -------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:
@@ -305,7 +327,6 @@ class CommitLogEngine:
 
     def _sync_truncation(self) -> None:
         self._log.sync()
-        self._disk.sync_dir(self._directory)  # for the snapshots that were deleted before
         self._limit_flushed()
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:

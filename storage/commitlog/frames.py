@@ -14,6 +14,7 @@ FORMAT   file header, 40 bytes: magic `BCLG`, version 4, file id 16 (random), st
              ROLL     offset 8: a segment begins
              ABORTED  producer id 8, first offset 8, last offset 8, last stable offset 8
              DROP     nothing: the partition is deleted
+             SNAPSHOT offset 8, then the producer state there (storage/log/producer_state.py)
 RULES    1. The CRC covers the frame's position, the file id and the head. Of BATCHES it covers the first 21 bytes of each
             batch, which are those that the batch's own CRC does not cover; of other kinds the payload. Bytes of an earlier use
             of the disk are therefore no frames, and neither are records that contain a frame.
@@ -69,6 +70,7 @@ class FrameKind(IntEnum):
     ROLL = 8
     ABORTED = 9
     DROP = 10
+    SNAPSHOT = 11
 
 
 _KINDS: Final = frozenset(map(int, FrameKind))

@@ -283,6 +283,10 @@ class _Replay:
                 slot.cut(file, cut)
         elif kind == FrameKind.ABORTED:
             slot.add_aborted(file, AbortedTransaction(*ABORTED_PAYLOAD.unpack(frame.payload)))
+        elif kind == FrameKind.SNAPSHOT:
+            (offset,) = LONG.unpack_from(frame.payload)
+            if offset <= slot.end_offset:  # else its batches are lost
+                slot.add_snapshot(file, offset, bytes(frame.payload[LONG.size :]))
         else:
             (offset,) = LONG.unpack(frame.payload)
             {FrameKind.RESET: slot.reset, FrameKind.ROLL: slot.roll, FrameKind.START: slot.trim}[kind](file, offset)

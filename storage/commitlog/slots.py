@@ -2,7 +2,8 @@
 
 FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnation, start of the first file with its data, end
          offset, segments [base offset, size, first timestamp]..., cuts [file start, offset]..., aborted transactions
-         [producer id, first offset, last offset, last stable offset]...; only the slot number if the partition was deleted
+         [producer id, first offset, last offset, last stable offset]..., leader epochs [epoch, first offset]..., producer
+         snapshots [offset, base64]...; only the slot number if the partition was deleted
 RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exception: START and ABORTED do
             not wait for appends that are written and not published (`in_order` is false). The state of an earlier file may
             then contain them already, which is harmless: they name data that this file or an earlier one contains.
@@ -18,6 +19,7 @@ NOT HERE Reading entries (slot_reader.py), writing frames (commit_log.py).
 
 from __future__ import annotations
 
+from base64 import b64decode, b64encode
 from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,6 +30,7 @@ from storage.commitlog.log_file import NO_TIMESTAMP, LogFile, Slice
 from storage.engine import AbortedTransaction, BatchInfo, SegmentInfo
 
 UNBOUND: Final = -1
+NO_EPOCH: Final = -1
 _file_start = itemgetter(0)
 
 
@@ -63,8 +66,8 @@ class Slot:
     """The state of one partition."""
 
     __slots__ = (
-        "aborted", "begin", "bound_in", "cuts", "end_offset", "file", "is_dropped", "number", "owed_cut", "segments",
-        "slices", "slot_id",
+        "aborted", "begin", "bound_in", "cuts", "end_offset", "epochs", "file", "is_dropped", "latest_epoch", "number",
+        "owed_cut", "segments", "slices", "slot_id", "snapshots",
     )  # fmt: skip
 
     def __init__(self, slot_id: SlotId) -> None:
@@ -79,6 +82,11 @@ class Slot:
         self.segments = [LogicalSegment(0)]
         self.cuts: list[tuple[int, int]] = []
         self.aborted: list[AbortedTransaction] = []
+        self.epochs: list[tuple[int, int]] = []
+        """The leader epochs of the batches, and their first offsets."""
+        self.latest_epoch = NO_EPOCH
+        self.snapshots: dict[int, bytes] = {}
+        """Producer snapshots by offset."""
         self.slices: list[Slice] = []
         """The entries in files that are not sealed, oldest first."""
         self.owed_cut: Cut | None = None
@@ -132,7 +140,10 @@ class Slot:
             slices.append(Slice(file))
             file.slices[self.number] = slices[-1]
         segment.size += slices[-1].add(position, batches)
-        self.end_offset = batches[-1].last_offset + 1
+        last = batches[-1]
+        self.end_offset = last.last_offset + 1
+        if last.leader_epoch > self.latest_epoch:
+            self._add_epochs(batches)
 
     def cut(self, file: LogFile, cut: Cut) -> None:
         """CUT."""
@@ -150,6 +161,8 @@ class Slot:
         last = self.segments[-1]
         last.base_offset, last.size = min(last.base_offset, end_offset), cut.segment_size
         self.aborted = [aborted for aborted in self.aborted if aborted.last_offset < end_offset]
+        self._set_epochs([known for known in self.epochs if known[1] < end_offset])
+        self.snapshots = {offset: data for offset, data in self.snapshots.items() if offset <= end_offset}
         self.end_offset = end_offset
 
     def reset(self, file: LogFile, offset: int) -> None:
@@ -158,6 +171,8 @@ class Slot:
         file.slices.pop(self.number, None)
         self.begin, self.end_offset = file.start, offset
         self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], [], [], []
+        self._set_epochs([])
+        self.snapshots = {}
 
     def roll(self, file: LogFile, offset: int) -> None:
         """ROLL."""
@@ -169,13 +184,22 @@ class Slot:
         self._touch(file, in_order=in_order)
         while len(self.segments) > 1 and self.segments[0].base_offset < offset:
             del self.segments[0]
-        self.aborted = [aborted for aborted in self.aborted if aborted.last_offset >= self.start_offset]
+        start_offset = self.start_offset
+        self.aborted = [aborted for aborted in self.aborted if aborted.last_offset >= start_offset]
+        current = max(sum(known[1] <= start_offset for known in self.epochs) - 1, 0)
+        self._set_epochs(self.epochs[current:])
+        self.snapshots = {known: data for known, data in self.snapshots.items() if known >= start_offset}
 
     def add_aborted(self, file: LogFile, transaction: AbortedTransaction, *, in_order: bool = True) -> None:
         """ABORTED."""
         self._touch(file, in_order=in_order)
         if transaction not in self.aborted:
             self.aborted.append(transaction)
+
+    def add_snapshot(self, file: LogFile, offset: int, data: bytes, *, in_order: bool = True) -> None:
+        """SNAPSHOT."""
+        self._touch(file, in_order=in_order)
+        self.snapshots[offset] = data
 
     def drop(self, file: LogFile) -> None:
         """DROP."""
@@ -206,6 +230,16 @@ class Slot:
             self.file = file
         file.touched.add(self.number)
 
+    def _add_epochs(self, batches: Sequence[BatchInfo]) -> None:
+        for batch in batches:
+            if batch.leader_epoch > self.latest_epoch:
+                self.latest_epoch = batch.leader_epoch
+                self.epochs.append((batch.leader_epoch, batch.base_offset))
+
+    def _set_epochs(self, epochs: list[tuple[int, int]]) -> None:
+        self.epochs = epochs
+        self.latest_epoch = epochs[-1][0] if epochs else NO_EPOCH
+
     def _begin_segment(self, base_offset: int) -> None:
         if base_offset > self.segments[-1].base_offset:
             self.segments.append(LogicalSegment(base_offset))
@@ -215,18 +249,22 @@ class Slot:
     def state(self) -> list[object]:
         """The state as in a queue file."""
         topic_id, partition, incarnation = self.slot_id
+        end_offset = self.end_offset  # snapshots above it belong to a later file (rule 1)
         return [
-            self.number, topic_id.hex(), partition, incarnation, self.begin, self.end_offset,
+            self.number, topic_id.hex(), partition, incarnation, self.begin, end_offset,
             [[s.base_offset, s.size, s.first_timestamp] for s in self.segments], [list(cut) for cut in self.cuts],
-            [list(aborted) for aborted in self.aborted],
+            [list(aborted) for aborted in self.aborted], [list(known) for known in self.epochs],
+            [[offset, b64encode(data).decode()] for offset, data in sorted(self.snapshots.items()) if offset <= end_offset],
         ]  # fmt: skip
 
     def restore(self, state: list[object]) -> None:
         """Take over the state of a queue file."""
-        self.number, _, _, _, self.begin, self.end_offset, segments, cuts, aborted = state  # type: ignore[assignment]
+        self.number, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, epochs, snapshots = state  # type: ignore[assignment]
         self.segments = [LogicalSegment(*values) for values in segments]  # type: ignore[attr-defined]
         self.cuts = [(file_start, offset) for file_start, offset in cuts]  # type: ignore[attr-defined]
         self.aborted = [AbortedTransaction(*values) for values in aborted]  # type: ignore[attr-defined]
+        self._set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
+        self.snapshots = {offset: b64decode(data) for offset, data in snapshots}  # type: ignore[attr-defined]
 
 
 def slot_id_of(state: list[object]) -> SlotId:

@@ -35,8 +35,11 @@ class LeaderEpochCache:
         "latest", "path",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, path: str, known: tuple[list[int], list[int]] | None = None) -> None:
-        """`known`: the epochs and start offsets in the file, which are valid; None reads them."""
+    def __init__(self, disk: Disk | None, path: str, known: tuple[list[int], list[int]] | None = None) -> None:
+        """`known`: the epochs and start offsets in the file, which are valid; None reads them.
+
+        `disk`: None if the engine stores the epochs (`StoresState`): there is no file.
+        """
         self._disk = disk
         self.path = path
         self._epochs: list[int] = []
@@ -55,6 +58,7 @@ class LeaderEpochCache:
             self.latest = self._epochs[-1] if self._epochs else UNDEFINED
 
     def _read(self) -> None:
+        assert self._disk is not None, "epochs without a file are known"
         try:
             entries = read_epochs(self._disk, self.path)
         except CorruptCheckpoint as error:
@@ -77,7 +81,7 @@ class LeaderEpochCache:
         epochs[keep:] = [epoch]
         offsets[keep:] = [start_offset]
         self.latest = epoch
-        self._is_up_to_date = False
+        self._is_up_to_date = self._disk is None
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch` and its end offset; (-1, -1) if unknown."""
@@ -110,19 +114,19 @@ class LeaderEpochCache:
 
     def write(self) -> None:
         """Write the file now if it is out of date."""
-        if not self._is_up_to_date:
+        if not self._is_up_to_date and self._disk is not None:
             write_epochs(self._disk, self.path, self.entries())
             self._is_up_to_date = True
 
     def write_temporary(self) -> None:
         """Write the temporary file without a sync if the file is out of date; the caller syncs it, then `commit_temporary`."""
-        if not self._is_up_to_date:
+        if not self._is_up_to_date and self._disk is not None:
             self._disk.write_temporary(self.path, epochs_text(self.entries())).close()
             self._has_temporary = True
 
     def commit_temporary(self) -> None:
         """Rename the temporary file, which is durable, into place; the new name is not durable yet."""
-        if self._has_temporary:
+        if self._has_temporary and self._disk is not None:
             self._disk.commit_temporary(self.path)
             self._has_temporary, self._is_up_to_date = False, True
 
@@ -148,7 +152,7 @@ class LeaderEpochCache:
         return [(self.path, epochs_text(self.entries()))]
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
-        if number == self._writes_started:
+        if number == self._writes_started and self._disk is not None:
             write_epochs(self._disk, self.path, entries, suffix=".let-go")
         if number != self._writes_started:
             self._is_up_to_date = False
@@ -156,4 +160,4 @@ class LeaderEpochCache:
     def _set_entries(self, epochs: list[int], offsets: list[int]) -> None:
         self._epochs, self._offsets = epochs, offsets
         self.latest = epochs[-1] if epochs else UNDEFINED
-        self._is_up_to_date = False
+        self._is_up_to_date = self._disk is None

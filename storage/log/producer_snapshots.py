@@ -10,6 +10,7 @@ RULES    1. The snapshot at an offset contains the effects of all batches before
          4. After an unclean stop, snapshots above the start of the recovery may be incomplete: they are invalid until
             they are written again.
          5. In an open log files are written and deleted through `submit` (deferred_file_ops.py), at a truncation at once.
+         6. An engine may store the snapshots instead, with the batches (`StoredSnapshots`).
 NOT HERE The format (producer_state.py); when to write one (log.py).
 """
 
@@ -23,6 +24,7 @@ from typing import Final
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import DELETED, Disk, File
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
+from storage.log.stored_state import StoresState
 
 _MAX_STRAYS: Final = 8
 
@@ -48,6 +50,13 @@ class ProducerSnapshots:
 
     def write(self, offset: int, data: bytes, *, sync: bool = False) -> None:
         """Write the snapshot at an offset."""
+        self._store(offset, data, sync=sync)
+        self._invalid.discard(offset)
+        index = bisect_left(self.offsets, offset)
+        if self.offsets[index : index + 1] != [offset]:
+            self.offsets.insert(index, offset)
+
+    def _store(self, offset: int, data: bytes, *, sync: bool) -> None:
         path = self._path(offset)
 
         def op() -> None:
@@ -56,10 +65,6 @@ class ProducerSnapshots:
                 self._unsynced.append(path)
 
         self.submit(op)
-        self._invalid.discard(offset)
-        index = bisect_left(self.offsets, offset)
-        if self.offsets[index : index + 1] != [offset]:
-            self.offsets.insert(index, offset)
 
     def has(self, offset: int) -> bool:
         """Whether there is a valid snapshot at an offset."""
@@ -88,12 +93,15 @@ class ProducerSnapshots:
             if offset in self._invalid:
                 continue
             try:
-                producers.restore(self._disk.read(self._path(offset)), wall_ms=0)  # expiration runs later
+                producers.restore(self._read(offset), wall_ms=0)  # expiration runs later
             except CorruptSnapshot:
                 self._delete([offset])
             else:
                 return offset
         return None
+
+    def _read(self, offset: int) -> bytes:
+        return self._disk.read(self._path(offset))
 
     def delete_after(self, end_offset: int) -> bool:
         """Delete the snapshots above the log end; whether there were any."""
@@ -128,10 +136,44 @@ class ProducerSnapshots:
         return [offset for offset in self.offsets[:-1] if offset not in bases]
 
     def _delete(self, offsets: list[int], submit: Submit | None = None) -> None:
-        for offset in offsets:
-            (submit or self.submit)(partial(self._disk.unlink, self._path(offset), missing_ok=True))
+        self._remove(offsets, submit or self.submit)
         deleted = set(offsets)
         self.offsets = [offset for offset in self.offsets if offset not in deleted]
 
+    def _remove(self, offsets: list[int], submit: Submit) -> None:
+        for offset in offsets:
+            submit(partial(self._disk.unlink, self._path(offset), missing_ok=True))
+
     def _path(self, offset: int) -> str:
         return f"{self._directory}/{snapshot_name(offset)}"
+
+
+class StoredSnapshots(ProducerSnapshots):
+    """The snapshots of one partition that its engine stores."""
+
+    __slots__ = ("_engine", "_stored")
+
+    def __init__(self, disk: Disk, directory: str, engine: StoresState) -> None:
+        """`engine` is open."""
+        self._engine = engine
+        self._stored = engine.snapshots()
+        super().__init__(disk, directory, sorted(self._stored))
+
+    def _store(self, offset: int, data: bytes, *, sync: bool) -> None:
+        del sync  # the sync of the log follows
+        self._engine.store_snapshot(offset, data)
+        self._stored[offset] = data
+
+    def _read(self, offset: int) -> bytes:
+        return self._stored[offset]
+
+    def _remove(self, offsets: list[int], submit: Submit) -> None:
+        del submit
+        self._engine.forget_snapshots(offsets)
+        for offset in offsets:
+            del self._stored[offset]
+
+    def rename_strays(self, bases: set[int]) -> list[str]:
+        """Delete them: that takes no time."""
+        self._delete(self._strays(bases))
+        return []

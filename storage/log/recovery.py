@@ -26,8 +26,9 @@ from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
 from storage.log.leader_epoch_cache import LeaderEpochCache
-from storage.log.producer_snapshots import ProducerSnapshots, snapshot_offsets
+from storage.log.producer_snapshots import ProducerSnapshots, StoredSnapshots, snapshot_offsets
 from storage.log.producer_state import CompletedTransaction, ProducerState, read_end_transaction_marker
+from storage.log.stored_state import StoresState
 
 REPLAY_BYTES = 1024 * 1024
 RECALLED_BYTES = 128 * 1024
@@ -58,15 +59,12 @@ def open_log(
 ) -> RecoveredLog:
     """Open the log in a partition's directory; `recovery_point`: None after a clean close."""
     engine = new_engine()
-    names = disk.listdir(directory)
-    start_offset = engine.open(recovery_point, names)
-    epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
-    snapshots = ProducerSnapshots(disk, directory, snapshot_offsets(names))
+    epochs, snapshots, start_offset = _open_parts(disk, directory, engine, recovery_point)
     snapshots.delete_before(engine.start_offset)  # an older one may reappear after a loss of power
     producers = ProducerState(name)
     if start_offset is not None:
         _recover(engine, epochs, producers, snapshots, start_offset)
-        if snapshots.delete_after(engine.end_offset):
+        if snapshots.delete_after(engine.end_offset) and not isinstance(snapshots, StoredSnapshots):
             disk.sync_dir(directory)  # else they could reappear and be applied to other batches
     if recovery_point is not None and engine.end_offset < recovery_point:
         _log.warning(
@@ -90,6 +88,21 @@ def open_log(
     if len(snapshots.offsets) > 1:
         deleted_files = snapshots.rename_strays({segment.base_offset for segment in engine.segments()})
     return RecoveredLog(engine, epochs, producers, snapshots, log_start_offset, deleted_files)
+
+
+def _open_parts(
+    disk: Disk, directory: str, engine: Engine, recovery_point: int | None
+) -> tuple[LeaderEpochCache, ProducerSnapshots, int | None]:
+    """Leader epochs, producer snapshots, and the start of the engine's recovery."""
+    if isinstance(engine, StoresState):
+        start_offset = engine.open(recovery_point)
+        known = engine.leader_epochs()
+        epochs = LeaderEpochCache(None, "", ([epoch for epoch, _ in known], [offset for _, offset in known]))
+        return epochs, StoredSnapshots(disk, directory, engine), start_offset
+    names = disk.listdir(directory)
+    start_offset = engine.open(recovery_point, names)
+    epochs = LeaderEpochCache(disk, f"{directory}/{LEADER_EPOCHS}")
+    return epochs, ProducerSnapshots(disk, directory, snapshot_offsets(names)), start_offset
 
 
 def _recover(

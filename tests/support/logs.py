@@ -110,6 +110,10 @@ def commitlog(disk: Disk, root: Path) -> EngineFactory:
     return made
 
 
+WITH_FILES = pytest.mark.parametrize("engines", [segments, scattered], ids=["segments", "scattered"], indirect=True)
+"""Tests about the files of leader epochs and producer snapshots, which a commit log does not have."""
+
+
 def log_at(
     root: Path,
     *,

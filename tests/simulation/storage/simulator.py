@@ -325,6 +325,8 @@ class Simulation:
         except StorageError as error:
             self.failed(error)
             return None
+        if partition.log is not log:  # its commit log failed meanwhile
+            return None
         if not partition.is_recovered:
             self._check_recovered(partition, log)
         return log

@@ -303,6 +303,23 @@ class TestRecovery:
         again = Process(tmp_path)
         assert (again[1].end_offset, again[0].end_offset) == (1, 0)
 
+    def test_snapshots_and_epochs_are_those_of_the_batches(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        engine = process[0]
+        for epoch in (2, 2, 5):
+            append(engine, batch(engine.end_offset, epoch=epoch))
+        for offset in (1, 2, 3):
+            engine.store_snapshot(offset, b"%d" % offset)
+        engine.truncate(2)
+        for again in (engine, Process(tmp_path)[0], Process(tmp_path)[0]):
+            assert again.leader_epochs() == [(2, 0)]
+            assert again.snapshots() == {1: b"1", 2: b"2"}
+        process.log.close()
+        sealed = Process(tmp_path)[0]
+        assert (sealed.leader_epochs(), sealed.snapshots()) == ([(2, 0)], {1: b"1", 2: b"2"})
+        sealed.reset(7)
+        assert (Process(tmp_path)[0].leader_epochs(), Process(tmp_path)[0].snapshots()) == ([], {})
+
     def test_a_deleted_partition_does_not_return(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
         for number in range(3):

@@ -18,6 +18,7 @@ from tests.support.logs import (
     BIG,
     EVERYTHING,
     NOW_MS,
+    WITH_FILES,
     MakeLog,
     ProducerInfo,
     append,
@@ -118,6 +119,7 @@ def test_a_duplicate_batch_returns_its_old_offsets(log: Log) -> None:
     assert (log.open().engine.size_bytes, log.log_end_offset, log.open().epochs.latest) == (size, 3, 0)
 
 
+@WITH_FILES
 def test_each_new_segment_has_a_producer_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 5, producer_id=5)

@@ -20,6 +20,7 @@ from tests.support.logs import (
     EVERYTHING,
     NOW_MS,
     SMALL,
+    WITH_FILES,
     MakeLog,
     ProducerInfo,
     append,
@@ -149,6 +150,7 @@ def test_truncating_at_the_end_removes_an_epoch_without_records(log: Log) -> Non
     assert log.open().epochs.latest == 1
 
 
+@WITH_FILES
 def test_a_truncated_log_drops_its_producer_snapshots(log: Log, tmp_path: Path) -> None:
     fill(log, 9)
     log.high_watermark = 9
@@ -229,6 +231,7 @@ def test_the_recovery_point_advances_after_a_sync(make: MakeLog) -> None:
     assert log.checkpoint == Checkpoint(2, 0, 0)
 
 
+@WITH_FILES
 def test_epochs_are_durable_before_the_recovery_point_advances(make: MakeLog, tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = make(disk=disk)
@@ -328,6 +331,7 @@ def test_a_flush_after_a_deletion_does_not_fail(log: Log, tmp_path: Path) -> Non
     assert not (tmp_path / "t-0").exists()
 
 
+@WITH_FILES
 def test_a_flush_during_a_deletion_does_not_fail(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
 
     def fail(path: str, *_: object, **__: object) -> None:
@@ -347,6 +351,7 @@ def test_a_flush_during_a_deletion_does_not_fail(log: Log, monkeypatch: pytest.M
                 work()
 
 
+@WITH_FILES
 def test_a_snapshot_is_durable_when_the_recovery_point_is_above_it(make: MakeLog, tmp_path: Path) -> None:
     disk = FaultyDisk()
     log = make(disk=disk)

@@ -18,6 +18,7 @@ from tests.support.logs import (
     BIG,
     NOW_MS,
     SMALL,
+    WITH_FILES,
     MakeLog,
     ProducerInfo,
     append,
@@ -80,6 +81,7 @@ def test_batches_before_a_snapshot_may_be_corrupt(make: MakeLog, tmp_path: Path)
     assert [batch[1] for batch in again.open().producers.producers[5].batches][-1] == 6
 
 
+@WITH_FILES
 def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 9, producer_id=5)
@@ -95,6 +97,7 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
     assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
 
 
+@WITH_FILES
 def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, producer_id=5)
@@ -108,6 +111,7 @@ def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog
     assert list(make(is_clean=False, checkpoint=Checkpoint(0, 2, 2)).open().producers.producers) == [5]
 
 
+@WITH_FILES
 def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 5, producer_id=5)
@@ -119,6 +123,7 @@ def test_a_corrupt_snapshot_at_the_recovery_start_is_replaced(make: MakeLog, tmp
     assert make(is_clean=False, checkpoint=Checkpoint(5, 4, 5)).open().producers.producers[5].batches[-1][1] == 4
 
 
+@WITH_FILES
 def test_without_its_snapshot_the_recovery_start_is_restored_from_the_batches_below_it(
     make: MakeLog, tmp_path: Path
 ) -> None:
@@ -134,6 +139,7 @@ def test_without_its_snapshot_the_recovery_start_is_restored_from_the_batches_be
     assert restored.producers[5].txn_first_offset == 0, "the marker at offset 1 is not part of the snapshot"
 
 
+@WITH_FILES
 def test_a_corrupt_snapshot_is_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 3)
@@ -143,6 +149,7 @@ def test_a_corrupt_snapshot_is_deleted(make: MakeLog, tmp_path: Path) -> None:
     assert snapshots(tmp_path) == [2]
 
 
+@WITH_FILES
 def test_unneeded_snapshots_are_deleted(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     for _ in range(3):
@@ -159,6 +166,7 @@ def test_unneeded_snapshots_are_deleted(make: MakeLog, tmp_path: Path) -> None:
     assert Path(paths[0]).exists()
 
 
+@WITH_FILES
 def test_after_a_kill_a_later_snapshot_is_kept_but_not_read(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 5, producer_id=5)
@@ -187,6 +195,7 @@ def test_a_truncation_does_not_restore_an_invalid_snapshot(make: MakeLog, tmp_pa
     assert again.open().producers.producers == {}
 
 
+@WITH_FILES
 def test_epochs_of_the_scanned_range_come_from_the_batches(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 2, epoch=1)
@@ -210,6 +219,7 @@ def test_epochs_outside_the_log_are_removed(make: MakeLog, tmp_path: Path) -> No
     assert [again.open().epochs.epoch_at(offset) for offset in (3, 4)] == [-1, 2]
 
 
+@WITH_FILES
 def test_a_cleanly_closed_log_is_not_replayed(make: MakeLog, tmp_path: Path) -> None:
     log = make()
     fill(log, 5, producer_id=5)
@@ -245,6 +255,7 @@ def test_epochs_and_producers_are_rebuilt_from_the_log_files_alone(make: MakeLog
 
 @pytest.mark.parametrize("is_clean", [True, False])
 @pytest.mark.parametrize("damage", [b"0\n1\n0 x\n", b"\xff", b"7\n", b"0\n3\n0 0\n"])
+@WITH_FILES
 def test_an_unreadable_epoch_file_is_rebuilt_from_the_batches(
     make: MakeLog, tmp_path: Path, caplog: pytest.LogCaptureFixture, is_clean: bool, damage: bytes
 ) -> None:
@@ -279,6 +290,7 @@ def test_snapshots_of_replaced_segments_are_deleted_at_the_open(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("value", ["x", BIG], ids=["from the start", "from an earlier snapshot"])
+@WITH_FILES
 def test_a_clean_log_with_a_corrupt_snapshot_replays_the_batches(make: MakeLog, tmp_path: Path, value: str) -> None:
     log = make()
     fill(log, 7, value, producer_id=5)

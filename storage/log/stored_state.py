@@ -1,0 +1,29 @@
+"""What an engine offers if it stores leader epochs and producer snapshots with the batches, instead of files beside them.
+
+NOT HERE The files (leader_epoch_cache.py, producer_snapshots.py), the rest of an engine (storage/engine.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol, runtime_checkable
+
+
+@runtime_checkable
+class StoresState(Protocol):
+    """An engine that stores what other engines' partitions have in files beside the records."""
+
+    def leader_epochs(self) -> list[tuple[int, int]]:
+        """The leader epochs of the batches and their first offsets, ascending."""
+
+    def snapshots(self) -> dict[int, bytes]:
+        """The producer snapshots by offset, none above the log end.
+
+        A truncation deletes those above its end, `trim` those before the first segment.
+        """
+
+    def store_snapshot(self, offset: int, data: bytes) -> None:
+        """Store a producer snapshot; the next sync makes it durable."""
+
+    def forget_snapshots(self, offsets: Iterable[int]) -> None:
+        """Delete snapshots; they may return after a restart."""

@@ -25,6 +25,8 @@ _DENIALS: Final = {
     Resource.CLUSTER: ErrorCode.CLUSTER_AUTHORIZATION_FAILED,
     Resource.TRANSACTIONAL_ID: ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
 }
+DENIALS: Final = frozenset(_DENIALS.values())
+"""The errors of clients without a right."""
 NOT_AUTHORIZED: Final = "Cluster authorization failed."
 _SENTENCES: Final = {
     Resource.TOPIC: "Topic authorization failed.",

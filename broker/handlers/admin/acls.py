@@ -53,7 +53,7 @@ class AclHandlers(ForwardingHandlers):
             acls.DescribeAclsResource(resource_type=kind, resource_name=name, pattern_type=pattern, acls=found)
             for (kind, name, pattern), found in resources.items()
         ]
-        return acls.DescribeAclsResponse(error_code=ErrorCode.NONE, resources=described)
+        return acls.DescribeAclsResponse(error_code=ErrorCode.NONE, error_message="", resources=described)
 
     def create(self, context: RequestContext, request: acls.CreateAclsRequest) -> Message | Completion[Message]:
         """Handle CreateAcls."""

@@ -22,7 +22,7 @@ from broker.config.dynamic_configs import DYNAMIC, broker_setting
 from broker.config.ignored_configs import IGNORED
 from broker.config.listener_prefix import general_name
 from broker.handlers.admin.broker_config_validation import check_node_id
-from broker.handlers.authorization import AuthorizingHandlers
+from broker.handlers.authorization import DENIALS, AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import log_levels
 from broker.security.authorizer import CLUSTER_NAME, Authorizer, Operation, Resource
@@ -107,17 +107,16 @@ class ConfigHandlers(AuthorizingHandlers):
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)
 
     def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
-        """Handle DescribeConfigs; errors are per resource."""
-        return DescribeConfigsResponse(
-            results=[self._describe(context, request, resource) for resource in request.resources]
-        )
+        """Handle DescribeConfigs; errors are per resource, and resources without the right are last."""
+        results = [self._describe(context, request, resource) for resource in request.resources]
+        return DescribeConfigsResponse(results=sorted(results, key=lambda result: result.error_code in DENIALS))
 
     def _describe(
         self, context: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
     ) -> DescribeConfigsResult:
         result = DescribeConfigsResult(
             error_code=0,
-            error_message=None,
+            error_message="",
             resource_type=resource.resource_type,
             resource_name=resource.resource_name,
             configs=[],
@@ -126,7 +125,7 @@ class ConfigHandlers(AuthorizingHandlers):
             keys, entries = resource.configuration_keys, self._entries(context, resource)
             result.configs = [entry for entry in entries if keys is None or entry.name in keys]
         except KafkaError as error:
-            result.error_code, result.error_message = error.code, error.message
+            result.error_code, result.error_message = error.code, error.message or ""
         for entry in result.configs:
             if not request.include_synonyms:
                 entry.synonyms = []

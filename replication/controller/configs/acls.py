@@ -61,7 +61,7 @@ def create_acls(context: DecisionContext, request: CreateAclsRequest) -> Decisio
         except KafkaError as error:
             results.append(AclCreationResult(error_code=error.code, error_message=error.message))
             continue
-        results.append(AclCreationResult(error_code=ErrorCode.NONE))
+        results.append(AclCreationResult(error_code=ErrorCode.NONE, error_message=""))
         if acl not in existing:
             existing.add(acl)
             records.append((acl_record(context.new_id(), acl), 0))

@@ -45,8 +45,8 @@ def delete(harness: ControllerHarness, *filters: acls.AclFilter) -> list[tuple[i
 
 def test_entries_are_stored_once_and_survive_a_restart(harness: ControllerHarness) -> None:
     end = len(harness.records())
-    assert create(harness, creation("t"), creation("u"), creation("t")) == [(0, None)] * 3
-    assert create(harness, creation("t")) == [(0, None)]
+    assert create(harness, creation("t"), creation("u"), creation("t")) == [(0, "")] * 3
+    assert create(harness, creation("t")) == [(0, "")]
     records = harness.records()[end:]
     assert [one.resource_name for one in records if isinstance(one, stored_records.AccessControlEntryRecord)] == [
         "t",
@@ -65,7 +65,7 @@ def test_invalid_entries_do_not_affect_the_others(harness: ControllerHarness) ->
             code,
             "Could not parse principal from `me` (no colon is present separating the principal type from the principal name)",
         ),
-        (0, None),
+        (0, ""),
     ]
     assert [acl.resource_name for acl in harness.image.acls.values()] == ["ok"]
 

@@ -37,9 +37,10 @@ from storage.commitlog.frames import (
     batches_head,
     file_header,
 )
+from storage.commitlog.live_bytes import Extent, extents_of
 from storage.commitlog.log_file import CachedFile, LogFile, Slice, log_file_name
 from storage.commitlog.recovery import Recovered, load
-from storage.commitlog.sealing import forget_slices, queue_of, seal
+from storage.commitlog.sealing import forget_slices, queue_of, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
 from storage.engine import AbortedTransaction, Buffer, Reservation
@@ -73,9 +74,9 @@ class CommitLog:
     ) -> None:
         """Create the object; opens no file. `directory`: the log directory; `new_lock`: creates a mutex."""
         self._disk = disk
-        self._directory = f"{directory}/{DIRECTORY}"
+        self.directory = f"{directory}/{DIRECTORY}"
         self._random_bytes = random_bytes
-        self._file_bytes = file_bytes
+        self.file_bytes = file_bytes
         self._cache = open_files
         self.lock = new_lock()
         """Held by writes (rule 7)."""
@@ -107,8 +108,8 @@ class CommitLog:
         """Load the log, and recover it after an unclean stop; a no-op if it is open."""
         with self.lock:
             if not self._is_open:
-                self._disk.make_dirs(self._directory)
-                self._adopt(load(self._disk, self._directory, self._cache))
+                self._disk.make_dirs(self.directory)
+                self._adopt(load(self._disk, self.directory, self._cache))
                 self._is_open = True
 
     def _adopt(self, found: Recovered) -> None:
@@ -130,6 +131,59 @@ class CommitLog:
     def has(self, slot_id: SlotId) -> bool:
         """Whether the partition has frames here."""
         return slot_id in self._slots
+
+    # ---- cleaning (cleaner.py) ---------------------------------------------------------------------------
+
+    @property
+    def sealed_files(self) -> tuple[LogFile, ...]:
+        """The sealed files, oldest first; any thread."""
+        files = self.files
+        return tuple([file for file in files if file.is_sealed])
+
+    def extents(self) -> dict[int, Extent]:
+        """What each slot has; any thread. Call it after `sealed_files`."""
+        return extents_of(self._numbered)
+
+    def finish_active(self) -> None:
+        """Append to the active file no more, so that it can be sealed; on the thread of the appends."""
+        with self.lock:
+            if self._active is not None:
+                self._active.slot_count = self._slot_count
+                self._active = None
+        self.seal_finished()
+
+    def new_run(self, path: str, start: int, end: int) -> tuple[bytes, LogFile]:
+        """The file id and the object of a run that will be written to `path`; any thread."""
+        file_id = self._random_bytes(16)
+        return file_id, LogFile(start, file_id, CachedFile(self._disk, path, self._cache), end)
+
+    def replace(self, sources: Sequence[LogFile], run: LogFile, queue: bytes) -> None:
+        """A run with its queue file on disk takes the place of neighbouring files; any thread."""
+        set_sealed_by(self._disk, run, queue, self._cache)
+        with self.lock:
+            files = self.files
+            first = files.index(sources[0])
+            assert files[first : first + len(sources)] == tuple(sources)
+            self.files = (*files[:first], run, *files[first + len(sources) :])
+
+    def sync_written(self) -> None:
+        """Make all frames durable that were written before; any thread."""
+        for file in self.unsynced()[1]:
+            file.sync()
+
+    @property
+    def ballast_bytes(self) -> int:
+        """What `release_ballast` frees."""
+        return self.file_bytes if len(self._ahead) >= FILES_AHEAD else 0
+
+    def release_ballast(self) -> bool:
+        """Free the space of a file that was created ahead, if another one is left; any thread."""
+        with self._ahead_lock:
+            if not self.ballast_bytes:
+                return False
+            self._disk.unlink(self._ahead.pop()[2].path)
+            return True
+
 
     def slot(self, slot_id: SlotId) -> Slot:
         """The slot of a partition; a new one is empty and has no number before its first frame."""
@@ -296,7 +350,7 @@ class CommitLog:
         if active is None:
             return self._next_file()
         is_empty = active.end == active.start + FILE_HEADER.size
-        if is_empty or active.end + size <= active.start + self._file_bytes:
+        if is_empty or active.end + size <= active.start + self.file_bytes:
             return active
         active.slot_count = self._slot_count
         return self._next_file()
@@ -310,7 +364,7 @@ class CommitLog:
             if not self._ahead or self._ahead[0][0] != start:
                 self._ahead.insert(0, self._create(start))
             _, file_id, handle = self._ahead.pop(0)
-            self._next_ahead = start + self._file_bytes
+            self._next_ahead = start + self.file_bytes
         file = LogFile(
             start, file_id, CachedFile(self._disk, handle.path, self._cache, handle), start + FILE_HEADER.size
         )
@@ -321,23 +375,23 @@ class CommitLog:
         return file
 
     def _next_start(self, end: int) -> int:
-        return -(-end // self._file_bytes) * self._file_bytes
+        return -(-end // self.file_bytes) * self.file_bytes
 
     def _create_ahead(self) -> None:
         with self._ahead_lock:
             while len(self._ahead) < FILES_AHEAD:
-                start = self._ahead[-1][0] + self._file_bytes if self._ahead else self._next_ahead
+                start = self._ahead[-1][0] + self.file_bytes if self._ahead else self._next_ahead
                 self._ahead.append(self._create(start))
 
     def _create(self, start: int) -> tuple[int, bytes, File]:
-        path = f"{self._directory}/{log_file_name(start)}"
+        path = f"{self.directory}/{log_file_name(start)}"
         file_id = self._random_bytes(16)
         self._disk.unlink(path, missing_ok=True)
         handle = self._disk.open(path, write=True, create=True)
         handle.pwrite(file_header(file_id, start), 0)
-        handle.allocate(self._file_bytes)
+        handle.allocate(self.file_bytes)
         handle.sync()
-        self._disk.sync_dir(self._directory)
+        self._disk.sync_dir(self.directory)
         return start, file_id, handle
 
     # ---- sealing -----------------------------------------------------------------------------------------

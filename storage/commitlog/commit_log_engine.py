@@ -195,6 +195,7 @@ class CommitLogEngine:
                 last.is_abandoned = True
                 if last.file is not None:
                     written.append(last.file)
+                    last.file.removed += sum([batch.size for batch in last.batches])
                 else:
                     self._unwritten.pop()
         return written

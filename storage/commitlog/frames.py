@@ -15,6 +15,9 @@ FORMAT   file header, 40 bytes: magic `BCLG`, version 4, file id 16 (random), st
              ABORTED  producer id 8, first offset 8, last offset 8, last stable offset 8
              DROP     nothing: the partition is deleted
              SNAPSHOT offset 8, then the producer state there (storage/log/producer_state.py)
+             RUN      start 8 of the first file and end 8 of the last one that the run replaces, then the end offset 8 of each
+                      slot at that end, by number; the first frame of a run (run_file.py)
+             STATE    JSON: the state of the slot at the end of the last file that the run replaces (slots.py)
 RULES    1. The CRC covers the frame's position, the file id and the head. Of BATCHES it covers the first 21 bytes of each
             batch, which are those that the batch's own CRC does not cover; of other kinds the payload. Bytes of an earlier use
             of the disk are therefore no frames, and neither are records that contain a frame.
@@ -49,6 +52,7 @@ ROLLED: Final = 1
 
 LONG: Final = Struct(">q")
 FOLLOWS_PAYLOAD: Final = Struct(">qq")
+RUN_PAYLOAD: Final = Struct(">qq")
 BIND_PAYLOAD: Final = Struct(">16siiq")
 CUT_PAYLOAD: Final = Struct(">qqq")
 ABORTED_PAYLOAD: Final = Struct(">qqqq")
@@ -71,6 +75,8 @@ class FrameKind(IntEnum):
     ABORTED = 9
     DROP = 10
     SNAPSHOT = 11
+    RUN = 20
+    STATE = 21
 
 
 _KINDS: Final = frozenset(map(int, FrameKind))
@@ -146,11 +152,11 @@ def covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> Buffer:
 
 def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | InvalidRange]:
     """The frames of a log file of `size` bytes, and what is between them."""
-    window = _Window(file, size)
+    window = FrameWindow(file, size)
     file_id_crc = crc32c(file_id)
     at = FILE_HEADER.size
     while at < size:
-        frame = _frame_at(window, file_id_crc, start, at)
+        frame = frame_at(window, file_id_crc, start, at)
         if frame is not None:
             yield frame
             at = frame.end - start
@@ -158,24 +164,26 @@ def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | 
         resumed = at
         while frame is None and resumed < size:
             resumed = window.find(_MAGIC_BYTES, resumed + 1)
-            frame = _frame_at(window, file_id_crc, start, resumed)
+            frame = frame_at(window, file_id_crc, start, resumed)
         yield InvalidRange(start + at, start + resumed)
         at = resumed
 
 
-class _Window:
-    """The part of a file that is scanned."""
+class FrameWindow:
+    """The part of a file whose frames are read."""
 
     def __init__(self, file: File, size: int) -> None:
         self._file = file
         self.size = size
+        self.step = _WINDOW
+        """The number of bytes per read, at least."""
         self._at = 0
         self._data = b""
 
     def get(self, at: int, length: int) -> memoryview:
         """Bytes of the file; fewer at its end."""
         if at < self._at or at + length > self._at + len(self._data):
-            wanted = min(max(length, _WINDOW), max(self.size - at, 0))
+            wanted = min(max(length, self.step), max(self.size - at, 0))
             self._at, self._data = at, self._file.pread(wanted, at)
         begin = at - self._at
         return memoryview(self._data)[begin : begin + length]
@@ -190,7 +198,8 @@ class _Window:
         return self.size
 
 
-def _frame_at(window: _Window, file_id_crc: int, start: int, at: int) -> Frame | None:
+def frame_at(window: FrameWindow, file_id_crc: int, start: int, at: int) -> Frame | None:
+    """The frame at a position in a file that begins at `start`; None if it is invalid."""
     head = window.get(at, HEAD.size)
     if len(head) < HEAD.size:
         return None

@@ -13,18 +13,19 @@ NOT HERE When files are created and sealed (commit_log.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
 from storage.commitlog.queue_file import ENTRY, QueueHeader, last_offset_in, unpack_entries
 from storage.engine import BatchInfo
-from storage.io.disk import Disk, File
+from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import NotResident, Read, read_waiting
 from storage.io.file_handle_cache import IDLE, USED, FileHandleCache
 
 LOG_SUFFIX: Final = ".clog"
 QUEUE_SUFFIX: Final = ".queue"
 NO_TIMESTAMP: Final = -1
+_GENERATION_DIGITS: Final = 4
 
 _pack_entry = ENTRY.pack
 
@@ -32,13 +33,14 @@ _pack_entry = ENTRY.pack
 class CachedFile:
     """A file of the log that is opened when needed and closed when unused."""
 
-    __slots__ = ("_cache", "_disk", "_file", "path", "usage")
+    __slots__ = ("_cache", "_disk", "_file", "_pinned", "path", "usage")
 
     def __init__(self, disk: Disk, path: str, cache: FileHandleCache | None, file: File | None = None) -> None:
         self._disk = disk
         self.path = path
         self._cache = cache
         self._file = file
+        self._pinned: File | None = None
         self.usage = IDLE
 
     def get(self, read: Read) -> File:
@@ -47,11 +49,23 @@ class CachedFile:
         if file is not None:
             self.usage = USED
             return file
+        if self._pinned is not None:
+            return self._pinned
         if read is not read_waiting:
             raise NotResident
-        file = self._file = self._disk.open(self.path, write=False)
+        try:
+            file = self._disk.open(self.path, write=False)
+        except StorageError:
+            if self._pinned is None:
+                raise
+            return self._pinned
+        self._file = file
         self.release()
         return file
+
+    def pin(self) -> None:
+        """Keep the file open while this object is used: its name is going to be removed. Any thread."""
+        self._pinned = self._file or self._disk.open(self.path, write=False)
 
     def release(self) -> None:
         """Allow the file handle cache to close the file."""
@@ -121,8 +135,8 @@ class LogFile:
     """One log file; positions are those of the whole log."""
 
     __slots__ = (
-        "end", "ends", "file_id_crc", "log", "path", "previous", "queue", "queue_header", "settled", "slices", "slot_count",
-        "start", "states", "touched", "written",
+        "end", "ends", "file_id_crc", "log", "path", "previous", "queue", "queue_header", "removed", "settled", "slices",
+        "slot_count", "start", "states", "touched", "written",
     )  # fmt: skip
 
     def __init__(self, start: int, file_id: bytes, log: CachedFile, end: int) -> None:
@@ -139,6 +153,8 @@ class LogFile:
         self.queue_header: QueueHeader | None = None
         self.written = 0
         self.settled = 0
+        self.removed = 0
+        """The size of batches in it whose entries were removed (queue_file.py)."""
         self.slot_count = 0
         """The number of slots at the file's end."""
         self.slices: dict[int, Slice] = {}
@@ -164,12 +180,33 @@ class LogFile:
         return self.written == self.settled
 
 
+class LogName(NamedTuple):
+    """What the name of a log file says."""
+
+    start: int
+    generation: int
+    """0, or that of a run (run_file.py)."""
+
+    def __str__(self) -> str:
+        suffix = f"-{self.generation:0{_GENERATION_DIGITS}d}" if self.generation else ""
+        return f"{self.start:020d}{suffix}{LOG_SUFFIX}"
+
+
+def parse_log_name(name: str) -> LogName | None:
+    """The start and the generation; None for other names."""
+    stem, dash, generation = name.removesuffix(LOG_SUFFIX).partition("-")
+    is_valid = name.endswith(LOG_SUFFIX) and len(stem) == 20 and stem.isdigit()
+    if not is_valid or (dash and not (len(generation) >= _GENERATION_DIGITS and generation.isdigit())):
+        return None
+    return LogName(int(stem), int(generation or 0))
+
+
 def log_file_name(start: int) -> str:
-    """The name of the log file with this start."""
-    return f"{start:020d}{LOG_SUFFIX}"
+    """The name of the log file with this start that appends write."""
+    return str(LogName(start, 0))
 
 
 def start_of(name: str) -> int | None:
-    """The start of a log file by its name; None for other names."""
-    stem = name.removesuffix(LOG_SUFFIX)
-    return int(stem) if stem != name and len(stem) == 20 and stem.isdigit() else None
+    """The start of a log file that appends write, by its name; None for other names."""
+    found = parse_log_name(name)
+    return None if found is None or found.generation else found.start

@@ -1,8 +1,9 @@
 """Queue entries: where each batch of a slot is in a log file; and the queue file of a sealed log file.
 
 FORMAT   entry, 24 bytes: position in the log file 4, size 4, last offset 8, greatest timestamp 8
-         queue file: header, 40 bytes: magic `BCLQ`, version 4, slots 4, entries 4, start 8 and end 8 of the log file, length of
-         the states 4, CRC-32C of all other bytes 4; then
+         queue file: header, 56 bytes: magic `BCLQ`, version 4, slots 4, entries 4, start 8 and end 8 of the log file, start 8 of
+         the first file that it replaces (its own start, but for a run), bytes 8 of the batches in the log file that have no
+         entry, length of the states 4, CRC-32C of all other bytes 4; then
              rows, 32 bytes for each slot number: end offset 8, greatest timestamp 8, first entry 4, entries 4, bytes 8
              entries, by slot
              states: JSON, of the slots with frames in the file (slots.py)
@@ -26,11 +27,11 @@ from storage.io.disk_lookup import Read
 
 ENTRY: Final = Struct(">IIqq")
 ROW: Final = Struct(">qqIIq")
-_HEADER: Final = Struct(">4sIIIqqII")
+_HEADER: Final = Struct(">4sIIIqqqqII")
 _LAST_OFFSET: Final = Struct(">q")
 _LAST_OFFSET_POSITION: Final = 8
 _MAGIC: Final = b"BCLQ"
-_VERSION: Final = 1
+_VERSION: Final = 2
 
 
 class Entry(NamedTuple):
@@ -61,6 +62,10 @@ class QueueHeader(NamedTuple):
     entry_count: int
     start: int
     end: int
+    first: int
+    """The start of the first file that it replaces (run_file.py)."""
+    removed: int
+    """The size of batches in the log file that have no entry: they were truncated or deleted before it was sealed."""
     states_length: int
 
 
@@ -95,11 +100,14 @@ def last_offset_in(data: Buffer, position: int) -> int:
     return found
 
 
-def build_queue(start: int, end: int, rows: list[Row], entries: Sequence[bytes], states: bytes) -> bytes:
+def build_queue(
+    start: int, end: int, rows: list[Row], entries: Sequence[bytes], states: bytes, *, first: int | None = None,
+    removed: int = 0,
+) -> bytes:  # fmt: skip
     """The contents of a queue file."""
     body = b"".join([*[ROW.pack(*row) for row in rows], *entries, states])
     count = sum(len(some) for some in entries) // ENTRY.size
-    head = (_MAGIC, _VERSION, len(rows), count, start, end, len(states))
+    head = (_MAGIC, _VERSION, len(rows), count, start, end, start if first is None else first, removed, len(states))
     crc = crc32c(body, crc32c(_HEADER.pack(*head, 0)))
     return _HEADER.pack(*head, crc) + body
 
@@ -109,18 +117,23 @@ def parse_queue(data: bytes, start: int) -> tuple[QueueHeader, bytes] | None:
     if len(data) < _HEADER.size:
         return None
     *head, crc = _HEADER.unpack_from(data)
-    magic, version, slot_count, entry_count, log_start, end, states_length = head
+    magic, version, slot_count, entry_count, log_start, end, first, removed, states_length = head
     if (magic, version, log_start) != (_MAGIC, _VERSION, start):
         return None
     if crc32c(memoryview(data)[_HEADER.size :], crc32c(_HEADER.pack(*head, 0))) != crc:
         return None
     states = data[len(data) - states_length :]
-    return QueueHeader(slot_count, entry_count, start, end, states_length), states
+    return QueueHeader(slot_count, entry_count, start, end, first, removed, states_length), states
 
 
 def read_row(file: File, number: int, read: Read) -> Row:
     """The row of a slot."""
     return Row(*ROW.unpack(read(file, ROW.size, _HEADER.size + ROW.size * number)))
+
+
+def read_rows(file: File, slot_count: int, read: Read) -> list[Row]:
+    """The rows of all slots, by number."""
+    return [Row(*values) for values in ROW.iter_unpack(read(file, ROW.size * slot_count, _HEADER.size))]
 
 
 def queue_run(file: File, slot_count: int, row: Row, read: Read) -> QueueRun:

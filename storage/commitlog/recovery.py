@@ -32,8 +32,9 @@ from storage.commitlog.frames import (
     parse_file_header,
     scan,
 )
-from storage.commitlog.log_file import CachedFile, LogFile, log_file_name, start_of
+from storage.commitlog.log_file import CachedFile, LogFile
 from storage.commitlog.queue_file import parse_queue
+from storage.commitlog.run_recovery import log_paths
 from storage.commitlog.sealing import forget_slices, queue_of, queue_path, seal, set_sealed
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import Cut, Slot, SlotId, slot_id_of
@@ -87,12 +88,12 @@ class _Loader:
         self._cache = cache
         self._found = Recovered()
         self._proof: int | None = None
-        self._starts: frozenset[int] = frozenset()  # of all files
+        self._paths: dict[int, str] = {}  # of all files, by start
 
     def load(self) -> Recovered:
-        found, disk = self._found, self._disk
-        starts = sorted(start for name in disk.listdir(self._directory) if (start := start_of(name)) is not None)
-        self._starts = frozenset(starts)
+        found = self._found
+        self._paths = log_paths(self._disk, self._directory)
+        starts = list(self._paths)
         for number, start in enumerate(starts):
             file = self._open(start)
             if file is None:
@@ -106,7 +107,7 @@ class _Loader:
 
     def _open(self, start: int) -> LogFile | None:
         """The log file; None if it has no frames, or its header is invalid."""
-        path = f"{self._directory}/{log_file_name(start)}"
+        path = self._paths[start]
         handle = self._disk.open(path, write=True)
         file_id = parse_file_header(handle.pread(FILE_HEADER.size, 0), start)
         size = handle.size()
@@ -195,7 +196,7 @@ class _Loader:
         start, end = FOLLOWS_PAYLOAD.unpack(first.payload)
         if files and files[-1].start >= start:
             return (start, end) != (files[-1].start, files[-1].end)
-        return start in self._starts  # it has no frames; if it does not exist, it was deleted
+        return start in self._paths  # it has no frames; if it does not exist, it was deleted
 
     def _is_damage(self, position: int, file: LogFile, later: list[int]) -> bool:
         """Whether the bytes at this position were durable (rule 2)."""
@@ -206,7 +207,7 @@ class _Loader:
     def _proofs(self, file: LogFile, later: list[int]) -> Iterator[int]:
         """Positions before which everything was durable."""
         for start in [file.start, *later]:
-            path = f"{self._directory}/{log_file_name(start)}"
+            path = self._paths[start]
             if start != file.start and self._disk.exists(queue_path(path)):
                 yield start
             handle = self._disk.open(path, write=False)
@@ -229,7 +230,7 @@ class _Loader:
         """Remove the files behind the end of the log, the last one first: a crash leaves no gap before a file (rule 3)."""
         self._found.ahead.clear()
         for start in reversed(starts):
-            path = f"{self._directory}/{log_file_name(start)}"
+            path = self._paths[start]
             self._disk.unlink(queue_path(path), missing_ok=True)
             self._disk.unlink(path, missing_ok=True)
             self._disk.sync_dir(self._directory)

@@ -49,7 +49,8 @@ def _built(file: LogFile, ends: list[int]) -> bytes:
             entries.append(some.packed)
             first += some.count
     states = [file.states[number] for number in sorted(file.states)]
-    return build_queue(file.start, file.end, rows, entries, json.dumps(states, separators=(",", ":")).encode())
+    packed = json.dumps(states, separators=(",", ":")).encode()
+    return build_queue(file.start, file.end, rows, entries, packed, removed=file.removed)
 
 
 def seal(disk: Disk, file: LogFile, queue: bytes, cache: FileHandleCache | None) -> dict[int, Slice]:
@@ -57,13 +58,16 @@ def seal(disk: Disk, file: LogFile, queue: bytes, cache: FileHandleCache | None)
     log = file.log.get(read_waiting)
     log.truncate(file.end - file.start)  # releases the unused part, and the bytes of a failed write
     log.sync()
-    path = queue_path(file.path)
-    disk.replace_atomically(path, queue)
+    disk.replace_atomically(queue_path(file.path), queue)
+    file.log.release()
+    return set_sealed_by(disk, file, queue, cache)
+
+
+def set_sealed_by(disk: Disk, file: LogFile, queue: bytes, cache: FileHandleCache | None) -> dict[int, Slice]:
+    """The file is sealed by its queue file with these contents; returns the slices that are no longer needed."""
     found = parse_queue(queue, file.start)
     assert found is not None
-    header, _ = found
-    file.log.release()
-    return set_sealed(file, CachedFile(disk, path, cache), header)
+    return set_sealed(file, CachedFile(disk, queue_path(file.path), cache), found[0])
 
 
 def set_sealed(file: LogFile, queue: CachedFile, header: QueueHeader) -> dict[int, Slice]:

@@ -121,8 +121,7 @@ class Slot:
 
     def valid_end(self, file_start: int, end_offset: int) -> int:
         """The end offset of the valid entries in a file whose row has this end offset (rule 3)."""
-        later = bisect_right(self.cuts, file_start, key=_file_start)
-        return min(end_offset, self.cuts[later][1]) if later < len(self.cuts) else end_offset
+        return valid_end(self.cuts, file_start, end_offset)
 
     # ---- changes by frames -------------------------------------------------------------------------------
 
@@ -151,11 +150,13 @@ class Slot:
         end_offset = cut.end_offset
         some = file.slices.get(self.number)
         if some is not None:
+            file.removed += some.size
             some.truncate(end_offset)
-        while self.cuts and self.cuts[-1][1] >= end_offset:
-            self.cuts.pop()
+            file.removed -= some.size
+        cuts = [earlier for earlier in self.cuts if earlier[1] < end_offset]
         if self.begin < file.start:
-            self.cuts.append((file.start, end_offset))
+            cuts.append((file.start, end_offset))
+        self.cuts = cuts  # replaced, not changed: the cleaning thread reads it
         while len(self.segments) > 1 and self.segments[-1].base_offset > cut.segment_base:
             self.segments.pop()
         last = self.segments[-1]
@@ -168,7 +169,7 @@ class Slot:
     def reset(self, file: LogFile, offset: int) -> None:
         """RESET."""
         self._enter(file)
-        file.slices.pop(self.number, None)
+        self._remove_entries(file)
         self.begin, self.end_offset = file.start, offset
         self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], [], [], []
         self._set_epochs([])
@@ -204,9 +205,14 @@ class Slot:
     def drop(self, file: LogFile) -> None:
         """DROP."""
         self._enter(file)
-        file.slices.pop(self.number, None)
+        self._remove_entries(file)
         file.ends[self.number] = 0
         file.states[self.number] = [self.number]
+
+    def _remove_entries(self, file: LogFile) -> None:
+        some = file.slices.pop(self.number, None)
+        if some is not None:
+            file.removed += some.size
 
     def record_in(self, file: LogFile) -> None:
         """Record the state at the end of a file (log_file.py rule 4)."""
@@ -265,6 +271,12 @@ class Slot:
         self.aborted = [AbortedTransaction(*values) for values in aborted]  # type: ignore[attr-defined]
         self._set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
         self.snapshots = {offset: b64decode(data) for offset, data in snapshots}  # type: ignore[attr-defined]
+
+
+def valid_end(cuts: Sequence[tuple[int, int]], file_start: int, end_offset: int) -> int:
+    """The end offset of the valid entries in a file whose row has this end offset (rule 3)."""
+    later = bisect_right(cuts, file_start, key=_file_start)
+    return min(end_offset, cuts[later][1]) if later < len(cuts) else end_offset
 
 
 def slot_id_of(state: list[object]) -> SlotId:

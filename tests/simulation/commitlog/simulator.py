@@ -9,6 +9,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
+from storage.commitlog.cleaner import Cleaner
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from tests.simulation.storage.operations import Operations
@@ -17,6 +18,7 @@ from tests.simulation.storage.simulator import simulate as simulate_storage
 
 FILE_BYTES = (700, 1200, 4096)
 ENGINES = ("commitlog",) * 7 + ("segments",)
+MAX_DEAD_MS = 2_000
 
 
 class HeldLock:
@@ -38,6 +40,7 @@ class SmallFilesManager(LogManager):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
+        self.cleaners: dict[str, Cleaner] = {}
         self.locks: list[HeldLock] = []
         self.engines.new_lock = self._new_lock
         self.engines.commit_log_file_bytes = FILE_BYTES[self._random_bytes(1)[0] % len(FILE_BYTES)]
@@ -46,6 +49,13 @@ class SmallFilesManager(LogManager):
         self.locks.append(HeldLock())
         return self.locks[-1]
 
+
+    def cleaner(self, directory: str) -> Cleaner | None:
+        """The cleaner of a log directory's commit log; None if it has none."""
+        log = self.engines.commit_logs.get(directory)
+        if log is not None and directory not in self.cleaners:
+            self.cleaners[directory] = Cleaner(self._disk, log, max_dead_ms=MAX_DEAD_MS)
+        return self.cleaners.get(directory)
 
 class CommitLogOperations(Operations):
     """Operations that wait for the locks of commit logs."""
@@ -56,6 +66,29 @@ class CommitLogOperations(Operations):
         if not any(lock.is_held for lock in manager.locks):
             super().run_loop_step()
 
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self._all.append(self.clean)
+        self._all_weights.append(8)
+
+    def clean(self) -> None:
+        """Clean a commit log in the background."""
+        simulation = self._simulation
+        manager = simulation.manager
+        assert isinstance(manager, SmallFilesManager)
+        directory = self._random.choice(list(simulation.directories))
+        cleaner = manager.cleaner(directory) if directory in manager.directories else None
+        if cleaner is None:
+            return
+        cleaner.begin_pass(simulation.now_ms)
+        is_full = self._random.random() < 0.3
+
+        def work() -> None:
+            for _ in cleaner.clean(simulation.now_ms, is_full=is_full):
+                pass
+
+        simulation.queues.push("background", directory, work, simulation.on_result(directory))
 
 class CommitLogSimulation(Simulation):
     """Logs in commit logs over many processes."""

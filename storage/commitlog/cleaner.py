@@ -1,0 +1,176 @@
+"""The cleaner of a commit log: it removes dead batches by rewriting neighbouring sealed files into runs.
+
+RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites windows of files (run_choice.py) until none is worth it.
+            `begin_pass` runs on the thread of the appends, the steps of `clean` in another one, one pass at a time.
+         2. A run is committed after all frames written before it are durable: one of them may be what made a batch dead.
+         3. The files that a run has replaced are removed at once. Readers that have found them keep them open.
+         4. Dead bytes are removed at the latest `max_dead_ms` after their batches died, and the time of a pass: half of it for
+            the active file to be finished, half for the file to become overdue.
+         5. On a full disk, a file that was created ahead is removed to make space for a run. A run that finds no space is
+            removed; the log is as before.
+         6. A file with a damaged frame stays as it is; it is tried again when fewer of its batches are live, and removed when
+            none is.
+NOT HERE When passes run and how fast (broker/node/scheduled_tasks.py).
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from errno import EIO
+from typing import Final
+
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.live_bytes import Extent, FileSpace, LiveBytes
+from storage.commitlog.log_file import LogFile, LogName, parse_log_name
+from storage.commitlog.run_choice import Candidate, Window, choose
+from storage.commitlog.run_file import DamagedSource, RunWriter, Source, run_queue
+from storage.commitlog.run_recovery import remove_files
+from storage.commitlog.sealing import queue_path
+from storage.io.disk import TEMPORARY, Disk, StorageError
+
+_log = logging.getLogger("barnabas.storage")
+
+MAX_DEAD_MS: Final = 7 * 24 * 3600 * 1000
+_FULL_FILES: Final = 2
+"""A disk with less space than this many files counts as full."""
+
+
+@dataclass(slots=True)
+class CleanerMetrics:
+    """Figures of a commit log's cleaner."""
+
+    live_bytes: int = 0
+    dead_bytes: int = 0
+    copied_bytes: int = 0
+    removed_bytes: int = 0
+    """Sizes of removed log files, less those of the runs in their place."""
+    runs: int = 0
+    damaged_files: int = 0
+
+
+@dataclass(slots=True)
+class Cleaner:
+    """Cleans one commit log."""
+
+    _disk: Disk
+    _commit_log: CommitLog
+    max_dead_ms: int = MAX_DEAD_MS
+    metrics: CleanerMetrics = field(default_factory=CleanerMetrics)
+    _space: LiveBytes = field(init=False)
+    _active: tuple[str, int] | None = field(default=None, init=False)  # path, and when it was first seen
+    _damaged: dict[str, int] = field(default_factory=dict, init=False)  # live bytes of damaged files, by path
+
+    def __post_init__(self) -> None:
+        self._space = LiveBytes(self._disk)
+
+    def begin_pass(self, wall_ms: int) -> None:
+        """Finish an active file that is old (rule 4)."""
+        files = self._commit_log.files
+        if not files or files[-1].is_sealed:
+            return
+        path, since_ms = self._active or ("", 0)
+        if files[-1].path != path:
+            self._active = files[-1].path, wall_ms
+        elif since_ms + self.max_dead_ms // 2 <= wall_ms:
+            self._commit_log.finish_active()
+
+    def clean(self, wall_ms: int, *, is_full: bool = False) -> Iterator[int]:
+        """One pass; yields the number of bytes written in each step, and ends when nothing is worth rewriting.
+
+        Raises:
+            StorageError: the disk failed. A full disk ends the pass.
+        """
+        log = self._commit_log
+        for _ in range(len(log.files) + 1):  # each run makes the files fewer, or their dead bytes
+            files, extents = log.sealed_files, log.extents()
+            spaces = self._space.update(files, extents, wall_ms)
+            self._count(spaces)
+            window = self._choose(files, spaces, wall_ms, is_full=is_full)
+            if window is None:
+                break
+            sources = [files[number] for number in window.files]
+            written_ms = max([spaces[number].written_ms for number in window.files])
+            try:
+                yield from self._rewrite(sources, extents, written_ms)
+            except DamagedSource as error:
+                self._on_damage(error, {file.path: space.live for file, space in zip(files, spaces, strict=True)})
+            except StorageError as error:
+                if not error.is_full:
+                    raise
+                if not log.release_ballast():
+                    break
+
+    # ---- private -----------------------------------------------------------------------------------------
+
+    def _choose(
+        self, files: Sequence[LogFile], spaces: Sequence[FileSpace], wall_ms: int, *, is_full: bool
+    ) -> Window | None:
+        log = self._commit_log
+        _, usable = self._disk.space(log.directory)
+        is_full = is_full or usable < _FULL_FILES * log.file_bytes
+        candidates = [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
+        return choose(candidates, log.file_bytes, is_full=is_full, max_live=usable + log.ballast_bytes - log.file_bytes // 8)
+
+    def _candidate(self, file: LogFile, space: FileSpace, wall_ms: int) -> Candidate | None:
+        if space.live >= self._damaged.get(file.path, space.live + 1):
+            return None
+        is_overdue = space.dead_since_ms is not None and space.dead_since_ms + self.max_dead_ms // 2 <= wall_ms
+        return Candidate(space.live, space.dead, wall_ms - space.written_ms, is_overdue)
+
+    def _rewrite(self, sources: Sequence[LogFile], extents: Mapping[int, Extent], written_ms: int) -> Iterator[int]:
+        disk, log = self._disk, self._commit_log
+        start, end = sources[-1].start, sources[-1].end
+        path = f"{log.directory}/{LogName(start, max(map(_generation, sources)) + 1)}"
+        file_id, run = log.new_run(path, start, end)
+        described = [_described(file) for file in sources]
+        try:
+            for written in RunWriter(disk, path, file_id, described, extents).steps():
+                self.metrics.copied_bytes += written
+                yield written
+            queue = run_queue(disk, path, start)
+            if queue.lost:
+                raise StorageError("read what was written to", path, OSError(EIO, os.strerror(EIO)))
+            disk.set_modified_ms(path, written_ms)
+            log.sync_written()
+            disk.replace_atomically(queue_path(path), queue.data)
+        except (DamagedSource, StorageError):
+            disk.unlink(path, missing_ok=True)
+            disk.unlink(queue_path(path) + TEMPORARY, missing_ok=True)
+            raise
+        self._commit(sources, run, queue.data)
+
+    def _commit(self, sources: Sequence[LogFile], run: LogFile, queue: bytes) -> None:
+        """The run is durable: use it, and remove its sources (rule 3)."""
+        for file in sources:
+            file.log.pin()
+            if file.queue is not None:
+                file.queue.pin()
+        self._commit_log.replace(sources, run, queue)
+        removed = sum([self._disk.size(file.path) for file in sources])
+        remove_files(self._disk, [file.path for file in sources])
+        self.metrics.removed_bytes += removed - self._disk.size(run.path)
+        self.metrics.runs += 1
+
+    def _count(self, spaces: Sequence[FileSpace]) -> None:
+        self.metrics.live_bytes = sum([space.live for space in spaces])
+        self.metrics.dead_bytes = sum([space.dead for space in spaces])
+
+    def _on_damage(self, error: DamagedSource, live: Mapping[str, int]) -> None:
+        self._damaged[error.path] = live[error.path]
+        self.metrics.damaged_files = len(self._damaged)
+        _log.error("%s; the file stays as it is until all of its batches are deleted", error)
+
+
+def _generation(file: LogFile) -> int:
+    name = parse_log_name(file.path.rpartition("/")[2])
+    assert name is not None
+    return name.generation
+
+
+def _described(file: LogFile) -> Source:
+    assert file.queue is not None
+    assert file.queue_header is not None
+    return Source(file.path, file.queue.path, file.start, file.end, file.queue_header.first)

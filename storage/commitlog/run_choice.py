@@ -1,0 +1,71 @@
+"""Which neighbouring files are rewritten into one next.
+
+RULES    1. The gain of a window of neighbouring files is its dead bytes, and a share of a file's size for each file less; the
+            cost is its live bytes, which are read and written. The window with the highest gain * age / (gain + 2 * cost) is
+            chosen, which is (1 - u) * age / (1 + u) of a log-structured file system. `age`: of the newest batch in it.
+         2. At least one byte is gained for each byte copied. Exceptions: a file whose dead bytes must go (`is_overdue`), and a
+            full disk, where `FULL_COST` bytes may be copied for each byte gained, and the age does not count.
+         3. A window without live bytes goes first: it costs nothing. An overdue one is next.
+         4. The live bytes of a window fit into one file. A file larger than that is rewritten alone.
+NOT HERE The live bytes (live_bytes.py), the rewriting (run_file.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final, NamedTuple
+
+MAX_SOURCES: Final = 16
+FILE_SHARE: Final = 256
+"""A file less is worth this part of the file size: small files become few."""
+FULL_COST: Final = 8
+
+
+class Candidate(NamedTuple):
+    """A sealed file that may be rewritten."""
+
+    live: int
+    dead: int
+    age_ms: int
+    is_overdue: bool
+
+
+class Window(NamedTuple):
+    """Neighbouring files, by number."""
+
+    files: range
+    live: int
+
+
+def choose(
+    candidates: Sequence[Candidate | None], file_bytes: int, *, is_full: bool = False, max_live: int | None = None
+) -> Window | None:
+    """The best window; None if there is none. A file that must stay is None. `max_live`: how much can be copied now."""
+    most = file_bytes if max_live is None else min(file_bytes, max_live)
+    ranked = [
+        ranked for first in range(len(candidates)) for ranked in _windows_from(candidates, first, file_bytes, most, is_full)
+    ]
+    return max(ranked, key=lambda ranked: ranked[0], default=(None, None))[1]
+
+
+def _windows_from(
+    candidates: Sequence[Candidate | None], first: int, file_bytes: int, max_live: int, is_full: bool
+) -> Iterator[tuple[tuple[bool, bool, float], Window]]:
+    live = gain = 0
+    age_ms: int | None = None
+    is_overdue = False
+    for number in range(first, min(first + MAX_SOURCES, len(candidates))):
+        one = candidates[number]
+        if one is None:
+            break
+        live += one.live
+        gain += one.dead + (file_bytes // FILE_SHARE if number > first else 0)
+        age_ms = one.age_ms if age_ms is None else min(age_ms, one.age_ms)
+        is_overdue = (is_overdue or one.is_overdue) and not is_full
+        if live > max_live and (number > first or max_live < file_bytes):
+            break
+        is_worth = FULL_COST * gain >= live if is_full else gain >= live or is_overdue
+        if gain and is_worth:
+            weight = 1 if is_full else max(age_ms, 0) + 1
+            rank = live == 0, is_overdue, gain * weight / (gain + 2 * live)
+            yield rank, Window(range(first, number + 1), live)

@@ -5,7 +5,7 @@ RULES    1. The gain of a window of neighbouring files is its dead bytes, and a 
             chosen, which is (1 - u) * age / (1 + u) of a log-structured file system. `age`: of the newest batch in it.
          2. At least one byte is gained for each byte copied. Exceptions: a file whose dead bytes must go (`is_overdue`), and a
             full disk, where `FULL_COST` bytes may be copied for each byte gained, and the age does not count.
-         3. A window without live bytes goes first: it costs nothing. An overdue one is next.
+         3. A window without live bytes goes first, the one with the highest gain: it costs nothing. An overdue one is next.
          4. The live bytes of a window fit into one file. A file larger than that is rewritten alone.
 NOT HERE The live bytes (live_bytes.py), the rewriting (run_file.py).
 """
@@ -67,5 +67,5 @@ def _windows_from(
         is_worth = FULL_COST * gain >= live if is_full else gain >= live or is_overdue
         if gain and is_worth:
             weight = 1 if is_full else max(age_ms, 0) + 1
-            rank = live == 0, is_overdue, gain * weight / (gain + 2 * live)
-            yield rank, Window(range(first, number + 1), live)
+            worth = gain * weight / (gain + 2 * live) if live else gain
+            yield (live == 0, is_overdue, worth), Window(range(first, number + 1), live)

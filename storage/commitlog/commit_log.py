@@ -218,7 +218,7 @@ class CommitLog:
             and self._durable == self._proven
             and len(unwritten) == 1
             and unwritten[0] is append
-            and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self._file_bytes
+            and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self.file_bytes
         )
 
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
@@ -271,7 +271,7 @@ class CommitLog:
     def _write_appends(self, appends: list[SlotAppend], first: int) -> int:
         """Write the appends from number `first` on that fit in the active file; returns the number after them."""
         frames = self._begin(len(appends[first].buffer))
-        file, limit = frames.file, self._file_bytes
+        file, limit = frames.file, self.file_bytes
         end = first
         while end < len(appends):
             append = appends[end]

@@ -46,12 +46,16 @@ class Extent(NamedTuple):
 
 
 def extents_of(slots: Mapping[int, Slot]) -> dict[int, Extent]:
-    """The extents of all slots; any thread. Read in this order, none contains more than it did when this was called."""
+    """The extents of all slots that are not dropped; any thread.
+
+    Read in this order, none contains more than it did when this was called.
+    """
     found: dict[int, Extent] = {}
     for number, slot in list(slots.items()):
         cuts = tuple(slot.cuts)
         start_offset = slot.start_offset
-        found[number] = Extent(slot.begin, start_offset, cuts)
+        if not slot.is_dropped:
+            found[number] = Extent(slot.begin, start_offset, cuts)
     return found
 
 

@@ -13,6 +13,7 @@ from storage.commitlog.live_bytes import LiveBytes
 from storage.commitlog.log_file import parse_log_name
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.slot_reader import SlotReader
+from storage.commitlog.slots import SlotId
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import read_waiting, wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
@@ -69,9 +70,15 @@ def fill(process: Process, partitions: int, batches: int, size: int = 300) -> di
     return contents
 
 
+def drop(process: Process, partition: int) -> None:
+    """Delete a partition."""
+    process[partition].delete()
+    process.log.drop(process.log.slot(SlotId(b"t" * 16, partition)))
+
+
 def delete_odd(process: Process, partitions: int) -> None:
     for number in range(1, partitions, 2):
-        process[number].delete()
+        drop(process, number)
 
 
 def place_of(process: Process, partition: int, offset: int) -> tuple[Path, int]:
@@ -174,7 +181,7 @@ class TestDeadFiles:
         process = Process(tmp_path)
         for _ in range(60):
             append_to(process[1], 300)
-        process[1].delete()
+        drop(process, 1)
         for _ in range(14):
             append_to(process[0], 300)
         clean(process)
@@ -186,7 +193,7 @@ class TestDeadFiles:
         process = Process(tmp_path, disk, file_bytes=1 << 16)
         kept = [append_to(process[number % 2], 300) for number in range(100)]
         sync(process[0])
-        process[1].delete()
+        drop(process, 1)
         cleaner = Cleaner(process.disk, process.log)
         step_ms = WEEK_MS // 20
         for wall_ms in range(NOW_MS, NOW_MS + WEEK_MS + 3 * step_ms, step_ms):
@@ -229,7 +236,7 @@ class TestRuns:
                 append_to(process[1], 300)
         expected = {0: bytes_of(process[0]), 2: bytes_of(process[2])}
         files = names(process)
-        process[1].delete()
+        drop(process, 1)
         cleaner = clean(process)
         assert {number: bytes_of(process[number]) for number in expected} == expected
         assert len(runs(process)) <= 2 < len(files)
@@ -333,7 +340,7 @@ class TestCrashes:
         expected = fill(process, 4, 12)
         sync(process[0])
         process[1].trim(process[1].end_offset)
-        process[3].delete()
+        drop(process, 3)
         steps = Cleaner(disk, process.log).clean(NOW_MS)
         for _ in range(dice.randrange(12)):
             if next(steps, None) is None:
@@ -400,7 +407,7 @@ class TestDamage:
         assert len(runs(process)) > 0
         assert f"{damaged} is damaged at byte" in caplog.text
         assert bytes_of(process[2]) == expected[2]
-        process[0].delete()
+        drop(process, 0)
         for _ in cleaner.clean(NOW_MS):
             pass
         assert not damaged.exists()

@@ -1,7 +1,7 @@
 """The cleaner of a commit log: it removes dead batches by rewriting neighbouring sealed files into runs.
 
-RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites windows of files (run_choice.py) until none is worth it.
-            `begin_pass` runs on the thread of the appends, the steps of `clean` in another one, one pass at a time.
+RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites windows of files (run_choice.py) while one is worth
+            it. `begin_pass` runs on the thread of the appends, the steps of `clean` in another one, one pass at a time.
          2. A run is committed after all frames written before it are durable: one of them may be what made a batch dead.
          3. The files that a run has replaced are removed at once. Readers that have found them keep them open.
          4. Dead bytes are removed at the latest `max_dead_ms` after their batches died, and the time of a pass: half of it for
@@ -112,7 +112,9 @@ class Cleaner:
         _, usable = self._disk.space(log.directory)
         is_full = is_full or usable < _FULL_FILES * log.file_bytes
         candidates = [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
-        return choose(candidates, log.file_bytes, is_full=is_full, max_live=usable + log.ballast_bytes - log.file_bytes // 8)
+        return choose(
+            candidates, log.file_bytes, is_full=is_full, max_live=usable + log.ballast_bytes - log.file_bytes // 8
+        )
 
     def _candidate(self, file: LogFile, space: FileSpace, wall_ms: int) -> Candidate | None:
         if space.live >= self._damaged.get(file.path, space.live + 1):
@@ -130,17 +132,22 @@ class Cleaner:
             for written in RunWriter(disk, path, file_id, described, extents).steps():
                 self.metrics.copied_bytes += written
                 yield written
-            queue = run_queue(disk, path, start)
-            if queue.lost:
-                raise StorageError("read what was written to", path, OSError(EIO, os.strerror(EIO)))
+            queue = self._checked_queue(path, start)
             disk.set_modified_ms(path, written_ms)
             log.sync_written()
-            disk.replace_atomically(queue_path(path), queue.data)
+            disk.replace_atomically(queue_path(path), queue)
         except (DamagedSource, StorageError):
             disk.unlink(path, missing_ok=True)
             disk.unlink(queue_path(path) + TEMPORARY, missing_ok=True)
             raise
-        self._commit(sources, run, queue.data)
+        self._commit(sources, run, queue)
+
+    def _checked_queue(self, path: str, start: int) -> bytes:
+        """The queue of a run that was written; the disk has failed if it does not return what was written."""
+        queue = run_queue(self._disk, path, start)
+        if queue.lost:
+            raise StorageError("read what was written to", path, OSError(EIO, os.strerror(EIO)))
+        return queue.data
 
     def _commit(self, sources: Sequence[LogFile], run: LogFile, queue: bytes) -> None:
         """The run is durable: use it, and remove its sources (rule 3)."""

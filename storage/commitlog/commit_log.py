@@ -184,7 +184,6 @@ class CommitLog:
             self._disk.unlink(self._ahead.pop()[2].path)
             return True
 
-
     def slot(self, slot_id: SlotId) -> Slot:
         """The slot of a partition; a new one is empty and has no number before its first frame."""
         return self._slots.get(slot_id) or Slot(slot_id)

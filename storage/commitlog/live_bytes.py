@@ -72,6 +72,7 @@ class FileSpace:
 
     @property
     def dead(self) -> int:
+        """The bytes of batches that no partition has."""
         return self.data - self.live
 
 

@@ -1,9 +1,9 @@
 """Queue entries: where each batch of a slot is in a log file; and the queue file of a sealed log file.
 
 FORMAT   entry, 24 bytes: position in the log file 4, size 4, last offset 8, greatest timestamp 8
-         queue file: header, 56 bytes: magic `BCLQ`, version 4, slots 4, entries 4, start 8 and end 8 of the log file, start 8 of
-         the first file that it replaces (its own start, but for a run), bytes 8 of the batches in the log file that have no
-         entry, length of the states 4, CRC-32C of all other bytes 4; then
+         queue file: header, 56 bytes: magic `BCLQ`, version 4, slots 4, entries 4, start 8 and end 8 of the log file, start 8
+         of the first file that it replaces (its own start, but for a run), bytes 8 of the batches in the log file that have
+         no entry, length of the states 4, CRC-32C of all other bytes 4; then
              rows, 32 bytes for each slot number: end offset 8, greatest timestamp 8, first entry 4, entries 4, bytes 8
              entries, by slot
              states: JSON, of the slots with frames in the file (slots.py)

@@ -43,13 +43,15 @@ def choose(
     """The best window; None if there is none. A file that must stay is None. `max_live`: how much can be copied now."""
     most = file_bytes if max_live is None else min(file_bytes, max_live)
     ranked = [
-        ranked for first in range(len(candidates)) for ranked in _windows_from(candidates, first, file_bytes, most, is_full)
+        ranked
+        for first in range(len(candidates))
+        for ranked in _windows_from(candidates, first, file_bytes, most, is_full=is_full)
     ]
     return max(ranked, key=lambda ranked: ranked[0], default=(None, None))[1]
 
 
 def _windows_from(
-    candidates: Sequence[Candidate | None], first: int, file_bytes: int, max_live: int, is_full: bool
+    candidates: Sequence[Candidate | None], first: int, file_bytes: int, max_live: int, *, is_full: bool
 ) -> Iterator[tuple[tuple[bool, bool, float], Window]]:
     live = gain = 0
     age_ms: int | None = None

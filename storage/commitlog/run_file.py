@@ -9,7 +9,7 @@ RULES    1. A run has the place of the last replaced file: cuts and resets in la
          2. It contains whatever a start needs of the replaced files, so these can be removed. One without live batches is
             written when all replaced files are dead.
          3. The batches of a slot touch each other, up to `FRAME_BYTES`.
-         4. Each copied frame is checked: its own CRC and those of all its batches. A damaged one ends the rewriting: its file stays.
+         4. Each copied frame is checked: its own CRC and those of all its batches. A damaged one ends the rewriting.
          5. The queue file is made from the written run, so all of it is read and checked once more. The run replaces its
             sources when the queue file is renamed into place: both are durable then, and so is all that made batches dead.
          6. Of the sources, the one with the start of the run is removed first, durably. A start that finds a run without a
@@ -218,7 +218,14 @@ class RunWriter:
             )
 
     def _add_frame(
-        self, kind: FrameKind, slot: int, previous_end: int, payload: bytes, *, covered: bytes | None = None, count: int = 0
+        self,
+        kind: FrameKind,
+        slot: int,
+        previous_end: int,
+        payload: bytes,
+        *,
+        covered: Buffer | None = None,
+        count: int = 0,
     ) -> None:
         checked = payload if covered is None else covered
         position = self._start + self._at

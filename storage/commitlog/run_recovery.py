@@ -45,9 +45,7 @@ def _resolved(disk: Disk, directory: str, run: LogName, names: Collection[LogNam
             remove_files(disk, [path])
             return {run}
         header = _rebuild(disk, path, run.start)
-    replaced = {
-        name for name in names if header.first <= name.start <= run.start and name.generation < run.generation
-    }
+    replaced = {name for name in names if header.first <= name.start <= run.start and name.generation < run.generation}
     remove_files(disk, [f"{directory}/{name}" for name in sorted(replaced)])
     return replaced
 

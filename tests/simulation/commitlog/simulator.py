@@ -49,13 +49,13 @@ class SmallFilesManager(LogManager):
         self.locks.append(HeldLock())
         return self.locks[-1]
 
-
     def cleaner(self, directory: str) -> Cleaner | None:
         """The cleaner of a log directory's commit log; None if it has none."""
         log = self.engines.commit_logs.get(directory)
         if log is not None and directory not in self.cleaners:
             self.cleaners[directory] = Cleaner(self._disk, log, max_dead_ms=MAX_DEAD_MS)
         return self.cleaners.get(directory)
+
 
 class CommitLogOperations(Operations):
     """Operations that wait for the locks of commit logs."""
@@ -65,7 +65,6 @@ class CommitLogOperations(Operations):
         assert isinstance(manager, SmallFilesManager)
         if not any(lock.is_held for lock in manager.locks):
             super().run_loop_step()
-
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
@@ -89,6 +88,7 @@ class CommitLogOperations(Operations):
                 pass
 
         simulation.queues.push("background", directory, work, simulation.on_result(directory))
+
 
 class CommitLogSimulation(Simulation):
     """Logs in commit logs over many processes."""

@@ -31,6 +31,7 @@ from broker.telemetry.authentication_metrics import AuthenticationMetrics
 from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.cluster_metrics import ClusterMetrics
+from broker.telemetry.commit_log_metrics import CommitLogMetrics
 from broker.telemetry.exempt_time import ExemptTime
 from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import NodeProbes, is_alive
@@ -147,6 +148,7 @@ class NodeMetrics:
             TopicMetrics(parts.replicas.counts),
             ReplicaMetrics(parts.replicas, parts.purgatory, closed_logs),
             IoMetrics(parts.io),
+            CommitLogMetrics(parts.replicas.log_manager),
             ConnectionMetrics(parts.listeners),
             cluster,
             CoordinatorMetrics(parts.coordinators, self._clock.mono_ms),

@@ -15,6 +15,7 @@ from typing import Final
 
 from broker.config.broker_config import BrokerConfig
 from broker.network.listener import Listener
+from broker.node.commit_log_cleaning import CommitLogCleaning
 from broker.node.kraft_runtime import RuntimeDependencies
 from replication.io_executor import IoResult
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -52,6 +53,7 @@ class ScheduledTasks:
     _compactor: Compactor
     is_stopped: bool = field(default=False, init=False)
     _compaction: Timer | None = field(default=None, init=False)
+    _commit_logs: CommitLogCleaning | None = field(default=None, init=False)
     _logged_closed: int = field(default=0, init=False)
 
     def start(self, listeners: list[Listener]) -> None:
@@ -71,12 +73,16 @@ class ScheduledTasks:
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._dependencies.clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
         self._after(min(first_ms, retention_ms), lambda: self._start_retention(retention_ms))
+        self._commit_logs = CommitLogCleaning(self._dependencies, replicas, self._setting)
+        self._commit_logs.start()
         for listener in listeners:
             self._close_idle_connections(listener)
 
     def stop(self) -> None:
         """Schedules no task any more."""
         self.is_stopped = True
+        if self._commit_logs is not None:
+            self._commit_logs.is_stopped = True
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Applies changed intervals to waiting tasks."""
@@ -85,6 +91,9 @@ class ScheduledTasks:
         if self._compaction is not None and self._backoff_ms != backoff:
             self._compaction.cancel()
             self._schedule_compaction()
+
+    def _setting(self, name: str) -> int:
+        return self._config.number(name)
 
     def _after(self, delay_ms: int, task: Callable[[], None]) -> Timer | None:
         if self.is_stopped:

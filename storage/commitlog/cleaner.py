@@ -86,6 +86,8 @@ class Cleaner:
         log = self._commit_log
         for _ in range(len(log.files) + 1):  # each run makes the files fewer, or their dead bytes
             files, extents = log.sealed_files, log.extents()
+            if not files:
+                break
             spaces = self._space.update(files, extents, wall_ms)
             self._count(spaces)
             window = self._choose(files, spaces, wall_ms, is_full=is_full)

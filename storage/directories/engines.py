@@ -13,10 +13,11 @@ NOT HERE When logs are created and deleted (log_manager.py), the engines (storag
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
+from storage.commitlog.cleaner import Cleaner
 from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import Slot, SlotId
@@ -55,6 +56,8 @@ class Engines:
         """The size of new files of commit logs."""
         self.commit_logs: dict[str, CommitLog] = {}
         """By log directory."""
+        self.cleaners: dict[str, Cleaner] = {}
+        """Of the commit logs, by log directory."""
         self._creating = new_lock()
 
     # ---- engines -----------------------------------------------------------------------------------------
@@ -125,6 +128,18 @@ class Engines:
         kept = [name for name in names if parse_partition_dir_name(name) or parse_future_dir_name(name)]
         return {self.slot_id_at(f"{directory}/{name}") for name in kept}
 
+    def clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
+        """The steps of a cleaning pass, each to be run by a thread, with the bytes that it wrote; None without a commit log.
+
+        `max_dead_ms`: deleted batches are removed within this time.
+        """
+        cleaner = self.cleaners.get(directory)
+        if cleaner is None:
+            return None
+        cleaner.max_dead_ms = max_dead_ms
+        cleaner.begin_pass(wall_ms)
+        return cleaner.clean(wall_ms, is_full=is_full)
+
     def close(self, directory: str) -> None:
         """Seal the commit log of a log directory; its logs are closed."""
         log = self.commit_logs.get(directory)
@@ -135,6 +150,7 @@ class Engines:
     def go_offline(self, directory: str) -> None:
         """The log directory has failed."""
         self.commit_logs.pop(directory, None)
+        self.cleaners.pop(directory, None)
 
     def drop_of(self, path: str, topic_id: bytes | None) -> FileOp:
         """An operation that drops the frames that a partition has now (rule 3).
@@ -167,6 +183,7 @@ class Engines:
                 )
                 log.submit = lambda op: self.submit(directory, op)
                 self.commit_logs[directory] = log
+                self.cleaners[directory] = Cleaner(self._disk, log)
             return log
 
 

@@ -9,7 +9,6 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from storage.commitlog.cleaner import Cleaner
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from tests.simulation.storage.operations import Operations
@@ -40,7 +39,6 @@ class SmallFilesManager(LogManager):
 
     def __init__(self, *args, **kwargs) -> None:
         super().__init__(*args, **kwargs)
-        self.cleaners: dict[str, Cleaner] = {}
         self.locks: list[HeldLock] = []
         self.engines.new_lock = self._new_lock
         self.engines.commit_log_file_bytes = FILE_BYTES[self._random_bytes(1)[0] % len(FILE_BYTES)]
@@ -49,16 +47,14 @@ class SmallFilesManager(LogManager):
         self.locks.append(HeldLock())
         return self.locks[-1]
 
-    def cleaner(self, directory: str) -> Cleaner | None:
-        """The cleaner of a log directory's commit log; None if it has none."""
-        log = self.engines.commit_logs.get(directory)
-        if log is not None and directory not in self.cleaners:
-            self.cleaners[directory] = Cleaner(self._disk, log, max_dead_ms=MAX_DEAD_MS)
-        return self.cleaners.get(directory)
-
 
 class CommitLogOperations(Operations):
     """Operations that wait for the locks of commit logs."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        super().__init__(simulation)
+        self._all.append(self.clean)
+        self._all_weights.append(8)
 
     def run_loop_step(self) -> None:
         manager = self._simulation.manager
@@ -66,25 +62,21 @@ class CommitLogOperations(Operations):
         if not any(lock.is_held for lock in manager.locks):
             super().run_loop_step()
 
-    def __init__(self, simulation: Simulation) -> None:
-        super().__init__(simulation)
-        self._all.append(self.clean)
-        self._all_weights.append(8)
-
     def clean(self) -> None:
         """Clean a commit log in the background."""
         simulation = self._simulation
         manager = simulation.manager
         assert isinstance(manager, SmallFilesManager)
         directory = self._random.choice(list(simulation.directories))
-        cleaner = manager.cleaner(directory) if directory in manager.directories else None
-        if cleaner is None:
+        if directory not in manager.directories:
             return
-        cleaner.begin_pass(simulation.now_ms)
         is_full = self._random.random() < 0.3
+        steps = manager.engines.clean(directory, simulation.now_ms, MAX_DEAD_MS, is_full=is_full)
+        if steps is None:
+            return
 
         def work() -> None:
-            for _ in cleaner.clean(simulation.now_ms, is_full=is_full):
+            for _ in steps:
                 pass
 
         simulation.queues.push("background", directory, work, simulation.on_result(directory))

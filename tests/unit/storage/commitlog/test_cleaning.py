@@ -44,7 +44,7 @@ def clean(process: Process, wall_ms: int = NOW_MS, *, is_full: bool = False) -> 
 
 
 def spaces(process: Process) -> list[tuple[int, int]]:
-    """Live and dead bytes of each sealed file, measured anew."""
+    """Live and dead bytes of each sealed file, measured again."""
     found = LiveBytes(process.disk).update(process.log.sealed_files, process.log.extents(), NOW_MS)
     return [(space.live, space.dead) for space in found]
 

@@ -1,0 +1,98 @@
+"""When the cleaning of commit logs runs."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
+
+from broker.node.commit_log_cleaning import CommitLogCleaning
+from replication.io_executor import InlineIoExecutor
+from replication.timer_queue import TimerQueue
+from storage.io.deferred_file_ops import DiskSpace
+from storage.io.disk import StorageError
+
+SETTINGS = {"barnabas.commitlog.max.dead.ms": 5000, "barnabas.commitlog.clean.max.bytes.per.second": 1000}
+INTERVAL_MS = 30_000
+
+
+class _Node:
+    """A broker with one log directory, whose passes have the given steps."""
+
+    def __init__(self, *passes: list[int | StorageError]) -> None:
+        self.now_ms = 0
+        self.timers = TimerQueue()
+        self.log: list[tuple[int, str]] = []
+        self._passes = list(passes)
+        space = {"/a": DiskSpace()}
+        self.space = space["/a"]
+        engines = SimpleNamespace(clean=self._clean)
+        manager = SimpleNamespace(directories={"/a": None}, disk_space=space, engines=engines)
+        replicas: Any = SimpleNamespace(
+            log_manager=manager, directory_failed=lambda path, _: self.log.append((self.now_ms, f"{path} failed"))
+        )
+        clock = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms)
+        dependencies: Any = SimpleNamespace(worker=InlineIoExecutor(), timers=self.timers, clock=clock)
+        self.cleaning = CommitLogCleaning(dependencies, replicas, SETTINGS.__getitem__)
+        self.cleaning.start()
+
+    def _clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
+        assert (directory, wall_ms, max_dead_ms) == ("/a", self.now_ms, 5000)
+        if not self._passes:
+            return None
+        self.log.append((self.now_ms, "full" if is_full else "begins"))
+        return self._steps(self._passes.pop(0))
+
+    def _steps(self, results: list[int | StorageError]) -> Iterator[int]:
+        for result in results:
+            if isinstance(result, StorageError):
+                raise result
+            self.log.append((self.now_ms, f"{result} bytes"))
+            yield result
+
+    def run_until(self, end_ms: int) -> None:
+        while (due_ms := self.timers.next_mono_ms()) is not None and due_ms <= end_ms:
+            self.now_ms = due_ms
+            self.timers.run_due(due_ms)
+
+
+def test_a_pass_begins_an_interval_after_the_last_one_has_ended() -> None:
+    node = _Node([0], [], [0])
+    node.run_until(10 * INTERVAL_MS)
+    assert [at for at, what in node.log if what == "begins"] == [INTERVAL_MS, 2 * INTERVAL_MS, 3 * INTERVAL_MS]
+
+
+def test_bytes_are_written_at_the_rate() -> None:
+    node = _Node([500, 2000, 1], [])
+    node.run_until(4 * INTERVAL_MS)
+    assert [(at - INTERVAL_MS, what) for at, what in node.log[1:4]] == [
+        (0, "500 bytes"),
+        (500, "2000 bytes"),
+        (2500, "1 bytes"),
+    ]
+    assert node.log[4] == (2 * INTERVAL_MS + 2501, "begins")
+
+
+def test_a_full_disk_is_cleaned_without_waiting() -> None:
+    node = _Node([5000, 5000, 5000])
+    node.space.is_full = True
+    node.run_until(INTERVAL_MS)
+    assert node.log == [(INTERVAL_MS, what) for what in ("full", "5000 bytes", "5000 bytes", "5000 bytes")]
+
+
+def test_a_full_disk_ends_a_pass_and_a_failed_one_the_directory() -> None:
+    node = _Node(
+        [StorageError("write", "/a/x", OSError(errno.ENOSPC, "full"))],
+        [StorageError("write", "/a/x", OSError(errno.EIO, "broken"))],
+    )
+    node.run_until(10 * INTERVAL_MS)
+    assert node.log == [(INTERVAL_MS, "begins"), (2 * INTERVAL_MS, "begins"), (2 * INTERVAL_MS, "/a failed")]
+
+
+def test_nothing_is_cleaned_after_the_stop() -> None:
+    node = _Node([5000, 5000], [])
+    node.run_until(INTERVAL_MS)
+    node.cleaning.is_stopped = True
+    node.run_until(10 * INTERVAL_MS)
+    assert [what for _, what in node.log] == ["begins", "5000 bytes"]

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from storage.commitlog.log_file import LogFile
-from storage.commitlog.queue_file import QueueRun, Row, queue_run, read_row, read_rows
+from storage.commitlog.queue_file import QueueRun, Row, queue_run, read_row, read_rows, unpack_entries
 from storage.commitlog.slots import Slot, valid_end
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import read_waiting
@@ -34,11 +34,7 @@ class Extent(NamedTuple):
         """The live entries, by number, among those of the slot in one file (rule 1)."""
         if self.begin > file_start or row.end_offset <= self.start_offset:
             return range(0)
-        numbers = range(entries.count)
-
-        def last_offset(number: int) -> int:
-            return entries.get(number, 1)[0].last_offset
-
+        numbers, last_offset = range(entries.count), entries.last_offset
         end_offset = valid_end(self.cuts, file_start, row.end_offset)
         end = bisect_left(numbers, end_offset, key=last_offset) if end_offset < row.end_offset else len(numbers)
         has_all = self.start_offset <= 0 or last_offset(0) >= self.start_offset
@@ -120,7 +116,7 @@ class LiveBytes:
         live = extent.live_range(file_start, row, entries)
         if len(live) == entries.count:
             return row.size
-        return sum([entry.size for entry in entries.get(live.start, len(live))]) if live else 0
+        return sum([entry.size for entry in unpack_entries(entries.get(live.start, len(live)))])
 
     # ---- what changed ------------------------------------------------------------------------------------
 

@@ -182,7 +182,7 @@ class RunWriter:
 
     def _live_batches(self, number: int, part: _SlotPart) -> Iterator[tuple[BatchInfo, bytes]]:
         """The live batches in one source; the frames that contain them are checked (rule 4)."""
-        source, live, entries = part.source, part.live, part.run.get(0, part.run.count)
+        source, live, entries = part.source, part.live, unpack_entries(part.run.get(0, part.run.count))
         window, file_id_crc = self._window(source)
         for first, end in _frames_of(entries):
             wanted = entries[max(first, live.start) : min(end, live.stop)]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from barnabas.cli.admin.common import Cluster, cluster_options, duration_ms, show, size_text
+from barnabas.cli.admin.common import Cluster, cluster_options, complete_topics, duration_ms, show, size_text
 from barnabas.cli.output import note, print_json
 from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ClientError
@@ -37,7 +37,12 @@ def main(arguments: list[str]) -> int:
 
 @click.command()
 @click.argument("loads", metavar="[produce|consume|latency]...", nargs=-1, type=click.Choice(LOADS))
-@click.option("--topic", metavar="NAME", help="An existing topic.  [default: one of its own, deleted at the end]")
+@click.option(
+    "--topic",
+    metavar="NAME",
+    shell_complete=complete_topics,
+    help="An existing topic.  [default: one of its own, deleted at the end]",
+)
 @click.option(
     "-p", "--partitions", metavar="N", type=click.IntRange(min=1), default=6, help="Of its own topic.  [default: 6]"
 )

@@ -12,12 +12,13 @@ from typing import Any
 
 import click
 
+from barnabas.cli.admin.common import complete_groups, complete_topics
 from barnabas.cli.connection import Connection, connection_options
 from barnabas.cli.verb import run_verb, stop_signals
 
 
 @click.command()
-@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...")
+@click.argument("topics", nargs=-1, required=True, metavar="TOPIC...", shell_complete=complete_topics)
 @connection_options
 @click.option(
     "-o", "--offset", default="start", metavar="RANGE", help="Which records: start, 17, 5:10, +5, -100, :end, @-1h:end."
@@ -26,7 +27,12 @@ from barnabas.cli.verb import run_verb, stop_signals
 @click.option("-r", "--regex", is_flag=True, help="The topics are regular expressions.")
 @click.option("-F", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N records.")
-@click.option("-g", "--group", help="Read as a member of this group, and commit what was printed.")
+@click.option(
+    "-g",
+    "--group",
+    shell_complete=complete_groups,
+    help="Read as a member of this group, and commit what was printed.",
+)
 @click.option(
     "--read-committed/--read-uncommitted", default=True, show_default=True, help="Hide open and aborted transactions."
 )

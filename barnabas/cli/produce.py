@@ -12,6 +12,7 @@ from typing import Any
 
 import click
 
+from barnabas.cli.admin.common import complete_topics
 from barnabas.cli.connection import Connection, connection_options
 from barnabas.cli.verb import run_verb, stop_signals
 
@@ -19,7 +20,7 @@ _COMPRESSIONS = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
 
 
 @click.command()
-@click.argument("topic", required=False)
+@click.argument("topic", required=False, shell_complete=complete_topics)
 @connection_options
 @click.option(
     "-p", "--partition", metavar="N|by-key", help="To this partition; by-key: ignore the partition of the input."

@@ -291,3 +291,26 @@ def test_the_environment_names_the_cluster(broker: Broker) -> None:
         env={**os.environ, "BARNABAS_BOOTSTRAP": broker.bootstrap}, capture_output=True, check=True, timeout=TIMEOUT_S,
     )  # fmt: skip
     assert (done.stdout, done.stderr) == (b"zero", b"")
+
+
+def test_names_of_topics_and_groups_are_completed(broker: Broker) -> None:
+    """A group whose name a terminal would obey is left out."""
+    reset = ["groups", "reset", "--topic", "words", "--to-earliest", "--execute", "-b", broker.bootstrap]
+    for group in ("readers", "re\x1b[2J"):
+        assert barnabas(*reset, group).returncode == 0
+    for words, expected in (
+        ("consume wo", "words"),
+        ("consume words -g re", "readers"),
+        ("produce wo", "words"),
+        ("bench --topic wo", "words"),
+        ("groups delete re", "readers"),
+    ):
+        completing = {"_BARNABAS_COMPLETE": "bash_complete", "COMP_WORDS": f"barnabas {words}"}
+        done = subprocess.run(
+            [*COMMAND],
+            env={
+                **os.environ, **completing, "COMP_CWORD": str(words.count(" ") + 1), "BARNABAS_BOOTSTRAP": broker.bootstrap
+            },
+            capture_output=True, text=True, check=True, timeout=TIMEOUT_S,
+        )  # fmt: skip
+        assert done.stdout == f"plain,{expected}\n"

@@ -82,7 +82,7 @@ def complete_topics(context: click.Context, _parameter: click.Parameter, incompl
 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The names of groups for a shell; none if the cluster does not answer soon."""
+    """The names of groups for a shell, without those that a terminal would obey; none if the cluster does not answer soon."""
 
     def names(client: Client) -> Iterable[str]:
         from barnabas.admin.groups import list_groups
@@ -97,7 +97,7 @@ def _complete(context: click.Context, incomplete: str, names: Callable[[Client],
     try:
         connection = connect_to(given.get("bootstrap"), given.get("command_config"), given.get("properties") or ())
         with Cluster(connection, COMPLETION_TIMEOUT_S).connect() as client:
-            return [name for name in names(client) if name.startswith(incomplete)]
+            return [name for name in names(client) if name.startswith(incomplete) and name.isprintable()]
     except (ClientError, click.UsageError, OSError):
         return []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
+from inspect import cleandoc
 from pathlib import Path
 
 import click
@@ -55,7 +56,7 @@ def page(verb: str, command: click.Command) -> str:
     name = f"barnabas-{verb}"
     lines = [_title(name), ".SH NAME", f"{_text(name)} \\- {_text(_summary(command))}", ".SH SYNOPSIS"]
     commands = dict(_commands(command))
-    lines += [line for words, one in commands.items() for line in _synopsis(verb, words, one)]
+    lines += [line for words, one in commands.items() for line in (".br", *_synopsis(verb, words, one))][1:]
     lines += [".SH DESCRIPTION", *_paragraphs(command.help)]
     if isinstance(command, click.Group):
         lines.append(".SH COMMANDS")
@@ -127,7 +128,6 @@ def _synopsis(verb: str, words: Iterable[str], command: click.Command) -> Iterat
     context = click.Context(command)
     pieces += [one.make_metavar(context) for one in command.params if isinstance(one, click.Argument)]
     yield _text(" ".join(pieces))
-    yield ".br"
 
 
 def _option(parameter: click.Parameter) -> Iterator[str]:
@@ -140,12 +140,21 @@ def _option(parameter: click.Parameter) -> Iterator[str]:
 
 
 def _paragraphs(text: str | None) -> Iterator[str]:
-    for paragraph in re.split(r"\n\s*\n", (text or "").strip()):
-        yield ".PP"
-        yield _text(" ".join(paragraph.replace("\b", "").split()))
+    """Paragraphs; the first one follows a heading. After click's mark, lines are printed as they are."""
+    for number, paragraph in enumerate(re.split(r"\n\s*\n", cleandoc(text or ""))):
+        if number:
+            yield ".PP"
+        if paragraph.startswith("\b"):
+            yield from (".nf", *map(_escaped, paragraph.splitlines()[1:]), ".fi")
+        else:
+            yield _text(paragraph)
 
 
 def _text(text: str) -> str:
     """Text in roff: backslashes and hyphens are escaped, no line is a request, and choices may be broken."""
-    escaped = " ".join(text.split()).replace("\\", "\\\\").replace("-", "\\-").replace("|", "|\\:")
+    return _escaped(" ".join(text.split())).replace("|", "|\\:")
+
+
+def _escaped(line: str) -> str:
+    escaped = line.replace("\\", "\\\\").replace("-", "\\-")
     return f"\\&{escaped}" if escaped.startswith((".", "'")) else escaped

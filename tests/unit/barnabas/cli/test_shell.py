@@ -54,6 +54,12 @@ def test_usage_and_overview_name_each_verb() -> None:
         assert f"barnabas\\-{verb.replace('-', chr(92) + '-')}" in text
 
 
+def test_examples_keep_their_lines() -> None:
+    text = page("consume", command_of("consume"))
+    assert ".nf\nbarnabas consume orders \\-o \\-10               the last ten of each partition\nbarnabas" in text
+    assert "\b" not in text
+
+
 def completed(*words: str, shell: str = "bash") -> list[str]:
     """What the command answers to a shell's script."""
     done = subprocess.run(

@@ -15,6 +15,7 @@ BENCHMARKS = {
     "partitions": "restarts and memory with 1,000 and 5,000 partitions, compared with Apache Kafka",
     "sizing": "memory, disk and open files for each partition and connection",
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, compared with Apache Kafka",
+    "engines": "both storage engines over 1 to 10,000 partitions, compared with Apache Kafka",
     "flushes": "one small append to each of 1 to 1,000 files made durable: the file system only",
     "onefile": "one log file for all partitions: syncs beside a bulk producer, reads of hot records; the file system only",
     "coordinators": "transactions and groups, compared with Apache Kafka",

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from storage.io.aio_fsync import CAPACITY, SyncQueue
+from tests.benchmark.load.meter import device_counters
 from tests.benchmark.report.publish import FOLDER
 from tests.benchmark.report.rows import machine
 from tests.benchmark.report.terminal import show_progress
@@ -152,13 +153,6 @@ class Files:
 
 
 # ------------------------------------------------------------ measurement
-def device_counters(folder: Path) -> tuple[int, int, int]:
-    """Writes, sectors of 512 bytes and cache flushes of the folder's block device since the start of the system."""
-    number = folder.stat().st_dev
-    stat = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
-    return int(stat[4]), int(stat[6]), int(stat[15])
-
-
 def measured(folder: Path, flush: Flush, descriptors: Sequence[int]) -> Sample:
     before = device_counters(folder)
     started = time.perf_counter()

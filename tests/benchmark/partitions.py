@@ -36,6 +36,8 @@ BATCH_BYTES = 4 << 10
 BATCHES = 4
 _ANSWER_LIMIT_S = 120.0
 _TOPIC, _SEGMENTED = "wide", "segmented"
+_TOPIC_PARTITIONS = 10_000
+"""The most that Apache Kafka creates in one request."""
 _SEGMENTED_SHARE = 10
 _SEGMENT_MS = 1000
 _FETCH_VERSION = 11
@@ -53,7 +55,10 @@ class PartitionRestarts:
         self._results = results
         self._width = width
         segmented = width // _SEGMENTED_SHARE
-        self._topics = {_TOPIC: width - segmented, _SEGMENTED: segmented}
+        self._settings = {_SEGMENTED: {"segment.ms": _SEGMENT_MS}}
+        self._topics = {_SEGMENTED: segmented}
+        for first in range(0, width - segmented, _TOPIC_PARTITIONS):
+            self._topics[f"{_TOPIC}{first}"] = min(_TOPIC_PARTITIONS, width - segmented - first)
 
     def fill(self) -> None:
         """Creates the topics, writes to each partition for the first time, fills all."""
@@ -61,9 +66,8 @@ class PartitionRestarts:
             broker, _ = start(name, node)
             with RawClient(broker.bootstrap, _ANSWER_LIMIT_S) as admin:
                 with Meter(broker.pid) as meter:
-                    raw.create_topic(admin, _TOPIC, self._topics[_TOPIC], **SMALL_INDEXES)
-                    settings = {**SMALL_INDEXES, "segment.ms": _SEGMENT_MS}
-                    raw.create_topic(admin, _SEGMENTED, self._topics[_SEGMENTED], **settings)
+                    for topic, partitions in self._topics.items():
+                        raw.create_topic(admin, topic, partitions, **SMALL_INDEXES, **self._settings.get(topic, {}))
                 self._add("creation and a first record in each", name, _time_and_cpu(meter), TOUCH_AIMS)
             for batch in range(BATCHES):
                 self._append_to_all(broker, 2 * _SEGMENT_MS * batch)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from confluent_kafka import KafkaError, Message, Producer
 
 from tests.benchmark.load import raw
-from tests.benchmark.load.meter import Meter, Outcome
+from tests.benchmark.load.meter import DeviceMeter, Meter, Outcome
 from tests.benchmark.load.running_broker import RunningBroker
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
@@ -38,7 +38,9 @@ class _InFlightProducer:
         self._topic = topic
         self._begin = time.perf_counter() + _SETTLE_S
         self._end = self._begin + seconds
+        self.acknowledged = 0
         self.waited_s: list[float] = []
+        """Since the first two seconds."""
         self.failed: list[KafkaError] = []
 
     def run(self, partitions: int) -> None:
@@ -59,6 +61,7 @@ class _InFlightProducer:
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             now = time.perf_counter()
+            self.acknowledged += error is None
             if error is not None:
                 self.failed.append(error)
             elif now > self._begin:
@@ -78,17 +81,18 @@ def record_to_each(broker: RunningBroker, topic: str, partitions: int, **setting
 
 
 def acknowledged(broker: RunningBroker, topic: str, partitions: int, seconds: float, **settings: int) -> Outcome:
-    """Keeps records in flight for a new topic with these settings (`_` for `.`).
+    """Keeps records in flight for a new topic with these settings (`_` for `.`), whose partitions have one record each.
 
     Four records of 100 bytes in flight per partition, at most 2,000: acknowledged records and their latencies.
 
-    The first two seconds do not count; records in flight at the end do.
+    The first two seconds do not count for the rate and the latencies; records in flight at the end do.
     """
     with RawClient(broker.bootstrap, _PATIENCE_S) as admin:
         create(admin, topic, partitions=partitions, **settings)
+        raw.touch(admin, topic, partitions)
     time.sleep(_SETTLE_S)
     producer = _InFlightProducer(broker, topic, seconds)
-    with Meter(broker.pid) as meter:
+    with DeviceMeter() as device, Meter(broker.pid) as meter:
         producer.run(partitions)
     count = len(producer.waited_s)
     waited_s = sorted(producer.waited_s)
@@ -97,6 +101,7 @@ def acknowledged(broker: RunningBroker, topic: str, partitions: int, seconds: fl
             "records/s": count / seconds,
             "p50 ms": waited_s[count // 2] * 1e3,
             "p99 ms": waited_s[count * 99 // 100] * 1e3,
-            "CPU us": meter.cpu_s * 1e6 / count,
+            "CPU us": meter.cpu_s * 1e6 / producer.acknowledged,
+            "device bytes": device.written_bytes / producer.acknowledged,
         }
     )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -24,6 +27,30 @@ def cpu_seconds(pid: int) -> float:
     The clock id is the one of clock_getcpuclockid(3) on Linux.
     """
     return time.clock_gettime((~pid << 3) | 2)
+
+
+def device_counters(folder: Path) -> tuple[int, int, int]:
+    """Writes, sectors of 512 bytes and cache flushes of the folder's block device since the start of the system."""
+    number = folder.stat().st_dev
+    stat = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}/stat").read_text().split()
+    return int(stat[4]), int(stat[6]), int(stat[15])
+
+
+class DeviceMeter:
+    """What is written to the block device of the temporary directory, by all programs, during a `with` block and until all
+    that it has written is on the device."""
+
+    def __enter__(self) -> Self:
+        os.sync()
+        self._before = device_counters(Path(tempfile.gettempdir()))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        os.sync()
+        now = device_counters(Path(tempfile.gettempdir()))
+        self.written_bytes = 512 * (now[1] - self._before[1])
 
 
 class Meter:

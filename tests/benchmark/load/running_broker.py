@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 import psutil
@@ -13,7 +14,7 @@ from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest
 from tests.benchmark.builds import MeasuredBroker
 from tests.benchmark.load.meter import Meter, Outcome, cpu_seconds
-from tests.benchmark.report.rows import THEIRS
+from tests.benchmark.report.rows import OURS, THEIRS
 from tests.benchmark.report.terminal import Wanted
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.raw_client import RawClient
@@ -48,12 +49,21 @@ def in_turn(brokers: Iterable[T], turn: int) -> list[T]:
 
 
 @contextlib.contextmanager
-def nodes(wanted: Wanted) -> Iterator[dict[str, Node]]:
-    """One node of each kind with stock settings, not started yet; stopped and removed after the block."""
+def nodes(
+    wanted: Wanted, variants: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+) -> Iterator[dict[str, Node]]:
+    """One node of each kind with stock settings, not started yet; stopped and removed after the block.
+
+    `variants`: by name, settings of several Barnabas instead of one with each build.
+    """
     with contextlib.ExitStack() as held:
         limits = {"start_timeout_s": _LIMIT_S, "stop_timeout_s": _LIMIT_S}
+        wanted_ours = {name: (build, {}) for name, build in wanted.builds.items()}
+        if variants:
+            wanted_ours = {name: (wanted.builds[OURS], settings) for name, settings in variants.items()}
         made: dict[str, Node] = {
-            name: MeasuredBroker(build, settings=_OURS, **limits) for name, build in wanted.builds.items()
+            name: MeasuredBroker(build, settings={**_OURS, **settings}, **limits)
+            for name, (build, settings) in wanted_ours.items()
         }
         if not wanted.alone and wanted.against is None:
             made[THEIRS] = ApacheKafka(jvm=STOCK_JVM)

@@ -5,6 +5,7 @@ SVG files with text as text, a few dozen kilobytes each.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import matplotlib as mpl
@@ -19,6 +20,8 @@ _GOOD, _BEHIND, _PLAIN = "#2f7d4f", "#b3392f", "#5b6770"
 _LEAST_RATIO = 0.005
 """The start of the axis; smaller ratios are drawn here."""
 _COLUMNS = 4
+_COUNT_COLUMNS = 3
+_COUNTED = re.compile(r"([\d,]+) partitions?, (\w+)")
 _INCHES_PER_ROW = 0.21
 
 
@@ -79,6 +82,45 @@ def latencies(results: Results, path: Path) -> None:
     figure.axes[0].legend(fontsize=7)
     figure.supylabel("microseconds", fontsize=8)
     _save(figure, path)
+
+
+def counts(results: Results, path: Path) -> None:
+    """One panel per figure of loads `N partitions, KIND`: medians of all brokers and kinds by the number of partitions."""
+    found: dict[str, dict[tuple[str, str], dict[int, float]]] = {}
+    for row in results.rows:
+        counted = _COUNTED.fullmatch(row.load)
+        for broker, samples in row.samples.items() if counted else ():
+            if counted and samples:
+                curves = found.setdefault(row.figure, {})
+                number = int(counted[1].replace(",", ""))
+                curves.setdefault((broker, counted[2]), {})[number] = Quartiles.of(samples).median
+    columns = min(_COUNT_COLUMNS, len(found))
+    height = -(-len(found) // columns)
+    figure = Figure(figsize=(3.6 * columns, 0.6 + 2.6 * height), layout="constrained")
+    panels = list(figure.subplots(height, columns, squeeze=False).flat)
+    colours = dict(zip(results.brokers, (COLOURS[OTHER_BUILD], COLOURS[OURS], COLOURS[THEIRS]), strict=False))
+    for axes, (title, curves) in zip(panels, found.items(), strict=False):
+        for (broker, kind), points in curves.items():
+            style = "-" if kind == "synced" else ":"
+            axes.plot(
+                points.keys(), points.values(), style, marker=".", color=colours[broker], label=f"{broker}, {kind}"
+            )
+        axes.set_title(title, fontsize=8)
+        axes.set_xscale("log")
+        axes.set_yscale("log")
+        axes.minorticks_off()
+        axes.tick_params(labelsize=7)
+        axes.grid(linewidth=0.3, alpha=0.6)
+    for axes in panels[len(found) :]:
+        axes.axis("off")
+    panels[0].legend(fontsize=6)
+    figure.supxlabel("partitions", fontsize=8)
+    _save(figure, path)
+
+
+def has_counts(results: Results) -> bool:
+    """Whether there are loads for `counts`."""
+    return any(_COUNTED.fullmatch(row.load) for row in results.rows)
 
 
 def _save(figure: Figure, path: Path) -> None:

@@ -45,6 +45,8 @@ def publish(results: Results, *, docs: bool) -> int:
     links = "".join(f"\n![{what}](figures/{name})\n" for what, name in drawn.items())
     text = tables.markdown(results) + links
     path.with_suffix(".md").write_text(text)
+    if docs:
+        insert(results.name, text)
     tables.show(results)
     rounds, seconds = results.settings["rounds"], results.settings["seconds"]
     print("\n".join(results.builds))
@@ -57,12 +59,24 @@ def publish(results: Results, *, docs: bool) -> int:
     return 1 if results.missed else 0
 
 
+def insert(name: str, text: str) -> None:
+    """Puts a table between the marks `<!-- bench NAME -->` and `<!-- end -->` of the pages in docs that have them."""
+    begin, end = f"<!-- bench {name} -->\n", "<!-- end -->\n"
+    for page in Path("docs").glob("*.md"):
+        before, mark, rest = page.read_text().partition(begin)
+        if mark:
+            page.write_text(before + mark + text + end + rest.partition(end)[2])
+
+
 def draw(results: Results, folder: Path) -> dict[str, str]:
     """The plots for which there are data; their titles and file names."""
     drawn = {}
     if any(row.ratio is not None for row in results.rows):
         drawn["every ratio and its quartiles"] = f"{results.name}-ratios.svg"
         plots.ratios(results, folder / f"{results.name}-ratios.svg")
+    if plots.has_counts(results):
+        drawn["figures by the number of partitions"] = f"{results.name}-counts.svg"
+        plots.counts(results, folder / f"{results.name}-counts.svg")
     if results.latencies:
         drawn["latencies by percentile"] = f"{results.name}-latencies.svg"
         plots.latencies(results, folder / f"{results.name}-latencies.svg")

@@ -41,7 +41,7 @@ class Quartiles(NamedTuple):
 
 @dataclass
 class Row:
-    """One figure of one load: all rounds of both brokers, paired; ours first."""
+    """One figure of one load: all rounds of all brokers, paired; ours first, the rival last."""
 
     load: str
     figure: str
@@ -54,8 +54,9 @@ class Row:
 
     @property
     def ratio(self) -> Quartiles | None:
-        """Barnabas / the rival, quartiles of the ratios of the rounds."""
-        ratios = [ours / theirs for ours, theirs in zip(*self.samples.values(), strict=False) if theirs]
+        """Barnabas / the rival, quartiles of the ratios of the rounds; of several Barnabas the last one."""
+        ours, theirs = list(self.samples.values())[-2:]
+        ratios = [mine / yours for mine, yours in zip(ours, theirs, strict=False) if yours]
         return Quartiles.of(ratios) if ratios else None
 
     @property
@@ -93,12 +94,17 @@ class Results:
         """The broker that Barnabas is compared with."""
         return str(self.settings.get("rival", THEIRS))
 
+    @property
+    def brokers(self) -> list[str]:
+        """The measured brokers: Barnabas, perhaps with several settings, then the rival."""
+        return list(self.settings.get("brokers", [OURS, self.rival]))
+
     def row(self, load: str, figure: str, aim: float | None = None) -> Row:
         """The row of a figure; created if there is none."""
         for row in self.rows:
             if (row.load, row.figure) == (load, figure):
                 return row
-        self.rows.append(Row(load, figure, aim, {OURS: [], self.rival: []}))
+        self.rows.append(Row(load, figure, aim, {name: [] for name in self.brokers}))
         return self.rows[-1]
 
     def add(self, load: str, broker: str, outcome: Outcome, aims: Mapping[str, float] = NO_AIMS) -> None:

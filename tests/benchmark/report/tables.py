@@ -6,9 +6,9 @@ from rich import box
 from rich.console import Console
 from rich.table import Table
 
-from tests.benchmark.report.rows import OURS, Quartiles, Results, Row
+from tests.benchmark.report.rows import Quartiles, Results, Row
 
-_FIGURES = slice(2, 6)
+_FIGURES = slice(2, -1)
 _WIDTH = 180
 
 
@@ -42,7 +42,7 @@ def markdown(results: Results) -> str:
 
 
 def _headings(results: Results) -> tuple[str, ...]:
-    return ("load", "figure", OURS, results.rival, "ratio", "aim", "")
+    return ("load", "figure", *results.brokers, "ratio", "aim", "")
 
 
 def _lines(results: Results) -> list[tuple[list[str], Row]]:

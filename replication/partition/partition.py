@@ -346,8 +346,11 @@ class Partition:
         if opened is None:  # unchanged since it was closed
             self.move_high_watermark()
             return
-        needs_sync = self.log.config.flush_messages != MAX_LONG and self.needs_sync
-        end = opened.engine.flushed_end_offset if needs_sync else opened.engine.end_offset
+        end, limit, needs_sync = opened.engine.end_offset, self.log.config.flush_messages, False
+        if limit != MAX_LONG:
+            flushed = opened.engine.flushed_end_offset
+            needs_sync = end - flushed >= limit
+            end = flushed if needs_sync else end
         if end > self._durable_end_offset:
             self._durable_end_offset = end
             waiting = self._leader_ack_waiters

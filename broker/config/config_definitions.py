@@ -249,7 +249,10 @@ _OWN: dict[str, Setting] = {
         Setting("replica.socket.timeout.ms", Kind.INT, "30000", None, "Timeout of a follower's fetch requests."),
         Setting("request.timeout.ms", Kind.INT, "30000", None, "Timeout of requests to other brokers."),
         Setting("sasl.enabled.mechanisms", Kind.LIST, "GSSAPI", None,
-                "SASL mechanisms of the SASL listeners: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512 (docs/security.md)."),
+                "SASL mechanisms of the SASL listeners: PLAIN, SCRAM-SHA-256, SCRAM-SHA-512, OAUTHBEARER, GSSAPI "
+                "(docs/security.md)."),
+        Setting("sasl.kerberos.principal.to.local.rules", Kind.LIST, "DEFAULT", None,
+                "How the Kerberos principals of GSSAPI's clients become users."),
         Setting("sasl.login.callback.handler.class", Kind.CLASS, None, None,
                 "Of OAUTHBEARER, with the prefix listener.name.NAME.oauthbearer.: where this node's own token is from."),
         Setting("sasl.mechanism.controller.protocol", Kind.STRING, "GSSAPI", None,

@@ -60,6 +60,7 @@ transaction.partition.verification.enable
 PER_BROKER = ignored_configs.DYNAMIC_PER_BROKER.keys() | {
     "cordoned.log.dirs",
     "sasl.enabled.mechanisms",
+    "sasl.kerberos.principal.to.local.rules",
     "sasl.mechanism.inter.broker.protocol",
 }
 """Settings that cannot be set for all brokers at once."""

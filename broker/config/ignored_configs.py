@@ -189,7 +189,6 @@ _DYNAMIC_PER_BROKER = """
 sasl.jaas.config PASSWORD
 sasl.kerberos.kinit.cmd STRING /usr/bin/kinit
 sasl.kerberos.min.time.before.relogin LONG 60000
-sasl.kerberos.principal.to.local.rules LIST DEFAULT
 sasl.kerberos.service.name STRING
 sasl.kerberos.ticket.renew.jitter DOUBLE 0.05
 sasl.kerberos.ticket.renew.window.factor DOUBLE 0.8

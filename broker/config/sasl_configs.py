@@ -11,11 +11,13 @@ NOT HERE Which listeners have SASL (`security_configs.py`), authentication (`bro
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.gssapi_configs import GSSAPI, LOGIN_MODULE, RULES_SETTING, GssapiAcceptor, gssapi_acceptor
 from broker.config.jaas import InvalidJaas, LoginModule, parse_jaas
 from broker.config.oauth_configs import Validation, is_oauth_setting, oauth_validation
 from broker.config.oauth_login_configs import LOGIN_SETTING, OAuthLogin, oauth_login
@@ -25,13 +27,12 @@ from storage.config.config_def import BadSetting, Value, parse
 _MODULES: Final = "org.apache.kafka.common.security"
 PLAIN: Final = "PLAIN"
 OAUTHBEARER: Final = "OAUTHBEARER"
-_GSSAPI: Final = "GSSAPI"
-"""The default of `sasl.enabled.mechanisms`; needs a Kerberos library, which this broker does not use."""
 LOGIN_MODULES: Final[Mapping[str, str]] = {
     PLAIN: f"{_MODULES}.plain.PlainLoginModule",
     "SCRAM-SHA-256": f"{_MODULES}.scram.ScramLoginModule",
     "SCRAM-SHA-512": f"{_MODULES}.scram.ScramLoginModule",
     OAUTHBEARER: f"{_MODULES}.oauthbearer.OAuthBearerLoginModule",
+    GSSAPI: LOGIN_MODULE,
 }
 """The mechanisms, with their login modules."""
 _ENABLED: Final = "sasl.enabled.mechanisms"
@@ -80,6 +81,8 @@ class SaslListener(NamedTuple):
     """Of the tokens of OAUTHBEARER, if it is enabled."""
     plain_callback: str = ""
     """The entry point that checks PLAIN's passwords (`sasl_callbacks.py`); empty: `plain_passwords`."""
+    gssapi: GssapiAcceptor | None = None
+    """Of GSSAPI, if it is enabled."""
 
     def __repr__(self) -> str:
         """Without secrets."""
@@ -93,7 +96,7 @@ def is_listener_setting(name: str) -> bool:
     if is_oauth_setting(own_name) or is_oauth_setting(of_mechanism):
         return name.startswith("listener.name.")
     return name.startswith("listener.name.") and (
-        own_name in (_ENABLED, _MAX_RECEIVE, _MAX_REAUTH) or of_mechanism in (_JAAS, _MAX_REAUTH)
+        own_name in (_ENABLED, _MAX_RECEIVE, _MAX_REAUTH, RULES_SETTING) or of_mechanism in (_JAAS, _MAX_REAUTH)
     )
 
 
@@ -120,8 +123,13 @@ def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     if OAUTHBEARER in modules:
         options = modules[OAUTHBEARER].options
         validation = oauth_validation(name, lambda text: _value(config, name, text, OAUTHBEARER), options)
+    gssapi = None
+    if GSSAPI in modules:
+        rules = _value(config, name, RULES_SETTING)
+        assert isinstance(rules, list)
+        gssapi = gssapi_acceptor(f"{_prefix(name)}gssapi.{_JAAS}", modules[GSSAPI].options, rules)
     return SaslListener(
-        mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms, validation, callback
+        mechanisms, _plain_passwords(modules), max_receive, delay_ms, max_reauth_ms, validation, callback, gssapi
     )
 
 
@@ -133,6 +141,10 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
     """
     mechanism = str(config.value(mechanism_setting))
     _require_known(mechanism, f"{mechanism_setting} names", mechanism_setting)
+    if mechanism == GSSAPI:
+        raise ConfigError(
+            f"{mechanism_setting} names GSSAPI, which is for clients only: set another mechanism for nodes"
+        )
     _refuse_unenforced(config, name, (mechanism,))
     options = _login_module(config, name, mechanism).options
     if mechanism == OAUTHBEARER:
@@ -149,10 +161,14 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
 
 
 def _require_known(mechanism: str, who: str, setting: str) -> None:
-    if mechanism not in LOGIN_MODULES:
-        missing = ", and no Kerberos" if mechanism == _GSSAPI else ""
+    if mechanism == GSSAPI and find_spec("gssapi") is None:
         raise ConfigError(
-            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}{missing}: set "
+            f"{who} the SASL mechanism GSSAPI (the default), which needs the package gssapi: install barnabas[kerberos], or "
+            f"set {setting} (docs/security.md)"
+        )
+    if mechanism not in LOGIN_MODULES:
+        raise ConfigError(
+            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}: set "
             f"{setting} (docs/security.md)"
         )
 

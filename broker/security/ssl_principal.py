@@ -19,6 +19,7 @@ from typing import Final, NamedTuple
 
 from broker.security.certificates import certificate_fields
 from broker.security.der import Element, elements, object_identifier
+from broker.security.java_patterns import expanded, java_pattern
 
 _STRING_TAGS: Final = frozenset({0x0C, 0x13, 0x14, 0x16, 0x1B, 0x1C, 0x1E})
 _KEYWORDS: Final = {
@@ -31,8 +32,6 @@ _ESCAPED: Final = frozenset(',=+<>#;"\\')
 _RULE: Final = r"(DEFAULT)|RULE:((\\.|[^\\/])*)/((\\.|[^\\/])*)/([LU]?).*?|(.*?)"
 _RULE_SPLITTER: Final = re.compile(rf"\s*({_RULE})\s*(,\s*|$)")
 _RULE_PARSER: Final = re.compile(_RULE)
-_GROUP_NAME: Final = re.compile(r"\(\?<(?![=!])")
-_REFERENCE: Final = re.compile(r"\\(?P<literal>.)|\$(?:(?P<number>\d+)|\{(?P<name>\w+)\})|(?P<invalid>\$)")
 
 
 class NoPrincipal(Exception):
@@ -68,7 +67,7 @@ class PrincipalMapper:
             if pattern is None:
                 return distinguished_name
             if pattern.fullmatch(distinguished_name):
-                name = pattern.sub(partial(_expanded, replacement), distinguished_name)
+                name = pattern.sub(partial(expanded, replacement), distinguished_name)
                 return name.lower() if case == "L" else name.upper() if case == "U" else name
         raise NoPrincipal(f"no rule of ssl.principal.mapping.rules applies to {distinguished_name}")
 
@@ -81,35 +80,9 @@ def _parsed(rule: str) -> Iterator[_Rule]:
         yield _Rule(None, "", "")
     elif match[2] is not None:
         try:
-            pattern = re.compile(_GROUP_NAME.sub("(?P<", match[2]))
-        except re.error as error:
+            yield _Rule(java_pattern(match[2], match[4]), match[4], match[6])
+        except ValueError as error:
             raise ValueError(f"Invalid rule: {rule}: {error}") from None
-        if not all(_is_valid(reference, pattern) for reference in _REFERENCE.finditer(match[4])):
-            raise ValueError(f"Invalid rule: {rule}: {match[4]} refers to a group that its pattern does not have")
-        yield _Rule(pattern, match[4], match[6])
-
-
-def _is_valid(reference: re.Match[str], pattern: re.Pattern[str]) -> bool:
-    """Whether Java finds the group of a reference; of a pattern with groups it keeps numbers that are too large as text."""
-    if reference["number"] is not None:
-        return pattern.groups > 0 or reference["number"].startswith("0")
-    return reference["literal"] is not None or reference["name"] in pattern.groupindex
-
-
-def _expanded(replacement: str, match: re.Match[str]) -> str:
-    """As Java's Matcher.appendReplacement: `$1` or `${name}` inserts a group, a backslash escapes."""
-
-    def part(found: re.Match[str]) -> str:
-        if found["number"] is None:
-            return found["literal"] or match[found["name"]] or ""
-        digits = found["number"]
-        while len(digits) > 1 and int(digits) > match.re.groups:
-            digits = digits[:-1]
-        if int(digits) > match.re.groups:
-            return found[0]
-        return (match[int(digits)] or "") + found["number"][len(digits) :]
-
-    return _REFERENCE.sub(part, replacement)
 
 
 def distinguished_name(certificate: bytes, separator: str = ",") -> str:

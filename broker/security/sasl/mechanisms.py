@@ -10,6 +10,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
+from broker.config.gssapi_configs import GSSAPI
 from broker.config.oauth_configs import CallbackValidation, UnsecuredValidation, Validation
 from broker.config.sasl_callbacks import load_callback
 from broker.config.sasl_configs import OAUTHBEARER, PLAIN, SaslListener
@@ -48,6 +49,10 @@ def sasl_servers(config: SaslListener, users: SaslUsers) -> dict[str, Callable[[
     if config.plain_callback:
         check = password_check(users.threads, load_callback(config.plain_callback))
         servers[PLAIN] = partial(PlainServer, config.plain_passwords, check)
+    if config.gssapi is not None:
+        from broker.security.sasl.gssapi_server import Acceptor, GssapiServer  # noqa: PLC0415  # an extra
+
+        servers[GSSAPI] = partial(GssapiServer, Acceptor(config.gssapi), users.threads)
     return servers
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from broker.config import sasl_configs
 from broker.config.broker_config import ConfigError
 from broker.config.config_loader import load_config
+from broker.config.gssapi_configs import GssapiAcceptor
 from broker.config.oauth_configs import JWKS_HANDLER, UNSECURED_HANDLER, JwksValidation, UnsecuredValidation
 from broker.config.oauth_login_configs import FILE_HANDLER, TokenFile, UnsecuredLogin
 from broker.config.sasl_configs import ClientCredentials, sasl_listener
@@ -13,6 +15,8 @@ from broker.config.security_configs import controller_credentials, inter_broker_
 from tests.support.sasl import MECHANISMS, MODULE, SCRAM_JAAS, jaas
 
 PREFIX = "listener.name.sasl_plaintext"
+GSSAPI_JAAS = f"{PREFIX}.gssapi.sasl.jaas.config"
+KERBEROS = "com.sun.security.auth.module.Krb5LoginModule"
 PLAIN = f"{PREFIX}.plain.sasl.jaas.config"
 MAP = "listener.security.protocol.map"
 PLAIN_CONTROLLERS = "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT"
@@ -30,6 +34,7 @@ def test_a_listener_has_its_mechanisms_and_users() -> None:
         dict.fromkeys(MECHANISMS, 0),
         None,
         "",
+        None,
     )
     assert "secret" not in repr(listener)
 
@@ -47,7 +52,7 @@ def test_settings_with_the_prefix_of_the_listener_are_preferred() -> None:
         },
     )
     assert security_protocol(config, "OUT") == "SASL_PLAINTEXT"
-    assert sasl_listener(config, "OUT") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None, "")
+    assert sasl_listener(config, "OUT") == (("SCRAM-SHA-512",), {}, 1000, 100, {"SCRAM-SHA-512": 0}, None, "", None)
 
 
 def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
@@ -66,8 +71,8 @@ def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"sasl.enabled.mechanisms": "PLAIN,GSSAPI"}, "enables the SASL mechanism GSSAPI, but this broker has only"),
-        ({"sasl.enabled.mechanisms": "GSSAPI"}, "SCRAM-SHA-512, OAUTHBEARER, and no Kerberos: set"),
+        ({"sasl.enabled.mechanisms": "PLAIN,X"}, "enables the SASL mechanism X, but this broker has only PLAIN, SCRAM-SHA-256"),
+        ({"sasl.enabled.mechanisms": "GSSAPI"}, "which needs the package gssapi: install barnabas[kerberos], or set"),
         ({f"{PREFIX}.sasl.enabled.mechanisms": "plain"}, "enables the SASL mechanism plain"),
         ({"sasl.enabled.mechanisms": ""}, "is empty"),
         ({PLAIN: "hunter2"}, f"{PLAIN}: Login module control flag not specified"),
@@ -97,7 +102,8 @@ def test_sessions_are_limited_by_mechanism_listener_or_node() -> None:
         ({MAP: "SASL_PLAINTEXT:SASL_PLAINTEXT,CONTROLLER:SASL_PLAINTEXT"}, "sasl.mechanism.controller.protocol names"),
     ],
 )  # fmt: skip
-def test_what_is_not_obeyed_is_refused(change: dict[str, str], words: str) -> None:
+def test_what_is_not_obeyed_is_refused(change: dict[str, str], words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl_configs, "find_spec", lambda _: None)  # the package gssapi may be installed
     with pytest.raises(ConfigError) as refusal:
         load_config(None, NODE | change)
     assert words in str(refusal.value)
@@ -217,3 +223,25 @@ def test_classes_that_are_apache_kafkas_defaults_are_accepted() -> None:
     }
     listener = sasl_listener(load_config(None, NODE | settings), "SASL_PLAINTEXT")
     assert (listener.plain_callback, "alice" in listener.plain_passwords) == ("", True)
+
+
+def gssapi_settings(jaas_text: str) -> dict[str, str]:
+    return {
+        "listeners": NODE["listeners"],
+        "sasl.enabled.mechanisms": "GSSAPI",
+        GSSAPI_JAAS: jaas_text,
+        "sasl.kerberos.principal.to.local.rules": "DEFAULT",
+        f"{PREFIX}.sasl.kerberos.principal.to.local.rules": "RULE:[1:$1],DEFAULT",
+    }
+
+
+def test_gssapi_takes_the_key_of_a_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sasl_configs, "find_spec", lambda _: True)
+    text = f'{KERBEROS} required useKeyTab=true storeKey=true keyTab="/k" principal="kafka/h@R";'
+    listener = sasl_listener(load_config(None, gssapi_settings(text)), "SASL_PLAINTEXT")
+    assert listener.gssapi == GssapiAcceptor("/k", "kafka/h@R", ("RULE:[1:$1]", "DEFAULT"))
+    for missing in ("useKeyTab=true", 'keyTab="/k"', 'principal="kafka/h@R"'):
+        with pytest.raises(ConfigError, match="needs useKeyTab=true, keyTab and principal"):
+            load_config(None, gssapi_settings(text.replace(missing, "")))
+    with pytest.raises(ConfigError, match=r"names GSSAPI, which is for clients only"):
+        load_config(None, {**gssapi_settings(text), "sasl.mechanism.inter.broker.protocol": "GSSAPI"})

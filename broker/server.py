@@ -30,6 +30,7 @@ from broker.config.security_configs import inter_broker_credentials
 from broker.coordinators.factory import DeliverySupport, coordinators
 from broker.coordinators.transactions.producer_id_manager import ProducerIdManager
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator
+from broker.handlers.local_requests import LocalRequests, to_all_brokers
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.throttling import Throttling
@@ -322,11 +323,11 @@ class Server:
         )
         self._build_fetchers()
         producer_ids = ProducerIdManager(self._channel, config.node_id, lambda: self._lifecycle.epoch)
-        self._broker_peers = self._broker_connections("request.timeout.ms")
-        self._delivery_peers = self._broker_connections("request.timeout.ms")
-        delivery = DeliverySupport(self._loop.call_soon, self._delivery_peers.send_request)
-        node = config, self._replicas, self._timers, self._clock
-        self._coordinators = coordinators(*node, producer_ids, self._broker_peers.send_request, delivery)
+        self._broker_peers, self._delivery_peers = (self._broker_connections("request.timeout.ms") for _ in range(2))
+        local = LocalRequests(self._dispatcher, config.inter_broker_listener, f"broker-{config.node_id}", self._clock)
+        send = to_all_brokers(config.node_id, local, self._delivery_peers.send_request)
+        node = config, self._replicas, self._timers, self._clock, producer_ids, self._broker_peers.send_request
+        self._coordinators = coordinators(*node, DeliverySupport(self._loop.call_soon, send))
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
         snapshots = MetadataSnapshots(self._disk, self._io, self._metadata_log, config.snapshot_settings())
         self._scheduled_tasks = ScheduledTasks(

@@ -126,6 +126,10 @@ class Dispatcher:
         """The handler of an API."""
         return self._router.table[api_key].handler
 
+    def route(self, api_key: int) -> Route:
+        """The route of an API."""
+        return self._router.table[api_key]
+
     def can_pipeline(self, frame: bytearray) -> bool:
         """Whether requests of the frame's API may start before the responses to earlier ones are complete."""
         route = self._router.table.get(int.from_bytes(frame[:_API_KEY_BYTES], "big"))

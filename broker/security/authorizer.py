@@ -14,6 +14,7 @@ from replication.metadata.acls import CLUSTER_NAME
 __all__ = [
     "ANONYMOUS",
     "CLUSTER_NAME",
+    "THIS_BROKER",
     "AllowAll",
     "AuthorizableRequest",
     "Authorizer",
@@ -23,6 +24,8 @@ __all__ = [
 ]
 
 ANONYMOUS = "User:ANONYMOUS"
+THIS_BROKER = "Broker:this"
+"""The principal of a broker's requests to itself, a super user. No client has it: their principals begin with "User:"."""
 
 
 class NotLoaded(Exception):

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.security.acl_index import AclIndex
-from broker.security.authorizer import AuthorizableRequest, NotLoaded
+from broker.security.authorizer import THIS_BROKER, AuthorizableRequest, NotLoaded
 from broker.security.operations import OPERATION_CODES, RESOURCE_CODES
 from protocol.api import APIS
 from replication.metadata.acls import WILDCARD, Acl, OperationCode, PatternCode, PermissionCode, ResourceCode
@@ -63,7 +63,7 @@ class StandardAuthorizer:
 
     def __init__(self, super_users: Iterable[str] = (), *, allows_without_acl: bool = False) -> None:
         """`allows_without_acl` is `allow.everyone.if.no.acl.found`."""
-        self._super_users = frozenset(super_users)
+        self._super_users = frozenset((*super_users, THIS_BROKER))
         self._no_acl_rule = _DEFAULT_ALLOW if allows_without_acl else _DEFAULT_DENY
         self._index = AclIndex()
         self._acls: Mapping[bytes, Acl] | None = None

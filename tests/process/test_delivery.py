@@ -8,14 +8,24 @@ from collections import Counter
 from collections.abc import Iterator
 
 import pytest
-from confluent_kafka import KafkaException, Message, Producer
+from confluent_kafka import Consumer, KafkaException, Message, Producer
+from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
+    AclBinding,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    NewTopic,
+    ResourcePatternType,
+    ResourceType,
+)
 
-from barnabas import Broker
+from barnabas import Broker, Security
 from tests.support.cluster import Cluster
 from tests.support.librdkafka import create_topic, read_to_end
 from tests.support.seeds import seed_of
 from tests.support.waiting import until
 
+LITERAL, ALLOW = ResourcePatternType.LITERAL, AclPermissionType.ALLOW
 _TOLERANCE_MS = 100
 """What a record may be early: the wall clock is read in milliseconds by two processes."""
 
@@ -107,6 +117,30 @@ def test_a_later_record_without_value_cancels_those_with_its_key(broker: Broker)
     assert producer.flush(30) == 0
     until(lambda: 3 in values(delivered(broker.bootstrap)), "the last one is delivered")
     assert values(delivered(broker.bootstrap)) == [0, 3]
+
+
+def test_a_broker_with_security_needs_no_rights_for_its_own_deliveries() -> None:
+    security = Security(has_acls=True, users={"admin": "a", "clerk": "b"}, protocol="SASL_PLAINTEXT")
+    with Broker(security=security) as broker:
+        settings = broker.client_settings("confluent-kafka", "admin")
+        admin = AdminClient(settings)
+        config = {"barnabas.deliver.to": "target"}
+        for topic in (NewTopic("target", 1, 1), NewTopic("schedule", 1, 1, config=config)):
+            admin.create_topics([topic])[topic.topic].result(30)
+        grant = AclBinding(ResourceType.TOPIC, "mine", LITERAL, "User:clerk", "*", AclOperation.ALL, ALLOW)
+        admin.create_acls([grant])[grant].result(30)
+        clerk = AdminClient(broker.client_settings("confluent-kafka", "clerk"))
+        with pytest.raises(KafkaException, match="TOPIC_AUTHORIZATION_FAILED"):  # no Write on the target
+            clerk.create_topics([NewTopic("mine", 1, 1, config=config)])["mine"].result(30)
+        producer = Producer(settings)
+        producer.produce("schedule", b"1", headers=[("deliver-after", b"100")])
+        assert producer.flush(30) == 0
+        consumer = Consumer({**settings, "group.id": "reader", "auto.offset.reset": "earliest"})
+        consumer.subscribe(["target"])
+        message = consumer.poll(60)
+        consumer.close()
+        assert message is not None
+        assert message.value() == b"1"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ NOT HERE What is delivered (`deliverer.py`), connections (`broker/network/peer.p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.coordinators.delivery.progress import Progress, read_progress
@@ -51,7 +52,16 @@ _TIMEOUT_MS: Final = 60_000
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _REPEAT_AFTER_MS: Final = 10
 _REPEATS: Final = 1_000
-_CodeOf = Callable[[Any], int]
+
+
+class _Exchange(NamedTuple):
+    """A request to a node, and its response."""
+
+    node_id: int
+    make: Callable[[], Message]
+    response: type[Message]
+    code_of: Callable[[Any], int]
+    """The error code of a response."""
 
 
 class SchedulePartition(NamedTuple):
@@ -88,11 +98,8 @@ class TransactionClient:
         """Finds the coordinators, ends any open transaction and gets an epoch (rule 1)."""
         self._transaction_coordinator = yield from self._find(_TRANSACTION, self._transactional_id)
         self._group_coordinator = yield from self._find(_GROUP, self._group)
-        request = InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=_TIMEOUT_MS)
-        sent = self._send(self._transaction_coordinator, request)
-        response = yield from self._accepted(
-            sent, self._transaction_coordinator, request, InitProducerIdResponse, lambda response: response.error_code
-        )
+        init = _Exchange(self._transaction_coordinator, self._init_request, InitProducerIdResponse, _error_code)
+        response = yield from self._accepted(init, self._send(init.node_id, init.make()))
         self.producer = (response.producer_id, response.producer_epoch)
 
     def progress(self) -> Steps[Progress]:
@@ -117,40 +124,43 @@ class TransactionClient:
         Raises:
             KafkaError: it may be committed or not, unless the error is one of a refused batch.
         """
-        requests: list[tuple[int, Message, type[Message], _CodeOf]] = [
-            (self._group_coordinator, self._commit_request(progress), TxnOffsetCommitResponse, _offset_code)
+        exchanges = [
+            _Exchange(
+                self._group_coordinator, lambda: self._commit_request(progress), TxnOffsetCommitResponse, _offset_code
+            )
         ]
         if target is not None:
-            requests += self._produce_requests(target, batches)
-        sent = [self._send(node, request) for node, request, _, _ in requests]
-        for response, (node, request, kind, code) in zip(sent, requests, strict=True):
-            yield from self._accepted(response, node, request, kind, code)
+            exchanges += self._produce_exchanges(target, batches)
+        sent = [self._send(exchange.node_id, exchange.make()) for exchange in exchanges]
+        for exchange, response in zip(exchanges, sent, strict=True):
+            yield from self._accepted(exchange, response)
         yield from self._end()
 
-    def _produce_requests(
-        self, target: TopicImage, batches: Mapping[int, bytearray]
-    ) -> list[tuple[int, Message, type[Message], _CodeOf]]:
+    def _init_request(self) -> InitProducerIdRequest:
+        return InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=_TIMEOUT_MS)
+
+    def _produce_exchanges(self, target: TopicImage, batches: Mapping[int, bytearray]) -> list[_Exchange]:
         """One request for each leader."""
-        by_leader: dict[int, list[PartitionProduceData]] = {}
+        by_leader: dict[int, dict[int, bytearray]] = {}
         for index, batch in batches.items():
             leader = target.partitions[index].leader
             if leader < 0:
                 raise KafkaError(ErrorCode.LEADER_NOT_AVAILABLE, f"{target.name}-{index} has no leader")
-            by_leader.setdefault(leader, []).append(PartitionProduceData(index=index, records=batch))
+            by_leader.setdefault(leader, {})[index] = batch
         return [
-            (
-                leader,
-                ProduceRequest(
-                    transactional_id=self._transactional_id,
-                    acks=ACKS_ALL,
-                    timeout_ms=_REQUEST_TIMEOUT_MS,
-                    topic_data=[TopicProduceData(name=target.name, topic_id=target.topic_id, partition_data=data)],
-                ),
-                ProduceResponse,
-                _produce_code,
-            )
+            _Exchange(leader, partial(self._produce_request, target, data), ProduceResponse, _produce_code)
             for leader, data in by_leader.items()
         ]
+
+    def _produce_request(self, target: TopicImage, batches: Mapping[int, bytearray]) -> ProduceRequest:
+        """With copies of the batches, which a handler of this broker changes in place."""
+        data = [PartitionProduceData(index=index, records=bytearray(batch)) for index, batch in batches.items()]
+        return ProduceRequest(
+            transactional_id=self._transactional_id,
+            acks=ACKS_ALL,
+            timeout_ms=_REQUEST_TIMEOUT_MS,
+            topic_data=[TopicProduceData(name=target.name, topic_id=target.topic_id, partition_data=data)],
+        )
 
     def _commit_request(self, progress: Progress) -> TxnOffsetCommitRequest:
         producer_id, epoch = self.producer
@@ -184,19 +194,21 @@ class TransactionClient:
         _check(found.error_code, "FindCoordinator")
         return found.node_id
 
-    def _accepted(
-        self, sent: Completion[Message | None], node: int, request: Message, kind: type[M], code_of: _CodeOf
-    ) -> Steps[M]:
+    def _accepted(self, exchange: _Exchange, sent: Completion[Message | None]) -> Steps[Any]:
         """The response without error to a request that was sent; rule 3."""
         for _ in range(_REPEATS):
-            response = _typed((yield sent), kind)
-            code = code_of(response)
+            response = _typed((yield sent), exchange.response)
+            code = exchange.code_of(response)
             if code != ErrorCode.CONCURRENT_TRANSACTIONS:
                 break
             yield self._sleep(_REPEAT_AFTER_MS)
-            sent = self._send(node, request)
-        _check(code, type(request).__name__.removesuffix("Request"))
+            sent = self._send(exchange.node_id, exchange.make())
+        _check(code, exchange.response.__name__.removesuffix("Response"))
         return response
+
+
+def _error_code(response: InitProducerIdResponse) -> int:
+    return response.error_code
 
 
 def _offset_code(response: TxnOffsetCommitResponse) -> int:
@@ -205,7 +217,7 @@ def _offset_code(response: TxnOffsetCommitResponse) -> int:
 
 
 def _produce_code(response: ProduceResponse) -> int:
-    """The first error; that of a refused batch is repeated below only if all others are accepted."""
+    """The first error."""
     return next(
         (one.error_code for topic in response.responses for one in topic.partition_responses if one.error_code), 0
     )

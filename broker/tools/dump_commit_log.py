@@ -25,6 +25,7 @@ from storage.inspection.commit_log_files import (
     frame_fields,
     frame_size,
     is_of_a_slot,
+    parse_log_name,
     read_queue_file,
 )
 from storage.io.checkpoint_file import PARTITION_METADATA, read_topic_id
@@ -119,10 +120,10 @@ def _entry(path: str, log: File, entry: Entry, options: Options) -> Iterator[Row
 
 
 def _start(path: str, name: str) -> int:
-    stem = name.partition(".")[0]
-    if not (stem.isascii() and stem.isdigit()):
+    found = parse_log_name(name.partition(".")[0] + LOG_SUFFIX)
+    if found is None:
         raise UnknownFile(f"{path} has no position in its name.")
-    return int(stem)
+    return found.start
 
 
 def _partition(slot_id: SlotId | None) -> tuple[bytes, int] | None:

@@ -204,9 +204,3 @@ def parse_log_name(name: str) -> LogName | None:
 def log_file_name(start: int) -> str:
     """The name of the log file with this start that appends write."""
     return str(LogName(start, 0))
-
-
-def start_of(name: str) -> int | None:
-    """The start of a log file that appends write, by its name; None for other names."""
-    found = parse_log_name(name)
-    return None if found is None or found.generation else found.start

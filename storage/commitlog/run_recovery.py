@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
 
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogName, parse_log_name
-from storage.commitlog.queue_file import QueueHeader, parse_queue
+from storage.commitlog.queue_file import parse_queue
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.sealing import queue_path
 from storage.io.disk import TEMPORARY, Disk
@@ -22,43 +23,86 @@ from storage.io.disk import TEMPORARY, Disk
 _log = logging.getLogger("barnabas.storage")
 
 
-def log_paths(disk: Disk, directory: str) -> dict[int, str]:
-    """The paths of the log files by start, without those that a run replaces; finishes what a crash interrupted."""
+@dataclass(slots=True)
+class Survey:
+    """What a start does with the files of a commit log."""
+
+    kept: list[LogName] = field(default_factory=list)
+    """Oldest first."""
+    replaced: list[list[LogName]] = field(default_factory=list)
+    """The files that each run replaces, oldest first."""
+    unfinished: list[LogName] = field(default_factory=list)
+    """Runs whose sources exist."""
+    unsealed: list[LogName] = field(default_factory=list)
+    """Runs whose queue file is made again."""
+    orphans: list[str] = field(default_factory=list)
+    """Other names to remove."""
+
+
+def survey(disk: Disk, directory: str) -> Survey:
+    """Decide about all files; changes nothing."""
     listed = disk.listdir(directory)
     names = {name for name in map(parse_log_name, listed) if name is not None}
+    found = Survey()
     for run in sorted((name for name in names if name.generation), key=lambda name: name.generation, reverse=True):
-        if run in names:
-            names -= _resolved(disk, directory, run, names)
-    _remove_orphans(disk, directory, listed, names)
-    return {name.start: f"{directory}/{name}" for name in sorted(names)}
+        if run not in names:
+            continue
+        older = {name for name in names if name.generation < run.generation}
+        first = _first_of(disk, f"{directory}/{run}", run.start)
+        if first is not None:
+            replaced = {name for name in older if first <= name.start <= run.start}
+            names -= replaced
+            found.replaced.append(sorted(replaced))
+        elif any(name.start == run.start for name in older):
+            names.remove(run)
+            found.unfinished.append(run)
+        else:
+            found.unsealed.append(run)
+    found.kept = sorted(names)
+    found.orphans = _orphans(listed, names)
+    return found
 
 
-def _resolved(disk: Disk, directory: str, run: LogName, names: Collection[LogName]) -> set[LogName]:
-    """Decide about a run; returns the names of the files that were removed."""
-    path = f"{directory}/{run}"
-    header = None
-    if disk.exists(queue_path(path)):
-        found = parse_queue(disk.read(queue_path(path)), run.start)
-        header = None if found is None else found[0]
-    if header is None:
-        if any(name.start == run.start and name.generation < run.generation for name in names):
-            remove_files(disk, [path])
-            return {run}
-        header = _rebuild(disk, path, run.start)
-    replaced = {name for name in names if header.first <= name.start <= run.start and name.generation < run.generation}
-    remove_files(disk, [f"{directory}/{name}" for name in sorted(replaced)])
-    return replaced
+def _first_of(disk: Disk, path: str, start: int) -> int | None:
+    """The start of the first file that a run replaces; None without a valid queue file."""
+    if not disk.exists(queue_path(path)):
+        return None
+    found = parse_queue(disk.read(queue_path(path)), start)
+    return None if found is None else found[0].first
 
 
-def _rebuild(disk: Disk, path: str, start: int) -> QueueHeader:
+def _orphans(listed: Sequence[str], names: Collection[LogName]) -> list[str]:
+    """Queue files without a log file, and temporary ones (rule 3)."""
+    known = {queue_path(str(name)) for name in names}
+    return [
+        name
+        for name in listed
+        if QUEUE_SUFFIX in name
+        and name not in known
+        and parse_log_name(name.removesuffix(TEMPORARY).removesuffix(QUEUE_SUFFIX) + LOG_SUFFIX) is not None
+    ]
+
+
+def log_paths(disk: Disk, directory: str) -> dict[int, str]:
+    """The paths of the log files by start, without those that a run replaces; finishes what a crash interrupted."""
+    found = survey(disk, directory)
+    for run in found.unsealed:
+        _rebuild(disk, f"{directory}/{run}", run.start)
+    if found.unsealed:
+        found = survey(disk, directory)
+    for removed in [*found.replaced, found.unfinished]:
+        remove_files(disk, [f"{directory}/{name}" for name in removed])
+    for name in found.orphans:
+        disk.unlink(f"{directory}/{name}", missing_ok=True)
+    return {name.start: f"{directory}/{name}" for name in found.kept}
+
+
+def _rebuild(disk: Disk, path: str, start: int) -> None:
     """Make a missing queue file again (rule 2)."""
     queue = run_queue(disk, path, start)
     for begin, end in queue.lost:
         _log.warning("%s is damaged from byte %d to %d", path, begin, end)
     disk.replace_atomically(queue_path(path), queue.data)
-    found = parse_queue(queue.data, start)
-    assert found is not None
-    return found[0]
 
 
 def remove_files(disk: Disk, paths: Sequence[str]) -> None:
@@ -68,12 +112,3 @@ def remove_files(disk: Disk, paths: Sequence[str]) -> None:
         disk.unlink(queue_path(path), missing_ok=True)
         if not last:
             disk.sync_dir(path.rpartition("/")[0])
-
-
-def _remove_orphans(disk: Disk, directory: str, listed: Sequence[str], names: Collection[LogName]) -> None:
-    known = {queue_path(str(name)) for name in names}
-    for name in listed:
-        log_name = name.removesuffix(TEMPORARY).removesuffix(QUEUE_SUFFIX) + LOG_SUFFIX
-        is_ours = QUEUE_SUFFIX in name and parse_log_name(log_name) is not None
-        if is_ours and name not in known:
-            disk.unlink(f"{directory}/{name}", missing_ok=True)

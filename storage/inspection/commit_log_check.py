@@ -10,12 +10,21 @@ NOT HERE The batches of a partition and its other files (partition_check.py).
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import chain
 from typing import Final
 
 from storage.commitlog.commit_log import DIRECTORY
-from storage.commitlog.frames import CUT_PAYLOAD, FOLLOWS_PAYLOAD, LONG, Frame, FrameKind, InvalidRange
-from storage.commitlog.log_file import log_file_name, start_of
+from storage.commitlog.frames import (
+    CUT_PAYLOAD,
+    FOLLOWS_PAYLOAD,
+    LONG,
+    RUN_PAYLOAD,
+    Frame,
+    FrameKind,
+    InvalidRange,
+)
 from storage.commitlog.queue_file import Entry
+from storage.commitlog.run_recovery import survey
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId
 from storage.inspection.commit_log_files import FrameScan, StoredQueue, partition_text, read_queue_file
@@ -44,17 +53,19 @@ class CommitLogCheck:
         self._proof = 0
         self._ends: dict[int, int] = {}  # by slot
         self._partitions: dict[int, SlotId] = {}
-        self._invalid: list[tuple[str, InvalidRange, StoredQueue | None, int]] = []
+        self._invalid: list[tuple[str, InvalidRange, StoredQueue | None, int, bool]] = []
         self._previous: tuple[int, int] | None = None  # start and end of the file before
 
     def run(self) -> None:
         """Check all files, oldest first."""
-        names = self._disk.listdir(self.path)
-        starts = sorted(start for name in names if (start := start_of(name)) is not None)
-        for start in starts:
-            self._check_file(start)
-        for path, invalid, queue, start in self._invalid:
-            self._report_invalid(path, invalid, queue, start)
+        found = survey(self._disk, self.path)
+        for name in chain(*found.replaced, found.unfinished):
+            text = "A start removes it: a run replaces it, or it is an unfinished run."
+            self._add(Severity.HARMLESS, f"{self.path}/{name}", text)
+        for name in found.kept:
+            self._check_file(f"{self.path}/{name}", name.start, is_run=name.generation > 0)
+        for path, invalid, queue, start, is_run in self._invalid:
+            self._report_invalid(path, invalid, queue, start, is_run=is_run)
 
     def _add(self, severity: Severity, path: str, text: str) -> None:
         self.issues.append(Issue(severity, path, text))
@@ -66,17 +77,16 @@ class CommitLogCheck:
 
     # ---- one file ----------------------------------------------------------------------------------------
 
-    def _check_file(self, start: int) -> None:
-        path = f"{self.path}/{log_file_name(start)}"
+    def _check_file(self, path: str, start: int, *, is_run: bool) -> None:
         scanned = FrameScan(self._disk.open(path, write=False), start)
         if scanned.file_id is None:
             self._add(Severity.LOSS, path, f"It has no valid header; a start skips its {scanned.size} bytes.")
             return
         queue = self._queue(path, start)
-        frames = _FileFrames(self._ends)
+        frames = _FileFrames(self._ends, is_run=is_run)
         for found in scanned:
             if isinstance(found, InvalidRange):
-                self._invalid.append((path, found, queue, start))
+                self._invalid.append((path, found, queue, start, is_run))
                 frames.is_whole = False
             else:
                 self._partitions.update(scanned.partitions)
@@ -89,11 +99,14 @@ class CommitLogCheck:
             )
             self._add(Severity.LOSS, path, text)
         end = start + scanned.size if queue is None else queue.header.end
-        self.bytes += end - start
+        self.bytes += scanned.size if is_run else end - start
         if queue is not None:
             self._compare(queue_path(path), queue, frames)
         if frames.first is not None:
-            self._check_order(path, frames.first)
+            if not is_run:
+                self._check_order(path, frames.first)
+            elif queue is None and frames.first.kind == FrameKind.RUN:
+                _, end = RUN_PAYLOAD.unpack_from(frames.first.payload)
             self._previous = start, end
 
     def _check_order(self, path: str, first: Frame) -> None:
@@ -109,7 +122,7 @@ class CommitLogCheck:
         if queue is None:
             self._add(Severity.HARMLESS, name, "It is invalid: a start makes it again from the log file.")
         else:
-            self._proof = max(self._proof, queue.header.end)
+            self._proof = max(self._proof, queue.header.end)  # also the end of what a run replaces
             for slot in queue.states:
                 slot_id = queue.slot_id(slot)
                 if slot_id is not None:
@@ -135,12 +148,14 @@ class CommitLogCheck:
 
     # ---- invalid ranges ----------------------------------------------------------------------------------
 
-    def _report_invalid(self, path: str, invalid: InvalidRange, queue: StoredQueue | None, start: int) -> None:
+    def _report_invalid(
+        self, path: str, invalid: InvalidRange, queue: StoredQueue | None, start: int, *, is_run: bool
+    ) -> None:
         begin, end = invalid.start - start, invalid.end - start
         where = f"Its bytes {begin} to {end} are no valid frame"
-        if queue is not None and invalid.start >= queue.header.end:
+        if not is_run and queue is not None and invalid.start >= queue.header.end:
             self._add(Severity.NOTE, path, f"{where}; they are behind its end.")
-        elif invalid.start >= self._proof:
+        elif not is_run and invalid.start >= self._proof:
             self._add(Severity.HARMLESS, path, f"{where}: a write that was not durable. A start removes them.")
         else:
             affected = [] if queue is None else [self._name(slot) for slot in _touching(queue, begin, end)]
@@ -150,8 +165,9 @@ class CommitLogCheck:
 class _FileFrames:
     """What the frames of one file say."""
 
-    def __init__(self, ends: dict[int, int]) -> None:
+    def __init__(self, ends: dict[int, int], *, is_run: bool = False) -> None:
         self._ends = ends
+        self._is_run = is_run
         self.first: Frame | None = None
         self.is_whole = True
         self.entries: dict[int, list[Entry]] = {}
@@ -163,11 +179,14 @@ class _FileFrames:
         self.first = self.first or frame
         if frame.kind == FrameKind.DURABLE:
             return int(LONG.unpack(frame.payload)[0])
-        if frame.kind == FrameKind.FOLLOWS:
+        if frame.kind == FrameKind.RUN:
+            of_slots = enumerate(LONG.iter_unpack(frame.payload[RUN_PAYLOAD.size :]))
+            self._ends.update({slot: end for slot, (end,) in of_slots if end or slot in self._ends})
+        if frame.kind in (FrameKind.FOLLOWS, FrameKind.RUN, FrameKind.STATE):
             return 0
         slot, ends = frame.slot, self._ends
         known = ends.get(slot, frame.previous_end)
-        if frame.previous_end > known:
+        if frame.previous_end > known and not self._is_run:  # a run may begin later: the batches before are deleted
             self.gaps.setdefault(slot, (known, frame.previous_end))
         end_offset = frame.previous_end
         if frame.kind == FrameKind.BATCHES:
@@ -185,7 +204,8 @@ class _FileFrames:
         elif frame.kind == FrameKind.DROP:
             end_offset = 0
             self.entries.pop(slot, None)
-        ends[slot] = end_offset
+        if not self._is_run:
+            ends[slot] = end_offset
         return 0
 
     def _truncate(self, slot: int, end_offset: int) -> None:

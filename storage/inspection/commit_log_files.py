@@ -1,7 +1,8 @@
 """Reads the files of a commit log in any state, without its state in memory.
 
 RULES    1. Read-only; a broker may be appending to the file.
-         2. A log file explains itself: each slot is bound to its partition before its first frame in the file.
+         2. A log file explains itself: each slot is bound to its partition before its first frame in the file; in a run, by
+            its state.
 NOT HERE The formats (storage/commitlog), what an invalid range means (storage/commitlog/recovery.py), checks
          (commit_log_check.py).
 """
@@ -23,20 +24,21 @@ from storage.commitlog.frames import (
     HEAD,
     LONG,
     ROLLED,
+    RUN_PAYLOAD,
     Frame,
     FrameKind,
     InvalidRange,
     parse_file_header,
     scan,
 )
-from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX
+from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, parse_log_name
 from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row, unpack_entries
 from storage.commitlog.slots import SlotId, slot_id_of
 from storage.inspection.batches import StoredBatch
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import read_waiting
 
-_OF_THE_LOG = (FrameKind.FOLLOWS, FrameKind.DURABLE)
+_OF_THE_LOG = (FrameKind.FOLLOWS, FrameKind.DURABLE, FrameKind.RUN)
 _PAYLOADS = {
     FrameKind.FOLLOWS: (FOLLOWS_PAYLOAD, ("previousStart", "previousEnd")),
     FrameKind.DURABLE: (LONG, ("durableEnd",)),
@@ -69,6 +71,10 @@ class FrameScan:
             if isinstance(found, Frame) and found.kind == FrameKind.BIND:
                 topic_id, partition, incarnation, _ = BIND_PAYLOAD.unpack(found.payload)
                 self.partitions[found.slot] = SlotId(topic_id, partition, incarnation)
+            elif isinstance(found, Frame) and found.kind == FrameKind.STATE:
+                state = json.loads(bytes(found.payload))
+                if len(state) > 1:
+                    self.partitions[found.slot] = slot_id_of(state)
             yield found
 
     def position(self, frame: Frame) -> int:
@@ -101,6 +107,11 @@ def frame_fields(frame: Frame) -> dict[str, Any]:
     if frame.kind == FrameKind.BIND:
         _, _, incarnation, log_start = BIND_PAYLOAD.unpack(frame.payload)
         return {"incarnation": incarnation, "startOffset": log_start}
+    if frame.kind == FrameKind.RUN:
+        first, end = RUN_PAYLOAD.unpack_from(frame.payload)
+        return {"firstStart": first, "end": end}
+    if frame.kind == FrameKind.STATE:
+        return {"state": json.loads(bytes(frame.payload))}
     if frame.kind not in _PAYLOADS:
         return {}
     payload, names = _PAYLOADS[frame.kind]
@@ -146,5 +157,6 @@ def partition_text(slot_id: SlotId | None) -> str:
 
 __all__ = [
     "LOG_SUFFIX", "QUEUE_SUFFIX", "Entry", "Frame", "FrameKind", "FrameScan", "InvalidRange", "SlotId", "StoredQueue",
-    "frame_fields", "frame_size", "is_of_a_slot", "partition_text", "read_queue_file",
+    "frame_fields", "frame_size", "is_of_a_slot", "parse_log_name", "partition_text",
+    "read_queue_file",
 ]  # fmt: skip

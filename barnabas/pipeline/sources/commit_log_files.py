@@ -1,16 +1,19 @@
 """Reads the files of a commit log: queue files, and the frames of log files that have none yet.
 
-FORMAT   all big-endian; a file name is the start of the file in the log, in 20 digits:
+FORMAT   all big-endian; a file name is the start of the file in the log, in 20 digits; that of a run, which replaces files with
+         deleted batches, continues with "-" and its generation:
          `.clog`   header of 40 bytes: "BCLG", u32 version 1, 16 bytes id, i64 start, u32 CRC-32C, u32 0; then frames: u16 magic
                    0xC10F, u8 kind, u8 flags, u32 slot, u32 length, u32 batches, i64 end offset of the slot before it, u32
                    CRC-32C; then the payload: whole batches, or the fields of its kind (`Kind`)
-         `.queue`  header of 40 bytes: "BCLQ", u32 version 1, u32 slots, u32 entries, i64 start, i64 end, u32 length of the
-                   states, u32 CRC-32C of the rest; rows of 32 bytes by slot: i64 end offset, i64 greatest timestamp, u32
+         `.queue`  header of 56 bytes: "BCLQ", u32 version 2, u32 slots, u32 entries, i64 start, i64 end, i64 start of the
+                   first file that it replaces, i64 bytes without entries, u32 length of the states, u32 CRC-32C of the rest; rows of 32 bytes by slot: i64 end offset, i64 greatest timestamp, u32
                    first entry, u32 entries, i64 bytes; entries of 24 bytes; then the states of slots, as JSON
 RULES    1. A frame's CRC covers the id, its position in the log, its head, and the payload; of each batch only the 21 bytes
             that the batch's own CRC does not cover.
          2. After invalid bytes the next valid frame follows. What is missing shows in the end offsets of the frames.
-         3. Only the standard library and numpy are imported: workers read queue files.
+         3. A run with a valid queue file replaces all files of lower generations whose starts are in its range. One without
+            is unfinished if there is a file of a lower generation with its start.
+         4. Only the standard library and numpy are imported: workers read queue files.
 NOT HERE The partitions (commit_log_slots.py), reading records (commit_log_reading.py).
 """
 
@@ -36,7 +39,7 @@ _FILE_HEADER = Struct(">4sI16sqII")
 _HEAD = Struct(">HBBIIIqI")
 _COVERED = Struct(">qHBBIIIq")
 _FRAME_MAGIC = 0xC10F
-_QUEUE_HEADER = Struct(">4sIIIqqII")
+_QUEUE_HEADER = Struct(">4sIIIqqqqII")
 _ROW = Struct(">qqIIq")
 _WINDOW = 1 << 20
 
@@ -58,6 +61,8 @@ class Kind(IntEnum):
     ABORTED = 9
     """i64 producer id, first offset, last offset, last stable offset."""
     DROP = 10
+    STATE = 21
+    """JSON: a state, as in a queue file; in runs."""
 
 
 class Frame(NamedTuple):
@@ -91,6 +96,8 @@ class QueueFile(NamedTuple):
 
     path: Path
     slot_count: int
+    first: int
+    """The start of the first file that it replaces."""
     states: list[list[Any]]
     """Of the slots with frames in the log file; only the number if the partition was deleted."""
 
@@ -113,16 +120,30 @@ class LogFile(NamedTuple):
     path: Path
     queue: QueueFile | None
     """None until the broker has sealed the file."""
+    generation: int
+    """0, or that of a run."""
 
 
 def list_files(folder: Path) -> list[LogFile]:
-    """Returns the log files, oldest first."""
-    starts = sorted(int(path.stem) for path in folder.glob("*.clog") if path.stem.isdigit())
+    """Returns the log files, oldest first, without those that runs replace."""
     found = []
-    for start in starts:
-        path = folder / f"{start:020d}.clog"
-        found.append(LogFile(start, path, _queue_file(path.with_suffix(".queue"), start)))
-    return found
+    for path in folder.glob("*.clog"):
+        start, _, generation = path.stem.partition("-")
+        if start.isdigit() and (not generation or generation.isdigit()):
+            queue = _queue_file(path.with_suffix(".queue"), int(start))
+            found.append(LogFile(int(start), path, queue, int(generation or 0)))
+    return sorted(file for file in found if not any(_replaces(other, file) for other in found))
+
+
+def _replaces(other: LogFile, file: LogFile) -> bool:
+    """Whether one file is used instead of another one (rule 3)."""
+    if file.generation and file.queue is None:
+        return other.start == file.start and other.generation < file.generation
+    return (
+        other.generation > file.generation
+        and other.queue is not None
+        and other.queue.first <= file.start <= other.start
+    )
 
 
 def _queue_file(path: Path, start: int) -> QueueFile | None:
@@ -133,13 +154,13 @@ def _queue_file(path: Path, start: int) -> QueueFile | None:
     if len(data) < _QUEUE_HEADER.size:
         return None
     *head, crc = _QUEUE_HEADER.unpack_from(data)
-    magic, version, slot_count, _, log_start, _, states_length = head
-    if (magic, version, log_start) != (b"BCLQ", 1, start):
+    magic, version, slot_count, _, log_start, _, first, _, states_length = head
+    if (magic, version, log_start) != (b"BCLQ", 2, start):
         return None
     crc32c = import_shipped("crc32c").crc32c
     if crc32c(memoryview(data)[_QUEUE_HEADER.size :], crc32c(_QUEUE_HEADER.pack(*head, 0))) != crc:
         return None
-    return QueueFile(path, slot_count, json.loads(data[len(data) - states_length :]))
+    return QueueFile(path, slot_count, first, json.loads(data[len(data) - states_length :]))
 
 
 def read_entries(path: Path, position: int, count: int) -> Any:

@@ -10,6 +10,7 @@ RULES    1. The state of a partition is that of the last queue file that has one
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -105,8 +106,12 @@ class Slot:
             return
         if frame.is_rolled:
             self._begin_segment(frame.base_offset)
-        self._unsealed.setdefault(start, []).append(frame.entries)
+        self.add_entries(start, frame.entries)
         self.end_offset = int(frame.entries["last_offset"][-1]) + 1
+
+    def add_entries(self, start: int, entries: Any) -> None:
+        """Adds entries of a file without a queue file."""
+        self._unsealed.setdefault(start, []).append(entries)
 
     def _cut(self, start: int, end_offset: int, segment_base: int) -> None:
         if start in self._unsealed:
@@ -173,7 +178,9 @@ def _slots(folder: Path) -> dict[tuple[str, int], Slot]:
                 _restore(files, numbered, state)
             continue
         for frame in read_frames(file):
-            if frame.kind == Kind.BIND and frame.slot not in numbered:
+            if file.generation:
+                _apply_of_run(files, numbered, frame, file.start)
+            elif frame.kind == Kind.BIND and frame.slot not in numbered:
                 topic_id, partition, incarnation, _ = _BIND.unpack(frame.payload)
                 slot = numbered[frame.slot] = Slot(files, frame.slot, topic_id.hex(), partition, incarnation)
                 slot.begin = file.start
@@ -185,6 +192,14 @@ def _slots(folder: Path) -> dict[tuple[str, int], Slot]:
     for slot in sorted(numbered.values(), key=lambda one: one.incarnation):
         found[slot.topic_id, slot.partition] = slot
     return found
+
+
+def _apply_of_run(files: list[LogFile], numbered: dict[int, Slot], frame: Frame, start: int) -> None:
+    """Applies a frame of a run whose queue file is damaged."""
+    if frame.kind == Kind.STATE:
+        _restore(files, numbered, json.loads(frame.payload))
+    elif frame.kind == Kind.BATCHES and frame.slot in numbered:
+        numbered[frame.slot].add_entries(start, frame.entries)
 
 
 def _restore(files: list[LogFile], numbered: dict[int, Slot], state: list[Any]) -> None:

@@ -18,6 +18,7 @@ from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segments import read_task
 from protocol.records import ControlType
+from storage.commitlog.cleaner import Cleaner
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets, write_topic_id
 from storage.io.disk import Disk
 from storage.log.log import Log
@@ -133,6 +134,31 @@ def _question(random: Random, end_offset: int) -> dict[str, Any]:
             options["startingTimestamp"] = str(NOW_MS + random.randrange(-5000, 60_000))
             options["startingOffsetsByTimestampStrategy"] = "latest"
     return options
+
+
+@pytest.mark.parametrize("has_queues", [True, False])
+def test_cleaning_changes_no_answer(tmp_path: Path, *, has_queues: bool) -> None:
+    """Also when the queue files of runs are missing, as after damage."""
+    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    print(f"SEED={seed}")
+    random = Random(seed)
+    twins = Twins(tmp_path)
+    while twins.end_offset < 60:
+        twins.step(random)
+    log = twins.logs["commitlog"]
+    log.high_watermark = log.log_end_offset
+    log.open().trim(20, NOW_MS)
+    questions = [_question(random, int(twins.end_offset)) for _ in range(12)]
+    before = [answer(twins.roots["commitlog"], **options) for options in questions]
+    engine: Any = log.open().engine
+    for _ in Cleaner(Disk(), engine._log).clean(NOW_MS):
+        pass
+    runs = list((tmp_path / "commitlog" / "commitlog").glob("*-*.queue"))
+    assert runs
+    for path in [] if has_queues else runs:
+        path.unlink()
+    for options, expected in zip(questions, before, strict=True):
+        assert answer(twins.roots["commitlog"], **options) == expected, options
 
 
 def written(root: Path, count: int = 60) -> Log:

@@ -12,6 +12,7 @@ from storage.commitlog.queue_file import unpack_entries
 from storage.inspection.commit_log_check import CommitLogCheck
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk
+from tests.unit.storage.commitlog.test_cleaning import clean
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, damage, sync
 
 NAMES = {(b"t" * 16, 0): "t-0", (b"t" * 16, 1): "t-1"}
@@ -36,6 +37,29 @@ def written(root: Path, *, is_closed: bool) -> Process:
     return process
 
 
+def test_a_run_in_all_states_has_no_issue_but_what_a_start_removes(tmp_path: Path) -> None:
+    process = written(tmp_path, is_closed=False)
+    before = {path: path.read_bytes() for path in process.paths("")}
+    process[1].trim(process[1].end_offset)
+    process[0].truncate(2)
+    clean(process)
+    run = max(path for path in process.paths(".clog") if "-" in path.name)
+    assert issues_of(tmp_path) == []
+    queue = run.with_suffix(".queue").read_bytes()
+    run.with_suffix(".queue").unlink()
+    assert [issue for issue in issues_of(tmp_path) if issue.severity != Severity.HARMLESS] == []
+    gone = [path for path in before if not path.exists()]
+    for path in gone:
+        path.write_bytes(before[path])
+    unfinished = issues_of(tmp_path)
+    assert {issue.severity for issue in unfinished} == {Severity.HARMLESS}
+    assert str(run) in {issue.path for issue in unfinished}
+    run.with_suffix(".queue").write_bytes(queue)
+    replaced = issues_of(tmp_path)
+    assert {issue.severity for issue in replaced} == {Severity.HARMLESS}
+    assert {issue.path for issue in replaced} == {str(path) for path in gone if path.suffix == ".clog"}
+
+
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_an_intact_commit_log_has_no_issues(tmp_path: Path, *, is_closed: bool) -> None:
     written(tmp_path, is_closed=is_closed)
@@ -50,7 +74,7 @@ def test_random_histories_have_no_issues(tmp_path: Path) -> None:
         process = Process(tmp_path / str(number))
         for _ in range(random.randrange(1, 60)):
             engine = process[random.randrange(3)]
-            action = random.randrange(12)
+            action = random.randrange(13)
             if action == 0 and engine.end_offset:
                 engine.truncate(random.randint(engine.start_offset, engine.end_offset))
             elif action == 1:
@@ -61,6 +85,8 @@ def test_random_histories_have_no_issues(tmp_path: Path) -> None:
                 engine.roll(0)
             elif action == 4:
                 engine.trim(random.randint(engine.start_offset, engine.end_offset))
+            elif action == 5:
+                clean(process)
             else:
                 append_to(engine, size=random.choice((200, 400, 900)))
         if random.random() < 0.5:

@@ -6,8 +6,9 @@ FORMAT   all big-endian; a file name is the start of the file in the log, in 20 
                    0xC10F, u8 kind, u8 flags, u32 slot, u32 length, u32 batches, i64 end offset of the slot before it, u32
                    CRC-32C; then the payload: whole batches, or the fields of its kind (`Kind`)
          `.queue`  header of 56 bytes: "BCLQ", u32 version 2, u32 slots, u32 entries, i64 start, i64 end, i64 start of the
-                   first file that it replaces, i64 bytes without entries, u32 length of the states, u32 CRC-32C of the rest; rows of 32 bytes by slot: i64 end offset, i64 greatest timestamp, u32
-                   first entry, u32 entries, i64 bytes; entries of 24 bytes; then the states of slots, as JSON
+                   first file that it replaces, i64 bytes without entries, u32 length of the states, u32 CRC-32C of the rest;
+                   rows of 32 bytes by slot: i64 end offset, i64 greatest timestamp, u32 first entry, u32 entries, i64 bytes;
+                   entries of 24 bytes; then the states of slots, as JSON
 RULES    1. A frame's CRC covers the id, its position in the log, its head, and the payload; of each batch only the 21 bytes
             that the batch's own CRC does not cover.
          2. After invalid bytes the next valid frame follows. What is missing shows in the end offsets of the frames.

@@ -70,4 +70,4 @@ def consume(topics: tuple[str, ...], connection: Connection, **options: Any) -> 
     run_consume(connection, ConsumeOptions(topics=topics, **options), stop_signals())
 
 
-main = partial(run_verb, consume, "consume")
+main = partial(run_verb, consume, "consume", takes_bytes=True)

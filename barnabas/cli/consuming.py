@@ -26,6 +26,7 @@ from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.record_filters import Filter, filters_of
 from barnabas.client.cluster import LATEST, Cluster, Partition
+from barnabas.client.errors import require_text
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
 from barnabas.signals import StopSignals
@@ -67,6 +68,7 @@ def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopS
     filters = filters_of(options.keys, options.values, options.headers, options.paths)
     output = _Output(options, printer_of(options), filters, stopping)
     wanted = parse_range(options.offset)
+    require_text("--group", options.group or "")
     cluster = connection.cluster()
     choice = PartitionChoice(cluster, options.topics, is_regex=options.regex, partitions=options.partitions)
     partitions = choice.find()

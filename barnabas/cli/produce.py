@@ -73,4 +73,4 @@ def produce(topic: str | None, connection: Connection, **options: Any) -> None:
     run_produce(connection, ProduceOptions(topic=topic, **options), stop_signals())
 
 
-main = partial(run_verb, produce, "produce")
+main = partial(run_verb, produce, "produce", takes_bytes=True)

@@ -28,7 +28,7 @@ from barnabas.cli.records.json_lines import parse_line
 from barnabas.cli.records.kcat_dialect import parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout, unescaped
 from barnabas.cli.records.parsed_record import TIMESTAMP_LIMIT, Header, MalformedInput, ParsedRecord
-from barnabas.client.errors import ArgumentError, ClientError
+from barnabas.client.errors import ArgumentError, ClientError, require_text
 from barnabas.client.record_writer import RecordWriter, WriteOptions
 from barnabas.signals import StopSignals
 
@@ -64,6 +64,7 @@ def run_produce(connection: Connection, options: ProduceOptions, stopping: StopS
     """Writes the records. Raises ClientError."""
     if options.transactional_id == "":
         raise ArgumentError("--transactional-id is empty.")
+    require_text("--transactional-id", options.transactional_id or "")
     if options.transactional_id is not None and options.acks != "all":
         raise ArgumentError("--transactional-id needs --acks all.")
     parser = parser_of(options)
@@ -220,8 +221,8 @@ def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecor
     """What --key, --header, --timestamp and --null change; None if nothing. Raises ClientError."""
     if options.key is None and not options.headers and options.timestamp is None and options.null is None:
         return None
-    key = None if options.key is None else options.key.encode()
-    null = None if options.null is None else options.null.encode()
+    key = None if options.key is None else os.fsencode(options.key)
+    null = None if options.null is None else os.fsencode(options.null)
     headers = [_header(text) for text in options.headers]
     timestamp = options.timestamp
     if timestamp is not None and timestamp != "now" and not _is_timestamp(timestamp):
@@ -249,4 +250,4 @@ def _is_timestamp(text: str) -> bool:
 
 def _header(text: str) -> Header:
     name, equals, value = text.partition("=")
-    return name.encode(), value.encode() if equals else None
+    return os.fsencode(name), os.fsencode(value) if equals else None

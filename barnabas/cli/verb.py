@@ -20,7 +20,7 @@ from typing import Any
 
 import click
 
-from barnabas.client.errors import ArgumentError, ClientError
+from barnabas.client.errors import ArgumentError, ClientError, require_text
 from barnabas.signals import Stopped, StopSignals
 
 FAILED, MISUSED = 1, 2
@@ -28,8 +28,11 @@ _OUTPUT_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO}
 """Of an OSError without the name of a file; connections have others."""
 
 
-def run_verb(command: click.Command, name: str, arguments: list[str]) -> int:
-    """Runs `barnabas NAME ARGUMENTS...`; returns the exit code. The verb finds its `StopSignals` with `stop_signals()`."""
+def run_verb(command: click.Command, name: str, arguments: list[str], *, takes_bytes: bool = False) -> int:
+    """Runs `barnabas NAME ARGUMENTS...`; returns the exit code. The verb finds its `StopSignals` with `stop_signals()`.
+
+    Without `takes_bytes`, arguments must be UTF-8.
+    """
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115, PTH123 - for the rest of the process
     if sys.stdout is None:
@@ -38,6 +41,8 @@ def run_verb(command: click.Command, name: str, arguments: list[str]) -> int:
         sys.stdout.reconfigure(encoding="utf-8", errors="backslashreplace")
     try:
         with StopSignals() as stopping:
+            for text in () if takes_bytes else arguments:
+                require_text("The command", text)
             result = _invoke(command, name, arguments, stopping)
             sys.stdout.flush()
     except Stopped as stopped:

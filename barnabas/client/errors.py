@@ -9,3 +9,12 @@ class ClientError(Exception):
 
 class ArgumentError(ClientError):
     """The arguments of the command are wrong, whatever the cluster is."""
+
+
+def require_text(option: str, text: str) -> str:
+    """Returns an argument that is UTF-8; Python marks other bytes of a command line. Raises ArgumentError."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise ArgumentError(f"{option} takes UTF-8, and {text!r} is none.") from None
+    return text

@@ -293,6 +293,27 @@ def test_the_environment_names_the_cluster(broker: Broker) -> None:
     assert (done.stdout, done.stderr) == (b"zero", b"")
 
 
+def test_arguments_are_bytes_where_records_are(broker: Broker) -> None:
+    """Names are UTF-8: kafka-python would never answer for a name that it cannot encode."""
+    with RawClient(broker.bootstrap) as client:
+        create(client, "bytes")
+    where = [b"-b", broker.bootstrap.encode()]
+
+    def run(*arguments: bytes, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        return subprocess.run(
+            [*COMMAND, *arguments, *where], input=stdin, capture_output=True, timeout=120, check=False
+        )
+
+    assert run(b"produce", b"bytes", b"-l", b"-k", b"\xff", b"-H", b"\xfe=\xfd", stdin=b"v\n").returncode == 0
+    for found in (b"--grep-key", b"\xff"), (b"--grep-header", b"\xfe=\xfd"):
+        assert run(b"consume", b"bytes", *found, b"-f", b"%k\xfc%v").stdout == b"\xff\xfcv"
+    for arguments in ((b"topics", b"describe"), (b"groups", b"describe"), (b"consume", b"bytes", b"-g")):
+        done = run(*arguments, b"\xff")
+        assert (done.returncode, done.stdout) == (2, b"")
+        assert b"takes UTF-8" in done.stderr
+        assert b"Traceback" not in done.stderr
+
+
 def test_names_of_topics_and_groups_are_completed(broker: Broker) -> None:
     """A group whose name a terminal would obey is left out."""
     reset = ["groups", "reset", "--topic", "words", "--to-earliest", "--execute", "-b", broker.bootstrap]

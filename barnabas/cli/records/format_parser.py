@@ -12,6 +12,7 @@ NOT HERE The letters (`layout.py`).
 from __future__ import annotations
 
 import json
+import os
 import re
 from base64 import b64decode
 from binascii import Error as DecodingError
@@ -220,7 +221,7 @@ def _rest(reading: _Reading) -> bytes:
 
 def _matched(pattern: str) -> Callable[[_Reading], bytes]:
     try:
-        expression = re.compile(pattern.encode())
+        expression = re.compile(os.fsencode(pattern))
     except re.error as failure:
         raise ArgumentError(f"The format has re#{pattern}#, which is no regular expression: {failure}.") from failure
 

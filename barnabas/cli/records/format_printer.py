@@ -9,6 +9,7 @@ NOT HERE The letters (`layout.py`).
 from __future__ import annotations
 
 import json
+import os
 import struct
 from base64 import b64encode
 from collections.abc import Callable, Iterable
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from barnabas.cli.records.kcat_dialect import KCAT_HEADERS, kcat_headers
 from barnabas.cli.records.layout import BINARY_NUMBERS, Part
 from barnabas.client.compression import CODECS
-from barnabas.client.errors import ArgumentError
+from barnabas.client.errors import ArgumentError, require_text
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page
 
@@ -51,7 +52,7 @@ class FormatPrinter:
     """Prints pages of records in one format."""
 
     def __init__(self, parts: Iterable[Part], null: str = "") -> None:
-        self._pieces = _pieces(parts, null.encode())
+        self._pieces = _pieces(parts, os.fsencode(null))
         self._count = 0
 
     def print_page(self, page: Page, records: list[Record]) -> bytes:
@@ -205,7 +206,7 @@ def _attributes(part: Part) -> Piece:
 
 
 def _moment(part: Part) -> Piece:
-    layout = part.quoted
+    layout = require_text("--format", part.quoted)
     if part.modifier == "go":
         for go, ours in _GO_LAYOUT:
             layout = layout.replace(go, ours)

@@ -5,11 +5,13 @@ FORMAT   %t topic, %k key, %v value, %T %K %V their sizes, %h{…} headers (insi
          %[ log start, %| last stable offset, %] high watermark, %% %{ %} the characters; \t \n \r \\ \xNN
          a modifier in braces follows: %v{hex}, %K{big32}, %d{strftime[%F]}, %v{re#[0-9]+#}
 RULES    1. What is unknown is refused with its place: a format is a program.
+         2. Characters are the bytes of the command line.
 NOT HERE What parts print (`format_printer.py`) and read (`format_parser.py`), kcat's dialect (`kcat_dialect.py`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 from typing import NamedTuple
 
@@ -52,7 +54,7 @@ def parse_layout(text: str, known: frozenset[str] = _KNOWN, *, has_modifiers: bo
             escaped, at = unescape(text, at)
             literal += escaped
         elif text[at] != "%":
-            literal += text[at].encode()
+            literal += os.fsencode(text[at])
             at += 1
         else:
             letter = text[at + 1 : at + 2]

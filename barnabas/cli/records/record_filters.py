@@ -9,6 +9,7 @@ RULES    1. A record must pass all filters. A null matches no expression, a valu
 from __future__ import annotations
 
 import json
+import os
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -46,7 +47,7 @@ def _value_filter(text: str) -> Filter:
 
 def _header_filter(text: str) -> Filter:
     name, equals, pattern = text.partition("=")
-    search, wanted = _expression("--grep-header", pattern).search, name.encode()
+    search, wanted = _expression("--grep-header", pattern).search, os.fsencode(name)
 
     def has_header(record: Record) -> bool:
         return any(
@@ -102,6 +103,6 @@ def _at(value: Any, steps: list[Any]) -> Any:
 
 def _expression(option: str, text: str) -> re.Pattern[bytes]:
     try:
-        return re.compile(text.encode())
+        return re.compile(os.fsencode(text))
     except re.error as failure:
         raise ArgumentError(f"{option} {text} is no regular expression: {failure}.") from failure

@@ -40,6 +40,7 @@ from broker.handlers.records.follower_wakeup import FollowerWakeup
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.records.produce import ProduceHandler
+from broker.handlers.records.search import SearchHandler
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
 from broker.handlers.transactions.transactions import TransactionHandlers
@@ -57,6 +58,7 @@ from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.formatting import new_uuid
 from replication.partition.append_history import AppendedBytes
+from replication.partition.key_search import KeySearch
 from replication.partition.replica_manager import ReplicaManager
 from replication.partition.replica_selector import SELECTORS, ReplicaSelector, by_backlog
 from replication.purgatory import Purgatory
@@ -77,6 +79,7 @@ def client_apis(
     log_dirs: LogDirsHandler,
     received: ClientMetricsStore,
     broker_configs: BrokerConfigValidator,
+    search: KeySearch,
 ) -> Router:
     """The API table of a client listener."""
 
@@ -112,6 +115,7 @@ def client_apis(
             *DelegationTokenHandlers(channel, authorizer, config.tokens, partial(security_protocol, config)).routes(),
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
+            *SearchHandler(search, purgatory.timers, authorizer).routes(),
             *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
         ]
     )

@@ -40,6 +40,7 @@ from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.peer import ClientContext, PeerConnections, peer_login
 from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.dynamic_config_applier import DynamicConfigApplier
+from broker.node.key_index import KeyIndex
 from broker.node.kraft_runtime import KraftRuntime, RuntimeDependencies
 from broker.node.log_dir_startup import describe_start_error, open_log_dirs
 from broker.node.node_metrics import MeteredParts, NodeMetrics
@@ -106,7 +107,6 @@ _FREEZE_EVERY = 1024
 """After this many partition updates all objects are frozen, so that full collections stay short."""
 _YOUNG_GENERATIONS = 1
 """The generations that hold nearly all garbage and take a few milliseconds."""
-
 
 _OFFLINE = "log directory %s is offline: %s"
 _MAX_LISTED = 20
@@ -329,9 +329,10 @@ class Server:
         node = config, self._replicas, self._timers, self._clock, producer_ids, self._broker_peers.send_request
         self._coordinators = coordinators(*node, DeliverySupport(self._loop.call_soon, send))
         self._compactor = Compactor(self._replicas, [], config.cleaner_settings().resources, self._clock.wall_ms)
+        self._key_index = KeyIndex(self._dependencies, self._replicas, self._authorizer)
         snapshots = MetadataSnapshots(self._disk, self._io, self._metadata_log, config.snapshot_settings())
         self._scheduled_tasks = ScheduledTasks(
-            self._dependencies, config, self._replicas, self._publisher, snapshots, self._compactor
+            self._dependencies, config, self._replicas, self._publisher, snapshots, self._compactor, self._key_index
         )
         self._tls_reloader = TlsReloader(self._dependencies, self._tls)
         self._config_applier = DynamicConfigApplier(
@@ -386,6 +387,7 @@ class Server:
                 LogDirsHandler(self._log_manager, self._replicas, self._log_dir_moves, self._io, self._authorizer),
                 self._client_metrics,
                 BrokerConfigValidator(config, self._tls, self._tls_reloader.run),
+                self._key_index.search,
             )
         )
 
@@ -431,7 +433,7 @@ class Server:
         """Starts the controller, and registers the broker."""
         node = self._node, self._metadata.raft_traffic, self._replicas, self._purgatory, self._coordinators, self._io
         clients = self._sasl.metrics, self._throttling.quotas, self._client_metrics, self.listeners
-        parts = MeteredParts(*node, self._watchdog.stalls, *clients, self._broker_peers.send_request)
+        parts = MeteredParts(*node, self._watchdog.stalls, *clients, self._broker_peers.send_request, self._key_index)
         self._metrics.start(self._loop, parts)
         for listener in self.controller_listeners:
             listener.start()
@@ -571,6 +573,7 @@ class Server:
         if self.failure is not None:
             return
         self._config_applier.stop_cleaners()
+        self._key_index.stop()
         self._tls_reloader.stop()
         self._io.stop()
         self._loop.run_until_complete(asyncio.sleep(0))  # runs the results that threads have reported

@@ -27,6 +27,7 @@ from protocol.messages import (
     quotas_scram,
     raft,
     sasl,
+    search,
     telemetry,
     transactions,
 )
@@ -34,7 +35,7 @@ from protocol.schema import Message, blank
 
 
 class ApiKey(IntEnum):
-    """The API keys of the messages here, with Kafka's names."""
+    """The API keys of the messages here, with Kafka's names; from 30000 on, APIs of this broker alone."""
 
     PRODUCE = 0
     FETCH = 1
@@ -111,6 +112,7 @@ class ApiKey(IntEnum):
     ADD_RAFT_VOTER = 80
     REMOVE_RAFT_VOTER = 81
     UPDATE_RAFT_VOTER = 82
+    SEARCH_RECORDS = 30001
 
 
 class Api(NamedTuple):
@@ -123,7 +125,7 @@ class Api(NamedTuple):
 _MODULES = (
     acls, admin, cluster, consumer_groups, delegation_tokens, forwarding,
     groups, logs, metadata, produce_fetch, quorum, quotas_scram, raft,
-    sasl, telemetry, transactions,
+    sasl, search, telemetry, transactions,
 )  # fmt: skip
 
 APIS: Final[dict[int, Api]] = {

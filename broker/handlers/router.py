@@ -1,6 +1,6 @@
 """The API table of a listener, and the forms of a response.
 
-RULES    1. ApiVersions advertises exactly the routes of this table.
+RULES    1. ApiVersions advertises the routes of this table, except those of our own APIs.
          2. A handler returns the response (a message), no response (None: Produce with acks=0) or a completion of one of
             these. It is completed on the loop; handlers create no tasks. If the connection closes first, it is cancelled.
          3. Handlers are registered, not discovered: `server.py` collects their routes, this module imports none.
@@ -62,7 +62,7 @@ class Route(NamedTuple):
     `advertised_min` differs from `min_version` only for Produce, which must be advertised from 0 on for old librdkafka
     (KAFKA-18659) but is supported from 3 on. With `can_pipeline`, a request may start before the responses to earlier ones
     of the same connection are complete: everything that depends on their order is done when the handler returns.
-    `fast_path` returns the fast path of a version, if it has one.
+    `fast_path` returns the fast path of a version, if it has one. APIs that Apache Kafka does not have are not advertised.
     """
 
     api_key: int
@@ -72,6 +72,7 @@ class Route(NamedTuple):
     advertised_min: int | None = None
     fast_path: Callable[[int], FastPath | None] | None = None
     can_pipeline: bool = False
+    is_advertised: bool = True
 
 
 class Router:
@@ -84,7 +85,7 @@ class Router:
             self.table[route.api_key] = route
 
     def advertised(self) -> list[tuple[int, int, int]]:
-        """Every route as (API key, lowest, highest version), by API key."""
+        """Every advertised route as (API key, lowest, highest version), by API key."""
         return [
             (
                 route.api_key,
@@ -92,4 +93,5 @@ class Router:
                 route.max_version,
             )
             for _, route in sorted(self.table.items())
+            if route.is_advertised
         ]

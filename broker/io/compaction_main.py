@@ -3,23 +3,18 @@
 FORMAT   standard input and output carry consecutive pickled values:
              broker    Job                          then True or False after each Replacement
              process   Replacement, then it waits for the answer; finally Cleaned, Failed, or None after False
-RULES    1. Only the broker that started the process has the other ends of the pipes, so pickles are safe.
-         2. The process exits at the end of its input: when the broker closes it, or dies.
-         3. Reads and writes are limited to `bytes_per_second` on average, from the start of each job.
-         4. It runs with a high nice value, so the broker has priority.
-NOT HERE The compaction (storage/compaction), the broker's side (`compaction_process.py`).
+RULES    1. Reads and writes are limited to `bytes_per_second` on average, from the start of each job.
+         2. When the broker ends during a job, the unfinished files remain; the next start removes them.
+NOT HERE The compaction (storage/compaction), the broker's side (`compaction_process.py`), the pipes (`helper_main.py`).
 """
 
 from __future__ import annotations
 
-import os
-import pickle
 import select
-import signal
-import sys
 import time
 from typing import BinaryIO
 
+from broker.io.helper_main import BACKGROUND, begin, receive, send
 from protocol.errors import KafkaError
 from storage.compaction.cleaner import clean, discard
 from storage.compaction.cleaner_job import (
@@ -32,20 +27,16 @@ from storage.compaction.cleaner_job import (
 )
 from storage.io.disk import Disk, StorageError
 
-NICENESS = 10
 MAX_WAIT_S = 60.0
 """The longest throttle wait; the rest of the time is waited after the next piece."""
 
 
-def main(bytes_per_second: float) -> None:
+def main(bytes_per_second: str) -> None:
     """Runs jobs from standard input until it ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the broker, which ends this process
-    os.nice(NICENESS)
-    source, target = sys.stdin.buffer, sys.stdout.buffer
-    while (job := _receive(source)) is not None:
+    source, target = begin(BACKGROUND)
+    while (job := receive(source)) is not None:
         assert isinstance(job, CleanerJob)
-        outcome = _run(job, bytes_per_second, source, target)
-        _send(target, outcome)
+        send(target, _run(job, float(bytes_per_second), source, target))
 
 
 def _run(
@@ -56,8 +47,8 @@ def _run(
     try:
         for step in clean(disk, job):
             if isinstance(step, Replacement):
-                _send(target, step)
-                answer = _receive(source)
+                send(target, step)
+                answer = receive(source)
                 if answer is None:
                     raise SystemExit(0)
                 if not answer:
@@ -77,19 +68,3 @@ def _wait(source: BinaryIO, seconds: float) -> None:
     """Waits; exits when the broker has ended, which makes the pipe readable."""
     if select.select([source], [], [], min(max(0.0, seconds), MAX_WAIT_S))[0]:
         raise SystemExit(0)
-
-
-def _receive(source: BinaryIO) -> object:
-    try:
-        return pickle.load(source)  # noqa: S301  # rule 1
-    except EOFError:
-        return None
-
-
-def _send(target: BinaryIO, message: object) -> None:
-    """Sends a message; exits if the broker has ended. The next start removes the unfinished files."""
-    try:
-        pickle.dump(message, target, pickle.HIGHEST_PROTOCOL)
-        target.flush()
-    except BrokenPipeError:
-        os._exit(0)  # without flushing standard output, which would fail again

@@ -23,6 +23,7 @@ from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.io.io_thread_pool import IoThreadPool
 from broker.network.connection_metrics import ConnectionMetrics
 from broker.network.listener import Listener
+from broker.node.key_index import KeyIndex
 from broker.node.log_dir_metrics import LogDirMetrics
 from broker.node.redpanda_metrics import RedpandaMetrics
 from broker.process.watchdog import StallLog
@@ -36,6 +37,7 @@ from broker.telemetry.exempt_time import ExemptTime
 from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import NodeProbes, is_alive
 from broker.telemetry.io_metrics import IoMetrics
+from broker.telemetry.key_index_metrics import KeyIndexMetrics
 from broker.telemetry.loop_metrics import IdleMetrics, LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.peer_traffic import PeerTraffic
@@ -68,6 +70,7 @@ class MeteredParts(NamedTuple):
     listeners: Sequence[Listener]
     send: SendToBroker
     """Sends a request to another broker."""
+    key_index: KeyIndex
 
 
 class NodeMetrics:
@@ -118,6 +121,8 @@ class NodeMetrics:
             lambda: self.is_started,
         )
         page.probes = {"/healthz": is_alive, "/readyz": probes.is_ready, "/safe-to-stop": probes.is_safe_to_stop}
+        if "broker" in self._config.roles:
+            page.search = parts.key_index.page.answer
         page.start(loop)
 
     def close(self) -> None:
@@ -153,6 +158,7 @@ class NodeMetrics:
             cluster,
             CoordinatorMetrics(parts.coordinators, self._clock.mono_ms),
             DeliveryMetrics(parts.coordinators.delivery, self._clock.wall_ms),
+            KeyIndexMetrics(parts.key_index.search),
             self._sampled(parts.authentications, "Authentications by listener."),
             self._sampled(quotas, "Quotas of clients and connections."),
             self._sampled(parts.client_metrics, "Reported by clients (KIP-714)."),

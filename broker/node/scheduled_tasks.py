@@ -1,4 +1,6 @@
-"""The periodic tasks of a broker: flush, checkpoint, retention, compaction, snapshots, ISR checks (Kafka: KafkaScheduler).
+"""The periodic tasks of a broker: flush, checkpoint, retention, compaction, key index, snapshots, ISR checks.
+
+They are those of Apache Kafka's KafkaScheduler, and a few of ours.
 
 RULES    1. Every task is a deadline of the timer queue and reschedules itself after it ran.
          2. Long tasks handle one log per iteration of the loop, or run in the background thread.
@@ -16,6 +18,7 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig
 from broker.network.listener import Listener
 from broker.node.commit_log_cleaning import CommitLogCleaning
+from broker.node.key_index import KeyIndex
 from broker.node.kraft_runtime import RuntimeDependencies
 from replication.io_executor import IoResult
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -30,6 +33,7 @@ _log = logging.getLogger("barnabas.scheduled_tasks")
 _MAX_FLUSH_INTERVAL_MS: Final = 5_000
 _MIN_INTERVAL_MS: Final = 100
 _CLOSE_IDLE_MS: Final = 60_000
+_INDEX_CHECK_MS: Final = 1_000
 _SNAPSHOT_CHECK_MS: Final = 1_000
 _RETAIN_METADATA_MS: Final = 60_000
 _ENDED: Final = object()
@@ -51,6 +55,7 @@ class ScheduledTasks:
     _publisher: MetadataPublisher
     _snapshots: MetadataSnapshots
     _compactor: Compactor
+    _key_index: KeyIndex
     is_stopped: bool = field(default=False, init=False)
     _compaction: Timer | None = field(default=None, init=False)
     _commit_logs: CommitLogCleaning | None = field(default=None, init=False)
@@ -68,7 +73,9 @@ class ScheduledTasks:
             number("producer.id.expiration.check.interval.ms"), lambda: manager.expire_producers(clock.wall_ms())
         )
         self._schedule_compaction()
+        self._every(_INDEX_CHECK_MS, self._key_index.indexer.check)
         self._every(_CLOSE_IDLE_MS, self._close_idle)
+        self._every(_CLOSE_IDLE_MS, self._key_index.end_unused_processes)
         self._every(_SNAPSHOT_CHECK_MS, self._check_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._dependencies.clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
@@ -83,6 +90,7 @@ class ScheduledTasks:
         self.is_stopped = True
         if self._commit_logs is not None:
             self._commit_logs.is_stopped = True
+        self._key_index.indexer.stop()
 
     def reconfigure(self, config: BrokerConfig) -> None:
         """Applies changed intervals to waiting tasks."""

@@ -1,4 +1,4 @@
-"""The HTTP server for operators: metrics, and probes of health.
+"""The HTTP server for operators: metrics, probes of health, searches by key.
 
 RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. An empty host is IPv4 and IPv6. It has no
             authentication.
@@ -11,7 +11,7 @@ RULES    1. It listens on `barnabas.metrics.listener`; without it there is none.
          6. An unexpected exception of a source is logged and ends the request, not the node: sources change nothing.
          7. With HTTP/1.1 a page is sent in chunks; one that is broken off lacks the last chunk, so that no client takes it
             for whole.
-NOT HERE The formats (`exposition.py`), the probes (`health_probes.py`).
+NOT HERE The formats (`exposition.py`), the probes (`health_probes.py`), searches (`broker/handlers/records/search_page.py`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 from broker.telemetry.exposition import Format
@@ -31,10 +31,13 @@ from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import Probe
 from replication.completion import Completion
 
+T = TypeVar("T")
+
 _log = logging.getLogger("barnabas.telemetry")
 
 _METRICS: Final = ("/metrics", "/")
 _METHODS: Final = ("GET", "HEAD")
+_SEARCH: Final = "/search"
 _MAX_REQUEST_BYTES: Final = 8 * 1024
 _MAX_IGNORED_BYTES: Final = 1024 * 1024
 _TIMEOUT_S: Final = 10
@@ -45,15 +48,19 @@ PREPARE_S: Final = 2.0
 _STATUS: Final = {
     200: "OK",
     400: "Bad Request",
+    403: "Forbidden",
     404: "Not Found",
     405: "Method Not Allowed",
     431: "Request Header Fields Too Large",
+    429: "Too Many Requests",
     503: "Service Unavailable",
 }
 
 
 Prepare = Callable[[], Iterator["Completion[None] | None"]]
 """The steps before a page: pauses, and completions to wait for (rule 4)."""
+Search = Callable[[str, str], "Completion[tuple[int, str]]"]
+"""Status and body for a query string and the client's address."""
 
 
 class MetricsPage:
@@ -72,6 +79,8 @@ class MetricsPage:
         self.probes: Mapping[str, Probe] = {}
         """By path."""
         self.prepare: Prepare = lambda: iter(())
+        self.search: Search | None = None
+        """Answers `/search`; None on a node without partitions."""
         self._server: asyncio.Server | None = None
         self._serving: asyncio.Task[None] | None = None
         self._requests: dict[asyncio.Task[None], None] = {}
@@ -127,13 +136,19 @@ class MetricsPage:
             await _write(writer, 400, "this is no HTTP request\n")
             return
         path, _, query = request.target.partition("?")
-        if path not in self.probes and path not in _METRICS:
-            known = ", ".join(["/metrics", *self.probes])
+        searches = () if self.search is None else (_SEARCH,)
+        if path not in (*_METRICS, *self.probes, *searches):
+            known = ", ".join(["/metrics", *self.probes, *searches])
             await _write(writer, 404, f"there is nothing at this path; there are {known}\n", is_head=request.is_head)
         elif request.method not in _METHODS:
             await _write(writer, 405, "only GET and HEAD are allowed\n", headers="Allow: GET, HEAD\r\n")
         elif path in self.probes:
             status, body = await _finished(self.probes[path])
+            await _write(writer, status, body, "application/json", is_head=request.is_head)
+        elif path == _SEARCH:
+            assert self.search is not None
+            peer_host = str(writer.get_extra_info("peername")[0])
+            status, body = await _result(self.search(query, peer_host))
             await _write(writer, status, body, "application/json", is_head=request.is_head)
         else:
             await self._metrics(writer, request, parse_qs(query).get("names", [Dialect.JMX.value])[0])
@@ -209,6 +224,18 @@ async def _prepared(steps: Iterator[Completion[None] | None]) -> None:
 
 def _set(event: asyncio.Event, _: Completion[None]) -> None:
     event.set()
+
+
+async def _result(completion: Completion[T]) -> T:
+    """The result of a completion, which is cancelled if the client goes away or the time is over."""
+    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    completion.then(lambda _: future.set_result(None))
+    try:
+        await future
+    except asyncio.CancelledError:
+        completion.cancel()
+        raise
+    return completion.result()
 
 
 async def _finished(probe: Probe) -> tuple[int, str]:

@@ -240,6 +240,11 @@ class ReplicaManager:
             config = self._default_configs[key] = log_config(topic_config, broker)
         return config
 
+    @property
+    def has_indexed_topics(self) -> bool:
+        """Whether a topic here has a key index, or had one until lately."""
+        return any(config.barnabas_index_keys for config in self._default_configs.values())
+
     def _topic_config(self, topic: str) -> Mapping[str, str]:
         return self.image.topic_config(topic)
 

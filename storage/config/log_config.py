@@ -49,6 +49,14 @@ def _throttled(name: str, whose: str) -> Setting:
     )
 
 
+def _index_fields(value: Value) -> str | None:
+    assert isinstance(value, list)
+    for field in value:
+        if field != "key" and not (field.startswith("header:") and field != "header:"):
+            return "barnabas.index.keys must be a list of key and header:<name>"
+    return None
+
+
 _FOREVER = str(MAX_LONG)
 
 DELIVER_TO = "barnabas.deliver.to"
@@ -57,6 +65,8 @@ DELIVER_MAX_MS = "barnabas.deliver.max.ms"
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
+        Setting("barnabas.index.keys", Kind.LIST, "", _index_fields,
+                "What is indexed of records for searches: key, header:<name>; empty is no index. Not in Apache Kafka."),
         Setting("barnabas.storage.engine", Kind.STRING, "segments", one_of("segments", "commitlog"),
                 "Where a new topic's records are stored: 'segments' are files of their own, 'commitlog' is one log for all "
                 "partitions of a log directory. It cannot be changed later. Apache Kafka has no such setting."),
@@ -175,6 +185,7 @@ DYNAMIC_BROKER_SETTINGS = frozenset(names[0][0] for names in SYNONYMS.values())
 class LogConfig:
     """The parsed settings of one log; field names are the settings' with underscores."""
 
+    barnabas_index_keys: tuple[str, ...] = ()
     barnabas_storage_engine: str = "segments"
     barnabas_deliver_max_ms: int = 2_592_000_000
     barnabas_deliver_to: str = ""
@@ -246,7 +257,7 @@ def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig
     Raises:
         BadSetting: a value is not allowed.
     """
-    values: dict[str, Value | frozenset[str]] = {}
+    values: dict[str, Value | frozenset[str] | tuple[str, ...]] = {}
     for name, field in _FIELDS.items():
         text = topic.get(name)
         if text is None:
@@ -255,6 +266,9 @@ def log_config(topic: Mapping[str, str], broker: Mapping[str, str]) -> LogConfig
     policy = values["cleanup_policy"]
     assert isinstance(policy, list)
     values["cleanup_policy"] = frozenset(policy)
+    fields_to_index = values["barnabas_index_keys"]
+    assert isinstance(fields_to_index, list)
+    values["barnabas_index_keys"] = tuple(dict.fromkeys(fields_to_index))
     small_segment = topic.get("internal.segment.bytes")
     if small_segment is not None:
         values["segment_bytes"] = parse(TOPIC_SETTINGS["internal.segment.bytes"], small_segment)

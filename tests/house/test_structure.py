@@ -80,6 +80,7 @@ ENTRY_POINTS = {
     "barnabas.pytest_plugin": "pytest's entry point",
     "broker.cli": "imported for the verbs of the daemon",
     "broker.io.compaction_main": "run by broker.io.compaction_process in a process of its own",
+    "broker.io.index_main": "run by broker.io.index_process in a process of its own",
 }
 """Modules that are reached without an import statement in the product."""
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
 
 import protocol.messages
-from protocol.messages import stored_records
+from protocol.messages import search, stored_records
 from protocol.schema import Field, Message, Wire, blank, wire_of
 
 _BITS = {"b": 8, "h": 16, "i": 32, "q": 64}
@@ -25,7 +25,9 @@ CLASSES: list[type[Message]] = [
     for cls in vars(importlib.import_module(module.name)).values()
     if isinstance(cls, type) and issubclass(cls, Message) and cls is not Message
 ]
-MESSAGES = [cls for cls in CLASSES if cls.MAX_VERSION >= 0 and cls not in _OF_A_LATER_RELEASE]
+_OURS = [cls for cls in CLASSES if cls.__module__ == search.__name__ and cls.MAX_VERSION >= 0]
+MESSAGES = [cls for cls in CLASSES if cls.MAX_VERSION >= 0 and cls not in _OF_A_LATER_RELEASE and cls not in _OURS]
+"""Those of Apache Kafka, without our own APIs."""
 
 VERSIONS = [(cls, version) for cls in MESSAGES for version in range(cls.MIN_VERSION, cls.MAX_VERSION + 1)]
 

@@ -20,8 +20,9 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import ResourceType
 
 from barnabas import Broker
-from broker.io.compaction_main import NICENESS
-from broker.io.compaction_process import _ROOT, _START, CleanerProcess
+from broker.io.compaction_process import CleanerProcess
+from broker.io.helper_main import BACKGROUND
+from broker.io.helper_process import _ROOT, _START
 from replication.completion import Completion, completed
 from storage.compaction.cleaner_job import CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.log.log import Log
@@ -102,7 +103,7 @@ async def test_a_compaction_process_is_nice_and_ends_after_its_job(log: Log) -> 
     talk = Conversation(log, 1e12)
     talk.start()
     await talk.first.wait()
-    assert [helper.nice() for helper in talk.helpers()] == [min(19, psutil.Process().nice() + NICENESS)]
+    assert [helper.nice() for helper in talk.helpers()] == [min(19, psutil.Process().nice() + BACKGROUND)]
     outcome = await talk.outcome
     assert isinstance(outcome, CleaningResult)
     assert kept(log) == expected
@@ -128,7 +129,7 @@ async def test_a_refused_replacement_leaves_no_files(log: Log) -> None:
 
 @pytest.mark.parametrize("peer", ["the broker does not read", "the broker does not answer"])
 def test_a_compaction_process_ends_silently_with_its_broker(log: Log, peer: str) -> None:
-    command = [sys.executable, "-P", "-c", _START, _ROOT, "1e12"]
+    command = [sys.executable, "-P", "-c", _START, _ROOT, "broker.io.compaction_main", "1e12"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as helper:
         assert helper.stdin is not None
         assert helper.stdout is not None
@@ -174,7 +175,7 @@ async def test_a_killed_compaction_process_fails_its_job(log: Log) -> None:
 async def test_a_compaction_process_that_exits_fails_its_job_permanently(
     log: Log, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.io.compaction_process._START", "raise SystemExit(3)")
+    monkeypatch.setattr("broker.io.helper_process._START", "raise SystemExit(3)")
     talk = Conversation(log, 10.0)
     talk.start()
     outcome = await talk.outcome

@@ -1,0 +1,289 @@
+"""Searches in the key indexes of one broker: the newest records of a partition with a key or a header's value.
+
+RULES    1. Only the leader of a partition answers. Records are committed, also in the sense of transactions.
+         2. The index gives candidates, newest first; the batches there are read from the log, and every candidate is compared
+            with the record's own bytes and timestamp. A worker in another process does both.
+         3. An answer is complete between two offsets: all records there that match are in it, unless `is_cut`. Later records
+            are not indexed yet.
+         4. At most MAX_SEARCHES at a time; others are refused. A record's value counts against MAX_ANSWER_BYTES.
+         5. If a merge removes files during a search, it is repeated.
+NOT HERE Building (key_indexer.py), authorization and formats (the callers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import Any, Final, NamedTuple
+
+from protocol.errors import ErrorCode, KafkaError
+from protocol.records import Record, parse_header
+from replication.completion import Completion, all_done, failed
+from replication.partition.key_indexer import KeyIndexer, Worker, open_log
+from replication.partition.partition import Partition
+from replication.partition.replica_manager import ReplicaManager
+from storage.engine import Buffer, EngineView
+from storage.io.disk_lookup import DiskLookup
+from storage.keyindex.index_jobs import FindOffsets, Job, JobFailed, MatchRecords
+
+MAX_SEARCHES: Final = 16
+MAX_ANSWER_BYTES: Final = 8 << 20
+MAX_RECORDS: Final = 10_000
+_BATCH_BYTES: Final = 4 << 20
+"""Of the batches that are read at a time."""
+_ATTEMPTS: Final = 3
+_offset = attrgetter("offset")
+
+
+class SearchQuery(NamedTuple):
+    """What is searched in a topic."""
+
+    field: str
+    """`key` or `header:<name>`."""
+    value: bytes
+    from_ms: int
+    to_ms: int
+    """Excluded."""
+    limit: int
+    """Records of each partition."""
+
+
+class PartitionAnswer(NamedTuple):
+    """The records that were found in one partition."""
+
+    partition: int
+    from_offset: int
+    to_offset: int
+    """The answer is complete from `from_offset` to before `to_offset`."""
+    end_offset: int
+    """The last stable offset: if it is above `to_offset`, later records are not indexed yet."""
+    min_timestamp_ms: int
+    max_timestamp_ms: int
+    """Of the indexed records; -1 for both without such."""
+    is_cut: bool
+    """Whether older records match too: there are more than the limit, or than MAX_ANSWER_BYTES."""
+    records: list[Record]
+    """The highest offset first."""
+
+
+class KeySearch:
+    """Searches of one broker."""
+
+    def __init__(self, replicas: ReplicaManager, indexer: KeyIndexer, worker: Worker) -> None:
+        self.replicas = replicas
+        self.indexer = indexer
+        self.worker = worker
+        self.running = 0
+        self.finished = 0
+
+    def led_partitions(self, topic: str) -> list[int]:
+        """The partitions of a topic that this broker leads, ascending.
+
+        Raises:
+            KafkaError: UNKNOWN_TOPIC_OR_PARTITION.
+        """
+        known = self.replicas.image.topics_by_name.get(topic)
+        if known is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic}")
+        local = (self.replicas.partitions.get((topic, index)) for index in sorted(known.partitions))
+        return [some.key[1] for some in local if some is not None and some.is_leader]
+
+    def search(
+        self, topic: str, indexes: Sequence[int], query: SearchQuery
+    ) -> Completion[list[PartitionAnswer | KafkaError]]:
+        """The answer of each partition, or its error.
+
+        The errors are NOT_LEADER_OR_FOLLOWER and the like, and INVALID_REQUEST if the field is not indexed; of the completion
+        THROTTLING_QUOTA_EXCEEDED (rule 4).
+        """
+        if self.running >= MAX_SEARCHES:
+            sentence = f"{MAX_SEARCHES} searches are running: try again"
+            return failed(KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, sentence))
+        self.running += 1
+        searches = [_Search(self, topic, index, query) for index in indexes]
+        for search in searches:
+            search.begin()
+        return all_done([search.answer for search in searches]).map(lambda _: self._answers_of(searches))
+
+    def _answers_of(self, searches: Sequence[_Search]) -> list[PartitionAnswer | KafkaError]:
+        self.running -= 1
+        self.finished += 1
+        answers: list[PartitionAnswer | KafkaError] = []
+        for search in searches:
+            error = search.answer.error
+            if error is None:
+                answers.append(search.answer.value)
+            elif isinstance(error, KafkaError):
+                answers.append(error)
+            else:
+                raise error
+        return answers
+
+
+class _Search:
+    """One search in one partition."""
+
+    def __init__(self, owner: KeySearch, topic: str, index: int, query: SearchQuery) -> None:
+        self._owner = owner
+        self._topic = topic
+        self._index = index
+        self._query = query
+        self._attempts = 0
+        self._found: list[Record] = []
+        self._bytes = 0
+        self.answer: Completion[PartitionAnswer] = Completion()
+
+    def begin(self) -> None:
+        """Find out what is indexed, then look the value up."""
+        self._attempts += 1
+        self._found, self._bytes = [], 0
+        bounds = self._owner.replicas.lookup(self._topic, self._index, self._bounds)
+        bounds.then(lambda done: self._continue(done, lambda known: self._find(known, known.to_offset)))
+
+    def _bounds(self, partition: Partition) -> PartitionAnswer | DiskLookup:
+        """The answer without records."""
+        if not partition.is_leader:
+            raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        log = partition.log
+        if self._query.field not in log.config.barnabas_index_keys:
+            fields = ", ".join(log.config.barnabas_index_keys) or "empty"
+            raise KafkaError(
+                ErrorCode.INVALID_REQUEST,
+                f"Topic {self._topic} has no index of {self._query.field}: its barnabas.index.keys is {fields}",
+            )
+        opened = open_log(partition)
+        if isinstance(opened, DiskLookup):
+            return opened
+        start_offset, end_offset = log.offsets.log_start_offset, opened.reader.last_stable_offset
+        index = self._owner.indexer.index_of(log)
+        if index is not None and index.fields == log.config.barnabas_index_keys:
+            self._owner.indexer.validate(log, opened, index)
+            to_offset, ranges = index.end_offset(start_offset), index.ranges
+        else:
+            to_offset, ranges = start_offset, []
+        timed = [some for some in ranges if some.entry_count]
+        least = min((some.min_timestamp_ms for some in timed), default=-1)
+        greatest = max((some.max_timestamp_ms for some in timed), default=-1)
+        to_offset = min(to_offset, end_offset)
+        return PartitionAnswer(self._index, start_offset, to_offset, end_offset, least, greatest, False, [])
+
+    def _find(self, known: PartitionAnswer, before_offset: int) -> None:
+        """Look for candidates below an offset."""
+        query, wanted = self._query, self._query.limit + 1 - len(self._found)
+        if before_offset <= known.from_offset:
+            self._finish(known, is_cut=False)
+            return
+        job = FindOffsets(
+            self._path(),
+            query.field,
+            query.value,
+            known.from_offset,
+            before_offset,
+            query.from_ms,
+            query.to_ms,
+            wanted,
+        )
+        self._submit(job, lambda offsets: self._read(known, offsets, is_last=len(offsets) < wanted))
+
+    def _path(self) -> str:
+        partition = self._owner.replicas.partitions.get((self._topic, self._index))
+        return "" if partition is None else partition.log.path
+
+    def _read(self, known: PartitionAnswer, offsets: list[int], *, is_last: bool) -> None:
+        """Read the batches of candidates, or finish if there are none."""
+        if not offsets:
+            self._finish(known, is_cut=False)
+            return
+        candidates = tuple(offsets)
+
+        def attempt(partition: Partition) -> _Batches | DiskLookup:
+            opened = open_log(partition)
+            if isinstance(opened, DiskLookup):
+                return opened
+            return opened.engine.lookup(("key search", candidates), partial(_read_batches, offsets=candidates))
+
+        read = self._owner.replicas.lookup(self._topic, self._index, attempt)
+        read.then(
+            lambda done: self._continue(done, lambda found: self._compare(known, offsets, found, is_last=is_last))
+        )
+
+    def _compare(self, known: PartitionAnswer, offsets: list[int], found: _Batches, *, is_last: bool) -> None:
+        query, read = self._query, offsets[: found.candidates]
+        job = MatchRecords(found.batches, frozenset(read), query.field, query.value, query.from_ms, query.to_ms)
+        is_last = is_last and len(read) == len(offsets)
+        self._submit(job, lambda records: self._add(known, records, read[-1], is_last=is_last))
+
+    def _add(self, known: PartitionAnswer, records: list[Record], last_offset: int, *, is_last: bool) -> None:
+        for record in sorted(records, key=_offset, reverse=True):
+            self._bytes += _size(record)
+            if len(self._found) == self._query.limit or (self._found and self._bytes > MAX_ANSWER_BYTES):
+                self._finish(known, is_cut=True)
+                return
+            self._found.append(record)
+        if is_last:
+            self._finish(known, is_cut=False)
+        else:
+            self._find(known, last_offset)
+
+    def _finish(self, known: PartitionAnswer, *, is_cut: bool) -> None:
+        self.answer.complete(known._replace(is_cut=is_cut, records=self._found))
+
+    # ------------------------------------------------------------ steps
+    def _submit(self, job: Job, on_result: Callable[[Any], None]) -> None:
+        def on_done(done: Completion[Any]) -> None:
+            result = done.value
+            if self.answer.is_done:
+                return
+            if isinstance(result, JobFailed):
+                self._fail(result)
+            else:
+                on_result(result)
+
+        self._owner.worker.submit(job).then(on_done)
+
+    def _continue(self, done: Completion[Any], on_value: Callable[[Any], None]) -> None:
+        if self.answer.is_done:
+            return
+        if done.error is not None:
+            self.answer.fail(done.error)
+        else:
+            on_value(done.value)
+
+    def _fail(self, failure: JobFailed) -> None:
+        """Repeat the search without the damaged file, or with the merged one (rule 5)."""
+        partition = self._owner.replicas.partitions.get((self._topic, self._index))
+        if failure.damaged is not None and partition is not None:
+            self._owner.indexer.on_failed(partition.log, failure)
+        if self._attempts < _ATTEMPTS:
+            self.begin()
+        else:
+            self.answer.fail(KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR, f"The search failed: {failure.text}"))
+
+
+class _Batches(NamedTuple):
+    """The batches of the first candidates."""
+
+    batches: tuple[Buffer, ...]
+    candidates: int
+    """How many candidates were read for."""
+
+
+def _read_batches(view: EngineView, offsets: tuple[int, ...]) -> _Batches:
+    """Read the batches of descending offsets, each once, up to _BATCH_BYTES; on a reader thread."""
+    batches: list[Buffer] = []
+    size, base_offset = 0, -1
+    for number, offset in enumerate(offsets):
+        if not batches or offset < base_offset:
+            if size >= _BATCH_BYTES:
+                return _Batches(tuple(batches), number)
+            data = bytes(view.read_batches(offset, 0))
+            if data:
+                batches.append(data)
+                size, base_offset = size + len(data), parse_header(data).base_offset
+    return _Batches(tuple(batches), len(offsets))
+
+
+def _size(record: Record) -> int:
+    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers

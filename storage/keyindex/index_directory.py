@@ -1,0 +1,133 @@
+"""The key index files of one partition: which are valid, which to merge, and the merge.
+
+RULES    1. The files are in the partition's directory; their ranges are consecutive. The first may begin below the log's start.
+         2. A file inside of another one's range was merged into it, and is deleted. After a gap, or a damaged file, all further
+            ones are deleted: the index is built again from there.
+         3. Files of other fields are deleted.
+         4. Files of similar size are merged, FAN at a time: with n entries there are about FAN * log8(n / SMALL) files. A file
+            of MAX_ENTRIES is not merged again.
+         5. A merge leaves out entries below the log's start. It needs memory for a few pages of each file.
+NOT HERE When (replication/partition/key_indexer.py).
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
+
+from storage.io.disk import Disk
+from storage.keyindex.entries import HASH_BYTES, OFFSET_END
+from storage.keyindex.index_file import SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter, digest_of
+
+FAN: Final = 8
+SMALL: Final = 4096
+"""Entries up to which all files count as equally large."""
+MAX_ENTRIES: Final = 1 << 27
+_NAME: Final = re.compile(r"(\d{20})-(\d{20})" + re.escape(SUFFIX))
+
+
+def load_ranges(disk: Disk, directory: str, fields: Sequence[str]) -> list[IndexRange]:
+    """The valid ranges of a directory, ascending; all other index files are deleted (rules 2 and 3).
+
+    Raises:
+        StorageError: the disk failed, or the directory was removed.
+    """
+    names = disk.listdir(directory)
+    valid: list[IndexRange] = []
+    for name in covering(names):
+        found = _range_of(disk, f"{directory}/{name}", digest_of(fields))
+        if found is None or (valid and found.start_offset != valid[-1].end_offset):
+            break
+        valid.append(found)
+    keep = {found.file_name for found in valid}
+    for name in names:
+        if (name.endswith(SUFFIX) and name not in keep) or name.endswith(UNFINISHED):
+            disk.unlink(f"{directory}/{name}", missing_ok=True)
+    return valid
+
+
+def covering(names: Sequence[str]) -> list[str]:
+    """The names of index files without those inside of another one's range, in offset order."""
+    found = sorted((int(match[1]), -int(match[2]), match[0]) for name in names if (match := _NAME.fullmatch(name)))
+    kept: list[str] = []
+    end_offset = -1
+    for _, end, name in found:
+        if -end > end_offset:
+            kept.append(name)
+            end_offset = -end
+    return kept
+
+
+def _range_of(disk: Disk, path: str, digest: bytes) -> IndexRange | None:
+    try:
+        file = IndexFile(disk, path)
+    except DamagedIndex:
+        return None
+    return file.range if file.digest == digest and path.endswith(file.range.file_name) else None
+
+
+def delete_ranges(disk: Disk, directory: str, ranges: Sequence[IndexRange]) -> None:
+    """Delete the files of some ranges."""
+    for some in ranges:
+        disk.unlink(f"{directory}/{some.file_name}", missing_ok=True)
+
+
+def due_merge(ranges: Sequence[IndexRange]) -> list[IndexRange]:
+    """The neighbouring ranges to merge now; empty if there is nothing to do (rule 4)."""
+    tiers = [_tier(found.entry_count) for found in ranges]
+    for tier in sorted(set(tiers)):
+        first = next((at + 1 for at in range(len(tiers) - 1, -1, -1) if tiers[at] > tier), 0)
+        newest = list(ranges[first:])
+        if len(newest) >= FAN and sum(found.entry_count for found in newest) <= MAX_ENTRIES:
+            return newest
+    return []
+
+
+def _tier(entry_count: int) -> int:
+    tier, limit = 0, SMALL
+    while entry_count > limit:
+        tier, limit = tier + 1, limit * FAN
+    return tier
+
+
+def merge(
+    disk: Disk, directory: str, fields: Sequence[str], ranges: Sequence[IndexRange], log_start_offset: int
+) -> Iterator[IndexRange | None]:
+    """Merge neighbouring ranges in steps: yields None after each, and finally the new range, whose sources are deleted.
+
+    Raises:
+        DamagedIndex: of a source.
+        StorageError: the disk is full or failed, or a file is missing.
+    """
+    assert all(first.end_offset == second.start_offset for first, second in pairwise(ranges)), ranges
+    files = [IndexFile(disk, f"{directory}/{some.file_name}") for some in ranges]
+    writer = IndexWriter(disk, directory, ranges[0].start_offset)
+    lowest = log_start_offset.to_bytes(OFFSET_END - HASH_BYTES, "big")
+    drops = ranges[0].start_offset < log_start_offset
+    for entries in merged_pages([file.pages() for file in files]):
+        writer.append([one for one in entries if one[HASH_BYTES:OFFSET_END] >= lowest] if drops else entries)
+        yield None
+    least = min(some.min_timestamp_ms for some in ranges)
+    greatest = max(some.max_timestamp_ms for some in ranges)
+    whole = IndexRange(ranges[0].start_offset, *ranges[-1][1:3], 0, least, greatest)
+    found = writer.finish(whole, fields)
+    delete_ranges(disk, directory, [some for some in ranges if some.file_name != found.file_name])
+    yield found
+
+
+def merged_pages(sources: Sequence[Iterator[list[bytes]]]) -> Iterator[list[bytes]]:
+    """The entries of all sources in order; each source yields ascending lists."""
+    buffers = [next(source, []) for source in sources]
+    while any(buffers):
+        bound = min(buffer[-1] for buffer in buffers if buffer)
+        some: list[bytes] = []
+        for at, buffer in enumerate(buffers):
+            end = bisect_right(buffer, bound)
+            if end:
+                some += buffer[:end]
+                buffers[at] = buffer[end:] or next(sources[at], [])
+        some.sort()
+        yield some

@@ -1,9 +1,9 @@
 """The key indexes of one broker: which partition is indexed next, and what is indexed (topic config `barnabas.index.keys`).
 
-RULES    1. Every replica indexes its own log up to its last stable offset, in offset order. Batches are read on a reader thread
-            and decoded by a worker in another process.
-         2. Partitions take turns, one at a time. A turn ends after TURN_BYTES, or at the last stable offset; then what was
-            decoded is written as a file, and a due merge goes one step on.
+RULES    1. Every replica indexes its own log up to its high watermark, in offset order. Batches are read on a reader thread and
+            decoded by a worker in another process.
+         2. Partitions take turns, one at a time. A turn ends after TURN_BYTES, or at the high watermark; then what was decoded
+            is written as a file, and a due merge goes one step on.
          3. A range is valid while the log has the range's leader epoch at its last offset (Raft's log matching): this finds
             truncated and deleted records, also after a restart. Invalid ranges, and those below the log's start, are deleted.
          4. After a failure that is not the index's own (a full disk, a killed worker) the partition waits for RETRY_CHECKS.
@@ -21,7 +21,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
 from protocol.errors import KafkaError
-from protocol.records import headers
 from replication.completion import Completion
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
@@ -229,7 +228,7 @@ class _Piece(NamedTuple):
     """Batches to index, and the mark of the log when they were read."""
 
     job: AddBatches | None
-    """None at the last stable offset."""
+    """None at the high watermark."""
     mark: object
 
 
@@ -285,7 +284,7 @@ class _Turn:
             return opened
         self._indexer.validate(log, opened, index)
         start = max(index.end_offset(log.offsets.log_start_offset), self._next_offset)
-        end, mark = opened.reader.last_stable_offset, mark_of(log)
+        end, mark = log.offsets.high_watermark, mark_of(log)
         if start >= end or partition.log is not log:
             return _Piece(None, mark)
         read = partial(_read_piece, directory=log.path, fields=self._fields, start=start, end=end)
@@ -312,7 +311,7 @@ class _Turn:
 
     def _on_added(self, index: PartitionIndex, start_offset: int, mark: object, added: Added) -> None:
         self._next_offset = added.next_offset
-        if added.next_offset == start_offset:  # the last batch is not wholly stable
+        if added.next_offset == start_offset:  # the last batch is not wholly committed
             index.complete_mark = mark
             self._write(index)
         elif added.entry_count >= MAX_ENTRIES_IN_MEMORY or self._bytes >= TURN_BYTES:
@@ -370,8 +369,5 @@ class _Turn:
 
 
 def _read_piece(view: EngineView, directory: str, fields: tuple[str, ...], start: int, end: int) -> AddBatches:
-    """The next batches with the aborted transactions among them; on a reader thread."""
-    data = view.read_batches(start, PIECE_BYTES)
-    found = headers(data)
-    aborted = view.aborted(start, min(end, found[-1][1].next_offset)) if found else []
-    return AddBatches(directory, fields, start, end, bytes(data), tuple(aborted))
+    """The next batches; on a reader thread."""
+    return AddBatches(directory, fields, start, end, bytes(view.read_batches(start, PIECE_BYTES)))

@@ -6,7 +6,8 @@ RULES    1. Only the leader of a partition answers. Records are committed, also 
          3. An answer is complete between two offsets: all records there that match are in it, unless `is_cut`. Later records
             are not indexed yet.
          4. At most MAX_SEARCHES at a time; others are refused. A record's value counts against MAX_ANSWER_BYTES.
-         5. If a merge removes files during a search, it is repeated.
+         5. If a merge removes files during a search, it is repeated. If files are damaged or lost, only those before them are
+            searched, and the indexer builds the others again.
 NOT HERE Building (key_indexer.py), authorization and formats (the callers).
 """
 
@@ -23,7 +24,7 @@ from replication.completion import Completion, all_done, failed
 from replication.partition.key_indexer import KeyIndexer, Worker, open_log
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
-from storage.engine import Buffer, EngineView
+from storage.engine import AbortedTransaction, Buffer, EngineView
 from storage.io.disk_lookup import DiskLookup
 from storage.keyindex.index_jobs import FindOffsets, Job, JobFailed, MatchRecords
 
@@ -210,7 +211,8 @@ class _Search:
 
     def _compare(self, known: PartitionAnswer, offsets: list[int], found: _Batches, *, is_last: bool) -> None:
         query, read = self._query, offsets[: found.candidates]
-        job = MatchRecords(found.batches, frozenset(read), query.field, query.value, query.from_ms, query.to_ms)
+        conditions = query.field, query.value, query.from_ms, query.to_ms
+        job = MatchRecords(found.batches, frozenset(read), found.aborted, *conditions)
         is_last = is_last and len(read) == len(offsets)
         self._submit(job, lambda records: self._add(known, records, read[-1], is_last=is_last))
 
@@ -253,7 +255,8 @@ class _Search:
     def _fail(self, failure: JobFailed) -> None:
         """Repeat the search without the damaged file, or with the merged one (rule 5)."""
         partition = self._owner.replicas.partitions.get((self._topic, self._index))
-        if failure.damaged is not None and partition is not None:
+        is_lost = failure.is_missing and self._attempts == _ATTEMPTS - 1
+        if partition is not None and (failure.damaged is not None or is_lost):
             self._owner.indexer.on_failed(partition.log, failure)
         if self._attempts < _ATTEMPTS:
             self.begin()
@@ -267,6 +270,8 @@ class _Batches(NamedTuple):
     batches: tuple[Buffer, ...]
     candidates: int
     """How many candidates were read for."""
+    aborted: tuple[AbortedTransaction, ...]
+    """With records between these candidates."""
 
 
 def _read_batches(view: EngineView, offsets: tuple[int, ...]) -> _Batches:
@@ -276,12 +281,14 @@ def _read_batches(view: EngineView, offsets: tuple[int, ...]) -> _Batches:
     for number, offset in enumerate(offsets):
         if not batches or offset < base_offset:
             if size >= _BATCH_BYTES:
-                return _Batches(tuple(batches), number)
+                offsets = offsets[:number]
+                break
             data = bytes(view.read_batches(offset, 0))
             if data:
                 batches.append(data)
                 size, base_offset = size + len(data), parse_header(data).base_offset
-    return _Batches(tuple(batches), len(offsets))
+    aborted = view.aborted(offsets[-1], offsets[0] + 1)
+    return _Batches(tuple(batches), len(offsets), tuple(aborted))
 
 
 def _size(record: Record) -> int:

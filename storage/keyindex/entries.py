@@ -6,7 +6,8 @@ FORMAT   hash 5, offset 7, seconds 4, all big-endian, so that the order of the b
 RULES    1. A field is `key` or `header:<name>`. A record has one entry for its key and one for each header of the name; null
             has none.
          2. A hash only leads to candidates: the caller compares the record's bytes.
-         3. Control batches and batches of aborted transactions have no entries.
+         3. Control batches have no entries. Those of aborted transactions have: the outcome may change while the records stay
+            (a truncation removes the marker). A search leaves them out.
          4. A batch that cannot be decoded has no entries: no consumer can read its records either.
 NOT HERE Files of entries (index_file.py).
 """
@@ -14,12 +15,14 @@ NOT HERE Files of entries (index_file.py).
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.primitives import Buffer
-from protocol.records import BatchHeader, Record, crc_is_valid, headers, records
+from protocol.record_codec import read_record, read_varint, read_varlong
+from protocol.records import BatchHeader, Record, crc_is_valid, headers, record_bytes, records
 from storage.engine import AbortedTransaction
 
 KEY: Final = "key"
@@ -80,16 +83,8 @@ def values_of(record: Record, field: str) -> list[bytes]:
     return [value for name, value in record.headers if value is not None and HEADER + name == field]
 
 
-def index_batches(
-    data: Buffer, start_offset: int, end_offset: int, fields: Sequence[str], aborted: Iterable[AbortedTransaction]
-) -> IndexedBatches:
-    """The entries of the batches that are wholly below `end_offset`, of the records from `start_offset` on.
-
-    `aborted`: all aborted transactions with records in the range.
-    """
-    by_producer: dict[int, list[AbortedTransaction]] = {}
-    for transaction in aborted:
-        by_producer.setdefault(transaction.producer_id, []).append(transaction)
+def index_batches(data: Buffer, start_offset: int, end_offset: int, fields: Sequence[str]) -> IndexedBatches:
+    """The entries of the batches that are wholly below `end_offset`, of the records from `start_offset` on."""
     entries: list[bytes] = []
     next_offset, leader_epoch = start_offset, -1
     least_ms, greatest_ms = NO_TIMESTAMPS
@@ -97,9 +92,7 @@ def index_batches(
         if header.next_offset > end_offset:
             break
         next_offset, leader_epoch = header.next_offset, header.leader_epoch
-        if header.is_control or _is_aborted(header, by_producer.get(header.producer_id, ())):
-            continue
-        for record in decode(data, position, header):
+        for record in () if header.is_control else decode(data, position, header):
             if record.offset >= start_offset:
                 hashes = [field_hash(field, value) for field in fields for value in values_of(record, field)]
                 if hashes:
@@ -119,21 +112,48 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[Record]:
         return []
 
 
-def _is_aborted(header: BatchHeader, transactions: Collection[AbortedTransaction]) -> bool:
+def _is_aborted(header: BatchHeader, aborted: Iterable[AbortedTransaction]) -> bool:
     return header.is_transactional and any(
-        some.first_offset <= header.base_offset <= some.last_offset for some in transactions
+        some.producer_id == header.producer_id and some.first_offset <= header.base_offset <= some.last_offset
+        for some in aborted
     )
 
 
 def matching(
-    data: Buffer, offsets: Collection[int], field: str, value: bytes, from_ms: int, to_ms: int
+    data: Buffer,
+    offsets: Collection[int],
+    aborted: Iterable[AbortedTransaction],
+    field: str,
+    value: bytes,
+    from_ms: int,
+    to_ms: int,
 ) -> Iterator[Record]:
-    """The records at these offsets in some batches that have the value and a timestamp in the range, in offset order."""
+    """The records at these offsets in some batches that have the value and a timestamp in the range, in offset order.
+
+    `aborted`: all aborted transactions with these offsets; their records do not match.
+    """
     for position, header in headers(data):
-        for record in decode(data, position, header):
-            if (
-                record.offset in offsets
-                and from_ms <= record.timestamp_ms < to_ms
-                and value in values_of(record, field)
-            ):
+        if header.is_control or _is_aborted(header, aborted):
+            continue
+        for record in _records_at(data, position, header, offsets):
+            if from_ms <= record.timestamp_ms < to_ms and value in values_of(record, field):
                 yield record
+
+
+def _records_at(data: Buffer, position: int, header: BatchHeader, offsets: Collection[int]) -> Iterator[Record]:
+    """The records of a batch at these offsets; the others are skipped without being decoded."""
+    if not crc_is_valid(data, position, header):
+        return
+    with suppress(KafkaError, IndexError):  # rule 4
+        body = bytes(record_bytes(data, position, header, MAX_RECORDS_BYTES))
+        append_time = header.max_timestamp if header.is_log_append_time else None
+        at = 0
+        for _ in range(header.record_count):
+            length, begin = read_varint(body, at)
+            _, delta_at = read_varlong(body, begin + 1)
+            delta, _ = read_varint(body, delta_at)
+            if header.base_offset + delta in offsets:
+                timestamp, _, key, value, pairs, _ = read_record(body, at)
+                stamp = header.base_timestamp + timestamp if append_time is None else append_time
+                yield Record(header.base_offset + delta, stamp, key, value, pairs)
+            at = begin + length

@@ -4,8 +4,9 @@ RULES    1. The files are in the partition's directory; their ranges are consecu
          2. A file inside of another one's range was merged into it, and is deleted. After a gap, or a damaged file, all further
             ones are deleted: the index is built again from there.
          3. Files of other fields are deleted.
-         4. Files of similar size are merged, FAN at a time: with n entries there are about FAN * log8(n / SMALL) files. A file
-            of MAX_ENTRIES is not merged again.
+         4. FAN files of a size class are merged, together with the smaller ones after them; a class is FAN times as large as
+            the one before. So each class has few files, and an entry is written once for each class. A file of MAX_ENTRIES is
+            not merged again.
          5. A merge leaves out entries below the log's start. It needs memory for a few pages of each file.
 NOT HERE When (replication/partition/key_indexer.py).
 """
@@ -22,9 +23,9 @@ from storage.io.disk import Disk
 from storage.keyindex.entries import HASH_BYTES, OFFSET_END
 from storage.keyindex.index_file import SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter, digest_of
 
-FAN: Final = 8
+FAN: Final = 4
 SMALL: Final = 4096
-"""Entries up to which all files count as equally large."""
+"""Entries of the largest file in the first size class."""
 MAX_ENTRIES: Final = 1 << 27
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})" + re.escape(SUFFIX))
 
@@ -61,6 +62,13 @@ def covering(names: Sequence[str]) -> list[str]:
     return kept
 
 
+def offsets_of(name: str) -> tuple[int, int]:
+    """The first offset and the end offset in a file name."""
+    match = _NAME.fullmatch(name)
+    assert match is not None, name
+    return int(match[1]), int(match[2])
+
+
 def _range_of(disk: Disk, path: str, digest: bytes) -> IndexRange | None:
     try:
         file = IndexFile(disk, path)
@@ -77,20 +85,21 @@ def delete_ranges(disk: Disk, directory: str, ranges: Sequence[IndexRange]) -> N
 
 def due_merge(ranges: Sequence[IndexRange]) -> list[IndexRange]:
     """The neighbouring ranges to merge now; empty if there is nothing to do (rule 4)."""
-    tiers = [_tier(found.entry_count) for found in ranges]
-    for tier in sorted(set(tiers)):
-        first = next((at + 1 for at in range(len(tiers) - 1, -1, -1) if tiers[at] > tier), 0)
+    classes = [_size_class(found.entry_count) for found in ranges]
+    for size_class in sorted(set(classes)):
+        first = next((at + 1 for at in range(len(classes) - 1, -1, -1) if classes[at] > size_class), 0)
         newest = list(ranges[first:])
-        if len(newest) >= FAN and sum(found.entry_count for found in newest) <= MAX_ENTRIES:
+        entries = sum(found.entry_count for found in newest)
+        if classes[first:].count(size_class) >= FAN and entries <= MAX_ENTRIES:
             return newest
     return []
 
 
-def _tier(entry_count: int) -> int:
-    tier, limit = 0, SMALL
+def _size_class(entry_count: int) -> int:
+    size_class, limit = 0, SMALL
     while entry_count > limit:
-        tier, limit = tier + 1, limit * FAN
-    return tier
+        size_class, limit = size_class + 1, limit * FAN
+    return size_class
 
 
 def merge(

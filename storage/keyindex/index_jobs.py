@@ -25,7 +25,7 @@ from storage.keyindex.entries import (
     matching,
     seconds_of,
 )
-from storage.keyindex.index_directory import covering, delete_ranges, load_ranges, merge
+from storage.keyindex.index_directory import covering, delete_ranges, load_ranges, merge, offsets_of
 from storage.keyindex.index_file import DamagedIndex, IndexFile, IndexRange, IndexWriter
 
 MAX_ENTRIES_IN_MEMORY: Final = 1 << 18
@@ -52,7 +52,6 @@ class AddBatches(NamedTuple):
     end_offset: int
     """Batches that reach above are left out."""
     data: Buffer
-    aborted: tuple[AbortedTransaction, ...]
 
 
 class Added(NamedTuple):
@@ -104,6 +103,8 @@ class MatchRecords(NamedTuple):
 
     batches: tuple[Buffer, ...]
     offsets: frozenset[int]
+    aborted: tuple[AbortedTransaction, ...]
+    """The aborted transactions with these offsets; their records are left out."""
     field: str
     value: bytes
     from_ms: int
@@ -197,15 +198,19 @@ class IndexJobs:
 
     # ---- searching ---------------------------------------------------------------------------------------
 
-    def _find(self, job: FindOffsets) -> list[int]:
+    def _find(self, job: FindOffsets) -> list[int] | JobFailed:
         hashed, first_s, last_s = field_hash(job.field, job.value), seconds_of(job.from_ms), seconds_of(job.to_ms)
         found: list[int] = []
+        complete_from = job.before_offset
         for name in reversed(covering(self._disk.listdir(job.directory))):
-            file = self._open(f"{job.directory}/{name}")
-            known = file.range
-            if known.end_offset <= job.from_offset:
+            start_offset, end_offset = offsets_of(name)
+            if start_offset >= complete_from or complete_from <= job.from_offset:
+                continue
+            if end_offset < complete_from:
                 break
-            if known.min_timestamp_ms >= job.to_ms or known.max_timestamp_ms < job.from_ms:
+            complete_from = start_offset
+            file = self._open(f"{job.directory}/{name}")
+            if file.range.min_timestamp_ms >= job.to_ms or file.range.max_timestamp_ms < job.from_ms:
                 continue
             for entry in file.find(hashed, job.before_offset):
                 offset = entry_offset(entry)
@@ -215,6 +220,8 @@ class IndexJobs:
                     found.append(offset)
                     if len(found) == job.limit:
                         return found
+        if complete_from > job.from_offset:
+            return JobFailed(f"{job.directory} has no index file before offset {complete_from}", is_missing=True)
         return found
 
     def _open(self, path: str) -> IndexFile:
@@ -229,11 +236,7 @@ class IndexJobs:
         return known[1]
 
     def _match(self, job: MatchRecords) -> list[Record]:
-        return [
-            record
-            for data in job.batches
-            for record in matching(data, job.offsets, job.field, job.value, job.from_ms, job.to_ms)
-        ]
+        return [record for data in job.batches for record in matching(data, *job[1:])]
 
 
 class _Pending:
@@ -247,7 +250,7 @@ class _Pending:
 
     def add(self, job: AddBatches) -> None:
         """Index the batches of a job."""
-        found = index_batches(job.data, job.start_offset, job.end_offset, job.fields, job.aborted)
+        found = index_batches(job.data, job.start_offset, job.end_offset, job.fields)
         self.entries += found.entries
         self.next_offset = found.next_offset
         self._leader_epoch = max(self._leader_epoch, found.leader_epoch)

@@ -123,8 +123,9 @@ def parse_query(query: str) -> tuple[str, SearchQuery]:
     Raises:
         KafkaError: INVALID_REQUEST.
     """
-    given = parse_qsl(query.encode("latin-1"), keep_blank_values=True)
-    values = {name.decode("latin-1"): value for name, value in given}
+    text = query.encode("latin-1").decode("utf-8", "surrogateescape")
+    given = parse_qsl(text, keep_blank_values=True, errors="surrogateescape")
+    values = {name: value.encode("utf-8", "surrogateescape") for name, value in given}
     unknown = sorted(values.keys() - _PARAMETERS)
     if unknown or len(values) < len(given):
         raise _invalid(f"there is no parameter {unknown[0]}" if unknown else "a parameter is repeated")

@@ -90,7 +90,7 @@ def test_a_create_topics_response_contains_effective_configs(harness: Controller
     assert found["min.insync.replicas"] == ("1", 3)
     assert found["segment.bytes"] == ("2097152", 4)
     assert found["cleanup.policy"] == ("delete", 5)
-    assert len(found) == 34
+    assert len(found) == 35
     assert "internal.segment.bytes" not in found
     (result,) = harness.ask(create(topic("b", configs=[("internal.segment.bytes", "100")]))).topics
     assert len(result.configs) == 35

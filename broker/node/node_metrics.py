@@ -24,6 +24,7 @@ from broker.io.io_thread_pool import IoThreadPool
 from broker.network.connection_metrics import ConnectionMetrics
 from broker.network.listener import Listener
 from broker.node.key_index import KeyIndex
+from broker.node.key_index_metrics import KeyIndexMetrics
 from broker.node.log_dir_metrics import LogDirMetrics
 from broker.node.redpanda_metrics import RedpandaMetrics
 from broker.process.watchdog import StallLog
@@ -37,7 +38,6 @@ from broker.telemetry.exempt_time import ExemptTime
 from broker.telemetry.families import Dialect, Source
 from broker.telemetry.health_probes import NodeProbes, is_alive
 from broker.telemetry.io_metrics import IoMetrics
-from broker.telemetry.key_index_metrics import KeyIndexMetrics
 from broker.telemetry.loop_metrics import IdleMetrics, LoopMetrics
 from broker.telemetry.page import MetricsPage
 from broker.telemetry.peer_traffic import PeerTraffic

@@ -60,12 +60,13 @@ def _index_fields(value: Value) -> str | None:
 _FOREVER = str(MAX_LONG)
 
 DELIVER_TO = "barnabas.deliver.to"
+INDEX_KEYS = "barnabas.index.keys"
 DELIVER_MAX_MS = "barnabas.deliver.max.ms"
 
 TOPIC_SETTINGS: dict[str, Setting] = {
     setting.name: setting
     for setting in (
-        Setting("barnabas.index.keys", Kind.LIST, "", _index_fields,
+        Setting(INDEX_KEYS, Kind.LIST, "", _index_fields,
                 "What is indexed of records for searches: key, header:<name>; empty is no index. Not in Apache Kafka."),
         Setting("barnabas.storage.engine", Kind.STRING, "segments", one_of("segments", "commitlog"),
                 "Where a new topic's records are stored: 'segments' are files of their own, 'commitlog' is one log for all "
@@ -135,7 +136,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
 STORAGE_ENGINE = "barnabas.storage.engine"
 COMMIT_LOG = "commitlog"
 
-OPTIONAL_TOPIC_SETTINGS = frozenset({DELIVER_TO, DELIVER_MAX_MS, "internal.segment.bytes"})
+OPTIONAL_TOPIC_SETTINGS = frozenset({DELIVER_TO, DELIVER_MAX_MS, INDEX_KEYS, "internal.segment.bytes"})
 """Shown for a topic only if they are set."""
 
 _SAME_NAME = (

@@ -118,7 +118,7 @@ class JobFailed(NamedTuple):
     damaged: str | None = None
     """The name of the damaged index file, if that is the reason."""
     is_missing: bool = False
-    """Whether a file or the directory is missing: a merge, or a deletion of the partition, was faster."""
+    """Whether something is missing: a merge, a deletion of the partition or of damaged files was faster."""
 
 
 Job = LoadRanges | AddBatches | WriteRange | MergeRanges | RemoveRanges | FindOffsets | MatchRecords
@@ -175,7 +175,7 @@ class IndexJobs:
     def _write(self, job: WriteRange) -> IndexRange | JobFailed:
         pending, self._pending = self._pending, None
         if pending is None or pending.directory != job.directory:
-            return JobFailed("the entries in memory are lost")
+            return JobFailed("the entries in memory are lost", is_missing=True)  # a search has found damage
         pending.entries.sort()
         writer = IndexWriter(self._disk, job.directory, pending.start_offset)
         writer.append(pending.entries)

@@ -100,7 +100,6 @@ _log = logging.getLogger("barnabas")
 
 _SWITCH_S = 0.0005
 """The interpreter's switch interval; Python's default of 5 ms would show in every latency percentile."""
-
 _GC_THRESHOLD = 10_000
 """Allocations between garbage collections; Python's default of 700 would run dozens of them for one large request."""
 _FREEZE_EVERY = 1024

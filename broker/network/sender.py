@@ -4,8 +4,9 @@ RULES    1. Parts are sent in order: header bytes, file region, header bytes, fi
          2. One call sends at most `MAX_BYTES_PER_CALL`, so that one fast reader does not starve the other connections.
          3. A region is sent with sendfile and never read into memory. The exception: if several regions are unsent, those of
             at most `COPIED_REGION_BYTES` in the page cache are read and sent together with the parts around them,
-            `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md). Unsent parts cost the memory
-            of one such call and one file reference per region.
+            `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md); small ones that follow each
+            other in a file by one read. Unsent parts cost the memory of one such call and one file reference per
+            region.
          4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
@@ -19,10 +20,10 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import islice
 
-from broker.network.page_cache_prefetch import ReadAhead
+from broker.network.page_cache_prefetch import MAX_GAP_BYTES, ReadAhead
 from broker.network.socket_io import Buffer, PlaintextTransportLayer
 from protocol.framing import Part
 from protocol.records import FileRegion
@@ -30,9 +31,12 @@ from protocol.records import FileRegion
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
 COPIED_REGION_BYTES = 32 * 1024
 COPIED_BYTES_PER_CALL = 128 * 1024
+RUN_REGION_BYTES = 8 * 1024
+COPIED_RUN_BYTES = 64 * 1024
 JOINED_BYTES = 32 * 1024
 _PARTS_WITH_ONE_REGION = 3
 _BUFFERS_PER_CALL = 256
+_REGIONS_PER_RUN = 512  # they and their gaps are the buffers of one system call
 _HELD_RESPONSES = 64
 _HELD_RESPONSE_BYTES = 4096
 _KNOWN_S = 0.01
@@ -117,7 +121,7 @@ class Sender:
             return buffers
         parts = self._parts
         read_ahead = self._read_ahead if len(parts) > _PARTS_WITH_ONE_REGION else None
-        size = 0
+        size = taken = 0
         data: Buffer | None
         for part in islice(parts, _BUFFERS_PER_CALL):
             if not isinstance(part, FileRegion):
@@ -125,14 +129,26 @@ class Sender:
             elif part.length > COPIED_REGION_BYTES or read_ahead is None:
                 break
             else:
+                if (
+                    part.length <= RUN_REGION_BYTES
+                    and taken + 1 < len(parts)
+                    and isinstance(parts[taken + 1], FileRegion)
+                ):
+                    run = _run_of(islice(parts, taken, taken + _REGIONS_PER_RUN))
+                    data = read_ahead.read_cached_run(run) if len(run) > 1 else None
+                    if data is not None:
+                        buffers.append(data)
+                        taken += len(run)
+                        break
                 data = read_ahead.read_cached(part)
                 if data is None:
                     break
             buffers.append(data)
+            taken += 1
             size += len(data)
             if size >= COPIED_BYTES_PER_CALL:
                 break
-        for _ in buffers:
+        for _ in range(taken):
             parts.popleft()
         return buffers
 
@@ -209,3 +225,18 @@ class Sender:
                 self._parts.appendleft(FileRegion(region.file, region.position + done, region.length - done))
             self._parts.appendleft(data)
             self._skip = 0
+
+
+def _run_of(parts: Iterable[Part]) -> list[FileRegion]:
+    """The first regions of at most RUN_REGION_BYTES that follow each other in a file with small gaps."""
+    run: list[FileRegion] = []
+    size = end = 0
+    for part in parts:
+        if not isinstance(part, FileRegion) or part.length > RUN_REGION_BYTES or size >= COPIED_RUN_BYTES:
+            break
+        if run and (not 0 <= part.position - end <= MAX_GAP_BYTES or part.file is not run[0].file):
+            break
+        run.append(part)
+        size += part.length
+        end = part.position + part.length
+    return run

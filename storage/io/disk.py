@@ -9,7 +9,7 @@ RULES    1. Every system error is raised as `StorageError` with the path and the
             SIGBUS, and so does a store on a full disk.
          6. `sync` makes data and size durable (fdatasync); a name is durable after `sync_dir` of its directory.
          7. `sync_files` syncs plain files together; a subclass with its own `sync` is called instead.
-         8. `is_resident` and `pread_if_resident` never block, and are for the event loop's thread only. Their answer
+         8. `is_resident` and the `..._if_resident` reads never block, and are for the event loop's thread only. Their answer
             may be outdated under memory pressure (docs/decisions/0014-reads-do-not-block-the-event-loop.md).
 NOT HERE When to sync (log.py), the contents. Tests and simulations subclass `Disk` and override `open`, or `File` and
          its two system calls.
@@ -125,6 +125,13 @@ class File:
         if data is not None:
             return data if len(data) == length else None
         return self.pread(length, position) if self.is_resident(position, length) else None
+
+    def preadv_if_resident(self, buffers: Sequence[memoryview], position: int) -> int:
+        """Fill the buffers, one after the other, without blocking; the number of bytes that were in the page cache."""
+        try:
+            return self._disk.page_cache.read_resident_into(self._descriptor, buffers, position)
+        except OSError as error:
+            raise StorageError("read", self.path, error) from error
 
     def is_resident(self, position: int, length: int) -> bool:
         """Whether these existing bytes can be read without waiting for the disk."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import errno
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 _CACHESTAT: Final = 451  # on every architecture
@@ -62,6 +62,19 @@ class PageCache:
                 raise
             return None
         return data if count == length else data[:count]
+
+    def read_resident_into(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
+        """Read the resident part of the range that the buffers take, in one call; 0 if the kernel does not support it."""
+        if not _NOWAIT:
+            return 0
+        try:
+            return os.preadv(descriptor, buffers, position, _NOWAIT)
+        except BlockingIOError:
+            return 0
+        except OSError as error:
+            if error.errno not in _NO_ANSWER:
+                raise
+            return 0
 
     def cached_bytes(self, descriptor: int, position: int, length: int) -> int:
         """The approximate number of cached bytes in the range."""

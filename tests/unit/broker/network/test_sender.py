@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
+from broker.network.page_cache_prefetch import MAX_GAP_BYTES, PageCachePrefetcher, ReadAhead
 from broker.network.sender import (
     COPIED_BYTES_PER_CALL,
     COPIED_REGION_BYTES,
     JOINED_BYTES,
     MAX_BYTES_PER_CALL,
+    RUN_REGION_BYTES,
     RegionEnded,
     Sender,
 )
@@ -24,6 +25,7 @@ from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
 from protocol.records import FileRegion
 from storage.io.disk import Disk, File
+from storage.io.page_cache import PageCache
 from tests.support.replica_harness import HeldWork
 
 TOPICS, PARTITIONS = 50, 20
@@ -219,3 +221,58 @@ def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path, sender_on) -
     file = file_with(tmp_path / "segment", b"short")
     with pytest.raises(RegionEnded):
         send_everything(sender_on(FakeTransport(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])
+
+
+def small_regions(file: File, count: int, length: int, gap: int) -> list[FileRegion]:
+    return [FileRegion(file, number * (length + gap), length) for number in range(count)]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_small_regions_that_follow_each_other_are_sent_in_order(tmp_path: Path, seed: int) -> None:
+    print(f"seed {seed}")
+    dice = random.Random(seed)
+    data = dice.randbytes(600_000)
+    files = [file_with(tmp_path / name, data) for name in "ab"]
+    parts: list[Part] = [b"head"]
+    position = 0
+    while position < 400_000:
+        length = dice.choice((1, 70, 200, 5000, RUN_REGION_BYTES, RUN_REGION_BYTES + 1, COPIED_REGION_BYTES))
+        parts.append(FileRegion(files[dice.random() < 0.1], position, length))
+        position += length + dice.choice((0, 28, 28, MAX_GAP_BYTES, MAX_GAP_BYTES + 1))
+        if dice.random() < 0.05:
+            parts.append(b"between")
+        if dice.random() < 0.03:
+            position = dice.randrange(position + 1)
+    expected = b"".join(
+        [data[p.position : p.position + p.length] if isinstance(p, FileRegion) else bytes(p) for p in parts]
+    )
+    transport = FakeTransport(iter(lambda: dice.choice((None, 1, 100, 30_000, 2**30)), 0))
+    send_everything(copying_sender(transport), parts)
+    assert transport.taken == expected
+
+
+def test_a_run_of_small_regions_is_one_read_and_one_call(tmp_path: Path) -> None:
+    file = file_with(tmp_path / "log", random.Random(1).randbytes(300 * 228))
+    regions = small_regions(file, 200, 200, 28)
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    assert copying_sender(transport).send([b"h", *regions, b"t"])
+    assert len(transport.calls) == 2
+    assert len(transport.taken) == 200 * 200 + 2
+
+
+def test_regions_that_the_page_cache_has_are_sent_if_a_gap_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = file_with(tmp_path / "log", random.Random(1).randbytes(10_000))
+    monkeypatch.setattr(PageCache, "read_resident_into", lambda *_: 0)
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    assert copying_sender(transport).send([b"h", *small_regions(file, 8, 200, 28), b"t"])
+    assert len(transport.taken) == 8 * 200 + 2
+    assert not transport.by_sendfile
+
+
+def test_a_run_may_end_the_response(tmp_path: Path) -> None:
+    file = file_with(tmp_path / "log", random.Random(1).randbytes(20_000))
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    assert copying_sender(transport).send([b"h", *small_regions(file, 3, 200, 5000), *small_regions(file, 3, 200, 28)])
+    assert len(transport.taken) == 6 * 200 + 1

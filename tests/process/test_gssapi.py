@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from kafka import KafkaProducer
 
 from barnabas import Broker
 from barnabas.embedded import BrokerError
@@ -133,6 +134,19 @@ def test_a_key_file_without_the_key_is_refused_at_the_start(node: Node) -> None:
     settings, _ = settings_with(node.realm.config.parent / "alice.keytab")
     with pytest.raises(BrokerError, match=re.escape("alice.keytab has no usable key of kafka/localhost@")):
         Broker(settings=settings).start()
+
+
+def test_kafka_python_produces(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KRB5_CLIENT_KTNAME", str(node.realm.config.parent / "alice.keytab"))
+    producer = KafkaProducer(
+        bootstrap_servers=node.address.replace("127.0.0.1", "localhost"),
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="GSSAPI",
+        sasl_kerberos_service_name="kafka",
+        sasl_kerberos_domain_name="localhost",
+    )
+    assert producer.send("of-kerberos-too", b"x").get(timeout=30).offset == 0
+    producer.close()
 
 
 @needs_kafka

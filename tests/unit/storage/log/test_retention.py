@@ -97,3 +97,17 @@ def test_a_closed_log_is_not_opened_before_a_segment_can_expire(make: MakeLog) -
     assert is_retention_due(log, NOW_MS + 1101)
     log.update_config(replace(SMALL, retention_ms=10))
     assert is_retention_due(log, NOW_MS)
+
+
+def test_a_schedule_topic_keeps_what_is_not_delivered_yet(log: Log) -> None:
+    schedule = {"barnabas_deliver_to": "target", "retention_ms": 1}
+    assert kept(log, NOW_MS * 2, **schedule) == [0, 1, 2, 3, 4, 5]
+    log.keep_from = 3
+    assert kept(log, NOW_MS * 2) == [2, 3, 4, 5]
+    log.keep_from = 6
+    assert kept(log, NOW_MS * 2) == []
+
+
+def test_a_follower_of_a_schedule_topic_deletes_what_its_leader_has_deleted(log: Log) -> None:
+    log.open().trim(3, NOW_MS)
+    assert kept(log, NOW_MS * 2, barnabas_deliver_to="target", retention_ms=1) == [3, 4, 5]

@@ -32,7 +32,7 @@ class World:
     def __init__(self, path: Path, rng: random.Random, *, loss: float, max_queue_bytes: int) -> None:
         self.rng = rng
         self.harness = ReplicaHarness(path)
-        self.harness.create("target", 3)
+        self.harness.create("target", 3, max_message_bytes=400)
         self.topic_id = self.harness.create("s", barnabas_deliver_to="target", segment_bytes=1 << 20, retention_ms=1)
         self.cluster = DeliveryCluster(rng, loss)
         self.cluster.on_append = self._check_due

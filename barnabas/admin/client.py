@@ -1,8 +1,10 @@
 """A client that sends any request of Kafka's protocol to the node that answers it.
 
 RULES    1. Versions of requests are negotiated by kafka-python; an API that the cluster lacks raises Refused.
-         2. A coordinator or controller that moves is looked up again until the timeout; a leader likewise.
-         3. One connection to each node that is asked; its thread is kafka-python's.
+         2. A coordinator or controller that moves is looked up again until the timeout; a leader likewise. One whose node
+            does not answer is looked up again for `FAILOVER_S`: the cluster elects another one.
+         3. A request that any node answers is sent to another one, if a node does not answer.
+         4. One connection to each node that is asked; its thread is kafka-python's.
 NOT HERE The meaning of responses (the other modules of this package), client settings (the caller).
 """
 
@@ -23,6 +25,8 @@ from barnabas.admin.errors import Refused, check
 
 DEFAULT_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.1
+FAILOVER_S = 15.0
+"""Longer than a cluster needs to see that a node was killed."""
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 _MOVED = {5, 6, 14, 15, 16, 41, 51}
@@ -31,6 +35,10 @@ NOT_CONTROLLER, CONCURRENT_TRANSACTIONS: look up the node again."""
 _MAX_RESPONSE_BYTES = 100_000_000
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # otherwise its warnings are printed between the rows
+
+
+class Silent(Refused):
+    """A node does not answer."""
 
 
 class TopicPartition(NamedTuple):
@@ -49,6 +57,8 @@ class Client:
     def __init__(self, settings: Mapping[str, Any], timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """`settings` are kafka-python's keyword arguments. Raises Refused if no node answers in time."""
         self.timeout_s = timeout_s
+        self._silent: set[int] = set()
+        """Nodes that did not answer: asked last."""
         self._net = NetworkSelector()
         timeout_ms = int(timeout_s * 1000)
         limits = {"request_timeout_ms": timeout_ms, "receive_message_max_bytes": _MAX_RESPONSE_BYTES}
@@ -76,16 +86,37 @@ class Client:
         return sorted(broker.node_id for broker in self._manager.cluster.brokers())
 
     def ask(self, request: Any, node: int | None = None) -> Any:
-        """Sends a request to a node, by default to any, and returns the response. Raises Refused."""
+        """Sends a request to a node, by default to any, and returns the response. Raises Refused (rule 3)."""
+        if node is not None:
+            return self._ask(request, node)
+        asked: set[int] = set()
+        while True:
+            any_node = self._any_node(asked)
+            try:
+                return self._ask(request, any_node)
+            except Silent:
+                asked.add(any_node)
+                self._silent.add(any_node)
+                if asked.issuperset(self.node_ids()):
+                    raise
+
+    def _any_node(self, asked: set[int]) -> Any:
+        """One that was not asked yet."""
+        found = self._manager.least_loaded_node()
+        left = [node for node in self.node_ids() if node not in asked]
+        if left and (found in asked or found in self._silent):
+            return min(left, key=lambda node: (node in self._silent, node))
+        return found
+
+    def _ask(self, request: Any, node: int) -> Any:
         kind = type(request).__name__.removesuffix("Request")
         deadline = time.monotonic() + self.timeout_s
         while True:
-            asked = self._manager.least_loaded_node() if node is None else node
             try:
-                return self._manager.run(self._send, request, asked)
+                return self._manager.run(self._send, request, node)
             except kafka_errors.NodeNotReadyError as failure:
                 if time.monotonic() > deadline:
-                    raise self._silence(asked, "its connection fails") from failure
+                    raise self._silence(node, "its connection fails") from failure
                 time.sleep(RETRY_PAUSE_S)
             except kafka_errors.IncompatibleBrokerVersion as failure:
                 raise Refused(
@@ -94,20 +125,20 @@ class Client:
             except kafka_errors.UnknownBrokerIdError as failure:
                 raise Refused(f"The cluster has no broker {node} now.") from failure
             except kafka_errors.KafkaError as failure:
-                raise self._silence(asked, _text(failure)) from failure
+                raise self._silence(node, _text(failure)) from failure
             except (struct.error, OverflowError) as failure:
                 raise Refused(f"A value does not fit its field in {kind}: {failure}.") from failure
 
-    async def _send(self, request: Any, node: int | None) -> Any:
+    async def _send(self, request: Any, node: int) -> Any:
         return await self._manager.send(request, node_id=node)
 
-    def _silence(self, node: int | None, reason: str) -> Refused:
+    def _silence(self, node: int, reason: str) -> Silent:
         """The error of a node that does not answer, with the address that it advertises."""
         found = self._manager.cluster.broker_metadata(node)
         if found is None:
-            return Refused(f"The cluster stopped answering: {reason}.")
+            return Silent(f"The cluster stopped answering: {reason}.")
         advice = "if that address is wrong from here, change its advertised.listeners"
-        return Refused(f"Node {node} does not answer at {found.host}:{found.port} ({reason}); {advice}.")
+        return Silent(f"Node {node} does not answer at {found.host}:{found.port} ({reason}); {advice}.")
 
     def ask_controller(self, request: Any) -> Any:
         """Sends a request to the controller; in a KRaft cluster to any broker, which forwards it."""
@@ -119,12 +150,23 @@ class Client:
 
     def _ask_moving(self, request: Any, find: Callable[[], int]) -> Any:
         """Asks the node that `find` returns, again while it answers that it is the wrong one (rule 2)."""
-        deadline = time.monotonic() + self.timeout_s
+        started = time.monotonic()
+        deadline = started + self.timeout_s
         while True:
-            response = self.ask(request, find())
+            try:
+                response = self.ask(request, find())
+            except Silent as failure:
+                self._wait_for_failover(started, failure)
+                continue
             if time.monotonic() > deadline or not _MOVED.intersection(_codes(response.to_dict())):
                 return response
             time.sleep(RETRY_PAUSE_S)
+
+    def _wait_for_failover(self, started_s: float, failure: Silent) -> None:
+        """Pauses before the node is looked up again; after FAILOVER_S or the timeout it raises the failure (rule 2)."""
+        if time.monotonic() - started_s > min(FAILOVER_S, self.timeout_s):
+            raise failure
+        time.sleep(RETRY_PAUSE_S)
 
     def _controller(self) -> int:
         return int(self.ask(MetadataRequest(topics=[], allow_auto_topic_creation=False)).controller_id)
@@ -188,11 +230,16 @@ class Client:
         order = list(partitions)
         left = set(order)
         found: dict[TopicPartition, Any] = {}
-        deadline = time.monotonic() + self.timeout_s
+        started = time.monotonic()
+        deadline = started + self.timeout_s
         while left:
-            for node, asked in self.by_leader(sorted(left)).items():
-                for topic in getattr(self.ask(make(asked), node), topics_field):
-                    found |= {TopicPartition(topic.name, part.partition_index): part for part in topic.partitions}
+            try:
+                for node, asked in self.by_leader(sorted(left)).items():
+                    for topic in getattr(self.ask(make(asked), node), topics_field):
+                        found |= {TopicPartition(topic.name, part.partition_index): part for part in topic.partitions}
+            except Silent as failure:
+                self._wait_for_failover(started, failure)
+                continue
             left = {tp for tp in left if found[tp].error_code in _MOVED}
             if left and time.monotonic() > deadline:
                 break

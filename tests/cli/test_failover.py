@@ -12,6 +12,7 @@ import pytest
 from barnabas import Cluster
 from tests.cli.running import COMMAND, TIMEOUT_S
 from tests.support.librdkafka import create_topic
+from tests.support.waiting import until
 
 RECORDS = 3000
 
@@ -40,3 +41,25 @@ def test_each_record_is_stored_and_printed_once_while_nodes_are_killed(tmp_path:
         assert sorted(found) == list(range(RECORDS))
         done = subprocess.run([*COMMAND, "consume", *at, "t"], capture_output=True, check=True, timeout=TIMEOUT_S)
         assert sorted(int(json.loads(line)["value"]) for line in done.stdout.splitlines()) == list(range(RECORDS))
+
+
+@pytest.mark.long
+def test_partitions_with_a_leader_are_read_while_others_have_none() -> None:
+    with Cluster(3) as cluster:
+        at = ["-b", cluster.bootstrap]
+        subprocess.run([*COMMAND, "topics", "create", "t", *at, "--assign", "1", "--assign", "2"], check=True)
+        for number in ("0", "1"):
+            subprocess.run([*COMMAND, "produce", "t", *at, "-l", "-p", number], input=b"x\n", check=True)
+        cluster.nodes[2].kill()
+
+        def leaders() -> list[int]:
+            described = subprocess.run(
+                [*COMMAND, "topics", "describe", "t", "--json", *at], capture_output=True, check=True
+            )
+            return [part["leader"] for part in json.loads(described.stdout)["partitions"]]
+
+        until(lambda: leaders() == [1, -1], "one partition has no leader")
+        done = subprocess.run(
+            [*COMMAND, "consume", *at, "t", "-p", "0", "-f", "%v"], capture_output=True, check=True, timeout=TIMEOUT_S
+        )
+        assert done.stdout == b"x"

@@ -80,6 +80,11 @@ class LiveBytes:
         self._extents: dict[int, Extent] = {}
         self._spaces: dict[str, FileSpace] = {}  # by path
 
+    @property
+    def spaces(self) -> list[FileSpace]:
+        """The use of the files as of the last update."""
+        return list(self._spaces.values())
+
     def update(self, files: Sequence[LogFile], extents: dict[int, Extent], wall_ms: int) -> list[FileSpace]:
         """The use of these sealed files, which are all of the log, oldest first."""
         before, self._extents = self._extents, extents
@@ -90,7 +95,7 @@ class LiveBytes:
             if space is None or file.path in stale:
                 space = self._measure(file, space, wall_ms)
             self._spaces[file.path] = space
-        return list(self._spaces.values())
+        return self.spaces
 
     def _measure(self, file: LogFile, before: FileSpace | None, wall_ms: int) -> FileSpace:
         queue, slot_count = opened_queue(file)

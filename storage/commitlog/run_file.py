@@ -113,7 +113,7 @@ class RunWriter:
         self._live: dict[int, list[_SlotPart]] = {}
 
     def steps(self) -> Iterator[int]:
-        """Write the file and sync it; yields the number of bytes read and written in a step.
+        """Write the file and sync it; yields the number of bytes written in a step.
 
         Raises:
             DamagedSource: a frame to be copied is invalid.
@@ -128,11 +128,11 @@ class RunWriter:
             self._add_frame(FrameKind.STATE, number, 0, self._states[number])
         for number in sorted(self._live):
             yield from self._copy_slot(number)
-        self._flush()
+        written = self._flush()
         self._file.truncate(self._at)
         self._file.sync()
         self._disk.sync_dir(self._path.rpartition("/")[0])
-        yield self._at - self._written
+        yield written
 
     # ---- what is live ------------------------------------------------------------------------------------
 

@@ -5,17 +5,22 @@ NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
+import storage.commitlog.run_recovery
 import storage.commitlog.sealing
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.live_bytes import Extent
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.recovery import _Loader
+from storage.commitlog.run_file import RunWriter
 from storage.commitlog.slots import Cut, Slot
 from storage.io.disk import Disk
+from tests.simulation.simulated_disk import SimulatedFile
 
 
 def _nothing(*_: object, **__: object) -> None:
@@ -105,3 +110,61 @@ def rows_are_short(patch: MonkeyPatch) -> None:
         return row(end, greatest, first, max(count - 1, 0), size)
 
     patch.setattr(storage.commitlog.sealing, "Row", planted)
+
+
+# ---- cleaning ------------------------------------------------------------------------------------------------
+
+
+def a_run_is_used_before_the_deletions_are_durable(patch: MonkeyPatch) -> None:
+    """The frames that made batches dead may be lost, but the batches are removed."""
+    patch.setattr(CommitLog, "sync_written", _nothing)
+
+
+def a_run_is_not_synced(patch: MonkeyPatch) -> None:
+    """Its sources are removed although a loss of power may take its bytes."""
+    steps = RunWriter.steps
+
+    def planted(self: RunWriter) -> Iterator[int]:
+        with MonkeyPatch.context() as inner:
+            inner.setattr(SimulatedFile, "sync", _nothing)
+            yield from steps(self)
+
+    patch.setattr(RunWriter, "steps", planted)
+
+
+def truncations_do_not_apply_to_runs(patch: MonkeyPatch) -> None:
+    """A run contains the batches of its sources that a later source truncates."""
+    patch.setattr("storage.commitlog.live_bytes.valid_end", lambda _cuts, _start, end_offset: end_offset)
+
+
+def the_states_of_replaced_files_are_forgotten(patch: MonkeyPatch) -> None:
+    """A run contains batches only."""
+    read = RunWriter._read_queue
+
+    def planted(self: RunWriter, *args: Any) -> None:
+        read(self, *args)
+        self._states.clear()
+
+    patch.setattr(RunWriter, "_read_queue", planted)
+
+
+def a_live_batch_is_left_out_of_a_run(patch: MonkeyPatch) -> None:
+    """The last live batch of a slot in a source is not copied."""
+    live_range = Extent.live_range
+
+    def planted(self: Extent, *args: Any) -> range:
+        live = live_range(self, *args)
+        return range(live.start, max(live.stop - 1, live.start))
+
+    patch.setattr(Extent, "live_range", planted)
+
+
+def an_unfinished_run_replaces_its_sources(patch: MonkeyPatch) -> None:
+    """A run counts without its queue file."""
+    first_of = storage.commitlog.run_recovery._first_of
+
+    def planted(disk: Disk, path: str, start: int) -> int:
+        first = first_of(disk, path, start)
+        return 0 if first is None else first
+
+    patch.setattr("storage.commitlog.run_recovery._first_of", planted)

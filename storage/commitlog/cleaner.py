@@ -4,8 +4,8 @@ RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites window
             it. `begin_pass` runs on the thread of the appends, the steps of `clean` in another one, one pass at a time.
          2. A run is committed after all frames written before it are durable: one of them may be what made a batch dead.
          3. The files that a run has replaced are removed at once. Readers that have found them keep them open.
-         4. Dead bytes are removed at the latest `max_dead_ms` after their batches died, and the time of a pass: half of it for
-            the active file to be finished, half for the file to become overdue.
+         4. Dead bytes are removed at the latest `max_dead_ms` after their batches died, and the time of a pass: an eighth of it
+            for the active file to be finished, the rest for the file to become overdue.
          5. On a full disk, a file that was created ahead is removed to make space for a run. A run that finds no space is
             removed; the log is as before.
          6. A file with a damaged frame stays as it is; it is tried again when fewer of its batches are live, and removed when
@@ -74,7 +74,7 @@ class Cleaner:
         path, since_ms = self._active or ("", 0)
         if files[-1].path != path:
             self._active = files[-1].path, wall_ms
-        elif since_ms + self.max_dead_ms // 2 <= wall_ms:
+        elif since_ms + self.max_dead_ms // 8 <= wall_ms:
             self._commit_log.finish_active()
 
     def clean(self, wall_ms: int, *, is_full: bool = False) -> Iterator[int]:
@@ -126,7 +126,7 @@ class Cleaner:
     def _candidate(self, file: LogFile, space: FileSpace, wall_ms: int) -> Candidate | None:
         if space.live >= self._damaged.get(file.path, space.live + 1):
             return None
-        is_overdue = space.dead_since_ms is not None and space.dead_since_ms + self.max_dead_ms // 2 <= wall_ms
+        is_overdue = space.dead_since_ms is not None and space.dead_since_ms + self.max_dead_ms * 7 // 8 <= wall_ms
         return Candidate(space.live, space.dead, wall_ms - space.written_ms, is_overdue)
 
     def _rewrite(self, sources: Sequence[LogFile], extents: Mapping[int, Extent], written_ms: int) -> Iterator[int]:

@@ -2,7 +2,8 @@
 
 RULES    1. The gain of a window of neighbouring files is its dead bytes, and a share of a file's size for each file less; the
             cost is its live bytes, which are read and written. The window with the highest gain * age / (gain + 2 * cost) is
-            chosen, which is (1 - u) * age / (1 + u) of a log-structured file system. `age`: of the newest batch in it.
+            chosen, which is (1 - u) * age / (1 + u) of a log-structured file system. `age`: of the newest batch in it. Each
+            further file adds 1/16, so that similar neighbours become one file.
          2. At least one byte is gained for each byte copied. Exceptions: a file whose dead bytes must go (`is_overdue`), and a
             full disk, where `FULL_COST` bytes may be copied for each byte gained, and the age does not count.
          3. A window without live bytes goes first, the one with the highest gain: it costs nothing. An overdue one is next.
@@ -69,5 +70,6 @@ def _windows_from(
         is_worth = FULL_COST * gain >= live if is_full else gain >= live or is_overdue
         if gain and is_worth:
             weight = 1 if is_full else max(age_ms, 0) + 1
-            worth = gain * weight / (gain + 2 * live) if live else gain
+            share = gain / (gain + 2 * live) * (1 + (number - first) / MAX_SOURCES)
+            worth = share * weight if live else gain
             yield (live == 0, is_overdue, worth), Window(range(first, number + 1), live)

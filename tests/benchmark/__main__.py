@@ -18,7 +18,6 @@ BENCHMARKS = {
     "engines": "both storage engines over 1 to 10,000 partitions, compared with Apache Kafka",
     "flushes": "one small append to each of 1 to 1,000 files made durable: the file system only",
     "onefile": "one log file for all partitions: syncs beside a bulk producer, reads of hot records; the file system only",
-    "space": "a simulated year of a commit log with mixed retentions: copied and dead bytes, delay of deletions",
     "coordinators": "transactions and groups, compared with Apache Kafka",
     "tls": "records over TLS, compared with Apache Kafka",
     "cluster": "three nodes compared with three of Apache Kafka: start, replication, fail-over",

@@ -42,7 +42,12 @@ SEARCHES = {
         2000,
         {},
     ),
-    "commitlog": Search(simulate_commit_logs, bugs_in(tests.simulation.commitlog.planted_bugs), 600, {}),
+    "commitlog": Search(
+        simulate_commit_logs,
+        bugs_in(tests.simulation.commitlog.planted_bugs),
+        600,
+        {"a_run_is_used_before_the_deletions_are_durable": 1137},
+    ),
     "coordinators": Search(simulate_coordinators, bugs_in(tests.simulation.coordinators.planted_bugs), 100, {}),
     "quorum": Search(
         simulate_quorum,

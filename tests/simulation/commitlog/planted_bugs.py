@@ -132,11 +132,6 @@ def a_run_is_not_synced(patch: MonkeyPatch) -> None:
     patch.setattr(RunWriter, "steps", planted)
 
 
-def truncations_do_not_apply_to_runs(patch: MonkeyPatch) -> None:
-    """A run contains the batches of its sources that a later source truncates."""
-    patch.setattr("storage.commitlog.live_bytes.valid_end", lambda _cuts, _start, end_offset: end_offset)
-
-
 def the_states_of_replaced_files_are_forgotten(patch: MonkeyPatch) -> None:
     """A run contains batches only."""
     read = RunWriter._read_queue

@@ -152,3 +152,35 @@ def test_retention_deletes_frames(tmp_path: Path) -> None:
     start = log.log_start_offset
     assert 0 < start < 6
     assert log_of(started(tmp_path)).log_start_offset == start
+
+
+def test_what_retention_deletes_is_removed_from_the_commit_log(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    manager.engines.commit_log_file_bytes = 4096
+    assert manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is None
+    kept = log_of(manager)
+    settings = replace(COMMIT_LOG, retention_bytes=0, segment_bytes=2000)
+    short = manager.get_or_create("short", 0, bytes(16), settings)
+    for number in range(40):
+        append(kept, f"{number}")
+        append(short, "x" * 700)
+    short.high_watermark = short.log_end_offset
+    before = values_of(kept)
+    for _ in manager.retain(NOW_MS):
+        pass
+    used = sum(path.stat().st_size for path in (tmp_path / "commitlog").glob("*.clog"))
+    steps = manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False)
+    assert steps is not None
+    assert sum(steps) < used / 2
+    assert sum(path.stat().st_size for path in (tmp_path / "commitlog").glob("*.clog")) < used / 2
+    assert values_of(kept) == before
+    manager.shutdown()
+    assert values_of(log_of(started(tmp_path))) == before
+
+
+def test_a_failed_directory_is_not_cleaned(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    assert manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is not None
+    manager.go_offline(str(tmp_path), StorageError("write", str(tmp_path), OSError(5, "broken")))
+    assert manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is None

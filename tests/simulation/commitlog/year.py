@@ -1,8 +1,8 @@
-"""A simulated year of a commit log with mixed retentions: make bench ARGS="space"
+"""A simulated year of a commit log with mixed retentions: python -m tests.simulation.commitlog.year
 
-TOPICS    Each day the topics of `RETENTION_DAYS` get an equal share of the bytes, in batches of 1 KiB that alternate. A topic is
-          kept for its number of days, as by retention; that with 0 days is a queue, whose records are deleted every hour. One
-          topic is deleted and created again each month. All partitions share one commit log.
+TOPICS    Each day the topics of `RETENTION_DAYS` get an equal share of the bytes, in batches of 1 KiB that alternate. A topic
+          is kept for its number of days, as by retention; that with 0 days is a queue, whose records are deleted every hour.
+          One topic is deleted and created again each month. All partitions share one commit log.
 TIME      Model time; a cleaning pass every hour, as far as it is worth it (storage/commitlog/run_choice.py).
 SCALE     Files have 128 KiB instead of 256 MiB, and two are filled each day: a year is 730 files.
 FIGURES   Write amplification: bytes written, appended or copied, for each byte appended. Dead share: dead bytes of all bytes in
@@ -33,7 +33,7 @@ from tests.support.segments import append, batch
 HOUR_MS: Final = 3600 * 1000
 DAY_MS: Final = 24 * HOUR_MS
 RETENTION_DAYS: Final = (0, 1, 3, 7, 30, 90, 365)
-MAX_DEAD_DAYS: Final = (1, 7, 30)
+MAX_DEAD_DAYS: Final = (7, 30, 365)
 FILE_BYTES: Final = 128 * 1024
 BATCH_BYTES: Final = 1024
 _WARM_DAYS: Final = 30
@@ -137,9 +137,9 @@ class Year:
         ]
 
 
-def main() -> int:
+def main() -> None:
     """Print the table."""
-    parser = argparse.ArgumentParser("space", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser = argparse.ArgumentParser("year", description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--days", type=int, default=365)
     parser.add_argument("--folder", help="where the log is written; a file system in memory makes it short")
     options = parser.parse_args()
@@ -152,4 +152,7 @@ def main() -> int:
             year = Year(root, max_dead_days)
             year.run(options.days)
             print(f"| {' | '.join(year.row(max_dead_days))} |", flush=True)
-    return 0
+
+
+if __name__ == "__main__":
+    main()

@@ -32,6 +32,7 @@ FACE_VERBS = {
     "man": "barnabas.cli.shell.man",
     "pipeline": "barnabas.pipeline.command",
     "produce": "barnabas.cli.produce",
+    "search": "barnabas.cli.search",
     "top": "barnabas.cli.top",
 }
 PARENT_PIPE = "BARNABAS_PARENT_PIPE"
@@ -49,6 +50,7 @@ usage: barnabas VERB [OPTION]...
   dump-log   show the contents of log files      barnabas dump-log --help
   consume    print the records of topics         barnabas consume --help
   produce    write records to topics             barnabas produce --help
+  search     find records through an index       barnabas search --help
   pipeline   run a Spark job on a broker         barnabas pipeline --help
 
 any Kafka cluster, -b HOST:PORT:

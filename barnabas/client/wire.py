@@ -1,6 +1,7 @@
 """The few requests that reading and writing records need, in fixed versions without tags.
 
-RULES    1. Each version is served by every broker from Kafka 2.1 to 4.3, so nothing is negotiated.
+RULES    1. Each version is served by every broker from Kafka 2.1 to 4.3, so nothing is negotiated. SEARCH_RECORDS is an API of
+            Barnabas alone.
          2. A response that ends early raises ClientError.
 NOT HERE The batches inside (`record_batches.py`), connections (`cluster.py`).
 """
@@ -29,6 +30,7 @@ class Api(Enum):
     INIT_PRODUCER_ID = (22, 1)
     ADD_PARTITIONS_TO_TXN = (24, 1)
     END_TXN = (26, 1)
+    SEARCH_RECORDS = (30001, 0)
 
 
 def request(api: Api, correlation_id: int, body: bytes) -> bytes:
@@ -78,6 +80,11 @@ class Fields:
     def data(self) -> memoryview:
         """Bytes; null is empty."""
         return self._bytes_view(self.number("i"))
+
+    def optional_data(self) -> bytes | None:
+        """Bytes; None is null."""
+        size = self.number("i")
+        return None if size < 0 else self._bytes(size)
 
     def array(self, item: Callable[[], T]) -> list[T]:
         """An array; null is empty."""

@@ -51,7 +51,15 @@ def test_a_user_with_rights_reads_and_writes(node: SecuredNode, tmp_path: Path) 
         assert [json.loads(line)["value"] for line in done.stdout.splitlines()][-1:] == ["hello"], done.stderr
 
 
-@pytest.mark.parametrize("verb", [["consume", "private"], ["produce", "private", "-l"]])
+def test_a_user_with_rights_searches(node: SecuredNode, tmp_path: Path) -> None:
+    settings = ["--command-config", config(tmp_path, node.bootstrap, node.login("alice"))]
+    done = barnabas("search", *settings, "-t", "private", "-k", "1", "--bounds")
+    assert b"Topic private has no index of key" in done.stderr, "the node was asked, and looked"
+
+
+@pytest.mark.parametrize(
+    "verb", [["consume", "private"], ["produce", "private", "-l"], ["search", "-t", "private", "-k", "1"]]
+)
 def test_a_user_without_rights_reads_which_are_missing(node: SecuredNode, tmp_path: Path, verb: list[str]) -> None:
     settings = ["--command-config", config(tmp_path, node.bootstrap, node.login("bob"))]
     done = barnabas(verb[0], *settings, *verb[1:], stdin=b"hello\n")

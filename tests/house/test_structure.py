@@ -66,6 +66,7 @@ ENTRY_POINTS = {
         )
     },
     "barnabas.cli.bench": "imported for the verb bench",
+    "barnabas.cli.search": "imported for the verb search",
     "barnabas.cli.shell.completion": "imported for the verb completion, and for a shell's script",
     "barnabas.cli.shell.man": "imported for the verb man",
     "barnabas.cli.top": "imported for the verb top",

@@ -22,6 +22,6 @@ def imported(*arguments: str) -> set[str]:
     return set(done.stderr.split())
 
 
-@pytest.mark.parametrize("verb", [*ADMIN_VERBS, "bench", "top", "completion", "man"])
+@pytest.mark.parametrize("verb", [*ADMIN_VERBS, "bench", "search", "top", "completion", "man"])
 def test_the_help_of_a_verb_imports_no_client(verb: str) -> None:
     assert not _HEAVY & imported(verb, "--help")

@@ -51,7 +51,7 @@ def due_ms(timestamp_ms: int, headers: Headers) -> int:
         return milliseconds
     if timestamp_ms == NO_TIMESTAMP:
         raise InvalidSchedule(f"The header {DELIVER_AFTER} needs a record with a timestamp")
-    return timestamp_ms + milliseconds
+    return max(AT_ONCE, timestamp_ms + milliseconds)
 
 
 def _number(name: str, value: bytes | None) -> int:

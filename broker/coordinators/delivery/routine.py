@@ -22,19 +22,21 @@ class Routine:
 
     def __init__(self, steps: Steps[None]) -> None:
         self._steps = steps
-        self._is_stopped = False
+        self._is_stopped = self._is_running = False
 
     def start(self) -> None:
         """Runs up to the first completion that is not done."""
         self._continue(None)
 
     def stop(self) -> None:
-        """Ends the steps where they wait (rule 2); not called by them."""
+        """Ends the steps where they wait (rule 2); if one of them calls this, where they wait next."""
         self._is_stopped = True
-        self._steps.close()
+        if not self._is_running:
+            self._steps.close()
 
     def _continue(self, done: Completion[Any] | None) -> None:
         while not self._is_stopped:
+            self._is_running = True
             try:
                 if done is not None and done.error is not None:
                     waiting = self._steps.throw(done.error)
@@ -42,6 +44,8 @@ class Routine:
                     waiting = self._steps.send(None if done is None else done.value)
             except StopIteration:
                 return
+            finally:
+                self._is_running = False
             if not waiting.is_done:
                 waiting.then(self._continue)
                 return

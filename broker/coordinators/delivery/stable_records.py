@@ -37,7 +37,19 @@ class Chunk(NamedTuple):
     def records(
         self, position: int, header: BatchHeader, wanted: Container[int] | None = None
     ) -> Iterator[Record | None]:
-        """The records of a batch from `offset` on, or only those at wanted offsets; None for each other one."""
+        """The records of a batch from `offset` on, or only those at wanted offsets; None for each other one.
+
+        Raises:
+            KafkaError: the batch is corrupt.
+        """
+        try:
+            yield from self._records(position, header, wanted)
+        except IndexError:
+            raise KafkaError(
+                ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is too short"
+            ) from None
+
+    def _records(self, position: int, header: BatchHeader, wanted: Container[int] | None) -> Iterator[Record | None]:
         data = bytes(record_bytes(self.data, position, header, _MAX_BATCH_BYTES))
         append_ms = header.max_timestamp if header.is_log_append_time else None
         is_dense = header.last_offset_delta + 1 == header.record_count

@@ -57,8 +57,12 @@ def test_each_broker_answers_for_itself(verbs: Verbs) -> None:
         [row] = verbs.rows(f"configs describe broker {broker} --key node.id")
         assert row["value"] == str(broker)
     verbs.rows("configs set broker 2 log.cleaner.threads=2")
-    [row] = verbs.rows("configs describe broker 2 --key log.cleaner.threads")
-    assert (row["value"], row["source"]) == ("2", "broker")
+
+    def threads() -> tuple[str, str]:
+        [row] = verbs.rows("configs describe broker 2 --key log.cleaner.threads")
+        return row["value"], row["source"]
+
+    until(lambda: threads() == ("2", "broker"), "the broker has applied what the controller has written")
     [quorum] = verbs.rows("nodes quorum")
     assert sorted(one["id"] for one in quorum["replicas"] if one["role"] != "observer") == [1, 2, 3]
 

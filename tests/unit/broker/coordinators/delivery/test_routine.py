@@ -29,7 +29,7 @@ def test_values_and_errors_arrive_where_the_steps_wait() -> None:
 
 
 @pytest.mark.parametrize("by_itself", [False, True])
-def test_a_stopped_routine_never_continues(by_itself: bool) -> None:  # noqa: FBT001
+def test_a_stopped_routine_never_continues(by_itself: bool) -> None:
     waiting: Completion[None] = Completion()
     seen: list[str] = []
 

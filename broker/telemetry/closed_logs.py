@@ -66,7 +66,7 @@ class ClosedLogs:
             yield all_done([self._measure(directory, keys) for directory, keys in unknown.items()])
 
     def _measure(self, directory: str, keys: list[_Key]) -> Completion[None]:
-        usage = self._replicas.log_manager.disk_usage(directory, [key[0].path for key in keys])
+        usage = self._replicas.log_manager.disk_usage(directory, [key[0] for key in keys])
 
         def on_measured(measured: IoResult) -> None:
             if measured.value is not None:

@@ -23,6 +23,7 @@ from storage.directories.future_replica import FUTURE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import DELETED, STRAY, parse_partition_dir_name
 from storage.inspection.commit_log_check import CommitLogCheck, has_commit_log
+from storage.inspection.commit_log_files import partitions_without_directory
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.partition_check import PartitionCheck
 from storage.io.checkpoint_file import (
@@ -104,6 +105,8 @@ class DirectoryCheck:
                 topic_id = read_topic_id(self._disk, f"{directory}/{name}/{PARTITION_METADATA}")
                 if topic_id is not None and key is not None:
                     names[topic_id, key[1]] = name
+        for topic, partition, topic_id in partitions_without_directory(self._disk, directory):
+            names[topic_id, partition] = f"{topic}-{partition}"
         check = CommitLogCheck(self._disk, directory, names)
         check.run()
         self.findings += check.issues

@@ -18,6 +18,7 @@ from replication.metadata_log.metadata_replay import ReplayedMetadata
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import parse_partition_dir_name
+from storage.inspection.commit_log_files import partitions_without_directory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.io.disk import Disk
 
@@ -64,6 +65,9 @@ def _partitions_of_unknown_topics(disk: Disk, identity: NodeIdentity, found: Rep
                 is_known = topic in names if topic_id is None else topic_id in topics or topic_id in found.removed
                 if not is_known:
                     yield f"{directory}/{name}"
+        for topic, partition, topic_id in partitions_without_directory(disk, directory):
+            if topic_id not in topics and topic_id not in found.removed:
+                yield f"{directory}/{topic}-{partition}"
 
 
 def _topic_id(disk: Disk, path: str) -> bytes | None:

@@ -187,7 +187,7 @@ class KeyIndexer:
         """Drop invalid ranges (rule 3)."""
         dropped = index.drop_invalid(log, opened)
         if dropped:
-            self.worker.submit(RemoveRanges(log.path, tuple(dropped)))
+            self.worker.submit(RemoveRanges(log.files.index_path, tuple(dropped)))
 
     def on_failed(self, log: Log, failure: JobFailed) -> None:
         """A job about an index has failed (rule 4)."""
@@ -197,7 +197,7 @@ class KeyIndexer:
             return
         if failure.damaged is not None:
             _log.warning("the key index of %s is built again from a damaged file on: %s", log.name, failure.text)
-            self.worker.submit(RemoveRanges(log.path, tuple(index.drop_from(failure.damaged))))
+            self.worker.submit(RemoveRanges(log.files.index_path, tuple(index.drop_from(failure.damaged))))
         elif failure.is_missing:
             del self._indexes[log]
         else:
@@ -252,11 +252,13 @@ class _Turn:
         if index is not None and index.fields != self._fields:
             self._indexer.set_index(self._log, None)
             if not self._fields:
-                self._submit(RemoveRanges(self._log.path, tuple(index.ranges)), lambda _: self._end())
+                self._submit(RemoveRanges(self._log.files.index_path, tuple(index.ranges)), lambda _: self._end())
                 return
             index = None
         if index is None:
-            self._submit(LoadRanges(self._log.path, self._fields), self._on_loaded)
+            files = self._log.files
+            job = LoadRanges(files.index_path, self._fields, may_create=not files.has_directory)
+            self._submit(job, self._on_loaded)
         else:
             self._continue(index)
 
@@ -287,7 +289,7 @@ class _Turn:
         end, mark = log.offsets.high_watermark, mark_of(log)
         if start >= end or partition.log is not log:
             return _Piece(None, mark)
-        read = partial(_read_piece, directory=log.path, fields=self._fields, start=start, end=end)
+        read = partial(_read_piece, directory=log.files.index_path, fields=self._fields, start=start, end=end)
         job = opened.engine.lookup(("key index", start), read)
         return job if isinstance(job, DiskLookup) else _Piece(job, mark)
 
@@ -299,7 +301,7 @@ class _Turn:
             return
         if self._log.offsets.truncation_count != self._truncation_count:  # what was decoded may be deleted
             self._indexer.has_more = True
-            self._submit(RemoveRanges(self._log.path, ()), lambda _: self._end())
+            self._submit(RemoveRanges(self._log.files.index_path, ()), lambda _: self._end())
             return
         job, mark = done.value
         if job is None or not job.data:
@@ -322,7 +324,9 @@ class _Turn:
 
     def _write(self, index: PartitionIndex) -> None:
         if self._next_offset > index.end_offset(self._log.offsets.log_start_offset):
-            self._submit(WriteRange(self._log.path, self._fields), lambda found: self._on_written(index, found))
+            self._submit(
+                WriteRange(self._log.files.index_path, self._fields), lambda found: self._on_written(index, found)
+            )
         else:
             self._merge(index)
 
@@ -331,14 +335,14 @@ class _Turn:
             index.ranges.append(found)
             self._merge(index)
         else:  # a truncation has dropped what is before it
-            self._submit(RemoveRanges(self._log.path, (found,)), lambda _: self._end())
+            self._submit(RemoveRanges(self._log.files.index_path, (found,)), lambda _: self._end())
 
     def _merge(self, index: PartitionIndex) -> None:
         """One step of a merge."""
         index.merging = index.merging or tuple(due_merge(index.ranges))
         if index.merging:
             start_offset = self._log.offsets.log_start_offset if self._log.is_open else 0
-            job = MergeRanges(self._log.path, self._fields, index.merging, start_offset)
+            job = MergeRanges(self._log.files.index_path, self._fields, index.merging, start_offset)
             self._submit(job, lambda merged: self._on_merged(index, job.ranges, merged))
         else:
             self._end()
@@ -349,7 +353,7 @@ class _Turn:
         elif index.merging == merging:
             index.replace(merged)
         else:
-            self._submit(RemoveRanges(self._log.path, (merged,)), lambda _: self._end())
+            self._submit(RemoveRanges(self._log.files.index_path, (merged,)), lambda _: self._end())
             return
         self._end()
 

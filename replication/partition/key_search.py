@@ -189,7 +189,7 @@ class _Search:
 
     def _path(self) -> str:
         partition = self._owner.replicas.partitions.get((self._topic, self._index))
-        return "" if partition is None else partition.log.path
+        return "" if partition is None else partition.log.files.index_path
 
     def _read(self, known: PartitionAnswer, offsets: list[int], *, is_last: bool) -> None:
         """Read the batches of candidates, or finish if there are none."""

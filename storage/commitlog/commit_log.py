@@ -108,7 +108,9 @@ class CommitLog:
         """Load the log, and recover it after an unclean stop; a no-op if it is open."""
         with self.lock:
             if not self._is_open:
-                self._disk.make_dirs(self.directory)
+                if not self._disk.exists(self.directory):
+                    self._disk.make_dirs(self.directory)
+                    self._disk.sync_dir(self.directory.rpartition("/")[0])
                 self._adopt(load(self._disk, self.directory, self._cache))
                 self._is_open = True
 
@@ -184,9 +186,17 @@ class CommitLog:
             self._disk.unlink(self._ahead.pop()[2].path)
             return True
 
-    def slot(self, slot_id: SlotId) -> Slot:
-        """The slot of a partition; a new one is empty and has no number before its first frame."""
-        return self._slots.get(slot_id) or Slot(slot_id)
+    def slot(self, slot_id: SlotId, topic: str = "") -> Slot:
+        """The slot of a partition; a new one is empty and has no number before its first frame.
+
+        `topic`: of a new one, if the partition has no directory.
+        """
+        return self._slots.get(slot_id) or Slot(slot_id, topic)
+
+    @property
+    def slots(self) -> list[Slot]:
+        """The slots of all partitions with frames."""
+        return list(self._slots.values())
 
     # ---- writes ------------------------------------------------------------------------------------------
 
@@ -322,7 +332,7 @@ class CommitLog:
             if frames.durable > self._proven:
                 frames.add(FrameKind.DURABLE, slot.number, previous_end, LONG.pack(frames.durable))
         if slot.bound_in is not file and not slot.is_dropped:
-            payload = BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset)
+            payload = BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset) + slot.topic.encode()
             frames.add(FrameKind.BIND, slot.number, previous_end, payload)
         if slot.owed_cut is not None:
             frames.add(FrameKind.CUT, slot.number, previous_end, CUT_PAYLOAD.pack(*slot.owed_cut))

@@ -48,15 +48,15 @@ _NOT_RECOVERING: Final = -1
 class CommitLogEngine:
     """The batches of one partition; `Engine` describes the methods."""
 
-    def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, directory: str, config: LogConfig) -> None:
-        """`directory`: of the partition; it has the producer snapshots."""
+    def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, topic: str, config: LogConfig) -> None:
+        """`topic`: of a partition without a directory; else empty."""
         self._disk = disk
         self._log = log
         self.shared_log: SharedLog | None = log
-        self._directory = directory
+        self._topic = topic
         self._slot_id = slot_id
         self._config = config
-        self._slot = Slot(slot_id)
+        self._slot = Slot(slot_id, topic)
         self._outstanding: deque[SlotAppend] = deque()
         self._unwritten: deque[SlotAppend] = deque()
         self._created_ms = -1  # wall time of the first reservation in the last segment
@@ -72,7 +72,7 @@ class CommitLogEngine:
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
         del names
         self._log.open()
-        slot = self._slot = self._log.slot(self._slot_id)
+        slot = self._slot = self._log.slot(self._slot_id, self._topic)
         self._flushed = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
         if recovery_point is None or slot.number == UNBOUND:
             return None
@@ -291,13 +291,8 @@ class CommitLogEngine:
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
         slot = self._slot
-        try:
-            file = self._log.write_snapshot(slot, offset, data)
-        except StorageError as error:
-            if not error.is_full:
-                raise
-        else:  # otherwise the batches are replayed
-            slot.add_snapshot(file, offset, data, in_order=not self._outstanding)
+        file = self._log.write_snapshot(slot, offset, data)
+        slot.add_snapshot(file, offset, data, in_order=not self._outstanding)
 
     def forget_snapshots(self, offsets: Iterable[int]) -> None:
         for offset in offsets:

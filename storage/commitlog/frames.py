@@ -5,8 +5,8 @@ FORMAT   file header, 40 bytes: magic `BCLG`, version 4, file id 16 (random), st
          then `length` bytes of payload, by kind:
              FOLLOWS  start 8 and end 8 of the previous file; the first frame of a file that is not the first one
              DURABLE  position 8: all bytes of the log before it were synced before this frame was written
-             BIND     topic id 16, partition 4, incarnation 4, log start 8: whose frames have this slot; before the slot's
-                      first frame in each file
+             BIND     topic id 16, partition 4, incarnation 4, log start 8, topic (UTF-8; empty if the partition has a
+                      directory): whose frames have this slot; before the slot's first frame in each file
              BATCHES  whole record batches; flag ROLLED: they begin a segment
              CUT      end offset 8, base offset 8 and size 8 of the last segment: the slot was truncated
              RESET    offset 8: the slot is empty and continues here
@@ -121,6 +121,12 @@ def parse_file_header(data: bytes, start: int) -> bytes | None:
     _, version, file_id, _, _, _ = FILE_HEADER.unpack_from(data)
     is_valid = version == FILE_VERSION and data[: FILE_HEADER.size] == file_header(file_id, start)
     return file_id if is_valid else None
+
+
+def parse_bind(payload: Buffer) -> tuple[bytes, int, int, int, str]:
+    """Topic id, partition, incarnation, log start and topic of a BIND."""
+    topic_id, partition, incarnation, log_start = BIND_PAYLOAD.unpack_from(payload)
+    return topic_id, partition, incarnation, log_start, bytes(payload[BIND_PAYLOAD.size :]).decode()
 
 
 def frame_head(

@@ -20,7 +20,6 @@ from itertools import chain
 
 from storage.commitlog.frames import (
     ABORTED_PAYLOAD,
-    BIND_PAYLOAD,
     CUT_PAYLOAD,
     FILE_HEADER,
     FOLLOWS_PAYLOAD,
@@ -29,6 +28,7 @@ from storage.commitlog.frames import (
     Frame,
     FrameKind,
     InvalidRange,
+    parse_bind,
     parse_file_header,
     scan,
 )
@@ -58,11 +58,11 @@ class Recovered:
     numbered: dict[int, Slot] = field(default_factory=dict)
     slot_count: int = 0
 
-    def bind(self, number: int, slot_id: SlotId) -> Slot:
+    def bind(self, number: int, slot_id: SlotId, topic: str = "") -> Slot:
         """The slot with this number."""
         slot = self.numbered.get(number)
         if slot is None:
-            slot = Slot(slot_id)
+            slot = Slot(slot_id, topic)
             slot.number = number
             self.slots[slot_id] = self.numbered[number] = slot
             self.slot_count = max(self.slot_count, number + 1)
@@ -250,8 +250,8 @@ class _Replay:
         if kind in (FrameKind.FOLLOWS, FrameKind.DURABLE):
             return
         if kind == FrameKind.BIND:
-            topic_id, partition, incarnation, _ = BIND_PAYLOAD.unpack(frame.payload)
-            slot = found.bind(frame.slot, SlotId(topic_id, partition, incarnation))
+            topic_id, partition, incarnation, _, topic = parse_bind(frame.payload)
+            slot = found.bind(frame.slot, SlotId(topic_id, partition, incarnation), topic)
             if slot.file is None and not slot.begin:
                 slot.begin = self._file.start
             return

@@ -3,7 +3,8 @@
 FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnation, start of the first file with its data, end
          offset, segments [base offset, size, first timestamp]..., cuts [file start, offset]..., aborted transactions
          [producer id, first offset, last offset, last stable offset]..., leader epochs [epoch, first offset]..., producer
-         snapshots [offset, base64]...; only the slot number if the partition was deleted
+         snapshots [offset, base64]..., topic (empty if the partition has a directory); only the slot number if the
+         partition was deleted
 RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exception: START and ABORTED do
             not wait for appends that are written and not published (`in_order` is false). The state of an earlier file may
             then contain them already, which is harmless: they name data that this file or an earlier one contains.
@@ -67,11 +68,13 @@ class Slot:
 
     __slots__ = (
         "aborted", "begin", "bound_in", "cuts", "end_offset", "epochs", "file", "is_dropped", "latest_epoch", "number",
-        "owed_cut", "segments", "slices", "slot_id", "snapshots",
+        "owed_cut", "segments", "slices", "slot_id", "snapshots", "topic",
     )  # fmt: skip
 
-    def __init__(self, slot_id: SlotId) -> None:
+    def __init__(self, slot_id: SlotId, topic: str = "") -> None:
         self.slot_id = slot_id
+        self.topic = topic
+        """The topic of a partition without a directory; else empty."""
         self.number = UNBOUND
         self.bound_in: LogFile | None = None
         """The last file with a BIND frame."""
@@ -261,11 +264,14 @@ class Slot:
             [[s.base_offset, s.size, s.first_timestamp] for s in self.segments], [list(cut) for cut in self.cuts],
             [list(aborted) for aborted in self.aborted], [list(known) for known in self.epochs],
             [[offset, b64encode(data).decode()] for offset, data in sorted(self.snapshots.items()) if offset <= end_offset],
+            self.topic,
         ]  # fmt: skip
 
     def restore(self, state: list[object]) -> None:
         """Take over the state of a queue file."""
-        self.number, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, epochs, snapshots = state  # type: ignore[assignment]
+        self.number, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, epochs, snapshots, self.topic = (
+            state  # type: ignore[assignment]
+        )
         self.segments = [LogicalSegment(*values) for values in segments]  # type: ignore[attr-defined]
         self.cuts = [(file_start, offset) for file_start, offset in cuts]  # type: ignore[attr-defined]
         self.aborted = [AbortedTransaction(*values) for values in aborted]  # type: ignore[attr-defined]
@@ -277,6 +283,13 @@ def valid_end(cuts: Sequence[tuple[int, int]], file_start: int, end_offset: int)
     """The end offset of the valid entries in a file whose row has this end offset (rule 3)."""
     later = bisect_right(cuts, file_start, key=_file_start)
     return min(end_offset, cuts[later][1]) if later < len(cuts) else end_offset
+
+
+def topic_of(state: list[object]) -> str:
+    """The topic of a state; empty if the partition has a directory."""
+    topic = state[-1]
+    assert isinstance(topic, str)
+    return topic
 
 
 def slot_id_of(state: list[object]) -> SlotId:

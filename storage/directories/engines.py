@@ -2,7 +2,8 @@
 
 FORMAT   a log directory has the directory `commitlog` once a log was created in its commit log (storage/commitlog)
 RULES    1. What is on disk decides: a partition with frames in the commit log stays there, one with segment files keeps them.
-            The engine of an empty partition is that of its settings, each time that it is opened.
+            The engine of an empty partition is that of its settings. In the commit log a partition has no directory, unless a
+            move to this log directory has created it; its frames contain its name, and before the first one nothing is on disk.
          2. A commit log that exists is opened, and recovered if necessary, before the logs of its directory are listed; another
             one is created by the first use.
          3. A partition's frames are dropped after its directory was renamed durably: else the directory could reappear without
@@ -24,12 +25,13 @@ from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.directories.future_replica import parse_future_dir_name
 from storage.directories.partition_directory import parse_deleted_dir_name, parse_partition_dir_name
-from storage.engine import Engine
+from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
-from storage.io.deferred_file_ops import FileOp, run_now
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.file_handle_cache import FileHandleCache
 from storage.io.path_guard import LockContext
+from storage.log.log_files import index_path
 from storage.segments.segment_engine import SegmentEngine
 
 _SEGMENT_SUFFIX: Final = ".log"
@@ -49,7 +51,7 @@ class Engines:
         self._disk = disk
         self._file_handles = file_handles
         self._random_bytes = random_bytes
-        self.submit: Callable[[str, FileOp], None] = lambda _, op: op()
+        self.submit: Callable[[str, FileOp], None] = _run_now
         """Runs work in a log directory that nothing waits for: at once unless replaced."""
         self.new_lock = new_lock
         self.commit_log_file_bytes = FILE_BYTES
@@ -68,8 +70,22 @@ class Engines:
         if directory in self.commit_logs or config.uses_commit_log:
             slot_id = self.slot_id_at(path)
             if slot_id is not None and self._is_in_commit_log(directory, path, slot_id, config):
-                return CommitLogEngine(self._disk, self._commit_log(directory), slot_id, path, config)
+                return CommitLogEngine(self._disk, self._commit_log(directory), slot_id, "", config)
         return self.segment_engine(path, config)
+
+    def factory_of(self, topic: str, partition: int, topic_id: bytes) -> EngineFactory:
+        """Creates the engine of a partition without a directory."""
+        return partial(self._without_directory, topic, SlotId(topic_id, partition))
+
+    def _without_directory(self, topic: str, slot_id: SlotId, path: str, config: LogConfig) -> Engine:
+        log = self._commit_log(path.rpartition("/")[0])
+        return CommitLogEngine(self._disk, log, slot_id, topic, config)
+
+    def partitions(self, directory: str) -> list[tuple[str, int, bytes]]:
+        """Topic, partition and topic id of the partitions of an open commit log that have no directory."""
+        log = self.commit_logs.get(directory)
+        slots = [] if log is None else log.slots
+        return [(slot.topic, slot.slot_id.partition, slot.slot_id.topic_id) for slot in slots if slot.topic]
 
     def segment_engine(self, path: str, config: LogConfig) -> SegmentEngine:
         """The engine of a log that is always stored in segment files."""
@@ -97,10 +113,10 @@ class Engines:
                 return None
         return None if topic_id is None else SlotId(topic_id, key[1])
 
-    def usage(self, path: str) -> tuple[int, int] | None:
+    def usage(self, path: str, topic_id: bytes | None) -> tuple[int, int] | None:
         """The bytes and segments of a log in the commit log; None for others."""
         log = self.commit_logs.get(path.rpartition("/")[0])
-        slot_id = None if log is None else self.slot_id_at(path)
+        slot_id = None if log is None else self.slot_id_at(path, topic_id)
         if log is None or slot_id is None or not log.has(slot_id):
             return None
         slot = log.slot(slot_id)
@@ -118,7 +134,7 @@ class Engines:
         for name in names:
             if parse_deleted_dir_name(name) is not None:
                 slot_id = self.slot_id_at(f"{directory}/{name}")
-                if slot_id is not None and log.has(slot_id):
+                if slot_id is not None and log.has(slot_id) and not log.slot(slot_id).topic:
                     live = self._live(directory, names) if live is None else live
                     if slot_id not in live:
                         log.drop(log.slot(slot_id))
@@ -140,11 +156,14 @@ class Engines:
         cleaner.begin_pass(wall_ms)
         return cleaner.clean(wall_ms, is_full=is_full)
 
+    def begin_shutdown(self) -> None:
+        """From now on all work runs at once, so that its failure is that of the shutdown."""
+        self.submit = _run_now
+
     def close(self, directory: str) -> None:
         """Seal the commit log of a log directory; its logs are closed."""
         log = self.commit_logs.get(directory)
         if log is not None:
-            log.submit = run_now
             log.close()
 
     def go_offline(self, directory: str) -> None:
@@ -152,8 +171,8 @@ class Engines:
         self.commit_logs.pop(directory, None)
         self.cleaners.pop(directory, None)
 
-    def drop_of(self, path: str, topic_id: bytes | None) -> FileOp:
-        """An operation that drops the frames that a partition has now (rule 3).
+    def drop_of(self, path: str, topic_id: bytes | None) -> FileOp | None:
+        """An operation that drops the frames that a partition has now (rule 3); None if it has none.
 
         `path`: of its directory; `topic_id`: None reads it there.
         """
@@ -161,13 +180,16 @@ class Engines:
         log = self.commit_logs.get(directory)
         slot_id = None if log is None else self.slot_id_at(path, topic_id)
         if log is None or slot_id is None or not log.has(slot_id):
-            return _no_op
+            return None
         return partial(self._drop, directory, log, log.slot(slot_id))
 
     def _drop(self, directory: str, log: CommitLog, slot: Slot) -> None:
-        self._disk.sync_dir(directory)
+        if not slot.topic:
+            self._disk.sync_dir(directory)
         log.drop(slot)
         log.sync()
+        if slot.topic:
+            self._disk.remove_tree(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
 
     def _commit_log(self, directory: str) -> CommitLog:
         with self._creating:
@@ -187,5 +209,6 @@ class Engines:
             return log
 
 
-def _no_op() -> None:
-    """There is nothing to drop."""
+def _run_now(directory: str, op: FileOp) -> None:
+    del directory
+    op()

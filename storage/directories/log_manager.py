@@ -11,9 +11,10 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
             written there, and its partitions are not created elsewhere; nor is a partition of a missing directory.
          4. A partition directory with another topic id belongs to a deleted topic: it is renamed as a stray.
          5. Deletion renames the directory; the files are deleted after `log.segment.delete.delay.ms`, as work for a
-            thread. Directories are created and renamed through `submit_directory_op` and not accessed before. A
-            name that is used again gets the same log directory, after the rename is durable and no checkpoint has an
-            offset of the previous log. A rename waits for the users of the log's paths (path_guard.py).
+            thread. A log without a directory is deleted by a frame of the commit log (engines.py). Directories are created and
+            renamed through `submit_directory_op` and not accessed before. A name that is used again gets the same log
+            directory, after the rename is durable and no checkpoint has an offset of the previous log. A rename waits for the
+            users of the log's paths (path_guard.py).
          6. Long operations run in steps (an iterator, one log per step) or as work for a thread.
          7. The future replica of a moving log gets no periodic work, and is not in `logs` before the swap.
 NOT HERE One log (log.py), meta.properties (replication/metadata_log/formatting.py), the schedule (broker/server.py).
@@ -27,11 +28,12 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
-from typing import Final, NamedTuple
+from typing import Final
 
 from protocol.errors import KafkaError
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
+from storage.directories.deletions import Deletions
 from storage.directories.engines import Engines
 from storage.directories.future_replica import (
     FUTURE,
@@ -41,12 +43,12 @@ from storage.directories.future_replica import (
     parse_future_dir_name,
     swap_in_future_log,
 )
+from storage.directories.log_construction import creation, logs_in, new_log
 from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.directories.partition_directory import (
     DELETED,
     STRAY,
     delete_paths,
-    parse_partition_dir_name,
     suffixed_dir_name,
 )
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
@@ -65,18 +67,6 @@ RECOVERED_AT_SHUTDOWN: Final = 200
 MAX_REMEMBERED: Final = 10_000
 
 _log = logging.getLogger("barnabas.storage")
-
-
-class _DeletedDirectory(NamedTuple):
-    """A directory to be deleted."""
-
-    since_ms: int | None
-    """None: set by the next `deletions`."""
-    has_delay: bool
-    """Whether it is kept for `deletion_delay_ms`."""
-    directory: str
-    paths: list[str]
-    """Its path, after the rename."""
 
 
 class LogManager:
@@ -125,7 +115,7 @@ class LogManager:
         self._has_unknown_logs = bool(failed)
         self.strays: list[Log] = []
         """Logs of deleted topics whose names are used again: their directory was missing at the deletion."""
-        self._deleted_dirs: list[_DeletedDirectory] = []
+        self._deletions = Deletions()
         self.submit: Callable[[str, FileOp], None] = lambda _, op: op()
         """Runs file operations of the logs in a log directory: at once unless replaced."""
         self.submit_directory_op: Callable[[str, FileOp], None] = lambda _, op: op()
@@ -165,31 +155,37 @@ class LogManager:
             self._offline_logs[key] = None  # the log may be in a failed directory
 
     def _load(self, id_of: Callable[[str], bytes | None], directory: LogDirectory) -> None:
-        path, disk = directory.path, self._disk
+        path = directory.path
         self.engines.open(path, directory.names)
-        checkpoints = directory.read_checkpoints()
         for name in directory.names:
             if name.endswith(DELETED):
-                self._deleted_dirs.append(_DeletedDirectory(0, False, path, [f"{path}/{name}"]))
+                self._deletions.add(path, [f"{path}/{name}"], has_delay=False, since_ms=0)
             moved = parse_future_dir_name(name)
             if moved is not None:
                 self._interrupted.append((moved, f"{path}/{name}"))
-            key = parse_partition_dir_name(name)
-            if key is None:
-                continue
-            log = Log(
-                disk, self.engines.create, path, *key, self._config, checkpoint=checkpoints.get(key, Checkpoint()),
-                is_clean=directory.was_clean, summary=directory.summaries.pop(name, None),
-            )  # fmt: skip
-            self._attach(log)
-            directory.logs[key] = log
-            other = self.logs.setdefault(key, log)
-            if other is not log:
-                self._select_log(log, other, id_of(log.topic))
+        for log in logs_in(self._disk, directory, self.engines, self._config):
+            self._add(log, id_of)
+
+    def _add(self, log: Log, id_of: Callable[[str], bytes | None]) -> None:
+        self._attach(log)
+        key = log.topic, log.partition
+        other = self.logs.setdefault(key, log)
+        if other is not log:
+            self._select_log(log, other, id_of(log.topic))
+        for one in (other, log):  # in this order, if both are in one directory
+            if one is self.logs[key] or one.directory != self.logs[key].directory:
+                self.directories[one.directory].logs[key] = one
 
     def _select_log(self, log: Log, other: Log, topic_id: bytes | None) -> None:
         """Of two logs with one name, keep the one of the current topic, or the one that may be its."""
         if log.files.topic_id == other.files.topic_id:
+            if log.files.has_directory != other.files.has_directory:  # a crash interrupted a move to the directory
+                source, moved = (other, log) if log.files.has_directory else (log, other)
+                drop = self.engines.drop_of(source.path, source.files.topic_id)
+                assert drop is not None, "a log without a directory has frames"
+                drop()
+                self.logs[log.topic, log.partition] = moved
+                return
             raise StorageError(
                 "use", log.directory, OSError(0, f"{log.name} is in {other.directory} too; remove one of them")
             )
@@ -222,6 +218,7 @@ class LogManager:
         `broker_epoch` is that of this run; a run that was not registered keeps that of the run before (Kafka writes -1).
         """
         epoch = self.previous_broker_epoch if broker_epoch == NO_BROKER_EPOCH else broker_epoch
+        self.engines.begin_shutdown()
         for directory in list(self.directories.values()):
             try:
                 is_clean = self._recover_rest(directory)
@@ -239,7 +236,7 @@ class LogManager:
 
     def _recover_rest(self, directory: LogDirectory) -> bool:
         """Recover unused logs up to a limit; returns whether the directory may be marked clean."""
-        if any(gone.directory == directory.path and not gone.paths for gone in self._deleted_dirs):
+        if self._deletions.waits_for_rename(directory.path):
             return False  # a replaced log was not renamed: the directory of its future replica has failed
         rest = [log for log in directory.logs.values() if log.needs_recovery]
         if len(rest) > RECOVERED_AT_SHUTDOWN:
@@ -304,24 +301,22 @@ class LogManager:
         preferred, previous = self._preferred_dirs.pop(key, None), self._previous_dirs.pop(key, None)
         paths = (path for path in (assigned, preferred, previous) if path in self.directories)
         home = self._choose_directory(next(paths, None))
-        log = Log(self._disk, self.engines.create, home.path, topic, partition, config, topic_id=topic_id, is_new=True)
+        log = new_log(self._disk, home, self.engines, topic, partition, topic_id, config)
         self._attach(log)
         self.logs[key] = home.logs[key] = log
         try:
             if previous is not None:
                 self.submit_directory_op(home.path, partial(self._disk.sync_dir, home.path))
+            create = creation(home, self.engines, log, topic_id)
             if home.checkpoints.may_contain(key):
                 self._write_checkpoints(home)
-            create = partial(self._create_dir, home, log.path, topic_id)
-            log.files.submit_op(create, partial(self.submit_directory_op, home.path))
+                create = create or _no_op  # so that the log is not used before
+            if create is not None:
+                log.files.submit_op(create, partial(self.submit_directory_op, home.path))
         except StorageError:
             del self.logs[key], home.logs[key]
             raise
         return log
-
-    def _create_dir(self, home: LogDirectory, path: str, topic_id: bytes) -> None:
-        self.engines.drop_of(path, topic_id)()
-        home.create_partition_dir(path, topic_id)
 
     def _choose_directory(self, directory: str | None) -> LogDirectory:
         if directory is not None:
@@ -336,7 +331,9 @@ class LogManager:
 
     def delete(self, log: Log) -> None:
         """Delete a log: its directory is renamed now and removed later."""
-        self._deleted_dirs.append(_DeletedDirectory(None, True, log.directory, self._remove_log(log, DELETED)))
+        renamed = self._remove_log(log, DELETED)
+        if log.files.has_directory:
+            self._deletions.add(log.directory, renamed, has_delay=True)
 
     def rename_to_stray(self, log: Log) -> None:
         """Take the log of a topic that the cluster does not have out of service; its directory is kept."""
@@ -349,17 +346,21 @@ class LogManager:
         if home is None:
             raise self.offline[log.directory]
         log.delete()
-        del home.logs[key]
-        if self.logs.get(key) is log:
-            del self.logs[key]
+        for logs in (home.logs, self.logs):
+            if logs.get(key) is log:
+                del logs[key]
         _put_bounded(self._previous_dirs, key, home.path)
         return self._submit_rename(log, suffix)
 
     def _submit_rename(self, log: Log, suffix: str) -> list[str]:
         path = self._new_path(log.directory, (log.topic, log.partition), suffix)
         renamed: list[str] = []
-        drop = self.engines.drop_of(log.path, log.files.cached_topic_id) if suffix == DELETED else _no_op
-        rename = sequential([partial(self._rename, log, path), drop, partial(renamed.append, path)])
+        drop = self.engines.drop_of(log.path, log.files.cached_topic_id) if suffix == DELETED else None
+        if not log.files.has_directory:
+            if drop is not None:
+                self.submit_directory_op(log.directory, drop)
+            return []
+        rename = sequential([partial(self._rename, log, path), drop or _no_op, partial(renamed.append, path)])
         self.submit_directory_op(log.directory, rename)
         return renamed
 
@@ -396,8 +397,10 @@ class LogManager:
                 deleted_files = self._new_path(directory, key, DELETED)
                 renamed: list[str] = []  # at once: Kafka does not start with two copies of one log
                 drop, rename = self.engines.drop_of(path, None), partial(self._disk.rename, path, deleted_files)
-                self.submit_directory_op(directory, sequential([rename, drop, partial(renamed.append, deleted_files)]))
-                self._deleted_dirs.append(_DeletedDirectory(0, False, directory, renamed))
+                self.submit_directory_op(
+                    directory, sequential([rename, drop or _no_op, partial(renamed.append, deleted_files)])
+                )
+                self._deletions.add(directory, renamed, has_delay=False, since_ms=0)
         return list(moves.items())
 
     def new_future_log(self, log: Log, directory: str, start_offset: int) -> tuple[Log, Work]:
@@ -415,9 +418,9 @@ class LogManager:
         copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
         if log.offsets.first_dirty_offset != NEVER_CLEANED:
             copy.offsets.first_dirty_offset = start_offset
-        return copy, partial(
-            create_future_log, partial(self._create_dir, home, copy.path, topic_id), copy, start_offset
-        )
+        create = creation(home, self.engines, copy, topic_id)
+        assert create is not None, "a copy has a directory"
+        return copy, partial(create_future_log, create, copy, start_offset)
 
     def add_future_log(self, copy: Log) -> None:
         """Register a future replica that is on disk."""
@@ -428,7 +431,7 @@ class LogManager:
         """Delete a future replica, also one that was not added."""
         self.future_logs = {key: other for key, other in self.future_logs.items() if other is not copy}
         copy.delete()
-        self._deleted_dirs.append(_DeletedDirectory(None, False, copy.directory, self._submit_rename(copy, DELETED)))
+        self._deletions.add(copy.directory, self._submit_rename(copy, DELETED), has_delay=False)
 
     def replace_with_future_log(self, log: Log, copy: Log) -> None:
         """Replace a log by its complete, durable and closed future replica (future_replica.py rule 1)."""
@@ -444,11 +447,11 @@ class LogManager:
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         renamed: list[str] = []
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
-        swap = sequential([taking, drop, partial(renamed.append, deleted_files)])
+        swap = sequential([taking, drop or _no_op, partial(renamed.append, deleted_files)])
         self.submit_directory_op(copy.directory, swap)
         # So that the log is not opened before the rename.
         copy.files.submit_op(_no_op, partial(self.submit_directory_op, copy.directory))
-        self._deleted_dirs.append(_DeletedDirectory(None, True, log.directory, renamed))
+        self._deletions.add(log.directory, renamed, has_delay=True)
 
     def truncate(self, log: Log, offset: int) -> bool:
         """Truncate a log, after lowering the checkpoints that would point into newer records."""
@@ -557,26 +560,20 @@ class LogManager:
         A file that is not renamed yet is included in a later call.
         """
         files: dict[str, list[str]] = defaultdict(list)
-        directories: dict[str, list[str]] = defaultdict(list)
         for log in self.logs.values():
             if log.files.deleted_files:
                 files[log.directory] += log.files.take_deletable(wall_ms)
-        dying, self._deleted_dirs = self._deleted_dirs, []
-        for since_ms, has_delay, directory, paths in dying:
-            begun_ms = wall_ms if since_ms is None else since_ms
-            if begun_ms + has_delay * self.deletion_delay_ms <= wall_ms and paths:
-                directories[directory] += paths
-            elif directory in self.directories:
-                self._deleted_dirs.append(_DeletedDirectory(begun_ms, has_delay, directory, paths))
+        directories = self._deletions.take_due(wall_ms, self.deletion_delay_ms, self.directories)
         return [
-            (directory, partial(delete_paths, self._disk, files[directory], directories[directory]))
+            (directory, partial(delete_paths, self._disk, files.get(directory, []), directories.get(directory, [])))
             for directory in {**files, **directories}
-            if files[directory] or directories[directory]
+            if files.get(directory) or directories.get(directory)
         ]
 
-    def disk_usage(self, directory: str, logs: Iterable[str]) -> DiskUsage:
+    def disk_usage(self, directory: str, logs: Iterable[Log]) -> DiskUsage:
         """A measurement, to be run by a thread, of a log directory and some of its logs."""
-        return DiskUsage(self._disk, directory, logs, self.engines.usage)
+        usage = self.engines.usage
+        return DiskUsage(self._disk, directory, {log.path: usage(log.path, log.files.cached_topic_id) for log in logs})
 
     def expire_producers(self, wall_ms: int) -> None:
         """Remove idle producers."""

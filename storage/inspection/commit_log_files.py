@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from protocol.primitives import uuid_text
 from protocol.records import parse_header
+from storage.commitlog.commit_log import DIRECTORY
 from storage.commitlog.frames import (
     ABORTED_PAYLOAD,
-    BIND_PAYLOAD,
     CUT_PAYLOAD,
     FILE_HEADER,
     FOLLOWS_PAYLOAD,
@@ -28,12 +28,14 @@ from storage.commitlog.frames import (
     Frame,
     FrameKind,
     InvalidRange,
+    parse_bind,
     parse_file_header,
     scan,
 )
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, parse_log_name
 from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row, unpack_entries
-from storage.commitlog.slots import SlotId, slot_id_of
+from storage.commitlog.sealing import queue_path
+from storage.commitlog.slots import SlotId, slot_id_of, topic_of
 from storage.inspection.batches import StoredBatch
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import read_waiting
@@ -69,7 +71,7 @@ class FrameScan:
             return
         for found in scan(self.file, self.file_id, self.start, self.size):
             if isinstance(found, Frame) and found.kind == FrameKind.BIND:
-                topic_id, partition, incarnation, _ = BIND_PAYLOAD.unpack(found.payload)
+                topic_id, partition, incarnation, _, _ = parse_bind(found.payload)
                 self.partitions[found.slot] = SlotId(topic_id, partition, incarnation)
             elif isinstance(found, Frame) and found.kind == FrameKind.STATE:
                 state = json.loads(bytes(found.payload))
@@ -105,7 +107,7 @@ def frame_fields(frame: Frame) -> dict[str, Any]:
     if frame.kind == FrameKind.BATCHES:
         return {"batches": len(frame.batches), "rolled": bool(frame.flags & ROLLED)}
     if frame.kind == FrameKind.BIND:
-        _, _, incarnation, log_start = BIND_PAYLOAD.unpack(frame.payload)
+        _, _, incarnation, log_start, _ = parse_bind(frame.payload)
         return {"incarnation": incarnation, "startOffset": log_start}
     if frame.kind == FrameKind.RUN:
         first, end = RUN_PAYLOAD.unpack_from(frame.payload)
@@ -150,6 +152,44 @@ def read_queue_file(disk: Disk, path: str, start: int) -> StoredQueue | None:
     return StoredQueue(file, header, {state[0]: state for state in json.loads(states)})
 
 
+def partitions_without_directory(disk: Disk, directory: str) -> list[tuple[str, int, bytes]]:
+    """Topic, partition and topic id of the partitions that are only in the commit log of a log directory."""
+    found: dict[int, tuple[str, int, bytes]] = {}
+    path = f"{directory}/{DIRECTORY}"
+    names = disk.listdir(path) if disk.exists(path) else []
+    for name in sorted(name for name in names if name.endswith(LOG_SUFFIX)):  # runs too: <start>-<generation>
+        log, start = f"{path}/{name}", int(name[:20])
+        queue = read_queue_file(disk, queue_path(log), start) if disk.exists(queue_path(log)) else None
+        bound = _bound_by_frames(disk, log, start) if queue is None else _bound_by_states(queue)
+        for number, partition in bound:
+            if partition is None:
+                found.pop(number, None)
+            elif partition[0]:
+                found[number] = partition
+    return list(found.values())
+
+
+_Bound = Iterator[tuple[int, tuple[str, int, bytes] | None]]
+
+
+def _bound_by_states(queue: StoredQueue) -> _Bound:
+    for number, state in queue.states.items():
+        if len(state) == 1:
+            yield number, None
+        else:
+            slot_id = slot_id_of(state)
+            yield number, (topic_of(state), slot_id.partition, slot_id.topic_id)
+
+
+def _bound_by_frames(disk: Disk, path: str, start: int) -> _Bound:
+    for frame in FrameScan(disk.open(path, write=False), start):
+        if isinstance(frame, Frame) and frame.kind == FrameKind.BIND:
+            topic_id, partition, _, _, topic = parse_bind(frame.payload)
+            yield frame.slot, (topic, partition, topic_id)
+        elif isinstance(frame, Frame) and frame.kind == FrameKind.DROP:
+            yield frame.slot, None
+
+
 def partition_text(slot_id: SlotId | None) -> str:
     """Topic id and partition of a slot, as text."""
     return "unknown" if slot_id is None else f"{uuid_text(slot_id.topic_id)}-{slot_id.partition}"
@@ -158,5 +198,5 @@ def partition_text(slot_id: SlotId | None) -> str:
 __all__ = [
     "LOG_SUFFIX", "QUEUE_SUFFIX", "Entry", "Frame", "FrameKind", "FrameScan", "InvalidRange", "SlotId", "StoredQueue",
     "frame_fields", "frame_size", "is_of_a_slot", "parse_log_name", "partition_text",
-    "read_queue_file",
+    "partitions_without_directory", "read_queue_file",
 ]  # fmt: skip

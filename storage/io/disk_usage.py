@@ -7,7 +7,7 @@ NOT HERE The list of logs (log_manager.py).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Mapping
 from errno import ENOENT
 from typing import Final, TypeVar
 
@@ -25,14 +25,12 @@ class DiskUsage:
         self,
         disk: Disk,
         directory: str,
-        logs: Iterable[str],
-        known: Callable[[str], tuple[int, int] | None] = lambda _: None,
+        logs: Mapping[str, tuple[int, int] | None],
     ) -> None:
-        """`logs`: the paths of the logs to measure; `known`: bytes and segments of a log without segment files."""
+        """`logs`: the paths of the logs, and bytes and segments of those without segment files."""
         self._disk = disk
         self._directory = directory
-        self._logs = tuple(logs)
-        self._find = known
+        self._logs = logs
         self.total_bytes = self.usable_bytes = -1
         """Total and usable bytes of the file system."""
         self.sizes: dict[str, int] = {}
@@ -43,8 +41,7 @@ class DiskUsage:
     def run(self) -> None:
         """Query the file system; raises StorageError if a query fails."""
         self.total_bytes, self.usable_bytes = self._disk.space(self._directory)
-        for path in self._logs:
-            found = self._find(path)
+        for path, found in self._logs.items():
             if found is not None:
                 self.sizes[path], self.segments[path] = found
                 continue

@@ -1,6 +1,7 @@
 """The key index files of one partition: which are valid, which to merge, and the merge.
 
-RULES    1. The files are in the partition's directory; their ranges are consecutive. The first may begin below the log's start.
+RULES    1. The files are in the directory LogFiles.index_path; their ranges are consecutive. The first may begin below
+            the log's start.
          2. A file inside of another one's range was merged into it, and is deleted. After a gap, or a damaged file, all further
             ones are deleted: the index is built again from there.
          3. Files of other fields are deleted.

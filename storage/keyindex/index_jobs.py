@@ -40,6 +40,8 @@ class LoadRanges(NamedTuple):
 
     directory: str
     fields: tuple[str, ...]
+    may_create: bool = False
+    """Whether the directory is created if it does not exist: it has nothing but the index."""
 
 
 class AddBatches(NamedTuple):
@@ -163,6 +165,8 @@ class IndexJobs:
 
     def _load(self, job: LoadRanges) -> list[IndexRange]:
         self._pending = self._merge = None
+        if job.may_create:
+            self._disk.make_dirs(job.directory)
         return load_ranges(self._disk, job.directory, job.fields)
 
     def _add(self, job: AddBatches) -> Added:

@@ -58,13 +58,14 @@ class Log:
         is_clean: bool = True,
         topic_id: bytes | None = None,
         is_new: bool = False,
+        has_directory: bool = True,
         summary: LogSummary | None = None,
     ) -> None:
         """Create the object; opens no file.
 
         `is_clean`: whether the log was closed cleanly; `summary`: of that close; `topic_id`: None reads it from the metadata
         file; `is_new`: whether the partition's directory was created just now, so that its entry is not durable and may be
-        missing after a kill.
+        missing after a kill; `has_directory`: whether it has one (log_files.py).
         """
         self._disk = disk
         self._engine_factory = engine_factory
@@ -74,7 +75,10 @@ class Log:
         self.name = f"{topic}-{partition}"
         self.config = config
         is_entry_durable = not is_new and checkpoint.recovery_point > 0
-        self.files = LogFiles(disk, directory, f"{directory}/{self.name}", topic_id, is_entry_durable=is_entry_durable)
+        path = f"{directory}/{self.name}"
+        self.files = LogFiles(
+            disk, directory, path, topic_id, is_entry_durable=is_entry_durable, has_directory=has_directory
+        )
         self._is_clean = is_clean
         self._is_new = is_new
         self.offsets = LogOffsets(checkpoint)
@@ -242,7 +246,7 @@ class Log:
         engine, snapshots = opened.engine, opened.snapshots
         self._closed_end_offset = end_offset = engine.end_offset
         if end_offset and not snapshots.has(end_offset):
-            snapshots.write(end_offset, opened.producers.snapshot(), sync=sync)
+            snapshots.write(end_offset, opened.producers.snapshot(), sync=sync, is_last=True)
             if len(snapshots.offsets) > len(engine.segments()):
                 snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
         if sync:

@@ -26,17 +26,28 @@ class LogFiles:
     """The directory and the file operations of one log."""
 
     __slots__ = (
-        "_disk", "_log_dir", "_pending_ops", "cached_topic_id", "deleted_files", "disk_space", "is_entry_durable",
-        "is_offline", "path", "path_guard", "submit",
+        "_disk", "_log_dir", "_pending_ops", "cached_topic_id", "deleted_files", "disk_space", "has_directory",
+        "is_entry_durable", "is_offline", "path", "path_guard", "submit",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, log_dir: str, path: str, topic_id: bytes | None, *, is_entry_durable: bool) -> None:
+    def __init__(
+        self,
+        disk: Disk,
+        log_dir: str,
+        path: str,
+        topic_id: bytes | None,
+        *,
+        is_entry_durable: bool,
+        has_directory: bool,
+    ) -> None:
         self._disk = disk
         self._log_dir = log_dir
         self.path = path
         self.cached_topic_id = topic_id
         """The topic id if it was read before."""
-        self.is_entry_durable = is_entry_durable
+        self.has_directory = has_directory
+        """Whether the partition has a directory; else its engine stores everything, and the path is only a name."""
+        self.is_entry_durable = is_entry_durable or not has_directory
         """Whether the directory's entry and metadata are durable; a successful flush task makes them so."""
         self._pending_ops: set[object] = set()  # one for each operation that was submitted and has not run
         self.is_offline = False
@@ -48,6 +59,15 @@ class LogFiles:
         """Registers the users of the log's paths in other threads."""
         self.deleted_files: list[tuple[int, list[str]]] = []
         """Files that are no longer used: the wall time from which on they are deleted, and paths, added by the rename."""
+
+    @property
+    def index_path(self) -> str:
+        """The directory of the partition's key index; created by its first use if the partition has none."""
+        if self.has_directory:
+            return self.path
+        assert self.cached_topic_id is not None, "a log without a directory has a topic id"
+        partition = self.path.rpartition("-")[2]
+        return index_path(self._log_dir, self.cached_topic_id, int(partition))
 
     # ---- topic id ----------------------------------------------------------------------------------------
 
@@ -128,6 +148,11 @@ class LogFiles:
         if not self.is_entry_durable:
             self.flush_task()()
             self.is_entry_durable = True
+
+
+def index_path(log_dir: str, topic_id: bytes, partition: int) -> str:
+    """The directory of the key index of a partition that has none."""
+    return f"{log_dir}/commitlog/{topic_id.hex()}-{partition}"
 
 
 def _drain(paths: list[str]) -> list[str]:

@@ -22,7 +22,7 @@ from functools import partial
 from typing import Final
 
 from storage.io.deferred_file_ops import Submit, run_now
-from storage.io.disk import DELETED, Disk, File
+from storage.io.disk import DELETED, Disk, File, StorageError
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
 from storage.log.stored_state import StoresState
 
@@ -48,15 +48,18 @@ class ProducerSnapshots:
         self.submit: Submit = run_now
         self.offsets = offsets
 
-    def write(self, offset: int, data: bytes, *, sync: bool = False) -> None:
-        """Write the snapshot at an offset."""
-        self._store(offset, data, sync=sync)
+    def write(self, offset: int, data: bytes, *, sync: bool = False, is_last: bool = False) -> None:
+        """Write the snapshot at an offset; `is_last`: of a log that is closed, which needs it."""
+        if not self._store(offset, data, sync=sync, is_last=is_last):
+            return
         self._invalid.discard(offset)
         index = bisect_left(self.offsets, offset)
         if self.offsets[index : index + 1] != [offset]:
             self.offsets.insert(index, offset)
 
-    def _store(self, offset: int, data: bytes, *, sync: bool) -> None:
+    def _store(self, offset: int, data: bytes, *, sync: bool, is_last: bool) -> bool:
+        """Returns whether the snapshot is or will be stored."""
+        del is_last  # a full disk delays the operation
         path = self._path(offset)
 
         def op() -> None:
@@ -65,6 +68,7 @@ class ProducerSnapshots:
                 self._unsynced.append(path)
 
         self.submit(op)
+        return True
 
     def has(self, offset: int) -> bool:
         """Whether there is a valid snapshot at an offset."""
@@ -159,10 +163,16 @@ class StoredSnapshots(ProducerSnapshots):
         self._stored = engine.snapshots()
         super().__init__(disk, directory, sorted(self._stored))
 
-    def _store(self, offset: int, data: bytes, *, sync: bool) -> None:
+    def _store(self, offset: int, data: bytes, *, sync: bool, is_last: bool) -> bool:
         del sync  # the sync of the log follows
-        self._engine.store_snapshot(offset, data)
+        try:
+            self._engine.store_snapshot(offset, data)
+        except StorageError as error:
+            if is_last or not error.is_full:
+                raise
+            return False  # the batches are replayed
         self._stored[offset] = data
+        return True
 
     def _read(self, offset: int) -> bytes:
         return self._stored[offset]

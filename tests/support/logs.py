@@ -105,7 +105,7 @@ def commitlog(disk: Disk, root: Path) -> EngineFactory:
 
     def made(directory: str, config: LogConfig) -> CommitLogEngine:
         topic, _, partition = Path(directory).name.rpartition("-")
-        return CommitLogEngine(disk, log, SlotId(md5(topic.encode()).digest(), int(partition)), directory, config)
+        return CommitLogEngine(disk, log, SlotId(md5(topic.encode()).digest(), int(partition)), "", config)
 
     return made
 

@@ -13,6 +13,11 @@ from barnabas.embedded import Broker
 SETTING = "barnabas.log.storage.engine"
 
 
+def default_engine(environment: Any = os.environ) -> str:
+    """The engine of brokers without a setting."""
+    return environment.get("STORAGE_ENGINE") or "segments"
+
+
 def use_engine_of(environment: Any = os.environ) -> None:
     """Set the default of every later broker to the variable STORAGE_ENGINE, if it is set."""
     engine = environment.get("STORAGE_ENGINE")

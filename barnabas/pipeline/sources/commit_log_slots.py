@@ -52,13 +52,17 @@ class Entries(NamedTuple):
 class Slot:
     """One partition in a commit log."""
 
-    def __init__(self, files: list[LogFile], number: int, topic_id: str, partition: int, incarnation: int) -> None:
+    def __init__(
+        self, files: list[LogFile], number: int, topic_id: str, partition: int, incarnation: int, topic: str
+    ) -> None:
         self._files = files
         self.number = number
         self.topic_id = topic_id
         """In hexadecimal digits."""
         self.partition = partition
         self.incarnation = incarnation
+        self.topic = topic
+        """Empty if the partition has a directory, which names it."""
         self.begin = self.end_offset = 0
         self.bases = [0]
         """The base offsets of its segments."""
@@ -181,8 +185,9 @@ def _slots(folder: Path) -> dict[tuple[str, int], Slot]:
             if file.generation:
                 _apply_of_run(files, numbered, frame, file.start)
             elif frame.kind == Kind.BIND and frame.slot not in numbered:
-                topic_id, partition, incarnation, _ = _BIND.unpack(frame.payload)
-                slot = numbered[frame.slot] = Slot(files, frame.slot, topic_id.hex(), partition, incarnation)
+                topic_id, partition, incarnation, _ = _BIND.unpack_from(frame.payload)
+                topic = bytes(frame.payload[_BIND.size :]).decode()
+                slot = numbered[frame.slot] = Slot(files, frame.slot, topic_id.hex(), partition, incarnation, topic)
                 slot.begin = file.start
             elif frame.kind == Kind.DROP:
                 numbered.pop(frame.slot, None)
@@ -209,5 +214,6 @@ def _restore(files: list[LogFile], numbered: dict[int, Slot], state: list[Any]) 
         return
     slot = numbered.get(number)
     if slot is None:
-        slot = numbered[number] = Slot(files, number, *state[1:4])
+        _, topic_id, partition, incarnation, *_, topic = state
+        slot = numbered[number] = Slot(files, number, topic_id, partition, incarnation, topic)
     slot.restore(state)

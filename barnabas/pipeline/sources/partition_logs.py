@@ -202,6 +202,14 @@ def _logs_at(path: Path) -> Iterator[AnyLog]:
             yield CommitLogPartition(
                 str(directory), *place, tuple(slot.bases), max(slot.bases[0], _known(starts, place)), *known, slot
             )
+    for slot in [] if is_one else slots.values():
+        if slot.topic:
+            place = slot.topic, slot.partition
+            known = ends.get(place) if ends else None, _known(recovered, place)
+            directory = path / f"{slot.topic}-{slot.partition}"
+            yield CommitLogPartition(
+                str(directory), *place, tuple(slot.bases), max(slot.bases[0], _known(starts, place)), *known, slot
+            )
 
 
 def _known(offsets: Offsets | None, place: tuple[str, int]) -> int:

@@ -98,7 +98,7 @@ class LogDirsHandler(AuthorizingHandlers):
     def _measure(self, result: DescribeLogDirsResult, requested: _Requested | None) -> Completion[None]:
         """Measure a directory on its thread and fill in its result."""
         path = result.log_dir
-        unopened = [log.path for log in self._logs_in(path, requested) if not log.is_open]
+        unopened = [log for log in self._logs_in(path, requested) if not log.is_open]
         usage = self._log_manager.disk_usage(path, unopened)
 
         def on_measured(measured: IoResult) -> None:

@@ -110,7 +110,8 @@ class Topic:
         return [one for one in committed if start <= one.offset < stable], set(pending)
 
     def index_files(self) -> list[str]:
-        return sorted(name for name in os.listdir(self.log.path) if name.endswith(SUFFIX))
+        path = self.log.files.index_path
+        return sorted(name for name in os.listdir(path) if name.endswith(SUFFIX)) if os.path.exists(path) else []
 
 
 def has(record: Record, field: str, value: bytes) -> bool:
@@ -192,7 +193,7 @@ class History:
         names = self.topic.index_files()
         if not names:
             return
-        path = os.path.join(self.topic.log.path, self.rng.choice(names))
+        path = os.path.join(self.topic.log.files.index_path, self.rng.choice(names))
         if self.rng.random() < 0.5:
             os.unlink(path)
         else:

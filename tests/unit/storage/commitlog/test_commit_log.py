@@ -47,7 +47,7 @@ class Process:
     def __getitem__(self, partition: int) -> CommitLogEngine:
         if partition not in self._engines:
             engine = self._engines[partition] = CommitLogEngine(
-                self.disk, self.log, SlotId(b"t" * 16, partition), str(self.root), CONFIG
+                self.disk, self.log, SlotId(b"t" * 16, partition), "", CONFIG
             )
             assert engine.open(None) is None
         return self._engines[partition]

@@ -76,33 +76,83 @@ def test_a_deleted_topic_does_not_return_with_its_name(tmp_path: Path) -> None:
     assert values_of(log_of(started(tmp_path))) == [(0, "b")]
 
 
-def test_frames_are_dropped_after_the_rename_of_the_directory(tmp_path: Path) -> None:
+def test_a_partition_in_the_commit_log_has_no_directory(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    log = log_of(manager)
+    assert not (tmp_path / "commitlog").exists(), "a new partition needs nothing"
+    append(log, "a")
+    flush(log)
+    manager.shutdown()
+    assert {path.name for path in tmp_path.iterdir() if path.is_dir()} == {"commitlog"}
+    assert values_of(started(tmp_path).logs["t", 0]) == [(0, "a")]
+
+
+def test_a_log_of_a_deleted_topic_gives_way_to_that_of_the_current_one(tmp_path: Path) -> None:
+    """The DROP was lost, and its name is used again."""
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    other = bytes(16)
+    manager.logs.clear()
+    append(manager.get_or_create("t", 0, other, COMMIT_LOG), "b")
+    for current, value, stray in ((TOPIC_ID, "a", other), (other, "b", TOPIC_ID)):
+        again = started(tmp_path, topic_id=current)
+        assert values_of(again.logs["t", 0]) == [(0, value)]
+        assert [log.files.topic_id for log in again.strays] == [stray]
+        again.rename_to_stray(again.strays[0])
+        assert again.logs["t", 0].files.topic_id == current
+
+
+def test_a_new_replica_starts_without_the_frames_of_an_earlier_one(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(log_of(manager), "a")
     held: list[FileOp] = []
     manager.submit_directory_op = lambda _, op: held.append(op)
     manager.delete(manager.logs["t", 0])
-    assert values_of(log_of(started(tmp_path))) == [(0, "a")]
+    log = log_of(manager)
+    assert log.is_busy
+    for op in held:
+        op()
+    append(log, "b")
+    assert values_of(log_of(started(tmp_path))) == [(0, "b")]
 
 
-def test_a_deletion_that_a_crash_interrupted_is_finished_at_the_start(tmp_path: Path) -> None:
-    manager = started(tmp_path)
+def moved(manager: LogManager, log: Log) -> Log:
+    """The log after a move to the other directory; it has a partition directory there."""
+    target = next(path for path in manager.directories if path != log.directory)
+    copy, work = manager.new_future_log(log, target, 0)
+    work()
+    manager.add_future_log(copy)
+    append(copy, "a")
+    flush(copy)
+    copy.close()
+    manager.replace_with_future_log(log, copy)
+    return copy
+
+
+def test_the_frames_of_a_moved_log_are_dropped_after_the_rename_of_its_directory(tmp_path: Path) -> None:
+    roots = tmp_path / "a", tmp_path / "b"
+    manager = started(*roots)
     append(log_of(manager), "a")
-    (tmp_path / "t-0").rename(tmp_path / f"t-0.{'0' * 32}-delete")
-    again = started(tmp_path)
-    assert not again.engines.commit_logs[str(tmp_path)].has(again.engines.slot_id_at(f"{tmp_path}/t-0", TOPIC_ID))
-    assert log_of(again).log_end_offset == 0
+    copy = moved(manager, manager.logs["t", 0])
+    manager.submit_directory_op = lambda _, op: None
+    manager.delete(copy)
+    again = started(*roots)
+    assert values_of(again.logs["t", 0]) == [(0, "a")]
+    path = Path(again.logs["t", 0].path)
+    path.rename(f"{path}.{'0' * 32}-delete")
+    assert not started(*roots).engines.commit_logs[str(path.parent)].slots
 
 
-def test_a_new_replica_starts_without_the_frames_of_an_earlier_one(tmp_path: Path) -> None:
-    """A loss of power may take the entry of a directory, but not its partition's frames."""
-    append(log_of(started(tmp_path)), "a")
-    for path in sorted((tmp_path / "t-0").iterdir()):
-        path.unlink()
-    (tmp_path / "t-0").rmdir()
-    manager = started(tmp_path)
-    assert log_of(manager).log_end_offset == 0
-    assert log_of(started(tmp_path)).log_end_offset == 0
+def test_a_move_that_a_crash_interrupted_after_the_swap_is_finished(tmp_path: Path) -> None:
+    roots = tmp_path / "a", tmp_path / "b"
+    manager = started(*roots)
+    log = log_of(manager)
+    append(log, "a")
+    manager.engines.drop_of = lambda *_: None  # type: ignore[method-assign]
+    copy = moved(manager, log)
+    again = started(*roots)
+    assert again.logs["t", 0].directory == copy.directory
+    assert not again.engines.commit_logs[log.directory].slots
 
 
 def test_a_failed_directory_takes_its_commit_log_with_it(tmp_path: Path) -> None:
@@ -118,16 +168,9 @@ def test_a_log_moves_to_the_commit_log_of_another_directory(tmp_path: Path) -> N
     manager = started(tmp_path / "a", tmp_path / "b")
     log = log_of(manager)
     append(log, "a")
-    target = next(path for path in manager.directories if path != log.directory)
-    copy, work = manager.new_future_log(log, target, 0)
-    work()
-    manager.add_future_log(copy)
-    append(copy, "a")
-    flush(copy)
-    copy.close()
-    manager.replace_with_future_log(log, copy)
-    assert values_of(manager.logs["t", 0]) == [(0, "a")]
-    assert not manager.engines.commit_logs[log.directory].has(manager.engines.slot_id_at(log.path, TOPIC_ID))
+    copy = moved(manager, log)
+    assert values_of(copy) == [(0, "a")]
+    assert not manager.engines.commit_logs[log.directory].slots
 
 
 def test_the_usage_of_a_closed_log_is_that_of_its_frames(tmp_path: Path) -> None:
@@ -136,7 +179,7 @@ def test_the_usage_of_a_closed_log_is_that_of_its_frames(tmp_path: Path) -> None
     append(log, "a")
     size = log.open().engine.size_bytes
     log.close()
-    usage = manager.disk_usage(log.directory, [log.path])
+    usage = manager.disk_usage(log.directory, [log])
     usage.run()
     assert (usage.sizes[log.path], usage.segments[log.path]) == (size, 1)
 

@@ -31,7 +31,9 @@ def test_files_created_or_deleted_during_the_measurement_count_as_0(tmp_path: Pa
     (tmp_path / "there-0" / "5.log").write_bytes(b"abc")
     made = tmp_path / "made-0"
     usage = DiskUsage(
-        MovingDisk(made, tmp_path / "there-0" / "5.log"), str(tmp_path), [str(made), str(tmp_path / "there-0")]
+        MovingDisk(made, tmp_path / "there-0" / "5.log"),
+        str(tmp_path),
+        dict.fromkeys([str(made), str(tmp_path / "there-0")]),
     )
     usage.run()
     assert usage.sizes == {str(made): 0, str(tmp_path / "there-0"): 3}
@@ -40,4 +42,4 @@ def test_files_created_or_deleted_during_the_measurement_count_as_0(tmp_path: Pa
 def test_a_log_that_is_not_a_directory_raises(tmp_path: Path) -> None:
     (tmp_path / "a-0").write_bytes(b"")
     with pytest.raises(StorageError, match="Not a directory"):
-        DiskUsage(Disk(), str(tmp_path), [str(tmp_path / "a-0")]).run()
+        DiskUsage(Disk(), str(tmp_path), {str(tmp_path / "a-0"): None}).run()

@@ -119,7 +119,7 @@ def test_topics_are_copied_through_tls_with_a_login(tmp_path: Path) -> None:
     profile = PROFILES["SASL_SSL/SCRAM-SHA-512"]
     with SecuredNode(profile, settings) as ours, SecuredNode(profile, settings, kafka=True) as kafka:
         written = fill(ours.inside, "there", seed)
-        logins = []
+        logins: list[list[str]] = []
         for node in (ours, kafka):
             config = tmp_path / f"{len(logins)}.properties"
             config.write_text("".join(f"{name}={value}\n" for name, value in node.login("alice").java().items()))

@@ -12,33 +12,36 @@ from tests.support.loading import append_request, create, one_record
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import Call, needs_strace, watched
 
-WRITE, SYNC, BEGIN_SYNCS, END_SYNCS = "pwrite64", "fdatasync", "io_submit", "io_getevents"
+WRITES = ("pwrite64", "pwritev", "pwritev2")
+SYNC, BEGIN_SYNCS, END_SYNCS = "fdatasync", "io_submit", "io_getevents"
 SENDS = ("sendto", "sendmsg")
 ROUNDS = 20
-_LOG = re.compile(r"\d+<([^>]+\.log)>")
+_LOG = re.compile(r"\d+<([^>]+\.c?log)>")
 
 
 def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[int, int]]:
     """For every send: the number of responses sent, and of writes synced before it."""
-    unsynced: list[str] = []
-    under_way: list[str] = []
-    written = ended = sent = 0
+    unsynced: list[tuple[int, str]] = []  # number of the write, and file
+    covered: list[tuple[int, str]] = []  # by the syncs under way
+    written = begun = ended = sent = 0
     found = []
     for call in calls:
         paths = _LOG.findall(call.arguments)
-        if call.name == WRITE:
-            written += len(paths)
-            unsynced += paths
+        if call.name in WRITES:
+            for path in paths:
+                written += 1
+                unsynced.append((written, path))
         elif call.name == SYNC and call.result == 0:
-            unsynced = [path for path in unsynced if path not in paths]
+            unsynced = [write for write in unsynced if write[1] not in paths]
         elif call.name == BEGIN_SYNCS and call.result > 0:
             assert len(paths) == call.result
-            under_way += paths
+            begun += call.result
+            covered += [write for write in unsynced if write[1] in paths]
         elif call.name == END_SYNCS and call.result > 0:
             ended += call.result
-            if ended == len(under_way):
-                unsynced = [path for path in unsynced if path not in under_way]
-                under_way, ended = [], 0
+            if ended == begun:
+                unsynced = [write for write in unsynced if write not in covered]
+                covered.clear()
         elif call.name in SENDS and call.is_on_socket:
             sent += call.result // answer_size
             found.append((sent, written - len(unsynced)))
@@ -46,14 +49,15 @@ def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[in
 
 
 @needs_strace
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
 @pytest.mark.parametrize("partitions", [1, 5])
-def test_every_response_is_sent_after_the_sync_of_its_records(tmp_path: Path, partitions: int) -> None:
+def test_every_response_is_sent_after_the_sync_of_its_records(tmp_path: Path, partitions: int, engine: str) -> None:
     with Broker(tmp_path / "data") as broker, RawClient(broker.bootstrap) as client:
-        create(client, "t", partitions=partitions, flush_messages=1)
+        create(client, "t", partitions=partitions, flush_messages=1, barnabas_storage_engine=engine)
         requests = [append_request("t", partition, one_record(b"x" * 10)) for partition in range(partitions)]
         for one in requests:
             client.ask(one, 9)
-        names = (WRITE, SYNC, BEGIN_SYNCS, END_SYNCS, *SENDS)
+        names = (*WRITES, SYNC, BEGIN_SYNCS, END_SYNCS, *SENDS)
         with watched(broker.pid, names, tmp_path / "trace", shown=partitions) as calls:
             for _ in range(ROUNDS):
                 for one in requests:

@@ -2,6 +2,7 @@
 
 RULES    1. Appended batches are as durable as the topic requires before the append completes: the next fetch position
             confirms them to the leader.
+            Appends of one response to a shared log are one write.
          2. The high watermark is the leader's, at most up to the local log end offset. The log start offset follows the
             leader's, at most up to the high watermark.
          3. A log is opened for fetching, and truncated, only while no write to it is pending: batches that clients sent to a
@@ -26,8 +27,10 @@ from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
+from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
+from storage.log.append_pipeline import write_together
 from storage.log.log import Log, PreparedAppend
 
 _log = logging.getLogger("barnabas.fetcher")
@@ -71,6 +74,10 @@ class FollowerLog:
         self._log_manager = replicas.log_manager
         self._executor = executor
         self.quota = replicas.follower_quota
+        self._gathered: list[
+            tuple[FollowerAppend, PreparedAppend]
+        ] = []  # appends to shared logs that are not submitted
+        self._is_gathering = False
 
     def open(self, partition: Partition) -> Completion[bool]:
         """Completes when the log is open and no write is pending, or when it cannot be opened."""
@@ -117,9 +124,34 @@ class FollowerLog:
                 self._apply_leader_offsets(append)
             else:
                 partition.writes_in_flight += 1
-                on_written = partial(self._on_written, append, prepared)
-                self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
+                if self._is_gathering and prepared.shared_log is not None:
+                    self._gathered.append((append, prepared))
+                else:
+                    on_written = partial(self._on_written, append, prepared)
+                    self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
         return append
+
+    def gather(self) -> None:
+        """Appends to shared logs wait for `write_gathered`, in the same turn: those of one response are written together."""
+        self._is_gathering = True
+
+    def write_gathered(self) -> None:
+        """Write the appends since `gather`: one job for each shared log."""
+        self._is_gathering = False
+        gathered, self._gathered = self._gathered, []
+        jobs: dict[tuple[str, SharedLog | None], list[tuple[FollowerAppend, PreparedAppend]]] = {}
+        for append, prepared in gathered:
+            key = append.partition.log.directory, prepared.shared_log
+            jobs.setdefault(key, []).append((append, prepared))
+        for (directory, shared_log), appends in jobs.items():
+            job = [prepared for _, prepared in appends]
+            run = partial(write_together, shared_log, job)
+            size = sum([prepared.size for prepared in job])
+            self._executor.write(directory, size, run).then(partial(self._on_all_written, appends))
+
+    def _on_all_written(self, appends: list[tuple[FollowerAppend, PreparedAppend]], written: IoResult) -> None:
+        for append, prepared in appends:
+            self._on_written(append, prepared, written)
 
     def _on_written(self, append: FollowerAppend, prepared: PreparedAppend, written: IoResult) -> None:
         partition = append.partition

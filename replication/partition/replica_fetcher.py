@@ -291,11 +291,15 @@ class ReplicaFetcher:
         self._session_id = response.session_id
         self._session_epoch = self._session_epoch % 0x7FFF_FFFF + 1 if self._session_id else 0
         self._pending_writes += 1  # the next request waits for all partitions of this response
-        for topic in response.responses:
-            for data in topic.partitions:
-                state = self._partitions.get((topic.topic_id, data.partition_index))
-                if state is not None and self._is_current(state):
-                    self._process_partition(state, data, mono_ms, wall_ms)
+        self._follower_log.gather()
+        try:
+            for topic in response.responses:
+                for data in topic.partitions:
+                    state = self._partitions.get((topic.topic_id, data.partition_index))
+                    if state is not None and self._is_current(state):
+                        self._process_partition(state, data, mono_ms, wall_ms)
+        finally:
+            self._follower_log.write_gathered()
         self._pending_writes -= 1
 
     def _is_current(self, state: _PartitionFetchState) -> bool:

@@ -94,6 +94,38 @@ def test_a_response_larger_than_a_segment_is_appended_in_part(tmp_path: Path) ->
     assert partition.log.log_end_offset == 2
 
 
+def test_batches_of_one_response_for_a_commit_log_are_one_write(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, disk=disk)
+    rig.harness.create("c", partitions=3, replicas=(1, 2), leader=2, barnabas_storage_engine="commitlog")
+    partitions = [rig.harness.partition("c", index) for index in range(3)]
+    for partition in partitions:
+        rig.follower_log.open(partition)
+    rig.follower_log.gather()
+    appends = [rig.follower_log.append(partition, batches(0, 0), OFFSETS, NOW_MS) for partition in partitions]
+    assert not rig.worker.writes
+    rig.follower_log.write_gathered()
+    disk.reset_counters()
+    rig.worker.let_write()
+    assert len([path for path, position, _ in disk.writes if path.endswith(".clog") and position]) == 1
+    assert [append.value for append in appends] == [True] * 3
+    assert [partition.log.log_end_offset for partition in partitions] == [2] * 3
+
+
+def test_a_failed_write_of_a_response_fails_all_its_batches_for_a_commit_log(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.harness.create("c", partitions=2, replicas=(1, 2), leader=2, barnabas_storage_engine="commitlog")
+    partitions = [rig.harness.partition("c", index) for index in range(2)]
+    for partition in partitions:
+        rig.follower_log.open(partition)
+    rig.follower_log.gather()
+    appends = [rig.follower_log.append(partition, batches(0), OFFSETS, NOW_MS) for partition in partitions]
+    rig.follower_log.write_gathered()
+    rig.worker.let_write(StorageError("write", "file"))
+    assert [append.value for append in appends] == [False] * 2
+    assert all(partition.is_offline for partition in partitions)
+
+
 def test_a_log_with_pending_writes_is_opened_after_them(tmp_path: Path) -> None:
     rig = Rig(tmp_path, is_led_here=True)
     rig.harness.produce()

@@ -38,6 +38,10 @@ class FakeFollowerLog:
     def append(self, partition: Any, records: Any, leader_offsets: LeaderOffsets, wall_ms: int) -> Completion[bool]:
         return self._start("append", partition, partition.log.log_end_offset + len(records))
 
+    def gather(self) -> None: ...
+
+    def write_gathered(self) -> None: ...
+
     def truncate_to_epoch(self, partition: Any, epoch: int, end_offset: int) -> Completion[bool]:
         return self._start(f"truncate to epoch {epoch}", partition, end_offset)
 

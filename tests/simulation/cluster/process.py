@@ -21,6 +21,7 @@ from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.network.peer import Response
+from broker.node.key_index import KeyIndex
 from broker.node.kraft_runtime import RuntimeDependencies
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.peers.alter_partition_manager import AlterPartitionManager
@@ -263,13 +264,15 @@ class Process:
         self.publisher.on_image = self._on_image
         self.publisher.on_published = self._on_published
         loop: Any = SimpleNamespace(call_soon=self._soon)
+        dependencies = RuntimeDependencies(loop, self.disk, self._worker, self.timers, clock)
         self._scheduled_tasks = ScheduledTasks(
-            RuntimeDependencies(loop, self.disk, self._worker, self.timers, clock),
+            dependencies,
             config,
             self.replicas,
             self.publisher,
             MetadataSnapshots(self.disk, self._worker, self.metadata_log, config.snapshot_settings()),
             Compactor(self.replicas, [], config.cleaner_settings().resources, self.wall_ms),
+            KeyIndex(dependencies, self.replicas, authorizer),
         )
 
     # ------------------------------------------------------------ lifecycle

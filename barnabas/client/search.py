@@ -63,7 +63,7 @@ class SearchAnswer(NamedTuple):
 def open_cluster(bootstrap: str, settings: Mapping[str, str] | None = None) -> Cluster:
     """The cluster at HOST:PORT[,HOST:PORT...]; `settings` of TLS and SASL have the names of the Java clients."""
     addresses = [one.strip().rpartition(":") for one in bootstrap.split(",")]
-    return Cluster([(host, int(port)) for host, _, port in addresses], settings or {})
+    return Cluster([(host.strip("[]"), int(port)) for host, _, port in addresses], settings or {})
 
 
 def search(

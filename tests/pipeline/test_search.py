@@ -12,12 +12,16 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.client.search import open_cluster
+from barnabas.client.search import search as ask
 from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
 from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs import search as search_job
 from barnabas.pipeline.jobs.search import as_row, check_settings, matching
 from barnabas.pipeline.reporting.reporter import Reporter
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -91,6 +95,40 @@ def test_a_record_in_topic_and_archive_is_found_once(spark: Any, archiving: Arch
         search(spark, replace(everywhere, topic=(f"other-{topic}",)))
     late = search(spark, replace(everywhere, start_time=str(START_MS + 130 * MINUTE_MS)))
     assert late.found == sum(row["timestamp"] >= START_MS + 130 * MINUTE_MS for row in expected)
+
+
+def test_what_a_key_index_knows_is_not_read_from_the_topic(
+    spark: Any, kafka_broker: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bootstrap = kafka_broker.bootstrap
+    for name, fields in (("indexed", "key,header:a"), ("plain", "")):
+        create(bootstrap, name, **({"barnabas_index_keys": fields} if fields else {}))
+        send(bootstrap, name, minutes(160))
+    cluster = open_cluster(bootstrap)
+    until(
+        lambda: all(one.to_offset == one.end_offset > 0 for one in ask(cluster, "indexed", "key", b"").partitions),
+        "a complete index",
+    )
+    reads: list[dict[TopicPartition, Span]] = []
+    read_spans = search_job.read_spans
+    monkeypatch.setattr(
+        search_job,
+        "read_spans",
+        lambda spark, settings, spans: reads.append(spans) or read_spans(spark, settings, spans),
+    )
+    for conditions in (
+        {"key": "key 3"},
+        {"header": ("a=31",)},
+        {"key": "key 3", "start_time": str(START_MS + 9 * MINUTE_MS)},
+    ):
+        by_topic = [
+            search(spark, SearchSettings(bootstrap=bootstrap, topic=(name,), **conditions)).lines
+            for name in ("indexed", "plain")
+        ]
+        indexed, plain = ([{**line, "topic": ""} for line in lines] for lines in by_topic)
+        assert indexed == plain != []
+        assert all(span.start == span.end for span in reads[-2].values())
+        assert any(span.start < span.end for span in reads[-1].values())
 
 
 def test_a_record_is_shown_as_text_or_base64(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:

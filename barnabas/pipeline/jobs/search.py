@@ -6,6 +6,7 @@ RULES    1. Each record is found once: the archive is read up to its end, the to
          3. Results are ordered by time, topic, partition and offset, and cut at the limit.
          4. A time range uses each record's timestamp: at or after its start, before its end. The broker's time index gives the
             first offset to read.
+         5. For a key, or else the value of a header, a topic's key index is used; only what it does not know is read.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import isolated_session
 from barnabas.pipeline.kafka.kafka_source import read_spans
+from barnabas.pipeline.kafka.key_index import IndexedValue, use_index
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import read_segments
@@ -218,8 +220,24 @@ def _all_records(spark: SparkSession, settings: SearchSettings) -> DataFrame:
     if start_ms is not None:
         late = brokers.offsets_at(spans, start_ms)
         spans = {tp: Span(max(span.start, late.get(tp, span.end)), span.end) for tp, span in spans.items()}
+    wanted = _indexed_value(settings)
+    known, spans = (None, spans) if wanted is None else use_index(spark, settings, brokers, wanted, spans)
     records = read_spans(spark, settings, spans)
+    if known is not None:
+        records = records.unionByName(known)
     archived_topics = [name for name in topics if any(tp.topic == name for tp in archived)]
     if settings.archive is not None and archived_topics:
         records = records.unionByName(read_archive(spark, settings.archive, archived_topics))
     return records
+
+
+def _indexed_value(settings: SearchSettings) -> IndexedValue | None:
+    """The condition that a key index may know (rule 5)."""
+    times = parse_timestamp_ms(settings.start_time), parse_timestamp_ms(settings.end_time)
+    if settings.key is not None:
+        return IndexedValue("key", settings.key.encode(), *times)
+    for line in settings.header:
+        name, equals, value = line.partition("=")
+        if equals:
+            return IndexedValue(f"header:{name}", value.encode(), *times)
+    return None

@@ -92,6 +92,19 @@ def test_a_round_syncs_one_file_for_any_number_of_partitions(tmp_path: Path) -> 
     assert len(harness.faulty.syncs) == 1
 
 
+def test_first_flushes_of_new_partitions_are_one_sync_too(tmp_path: Path) -> None:
+    rounds = RoundExecutor()
+    harness = ReplicaHarness(tmp_path, worker=rounds)
+    harness.create(partitions=100, barnabas_storage_engine="commitlog", flush_messages=1)
+    rounds.run_rounds()
+    records = [("t", index, batch()) for index in range(100)]
+    appends = harness.replicas.append_all(records, acks=-1, wall_ms=harness.wall_ms)
+    begun = rounds.begin_round()
+    assert [run.only_syncs for run, _ in begun] == [True]
+    rounds.end_round(begun)
+    assert all(append.is_done for append in appends)
+
+
 def test_a_round_that_begins_before_the_last_one_is_reported_acknowledges_its_own_appends_only(tmp_path: Path) -> None:
     harness = Harness(tmp_path, partitions=4)
     first = harness.append_to(range(2))

@@ -1,4 +1,4 @@
-"""Moving replicas between the log directories of this broker while they are written and read (AlterReplicaLogDirs).
+"""Moving replicas between the log directories and storage engines of this broker while they are written and read.
 
 RULES    1. A future replica copies the log batch by batch, at the speed of both disks. When it has nearly everything, it is
             flushed and copies what was appended since. Then appends are paused, the rest is copied and flushed, the
@@ -9,6 +9,8 @@ RULES    1. A future replica copies the log batch by batch, at the speed of both
          4. For a partition without a local replica, the preferred directory is stored: its log will be created there.
          5. All moves together copy at most what `rate_limiter` allows, except the last stretch, while appends are paused.
          6. No move starts while a log directory is offline, because its content is unknown.
+         7. A copy has the engine of its topic's settings. When these change, replicas move within their log directory,
+            `MAX_ENGINE_MOVES` at a time; a start moves those whose topic names another engine.
 NOT HERE The future replica on disk (`storage/directories/future_replica.py`), the API (`broker/handlers/records/log_dirs.py`).
 """
 
@@ -29,6 +31,7 @@ from replication.partition.partition import Partition
 from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock, TimerQueue
+from storage.config.log_config import STORAGE_ENGINE
 from storage.engine import EngineView
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
@@ -39,6 +42,7 @@ from storage.log.log import Log
 _log = logging.getLogger("barnabas.moves")
 
 CHUNK_BYTES: Final = 256 * 1024
+MAX_ENGINE_MOVES: Final = 4
 _MAX_NAME: Final = 255
 _MAX_SUFFIX: Final = len("-.") + 32 + len("-future")
 
@@ -53,6 +57,8 @@ class ReplicaMove:
     """The future replica; None until it is created."""
     log_start_offset: int = 0
     """Of the log when the copy was created."""
+    truncation_count: int = 0
+    """Likewise: after a truncation the copy may have records that the log has not."""
     is_durable: bool = False
     """Whether the copy was nearly complete and flushed at least once."""
     is_nearly_done: bool = False
@@ -76,6 +82,8 @@ class LogDirMoves:
         self.active: dict[tuple[str, int], ReplicaMove] = {}
         """By topic and partition index."""
         self.on_moved: Callable[[Partition], None] = no_op
+        self._in_other_engine: dict[Partition, None] = {}  # they move when others are finished
+        self._replicas.on_engine_changed = self.move_to_engine
 
     # ------------------------------------------------------------ requests
     def alter(self, topic: str, index: int, directory: str) -> ErrorCode:
@@ -121,6 +129,24 @@ class LogDirMoves:
             code = self.alter(topic, index, directory)
             if code != ErrorCode.NONE:
                 _log.warning("the interrupted move of %s-%d to %s is cancelled: %s", topic, index, directory, code.name)
+        for partition in list(self._replicas.partitions.values()):
+            if STORAGE_ENGINE in self._replicas.image.topic_config(partition.topic):
+                self.move_to_engine(partition)
+
+    def move_to_engine(self, partition: Partition) -> None:
+        """Move a replica to the engine of its settings, now or later (rule 7)."""
+        self._in_other_engine[partition] = None
+        self._start_engine_moves()
+
+    def _start_engine_moves(self) -> None:
+        while self._in_other_engine and len(self.active) < MAX_ENGINE_MOVES and not self._log_manager.offline:
+            partition = next(iter(self._in_other_engine))
+            del self._in_other_engine[partition]
+            is_here = self._replicas.partitions.get(partition.key) is partition and not partition.is_offline
+            if not is_here or partition.key in self.active:
+                continue
+            if self._log_manager.engines.is_other_than_configured(partition.log):
+                self._start(partition, partition.log.directory)
 
     # ------------------------------------------------------------ copying
     def _start(self, partition: Partition, directory: str) -> None:
@@ -138,8 +164,9 @@ class LogDirMoves:
             if isinstance(start_offset, DiskLookup):
                 self._replicas.await_disk(partition, start_offset, lambda: self._create_copy(move))
                 return
-            move.log_start_offset = log.log_start_offset
-            copy, work = self._log_manager.new_future_log(log, move.directory, start_offset)
+            move.log_start_offset, move.truncation_count = log.log_start_offset, log.offsets.truncation_count
+            config = self._replicas.config_of(partition.topic)
+            copy, work = self._log_manager.new_future_log(log, move.directory, start_offset, config)
         except KafkaError:
             _log.exception("%s cannot be read", log.name)
             self._cancel(move)
@@ -171,7 +198,10 @@ class LogDirMoves:
         try:
             if partition.log.opened is None:
                 self._await_disk(move, partition.log.open_lookup())
-            elif partition.log.log_start_offset > max(copy.log_end_offset, move.log_start_offset):
+            elif (
+                partition.log.log_start_offset > max(copy.log_end_offset, move.log_start_offset)
+                or partition.log.offsets.truncation_count != move.truncation_count
+            ):
                 self._restart(move)
             elif copy.log_end_offset < partition.log.log_end_offset and (
                 move.appends_paused or not move.is_nearly_done
@@ -211,7 +241,7 @@ class LogDirMoves:
         written.then(partial(self._on_chunk_written, move, copy, prepared))
 
     def _restart(self, move: ReplicaMove) -> None:
-        """The log does not hold the copy's next records any more: start again."""
+        """The log does not hold the copy's next records any more, or other ones: start again."""
         partition, directory = move.partition, move.directory
         self._end(move)
         self._start(partition, directory)
@@ -272,11 +302,13 @@ class LogDirMoves:
         )
 
     def _align_copy(self, partition: Partition, copy: Log) -> bool:
-        """Trim the copy to the log start offset and close it; whether that succeeded."""
+        """Trim the copy to the log start offset, complete its state and close it; whether that succeeded."""
         log = partition.log
         copy.high_watermark = log.high_watermark
         if copy.opened is not None and log.log_start_offset > copy.log_start_offset:
             copy.opened.trim(log.log_start_offset, self._clock.wall_ms())
+        if copy.opened is not None and log.opened is not None:
+            copy.opened.take_over(log.opened)
         return copy.release()
 
     def _switch(self, move: ReplicaMove, copy: Log) -> None:
@@ -288,6 +320,7 @@ class LogDirMoves:
         self._replicas.resume_appends(partition)
         self.on_moved(partition)
         _log.info("moved %s-%d to %s", partition.topic, partition.index, move.directory)
+        self.move_to_engine(partition)  # the settings may have changed since
 
     # ------------------------------------------------------------ the end
     def _is_over(self, move: ReplicaMove) -> bool:
@@ -315,6 +348,7 @@ class LogDirMoves:
                 self._log_manager.drop_future_log(move.copy)
             if move.appends_paused:
                 self._replicas.resume_appends(move.partition)
+            self._start_engine_moves()
 
 
 def _find_start(log: Log) -> int | DiskLookup:

@@ -45,7 +45,7 @@ from replication.partition.shared_flush import OnFlushed, SharedFlushes
 from replication.partition.topic_counts import BrokerCounts
 from replication.purgatory import Purgatory
 from storage.config.config_def import MAX_LONG
-from storage.config.log_config import LogConfig, log_config
+from storage.config.log_config import STORAGE_ENGINE, LogConfig, log_config
 from storage.directories.log_manager import LogManager
 from storage.engine import SharedLog
 from storage.io.deferred_file_ops import FileOp
@@ -108,6 +108,7 @@ class ReplicaManager:
         self.on_partition_changed: Callable[[Partition], None] = no_op
         self.on_isr_proposed: Callable[[Partition, tuple[int, ...]], None] | None = None
         self.on_directory_failed: Callable[[str, StorageError], None] = no_op
+        self.on_engine_changed: Callable[[Partition], None] = no_op
 
     # ------------------------------------------------------------ applying images
     def apply(self, image: MetadataImage, changes: MetadataDelta, mono_ms: int) -> Iterator[None]:
@@ -115,13 +116,14 @@ class ReplicaManager:
         self.image = image
         for topic in changes.removed_topics.values():
             yield from self._remove_topic(topic)
-        if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
+        changed = {name for kind, name in changes.configs if kind == ResourceType.TOPIC}
+        default_changed = any(kind == ResourceType.BROKER for kind, _ in changes.configs)
+        if default_changed:
             self._default_configs.clear()
-            changed = {partition.topic for partition in self.partitions.values()}
-        else:
-            changed = {name for kind, name in changes.configs if kind == ResourceType.TOPIC}
         for name in changed:
-            yield from self._update_configs(name)
+            yield from self._update_configs(name, of_topic=True)
+        for name in {partition.topic for partition in self.partitions.values()} if default_changed else ():
+            yield from self._update_configs(name, of_topic=False)
         for topic_id, indexes in changes.partitions.items():
             topic = image.topics_by_id[topic_id]
             for index in sorted(indexes):
@@ -248,7 +250,8 @@ class ReplicaManager:
     def _topic_config(self, topic: str) -> Mapping[str, str]:
         return self.image.topic_config(topic)
 
-    def _update_configs(self, topic: str) -> Iterator[None]:
+    def _update_configs(self, topic: str, *, of_topic: bool) -> Iterator[None]:
+        """Apply the config of a topic; `of_topic`: it was changed, else the broker's defaults were, which move no log."""
         known = self.image.topics_by_name.get(topic)
         if known is None:
             return
@@ -256,7 +259,10 @@ class ReplicaManager:
         for index in known.partitions:
             partition = self.partitions.get((topic, index))
             if partition is not None:
+                engine_changed = config.uses_commit_log != partition.log.config.uses_commit_log
                 partition.update_config(config)
+                if engine_changed and (of_topic or STORAGE_ENGINE in self.image.topic_config(topic)):
+                    self.on_engine_changed(partition)
             yield
 
     @property

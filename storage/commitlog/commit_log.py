@@ -186,6 +186,10 @@ class CommitLog:
             self._disk.unlink(self._ahead.pop()[2].path)
             return True
 
+    def slot_ids(self) -> list[SlotId]:
+        """The partitions with frames here, in the order of their first ones."""
+        return [slot.slot_id for slot in sorted(self._slots.values(), key=attrgetter("number"))]
+
     def slot(self, slot_id: SlotId, topic: str = "") -> Slot:
         """The slot of a partition; a new one is empty and has no number before its first frame.
 

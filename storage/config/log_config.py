@@ -69,8 +69,8 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting(INDEX_KEYS, Kind.LIST, "", _index_fields,
                 "What is indexed of records for searches: key, header:<name>; empty is no index. Not in Apache Kafka."),
         Setting("barnabas.storage.engine", Kind.STRING, "segments", one_of("segments", "commitlog"),
-                "Where a new topic's records are stored: 'segments' are files of their own, 'commitlog' is one log for all "
-                "partitions of a log directory. It cannot be changed later. Apache Kafka has no such setting."),
+                "Where a topic's records are stored: 'segments' are files of their own, 'commitlog' is one log for all "
+                "partitions of a log directory. A change copies the records. Apache Kafka has no such setting."),
         Setting(DELIVER_MAX_MS, Kind.LONG, "2592000000", at_least(0),
                 "How far in the future a record of a schedule topic may be due."),
         Setting(DELIVER_TO, Kind.STRING, "", None,

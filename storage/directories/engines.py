@@ -8,7 +8,11 @@ RULES    1. What is on disk decides: a partition with frames in the commit log s
             one is created by the first use.
          3. A partition's frames are dropped after its directory was renamed durably: else the directory could reappear without
             them. A new partition starts without the frames of an earlier one, durably, before its directory is created.
-         4. `create` and the operations of `drop_of` run in any thread.
+         4. The frames of a future replica have an incarnation of their own, which follows from its directory's name: one log
+            directory can contain a log and its copy in the other engine. They stay with the copy when it replaces the log.
+         5. When a commit log is opened, frames that are neither of a future replica nor of a partition without segment files
+            are dropped, if their incarnation or a directory to be deleted says that a crash may have left them.
+         6. `create` and the operations of `drop_of` run in any thread.
 NOT HERE When logs are created and deleted (log_manager.py), the engines (storage/segments, storage/commitlog).
 """
 
@@ -23,7 +27,7 @@ from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
-from storage.directories.future_replica import parse_future_dir_name
+from storage.directories.future_replica import incarnation_of, parse_future_dir_name
 from storage.directories.partition_directory import parse_deleted_dir_name, parse_partition_dir_name
 from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
@@ -31,6 +35,7 @@ from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.file_handle_cache import FileHandleCache
 from storage.io.path_guard import LockContext
+from storage.log.log import Log
 from storage.log.log_files import index_path
 from storage.segments.segment_engine import SegmentEngine
 
@@ -60,6 +65,8 @@ class Engines:
         """By log directory."""
         self.cleaners: dict[str, Cleaner] = {}
         """Of the commit logs, by log directory."""
+
+        self._incarnations: dict[tuple[str, bytes, int], int] = {}  # by log directory, topic id and partition, unless 0
         self._creating = new_lock()
 
     # ---- engines -----------------------------------------------------------------------------------------
@@ -97,8 +104,29 @@ class Engines:
     def _is_in_commit_log(self, directory: str, path: str, slot_id: SlotId, config: LogConfig) -> bool:
         log = self.commit_logs.get(directory)
         if log is not None and log.has(slot_id):
-            return True
-        return config.uses_commit_log and not any(name.endswith(_SEGMENT_SUFFIX) for name in self._disk.listdir(path))
+            return not slot_id.incarnation or not self._has_segments(path)  # else rule 5 was not sure
+        return config.uses_commit_log and not self._has_segments(path)
+
+    def _has_segments(self, path: str) -> bool:
+        return any(name.endswith(_SEGMENT_SUFFIX) for name in self._disk.listdir(path))
+
+    def is_other_than_configured(self, log: Log) -> bool:
+        """Whether a log is not in the engine of its settings; False if only opening it would tell."""
+        if log.opened is not None:
+            return isinstance(log.opened.engine, CommitLogEngine) != log.config.uses_commit_log
+        if self.has_frames(log.path, log.files.cached_topic_id):
+            return not log.config.uses_commit_log
+        return log.config.uses_commit_log and max(log.checkpoint.recovery_point, log.checkpoint.high_watermark) > 0
+
+    def is_unidentified(self, log: Log) -> bool:
+        """Whether a log may have frames, but its topic id is unknown: it must not be opened, since that creates a segment."""
+        return log.directory in self.commit_logs and log.files.topic_id is None and not self._has_segments(log.path)
+
+    def has_frames(self, path: str, topic_id: bytes | None) -> bool:
+        """Whether a partition has frames in the commit log of its log directory; opens no file if the topic id is given."""
+        log = self.commit_logs.get(path.rpartition("/")[0])
+        slot_id = None if log is None else self.slot_id_at(path, topic_id)
+        return log is not None and slot_id is not None and log.has(slot_id)
 
     def slot_id_at(self, path: str, topic_id: bytes | None = None) -> SlotId | None:
         """The identity of the partition in a directory; None if its topic id is not given, nor in a valid metadata file."""
@@ -111,7 +139,12 @@ class Engines:
                 topic_id = read_topic_id(self._disk, f"{path}/{PARTITION_METADATA}")
             except CorruptCheckpoint:
                 return None
-        return None if topic_id is None else SlotId(topic_id, key[1])
+        if topic_id is None:
+            return None
+        incarnation = incarnation_of(name)
+        if incarnation is None:
+            incarnation = self._incarnations.get((path.rpartition("/")[0], topic_id, key[1]), 0)
+        return SlotId(topic_id, key[1], incarnation)
 
     def usage(self, path: str, topic_id: bytes | None) -> tuple[int, int] | None:
         """The bytes and segments of a log in the commit log; None for others."""
@@ -125,24 +158,52 @@ class Engines:
     # ---- commit logs -------------------------------------------------------------------------------------
 
     def open(self, directory: str, names: Sequence[str]) -> None:
-        """Open the commit log of a log directory with these entries, if it exists; finish interrupted deletions."""
+        """Open the commit log of a log directory with these entries, if it exists; drop what a crash has left (rule 5)."""
         if DIRECTORY not in names:
             return
         log = self._commit_log(directory)
         log.open()
-        live = None
-        for name in names:
-            if parse_deleted_dir_name(name) is not None:
-                slot_id = self.slot_id_at(f"{directory}/{name}")
-                if slot_id is not None and log.has(slot_id) and not log.slot(slot_id).topic:
-                    live = self._live(directory, names) if live is None else live
-                    if slot_id not in live:
-                        log.drop(log.slot(slot_id))
+        copies = {slot_id for slot_id, name in self._slot_ids(directory, names) if parse_future_dir_name(name)}
+        deleted = {slot_id[:2] for slot_id, name in self._slot_ids(directory, names) if parse_deleted_dir_name(name)}
+        doubtful = [found for found in log.slot_ids() if found.incarnation or found[:2] in deleted]
+        doubtful = [found for found in doubtful if found not in copies and not log.slot(found).topic]
+        newest = {found[:2]: found for found in self._with_partition(directory, names, doubtful)}
+        for slot_id in doubtful:
+            if newest.get(slot_id[:2]) == slot_id:
+                self._incarnations[directory, slot_id.topic_id, slot_id.partition] = slot_id.incarnation
+            else:
+                log.drop(log.slot(slot_id))
+        if len(newest) < len(doubtful):
+            log.sync()  # before the directories to be deleted are gone, which tell of the frames
 
-    def _live(self, directory: str, names: Sequence[str]) -> set[SlotId | None]:
-        """The partitions with a directory in service."""
-        kept = [name for name in names if parse_partition_dir_name(name) or parse_future_dir_name(name)]
-        return {self.slot_id_at(f"{directory}/{name}") for name in kept}
+    def _slot_ids(self, directory: str, names: Sequence[str]) -> Iterator[tuple[SlotId, str]]:
+        """The partitions of directories out of service, and the names of these."""
+        for name in names:
+            if parse_future_dir_name(name) or parse_deleted_dir_name(name):
+                slot_id = self.slot_id_at(f"{directory}/{name}")
+                if slot_id is not None:
+                    yield slot_id, name
+
+    def _with_partition(self, directory: str, names: Sequence[str], slot_ids: Sequence[SlotId]) -> list[SlotId]:
+        """Those that are, or may be, of a partition in service without segment files: its topic id may be unreadable."""
+        has_segments: dict[tuple[bytes, int], bool] = {}
+        unknown = set[int]()
+        for name in names if slot_ids else ():
+            key = parse_partition_dir_name(name)
+            if key is not None:
+                path = f"{directory}/{name}"
+                slot_id, is_in_segments = self.slot_id_at(path), self._has_segments(path)
+                if slot_id is not None:
+                    has_segments[slot_id[:2]] = is_in_segments
+                elif not is_in_segments:
+                    unknown.add(key[1])
+        return [found for found in slot_ids if not has_segments.get(found[:2], found.partition not in unknown)]
+
+    def switch(self, future_path: str, path: str, topic_id: bytes | None) -> None:
+        """A future replica will be renamed to `path`: the partition's frames are now those of the copy, if any (rule 4)."""
+        copy = self.slot_id_at(future_path, topic_id)
+        assert copy is not None, "the topic id is known"
+        self._incarnations[path.rpartition("/")[0], copy.topic_id, copy.partition] = copy.incarnation
 
     def clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
         """The steps of a cleaning pass, each to be run by a thread, with the bytes that it wrote; None without a commit log.

@@ -21,6 +21,7 @@ from storage.io.checkpoint_file import TopicPartition
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.log.log import Log
+from storage.log.log_offsets import Checkpoint
 
 FUTURE: Final = "-future"
 COMPLETE: Final = ".complete"
@@ -31,6 +32,14 @@ def parse_future_dir_name(name: str) -> TopicPartition | None:
     """The partition of a future replica's directory name; None for other names."""
     found = _NAME.fullmatch(name)
     return None if found is None else (found[1], int(found[2]))
+
+
+def incarnation_of(name: str) -> int | None:
+    """The incarnation of the frames of a future replica in a commit log; None for other names. Not 0."""
+    if parse_future_dir_name(name) is None:
+        return None
+    digits = name.rpartition(".")[2]
+    return int(digits[:8], 16) >> 1 or 1
 
 
 def create_future_log(create_dir: FileOp, log: Log, start_offset: int) -> None:
@@ -46,6 +55,14 @@ def swap_in_future_log(disk: Disk, log: str, deleted_path: str, future: str, nam
         disk.rename(log, deleted_path)
     disk.sync_dir(os.path.dirname(log))
     _rename_to_log(disk, future, name)
+
+
+def checkpoints_of_swap(log: Log, copy: Log) -> dict[TopicPartition, Checkpoint]:
+    """What to checkpoint before the swap: within a log directory it is the log's after a crash before the renames."""
+    known = copy.checkpoint
+    if copy.directory == log.directory:
+        known = known._replace(recovery_point=min(known.recovery_point, log.recovery_point))
+    return {(log.topic, log.partition): known}
 
 
 def finish_interrupted_moves(disk: Disk, directory: str, names: Mapping[str, list[str]]) -> None:

@@ -37,6 +37,7 @@ from storage.directories.deletions import Deletions
 from storage.directories.engines import Engines
 from storage.directories.future_replica import (
     FUTURE,
+    checkpoints_of_swap,
     copies_without_log,
     create_future_log,
     finish_interrupted_moves,
@@ -203,7 +204,7 @@ class LogManager:
     def recover(self) -> Iterator[Log]:
         """Recover the logs that must not wait for their first use, one per step (rule 2)."""
         for log in list(self.logs.values()):
-            if log.needs_recovery and not log.is_offline:
+            if log.needs_recovery and not log.is_offline and not self.engines.is_unidentified(log):
                 try:
                     if log.bytes_to_recover() <= LAZY_RECOVERY_BYTES:
                         continue
@@ -239,7 +240,7 @@ class LogManager:
         if self._deletions.waits_for_rename(directory.path):
             return False  # a replaced log was not renamed: the directory of its future replica has failed
         rest = [log for log in directory.logs.values() if log.needs_recovery]
-        if len(rest) > RECOVERED_AT_SHUTDOWN:
+        if len(rest) > RECOVERED_AT_SHUTDOWN or any(map(self.engines.is_unidentified, rest)):
             return False
         for log in rest:
             log.open()
@@ -403,19 +404,21 @@ class LogManager:
                 self._deletions.add(directory, renamed, has_delay=False, since_ms=0)
         return list(moves.items())
 
-    def new_future_log(self, log: Log, directory: str, start_offset: int) -> tuple[Log, Work]:
+    def new_future_log(
+        self, log: Log, directory: str, start_offset: int, config: LogConfig | None = None
+    ) -> tuple[Log, Work]:
         """An empty future replica and the work that creates it on disk; `add_future_log` follows.
 
-        Raises:
-            StorageError: the directory is offline.
+        `config`: of the copy, which chooses its engine; None: that of the log. Raises StorageError if the directory is offline.
         """
         home, topic_id = self._choose_directory(directory), log.files.topic_id
         assert topic_id is not None, "a log in service has a topic id"
         copy = Log(
-            self._disk, self.engines.create, home.path, log.topic, log.partition, log.config,
+            self._disk, self.engines.create, home.path, log.topic, log.partition, config or log.config,
             topic_id=topic_id, is_new=True,
         )  # fmt: skip
-        copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
+        while copy.path == f"{home.path}/{copy.name}" or self.engines.has_frames(copy.path, topic_id):
+            copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
         if log.offsets.first_dirty_offset != NEVER_CLEANED:
             copy.offsets.first_dirty_offset = start_offset
         create = creation(home, self.engines, copy, topic_id)
@@ -439,11 +442,13 @@ class LogManager:
         deleted_files = self._new_path(log.directory, key, DELETED)
         future_path, copy.files.path = copy.path, f"{copy.directory}/{copy.name}"
         drop = self.engines.drop_of(log.path, log.files.cached_topic_id)
+        self.engines.switch(future_path, copy.path, copy.files.cached_topic_id)
+        checkpoints = checkpoints_of_swap(log, copy)
         log.delete()
         del self.future_logs[key], self.directories[log.directory].logs[key]
         home = self.directories[copy.directory]
         self.logs[key] = home.logs[key] = copy
-        self._write_checkpoints(home)
+        self._write_checkpoints(home, checkpoints)
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         renamed: list[str] = []
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
@@ -464,9 +469,11 @@ class LogManager:
         self._lower_checkpoint(log, offset, offset)
         log.open().truncate_fully(offset)
 
-    def _write_checkpoints(self, home: LogDirectory) -> None:
+    def _write_checkpoints(
+        self, home: LogDirectory, overrides: Mapping[TopicPartition, Checkpoint] | None = None
+    ) -> None:
         """Write the checkpoints before directory operations that are submitted later."""
-        work = home.update_checkpoints()
+        work = home.update_checkpoints(overrides or {})
         if work is not None:
             self.submit_directory_op(home.path, work)
 

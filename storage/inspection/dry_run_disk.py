@@ -70,6 +70,9 @@ class _DryRunFile(File):
             del self.tail[size - self.kept :]
             self.tail.extend(bytes(size - self.size()))
 
+    def allocate(self, size: int) -> None:
+        """Does nothing."""
+
     def sync(self) -> None:
         """Does nothing."""
 

@@ -83,6 +83,11 @@ class LeaderEpochCache:
         self.latest = epoch
         self._is_up_to_date = self._disk is None
 
+    def replace(self, entries: list[tuple[int, int]]) -> None:
+        """Replace all entries by those of another cache."""
+        if entries != self.entries():
+            self._set_entries([epoch for epoch, _ in entries], [offset for _, offset in entries])
+
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch` and its end offset; (-1, -1) if unknown."""
         if epoch < 0:

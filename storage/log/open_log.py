@@ -158,6 +158,12 @@ class OpenLog:
         if engine.start_offset > oldest:
             files.deleted_files.append((wall_ms + self._config.file_delete_delay_ms, deleted_files))
 
+    def take_over(self, source: OpenLog) -> None:
+        """Complete a copy with the same records: leader epochs without records, producers whose batches were deleted."""
+        assert self.engine.end_offset == source.engine.end_offset, "the copy is complete"
+        self.epochs.replace(source.epochs.entries())
+        self.producers.resume(source.producers.summary())
+
     # ---- segments ----------------------------------------------------------------------------------------
 
     def roll(self, wall_ms: int) -> bool:

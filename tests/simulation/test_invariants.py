@@ -37,7 +37,11 @@ FIXED_SEEDS = [
     *seeds_of("storage", simulate_storage, 400, 100),
     pytest.param(simulate_storage, [91706, 3980793518, 4253587705], id="storage-found-later"),
     *seeds_of("commitlog", simulate_commit_logs, 200, 100),
-    pytest.param(simulate_commit_logs, [500015916, 2205421837], id="commitlog-found-later"),
+    pytest.param(
+        simulate_commit_logs,
+        [500015916, 2205421837, 308197547, 3868463969, 2843088862, 2843091539],
+        id="commitlog-found-later",
+    ),
     *seeds_of("compaction", COMPACTING, 40, 20),
     pytest.param(COMPACTING, [81], id="compaction-81"),
     *seeds_of("coordinators", simulate_coordinators, 12, 12),

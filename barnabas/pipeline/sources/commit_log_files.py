@@ -62,6 +62,8 @@ class Kind(IntEnum):
     ABORTED = 9
     """i64 producer id, first offset, last offset, last stable offset."""
     DROP = 10
+    SNAPSHOT = 11
+    """i64 offset, then a producer snapshot."""
     STATE = 21
     """JSON: a state, as in a queue file; in runs."""
 

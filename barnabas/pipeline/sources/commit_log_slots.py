@@ -11,6 +11,7 @@ RULES    1. The state of a partition is that of the last queue file that has one
 from __future__ import annotations
 
 import json
+from base64 import b64decode
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -67,13 +68,16 @@ class Slot:
         self.bases = [0]
         """The base offsets of its segments."""
         self.aborted: list[Aborted] = []
+        self.snapshots: dict[int, bytes] = {}
+        """Producer snapshots by offset."""
         self.lost_from: int | None = None
         self._cuts: list[tuple[int, int]] = []  # start of a file, offset
         self._unsealed: dict[int, list[Any]] = {}  # entries of each frame by start of the file
 
     def restore(self, state: list[Any]) -> None:
         """Takes over a state of a queue file."""
-        _, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, *_ = state
+        _, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, _, snapshots = state
+        self.snapshots = {offset: b64decode(data) for offset, data in snapshots}
         self.bases = [segment[0] for segment in segments]
         self._cuts = [(start, offset) for start, offset in cuts]
         self.aborted = [Aborted(producer_id, first, last) for producer_id, first, last, _ in aborted]
@@ -90,7 +94,7 @@ class Slot:
             case Kind.RESET:
                 (self.end_offset,) = _OFFSET.unpack(frame.payload)
                 self.begin, self.bases, self.lost_from = start, [self.end_offset], None
-                self.aborted, self._cuts, self._unsealed = [], [], {}
+                self.aborted, self.snapshots, self._cuts, self._unsealed = [], {}, [], {}
             case Kind.ROLL:
                 self._begin_segment(*_OFFSET.unpack(frame.payload))
             case Kind.START:
@@ -100,6 +104,9 @@ class Slot:
             case Kind.ABORTED:
                 producer_id, first, last, _ = _ABORTED.unpack(frame.payload)
                 self.aborted.append(Aborted(producer_id, first, last))
+            case Kind.SNAPSHOT:
+                (offset,) = _OFFSET.unpack_from(frame.payload)
+                self.snapshots[offset] = frame.payload[_OFFSET.size :]
 
     def _append(self, frame: Frame, start: int) -> None:
         if frame.previous_end < self.end_offset:  # the truncation before it is missing
@@ -127,6 +134,7 @@ class Slot:
         self.bases = [base for base in self.bases if base <= segment_base] or [min(self.bases[0], end_offset)]
         self.bases[-1] = min(self.bases[-1], end_offset)
         self.aborted = [one for one in self.aborted if one.last_offset < end_offset]
+        self.snapshots = {offset: data for offset, data in self.snapshots.items() if offset <= end_offset}
         self.end_offset = end_offset
 
     def _begin_segment(self, base_offset: int) -> None:

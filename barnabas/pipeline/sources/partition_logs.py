@@ -43,6 +43,7 @@ from barnabas.pipeline.sources.segment_files import (
     latest_time,
     offset_before_time,
     open_transactions,
+    open_transactions_in,
     path_of,
     position_before,
     read_checkpoint,
@@ -87,6 +88,10 @@ class PartitionLog(NamedTuple):
     def aborted_in(self, base: int) -> list[Aborted]:
         """Returns the aborted transactions of a segment's index."""
         return aborted_in(self.directory, base)
+
+    def open_transactions(self, base: int) -> dict[int, int] | None:
+        """Returns the transactions that are open at the base offset of a segment; None without a snapshot."""
+        return open_transactions(self.directory, base)
 
     def scan(self, base: int, timestamp_ms: int | None = None) -> Iterator[StoredHeader]:
         """Yields the batches of a segment, without most that are older than a timestamp; nothing if it is deleted (rule 5)."""
@@ -140,6 +145,11 @@ class CommitLogPartition(NamedTuple):
     def aborted_in(self, base: int) -> list[Aborted]:
         """Returns the aborted transactions whose markers are in a segment."""
         return [one for one in self.slot.aborted if base <= one.last_offset < self._end_of(base)]
+
+    def open_transactions(self, base: int) -> dict[int, int] | None:
+        """Returns the transactions that are open at the base offset of a segment; None without a snapshot."""
+        data = self.slot.snapshots.get(base)
+        return None if data is None else open_transactions_in(data)
 
     def scan(self, base: int, timestamp_ms: int | None = None) -> Iterator[StoredHeader]:
         """Yields the batches of a segment, without those that are older than a timestamp."""
@@ -230,10 +240,10 @@ def transactions_of(log: AnyLog, high_watermark: int) -> Transactions:
     """Finds the transactions of a log (rule 4)."""
     place = log.segment_of(max(high_watermark - 1, log.bases[0]))
     aborted = [one for base in log.bases[:place] for one in log.aborted_in(base)]
-    while place and (is_open := open_transactions(log.directory, log.bases[place])) is None:
+    while place and (is_open := log.open_transactions(log.bases[place])) is None:
         place -= 1
     if not place:
-        is_open = open_transactions(log.directory, log.bases[0]) or {}
+        is_open = log.open_transactions(log.bases[0]) or {}
     assert is_open is not None
     for base in log.bases[place:]:
         if base < high_watermark:

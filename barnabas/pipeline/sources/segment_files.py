@@ -99,6 +99,11 @@ def open_transactions(directory: str, base: int) -> dict[int, int] | None:
         data = path_of(directory, base, ".snapshot").read_bytes()
     except FileNotFoundError:
         return None
+    return open_transactions_in(data)
+
+
+def open_transactions_in(data: bytes) -> dict[int, int] | None:
+    """Returns the first offset of each open transaction in a producer snapshot, by producer; None if it is invalid."""
     if len(data) < _SNAPSHOT_HEAD.size:
         return None
     version, crc, count = _SNAPSHOT_HEAD.unpack_from(data)

@@ -6,7 +6,6 @@ RULES    1. The checks, their order, codes and messages are Apache Kafka 4.3's (
          3. AlterConfigs replaces all configurations of a resource: the named ones are set, the others are deleted.
          4. With eligible leader replicas, the default in 4.3, min.insync.replicas is a cluster and topic configuration, not
             one of single brokers.
-         5. barnabas.storage.engine, which Apache Kafka does not have, is chosen when a topic is created.
 NOT HERE The definitions (`storage/config/log_config.py`, `broker/config/config_definitions.py`,
          `replication/metadata/group_configs.py`, `replication/metadata/client_metrics.py`), DescribeConfigs, log levels
          (`broker/process/log_levels.py`).
@@ -29,7 +28,7 @@ from replication.metadata.metadata_records import Versioned
 from replication.metadata.topic_names import check_topic_name
 from replication.state_machine import Decision
 from storage.config.config_def import Kind, Setting
-from storage.config.log_config import STORAGE_ENGINE, TOPIC_SETTINGS
+from storage.config.log_config import TOPIC_SETTINGS
 
 CORDONED = "cordoned.log.dirs"
 MAX_VALUE_LENGTH = 32_767
@@ -139,8 +138,6 @@ def _alter_topic(context: DecisionContext, name: str, wanted: Iterable[admin.Alt
     current = context.image.topic_config(name)
     changes = {config.name: new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
     validate_topic_configs(context, _apply(current, changes))
-    if changes.get(STORAGE_ENGINE, current.get(STORAGE_ENGINE)) != current.get(STORAGE_ENGINE):
-        raise invalid_config(f"{STORAGE_ENGINE} of an existing topic cannot be changed.")
     return _changed_records(context.image, ResourceType.TOPIC, name, changes)
 
 

@@ -228,6 +228,21 @@ def test_a_file_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:
     assert list(read_task(lenient[0])) == []
 
 
+def test_a_run_is_read_instead_of_the_files_that_it_replaces(tmp_path: Path) -> None:
+    log = written(tmp_path)
+    commit_log = log.open().engine._log  # type: ignore[attr-defined]
+    log.open().roll(NOW_MS)
+    log.high_watermark = 40
+    log.open().trim(40, NOW_MS)
+    commit_log.close()
+    cleaner = Cleaner(Disk(), commit_log)
+    cleaner.begin_pass(NOW_MS)
+    assert list(cleaner.clean(NOW_MS))
+    assert list((tmp_path / "commitlog").glob("*-*.clog"))
+    expected = list(range(log.open().engine.start_offset, 60))
+    assert offsets(tmp_path) == expected
+
+
 def test_a_deleted_partition_is_not_found(tmp_path: Path) -> None:
     log = written(tmp_path)
     engine: Any = log.open().engine

@@ -19,6 +19,8 @@ from storage.commitlog.log_file import LogFile
 from storage.commitlog.recovery import _Loader
 from storage.commitlog.run_file import RunWriter
 from storage.commitlog.slots import Cut, Slot
+from storage.directories.engines import Engines
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from tests.simulation.simulated_disk import SimulatedFile
 
@@ -163,3 +165,24 @@ def an_unfinished_run_replaces_its_sources(patch: MonkeyPatch) -> None:
         return 0 if first is None else first
 
     patch.setattr("storage.commitlog.run_recovery._first_of", planted)
+
+
+def frames_are_dropped_before_the_copy_replaces_the_log(patch: MonkeyPatch) -> None:
+    """After a crash between the two, the log has no records."""
+    drop_of = Engines.drop_of
+
+    def planted(self: Engines, path: str, topic_id: bytes | None) -> FileOp:
+        drop_of(self, path, topic_id)()
+        return _nothing
+
+    patch.setattr(Engines, "drop_of", planted)
+
+
+def a_log_takes_the_frames_of_an_interrupted_copy(patch: MonkeyPatch) -> None:
+    """Segment files do not show that a log is not in the commit log."""
+    patch.setattr(Engines, "_has_segments", lambda *_: False)
+
+
+def a_copy_has_the_incarnation_of_its_log(patch: MonkeyPatch) -> None:
+    """A copy in the other engine uses the frames of its log."""
+    patch.setattr("storage.directories.engines.incarnation_of", lambda _: None)

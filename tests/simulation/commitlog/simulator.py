@@ -11,6 +11,8 @@ from random import Random
 
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
+from storage.log.log import Log
+from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.storage.operations import Operations
 from tests.simulation.storage.simulator import STEPS, Simulation
 from tests.simulation.storage.simulator import simulate as simulate_storage
@@ -80,6 +82,14 @@ class CommitLogOperations(Operations):
                 pass
 
         simulation.queues.push("background", directory, work, simulation.on_result(directory))
+
+    def new_place(self, log: Log) -> tuple[str, LogConfig] | None:
+        """Another log directory, or the other engine in the same one."""
+        found = super().new_place(log)
+        if found is None or self._simulation.random.random() < 0.5:
+            engine = "commitlog" if isinstance(log.open().engine, SegmentEngine) else "segments"
+            return log.directory, replace(log.config, barnabas_storage_engine=engine)
+        return found
 
 
 class CommitLogSimulation(Simulation):

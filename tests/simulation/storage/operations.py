@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, end_txn_marker, parse_header, patch
+from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
@@ -423,6 +424,12 @@ class Operations:
         finally:
             self._simulation.queues.is_paused = False
 
+    def new_place(self, log: Log) -> tuple[str, LogConfig] | None:
+        """The log directory and the configuration of a copy of a log; None if there is no other place."""
+        return next(
+            ((path, log.config) for path in self._simulation.manager.directories if path != log.directory), None
+        )
+
     def _move(self) -> None:
         simulation = self._simulation
         found = self._any(at_rest=True)
@@ -430,18 +437,19 @@ class Operations:
             found is None
             or found[0].syncing_to is not None
             or found[1].is_being_cleaned
-            or len(simulation.manager.directories) < 2
+            or (place := self.new_place(found[1])) is None
         ):
             return
         partition, log = found
-        target = next(path for path in simulation.manager.directories if path != log.directory)
+        target, config = place
         if not simulation.queues.run_file_ops(log.directory) or not simulation.queues.run_file_ops(target):
             return
         if partition.log is not log or partition.in_flight:
             return
         end = log.log_end_offset
         first = log.open().engine.view().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
-        copy, work = simulation.manager.new_future_log(log, target, parse_header(first).base_offset if first else end)
+        start_offset = parse_header(first).base_offset if first else end
+        copy, work = simulation.manager.new_future_log(log, target, start_offset, config)
         work()
         if target not in simulation.manager.directories:  # its commit log has failed
             return

@@ -220,16 +220,16 @@ def test_append_and_subtract_start_from_the_effective_list(harness: ControllerHa
 @pytest.mark.parametrize(
     ("created_with", "change", "message"),
     [
-        ({}, ("barnabas.storage.engine", SET, "commitlog"), "barnabas.storage.engine of an existing topic cannot be changed."),
-        ({"barnabas.storage.engine": "commitlog"}, ("barnabas.storage.engine", DELETE_SETTING, None),
-         "barnabas.storage.engine of an existing topic cannot be changed."),
-        ({"barnabas.storage.engine": "commitlog"}, ("barnabas.storage.engine", SET, "commitlog"), None),
+        ({}, ("barnabas.storage.engine", SET, "commitlog"), None),
+        ({"barnabas.storage.engine": "commitlog"}, ("barnabas.storage.engine", DELETE_SETTING, None), None),
+        ({"cleanup.policy": "compact"}, ("barnabas.storage.engine", SET, "commitlog"),
+         "barnabas.storage.engine=commitlog does not support cleanup.policy=compact"),
         ({"barnabas.storage.engine": "commitlog"}, ("cleanup.policy", SET, "compact"),
          "barnabas.storage.engine=commitlog does not support cleanup.policy=compact"),
         ({}, ("cleanup.policy", SET, "compact"), None),
     ],
 )  # fmt: skip
-def test_the_storage_engine_of_a_topic_is_chosen_at_its_creation(
+def test_the_storage_engine_of_a_compacted_topic_is_segments(
     harness: ControllerHarness, created_with: dict[str, str], change: Any, message: str | None
 ) -> None:
     harness.ask(create(topic("a", configs=list(created_with.items()))))

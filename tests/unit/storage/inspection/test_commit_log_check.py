@@ -94,6 +94,16 @@ def test_random_histories_have_no_issues(tmp_path: Path) -> None:
         assert issues_of(tmp_path / str(number)) == []
 
 
+def test_a_run_has_no_issues(tmp_path: Path) -> None:
+    process = written(tmp_path, is_closed=False)
+    process[0].roll(0)
+    process[0].trim(process[0].end_offset)
+    process.log.close()
+    clean(process)
+    assert [path for path in process.paths(".clog") if "-" in path.name]
+    assert issues_of(tmp_path) == []
+
+
 def test_bytes_that_were_not_durable_are_harmless_at_the_end(tmp_path: Path) -> None:
     process = written(tmp_path, is_closed=False)
     with open(process.log.files[-1].path, "ab") as file:

@@ -179,12 +179,12 @@ LAYERS := pyproject.toml constraints.txt | .venv/bin/python
 
 .venv/.run: $(LAYERS)
 	@echo "setting up .venv" >&2
-	@$(PIP) '.[security]'
+	@$(PIP) .
 	@touch .venv/.run
 
 .venv/.demo: $(LAYERS)
 	@echo "setting up .venv with Spark, matplotlib and the flights" >&2
-	@$(PIP) '.[demo,security]'
+	@$(PIP) '.[demo]'
 	@touch .venv/.run .venv/.demo
 
 .venv/.test: $(LAYERS)

@@ -16,7 +16,7 @@ import click
 if TYPE_CHECKING:
     from barnabas.certificates import Issued
 
-_HINT = "certificates need the package cryptography: pip install 'barnabas[security]'"
+_HINT = "certificates need the package cryptography: pip install cryptography"
 
 
 def main(arguments: list[str]) -> int:

@@ -225,7 +225,7 @@ def _new_authority(folder: Path) -> CertificateAuthority:
     try:
         from barnabas.certificates import CertificateAuthority
     except ImportError as error:
-        raise SecurityError(f"TLS needs the package {error.name}: pip install 'barnabas[security]'") from None
+        raise SecurityError(f"TLS needs the package {error.name}: pip install {error.name}") from None
     return CertificateAuthority.open_or_create(folder)
 
 

@@ -114,8 +114,7 @@ def _download_wheels() -> None:
     """What the Dockerfile installs, and what builds our wheel, for the image's Python (rule 3)."""
     shutil.rmtree(FOLDER / "wheels", ignore_errors=True)
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    extras = project["project"]["optional-dependencies"]["security"]
-    wanted = [*project["project"]["dependencies"], *extras, *project["build-system"]["requires"]]
+    wanted = [*project["project"]["dependencies"], *project["build-system"]["requires"]]
     kinds = [f"manylinux_2_{minor}" for minor in range(36, 4, -1)] + ["manylinux2014", "manylinux2010", "manylinux1"]
     tags = [f"--platform={kind}_{platform.machine()}" for kind in kinds]
     interpreter = [

@@ -89,7 +89,7 @@ def bench(
     try:
         from barnabas.bench.loads import Load
     except ImportError as missing:
-        raise ClientError(f"{missing.name} is missing: pip install 'barnabas[bench]'.") from missing
+        raise ClientError(f"{missing.name} is missing: pip install confluent-kafka.") from missing
     settings = _librdkafka(cluster)
     with cluster.connect() as client, _topic(client, topic, partitions, replicas) as name:
         load = Load(name, options["size"], seconds, options["rate"], options["acks"], options["compression"])

@@ -109,7 +109,7 @@ def _signed(listener: str, value: Callable[[str], Value]) -> JwksValidation:
     if not url.startswith(_SCHEMES) or not isinstance(allowed, list) or url not in allowed:
         raise ConfigError(f"{_URL}: {url} is not a URL that {ALLOWED_URLS} contains (docs/security.md)")
     if find_spec("jwt") is None or find_spec("cryptography") is None:
-        raise ConfigError("OAUTHBEARER with signed tokens needs PyJWT and cryptography: install barnabas[security]")
+        raise ConfigError("OAUTHBEARER with signed tokens needs PyJWT and cryptography: pip install pyjwt cryptography")
     assert isinstance(audiences, list)
     return JwksValidation(
         url,

@@ -87,7 +87,7 @@ def _pkcs12() -> ModuleType:
         from broker.security import pkcs12  # noqa: PLC0415  # its package is optional
     except ModuleNotFoundError:
         raise ValueError(
-            "PKCS12 needs the package cryptography: install barnabas[security], or convert the file to PEM (openssl pkcs12)"
+            "PKCS12 needs the package cryptography: pip install cryptography, or convert the file to PEM (openssl pkcs12)"
         ) from None
     return pkcs12
 

@@ -141,4 +141,4 @@ def test_without_cryptography_the_command_names_the_package(
     monkeypatch.delitem(sys.modules, "barnabas.certificates")
     monkeypatch.setitem(sys.modules, "cryptography", None)
     assert run(tmp_path) == 1
-    assert "pip install 'barnabas[security]'" in capsys.readouterr().err
+    assert "pip install cryptography" in capsys.readouterr().err

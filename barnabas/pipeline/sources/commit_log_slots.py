@@ -76,7 +76,7 @@ class Slot:
 
     def restore(self, state: list[Any]) -> None:
         """Takes over a state of a queue file."""
-        _, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, _, snapshots = state
+        _, _, _, _, self.begin, self.end_offset, segments, cuts, aborted, _, snapshots, _ = state
         self.snapshots = {offset: b64decode(data) for offset, data in snapshots}
         self.bases = [segment[0] for segment in segments]
         self._cuts = [(start, offset) for start, offset in cuts]

@@ -41,6 +41,7 @@ class RecoveryRun:
         self.ends: dict[str, int] = {}
         """The end offsets of the opened logs by directory."""
         self.image: MetadataImage | None = None
+        """What the whole local metadata log says: in a quorum of several nodes its end may be uncommitted."""
 
     def run(
         self,
@@ -82,7 +83,7 @@ class RecoveryRun:
         except KafkaError as error:
             self._refuse(Severity.REFUSED, path, error.message or error.code.name)
             return False
-        self.image = start.image
+        self.image = found.image
         self.ends[path] = start.log.next_offset
         start.log.close()
         return True

@@ -141,6 +141,6 @@ def test_pkcs12_without_its_package_is_refused_in_a_sentence(stores: Stores, mon
     monkeypatch.delattr("broker.security.pkcs12", raising=False)
     monkeypatch.delitem(sys.modules, "broker.security.pkcs12", raising=False)
     monkeypatch.setitem(sys.modules, "cryptography.hazmat.primitives.serialization.pkcs12", None)
-    with pytest.raises(ConfigError, match=r"install barnabas\[security\], or convert the file to PEM"):
+    with pytest.raises(ConfigError, match=r"pip install cryptography, or convert the file to PEM"):
         build(stores.settings("PKCS12.store", "JKS.trust"))
     build(stores.settings("JKS.store", "JKS.trust"))

@@ -8,6 +8,9 @@ RULES    1. A corrupt checkpoint is ignored with a warning.
             directory counts as failed.
          3. The marker and the summaries are deleted durably. Without a marker the directory's entries are synced first: a
             killed process may have left entries that are visible but not durable.
+         4. A log start offset is checkpointed when its log exists durably. A log without a directory that was never flushed
+            exists only in its frames: the commit log is synced before. Else a loss of power could leave the start of a log
+            that is gone, and the partition would start at 0 again.
 NOT HERE The list of directories and logs (log_manager.py); writing checkpoints (checkpoint_writer.py).
 """
 
@@ -21,6 +24,7 @@ from typing import Final
 from storage.directories.checkpoint_writer import CheckpointWriter, Offsets, Work
 from storage.directories.partition_directory import create_partition_dir
 from storage.directories.summary_file import LOG_SUMMARIES, read_summaries, write_summaries
+from storage.engine import SharedLog
 from storage.io.checkpoint_file import (
     FIRST_DIRTY,
     HIGH_WATERMARKS,
@@ -30,6 +34,7 @@ from storage.io.checkpoint_file import (
     TopicPartition,
     read_offsets,
 )
+from storage.io.deferred_file_ops import sequential
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
@@ -162,15 +167,19 @@ class LogDirectory:
         written = self.checkpoints.contents.get(FIRST_DIRTY, {})
         now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
         points, starts, watermarks, first_dirty = now.values()
+        unflushed: SharedLog | None = None  # the commit log, if rule 4 requires its sync
         for key, log in self.logs.items():
             points[key], start_offset, watermarks[key], first_dirty_offset = overrides.get(key) or log.checkpoint
             if start_offset:
                 starts[key] = start_offset
+                if log.opened is not None and not log.files.has_directory and not log.recovery_point:
+                    unflushed = log.opened.engine.shared_log
             if log.files.has_pending_ops:  # a compacted segment is perhaps not in place yet (segment_swap.py rule 2)
                 first_dirty_offset = min(first_dirty_offset, written.get(key, NEVER_CLEANED))
             if first_dirty_offset != NEVER_CLEANED:
                 first_dirty[key] = first_dirty_offset
-        return self.checkpoints.update(now, in_background=in_background)
+        work = self.checkpoints.update(now, in_background=in_background)
+        return work if work is None or unflushed is None else sequential([unflushed.flush_task(), work])
 
     def checkpoint(self) -> Work | None:
         """The same in the background; `is_writing` is true until it has run."""

@@ -48,7 +48,7 @@ SEARCHES = {
         600,
         {
             "a_run_is_used_before_the_deletions_are_durable": 1137,
-            "files_behind_the_end_of_the_log_stay": 1595,
+            "files_behind_the_end_of_the_log_stay": 4066,
             "the_end_of_the_previous_file_is_not_compared": 3441,
         },
     ),

@@ -344,13 +344,12 @@ class Simulation:
         kept = [batch for batch in known if batch.next_offset <= end]
         ends = kept[-1].next_offset if kept else partition.initial_offset
         assert end in (ends, start), f"{log.name} ends at {end}, inside of a batch or behind {ends}"
-        is_new = not partition.flushed and not end
         if begins_at is not None and start == begins_at:
             partition.start = max(start, partition.start)
         assert start <= max(partition.start, partition.max_start), (
             f"{log.name} begins at {start}, not {partition.start}"
         )
-        assert start >= partition.durable_start or is_new, f"the start {partition.durable_start} of {log.name} was lost"
+        assert start >= partition.durable_start, f"the start {partition.durable_start} of {log.name} was lost"
         if partition.was_closed_cleanly:
             partition.flushed = end
         elif log.flushed_end_offset <= partition.max_flushed:

@@ -195,6 +195,19 @@ def test_data_deleted_by_a_recovery_do_not_reappear(machine: Machine) -> None:
     assert "00000000000000000004.log" not in machine.disk.listdir("/a/t-0")
 
 
+def test_a_checkpointed_start_offset_survives_in_a_log_that_was_never_flushed(machine: Machine) -> None:
+    config = replace(SMALL, barnabas_storage_engine="commitlog")
+    log = machine.log(config=config)
+    append(log, "a")
+    append(log, "b")
+    log.high_watermark = 2
+    log.open().trim(1, NOW_MS)
+    assert not log.recovery_point
+    machine.checkpoint()
+    machine.lose_power()
+    assert machine.log(config=config).log_start_offset == 1
+
+
 def test_producers_of_a_restarted_log_do_not_reappear(machine: Machine) -> None:
     log = machine.log()
     fill(log, 7, producer_id=7)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from errno import ENOSPC
 from pathlib import Path
 
 import pytest
 
+from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.log_file import LogFile
+from storage.commitlog.slots import Slot
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
@@ -15,7 +19,7 @@ from storage.io.disk import StorageError
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, append, flush, values_of
+from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, flush, values_of
 from tests.unit.storage.directories.test_log_manager import started
 
 COMMIT_LOG = replace(SMALL, barnabas_storage_engine="commitlog")
@@ -64,6 +68,24 @@ def test_a_clean_stop_seals_the_commit_log(tmp_path: Path) -> None:
     again = started(tmp_path, disk=disk)
     assert values_of(log_of(again)) == [(0, "a")]
     assert not disk.writes
+
+
+def test_a_log_whose_producers_find_no_space_at_the_close_is_not_closed_cleanly(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the next start would look for no producers in its batches."""
+    manager = started(tmp_path)
+    append(log_of(manager), "a", producer=ProducerInfo(7, 0, 0))
+
+    def full(self: CommitLog, slot: Slot, offset: int, data: bytes) -> LogFile:
+        raise StorageError("write", f"{tmp_path}/commitlog", OSError(ENOSPC, "full"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(CommitLog, "write_snapshot", full)
+        manager.shutdown()
+    again = log_of(started(tmp_path))
+    assert again.needs_recovery
+    assert again.open().producers.producers.keys() == {7}
 
 
 def test_a_deleted_topic_does_not_return_with_its_name(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from storage.commitlog.recovery import _Loader
 from storage.commitlog.run_file import RunWriter
 from storage.commitlog.slots import Cut, Slot
 from storage.directories.engines import Engines
+from storage.directories.future_replica import FUTURE
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from tests.simulation.simulated_disk import SimulatedFile
@@ -184,5 +185,9 @@ def a_log_takes_the_frames_of_an_interrupted_copy(patch: MonkeyPatch) -> None:
 
 
 def a_copy_has_the_incarnation_of_its_log(patch: MonkeyPatch) -> None:
-    """A copy in the other engine uses the frames of its log."""
+    """A copy in the other engine uses the frames of its log, which are therefore no reason to draw another name."""
+    has_frames = Engines.has_frames
     patch.setattr("storage.directories.engines.incarnation_of", lambda _: None)
+    patch.setattr(
+        Engines, "has_frames", lambda engines, path, id_: not path.endswith(FUTURE) and has_frames(engines, path, id_)
+    )

@@ -70,6 +70,7 @@ def test_a_clean_stop_seals_the_commit_log(tmp_path: Path) -> None:
     assert not disk.writes
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_log_whose_producers_find_no_space_at_the_close_is_not_closed_cleanly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

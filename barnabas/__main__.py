@@ -41,30 +41,37 @@ GRACE_S = 10.0
 USAGE = """\
 usage: barnabas VERB [OPTION]...
 
-  serve      run a broker in the foreground      barnabas serve --help
-  cluster    run several nodes on this machine   barnabas cluster --help
-  format     format a node's log directories     barnabas format --help
-  certs      make certificates for TLS           barnabas certs --help
-  health     check whether a node answers        barnabas health --help
-  doctor     check and repair data at rest       barnabas doctor --help
-  dump-log   show the contents of log files      barnabas dump-log --help
-  consume    print the records of topics         barnabas consume --help
-  produce    write records to topics             barnabas produce --help
-  search     find records through an index       barnabas search --help
-  pipeline   run a Spark job on a broker         barnabas pipeline --help
+nodes of Barnabas:
+  serve         run a broker in the foreground
+  cluster       run several nodes on this machine
+  format        format a node's log directories
+  certs         make certificates for TLS
+  health        check whether a node answers
+  doctor        check and repair the log directories of a stopped node
+  dump-log      print the contents of log files
 
-any Kafka cluster, -b HOST:PORT:
-  topics     list, describe, create, alter, delete, trim
-  groups     list, describe, lag, reset, delete
-  configs    of topics, brokers, groups, client metrics
-  acls       list, add, remove                   users        SCRAM users and their passwords
-  quotas     of users, client ids, addresses     nodes        brokers, quorum, features, log directories
-  bench      produce, consume, latency: measured and drawn
-  top        a live view: rates, lag, nodes, requests
-  partitions move replicas, elect leaders        transactions list, describe, producers, hanging, abort
-  schedules  delayed delivery: list, pending, cancel
+any Kafka cluster, --bootstrap HOST:PORT:
+  consume       print the records of topics
+  produce       write records to topics
+  topics        list, describe, create, alter, trim, delete
+  groups        list, describe, show lag, reset and delete offsets, delete
+  configs       show and set configs of topics, brokers, groups, client metrics
+  acls          list, add, remove access rights
+  users         list, create, delete SCRAM users
+  quotas        list, set, delete quotas of users, client ids, addresses
+  nodes         show brokers, quorum, features, log directories
+  partitions    move replicas, elect leaders
+  transactions  list, describe, find hanging ones, abort
+  top           show rates, lag and nodes, live
+  bench         measure throughput and latency
+  pipeline      run Spark jobs: archive, audit, replay, table, aggregate, search, stats
 
-barnabas completion bash|zsh|fish prints a completion script, barnabas man [VERB] a man page.
+clusters of Barnabas, --bootstrap HOST:PORT:
+  search        find records through a key index
+  schedules     list and cancel records of delayed delivery
+
+barnabas VERB --help lists the options of a verb; barnabas man VERB prints its man page.
+barnabas completion bash|zsh|fish prints a completion script for the shell.
 barnabas --version prints the version and the build.
 """
 

@@ -29,7 +29,7 @@ def main(arguments: list[str]) -> int:
     return exit_code
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--dir", "folder", metavar="DIR", default="certs", show_default=True, help="Folder of the files.")
 @click.option(
     "--node",
@@ -43,7 +43,7 @@ def main(arguments: list[str]) -> int:
 def certs(*, folder: str, nodes: tuple[str, ...], clients: tuple[str, ...], days: int) -> int:
     """Make a certificate authority in DIR (ca.pem, ca.key), and one file NAME.pem with key and certificate per name.
 
-    What exists and is valid for 30 days more is kept: the same command again renews what expires.
+    Files that are valid for 30 days more are kept: the same command renews the others.
     """
     try:
         from barnabas.certificates import CertificateAuthority, CertificateError

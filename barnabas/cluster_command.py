@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     return exit_code
 
 
-@click.command()
+@click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("--nodes", type=int, default=3, show_default=True, help="Number of brokers.")
 @click.option(
     "--controllers", type=int, default=0, help="Number of controller-only nodes [0: all nodes have both roles]."
@@ -44,7 +44,7 @@ def main(arguments: list[str]) -> int:
     "--data-dir", metavar="DIR", default="barnabas-cluster", show_default=True, help="Directory of data and logs."
 )
 @click.option("--host", metavar="HOST", help="Address to listen on [127.0.0.1, or as before].")
-@click.option("--port", type=int, help=f"The first broker's; 0: free ones [{_PORT}, or as before].")
+@click.option("--port", type=int, help=f"Port of the first broker; 0: free ports [{_PORT}, or as before].")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting of all nodes; may be repeated.")
 def cluster(
     *, nodes: int, controllers: int, data_dir: str, host: str | None, port: int | None, settings: tuple[str, ...]

@@ -26,11 +26,11 @@ usage: barnabas health [--advertised] [HOST:PORT]
        barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]
 
   HOST:PORT       a listener for clients, by default this node's; with --safe-to-stop the metrics listener
-  --advertised    this machine also reaches the addresses that the node sends its clients to
-  --safe-to-stop  no partition needs the node
-  --wait          ask until it is so, at most so many seconds
+  --advertised    check too that this machine reaches the addresses that the node gives to its clients
+  --safe-to-stop  check that no partition needs the node
+  --wait SECONDS  repeat the check for at most SECONDS, until it passes
 
-Exit status 0: yes. 1: no, and the reason is on standard error.
+Exit status 0: the check passed. 1: it failed; the reason is on standard error. 2: the arguments are wrong.
 """
 _API_VERSIONS = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"  # version 0, correlation id 1, no client id
 _ANSWER = b"\x00\x00\x00\x01\x00\x00"  # the correlation id, no error

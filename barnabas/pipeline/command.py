@@ -15,13 +15,13 @@ from barnabas.client.errors import ClientError
 from barnabas.pipeline.job_runner import Job, job_command
 
 JOBS = {
-    "archive": "Topics to Parquet, Delta or Iceberg, exactly once.",
-    "audit": "A topic against its archive: do they hold the same?",
-    "replay": "A window of an archive or a topic into a topic again, once.",
-    "table": "The latest value of each key of a topic, brought up to date.",
-    "aggregate": "Windows of event time over a topic: counts, sums and averages by group.",
-    "search": "Records by key, time, header or JSON path, in topic and archive.",
-    "stats": "Rates, sizes, skew of keys and lag over time, drawn.",
+    "archive": "Write topics to Parquet, Delta or Iceberg, exactly once.",
+    "audit": "Compare an archive with its topics, record by record.",
+    "replay": "Send records of an archive or a topic again, exactly once.",
+    "table": "Keep the latest value of each key of a topic as Parquet.",
+    "aggregate": "Count, sum and average records by windows of event time.",
+    "search": "Find records by key, time, header or JSON path.",
+    "stats": "Draw rates, sizes, frequent keys and lag over time.",
 }
 """The jobs, with their help texts. Function and settings of each are in `barnabas.pipeline`."""
 
@@ -53,9 +53,9 @@ class Jobs(click.Group):
             raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[spark]'.") from missing
 
 
-@click.group(cls=Jobs)
+@click.group(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})
 def pipeline() -> None:
-    """Run a Spark job on a broker."""
+    """Run a Spark job on the topics of any Kafka cluster."""
 
 
 @pipeline.command()
@@ -75,7 +75,10 @@ def pipeline() -> None:
     help="The folder of the plot.",
 )
 def demo(bootstrap: str | None, command_config: Path | None, rows: int | None, output: Path) -> None:
-    """A year of real flights through a broker, Spark and consumers, every figure checked."""
+    """Send flights through a broker, Spark and consumers.
+
+    Every figure is checked.
+    """
     try:
         from barnabas.pipeline.demo.demo import Options, run_demo
     except ImportError as missing:

@@ -25,7 +25,6 @@ _PER_IP: Final = "max.connections.per.ip"
 _OVERRIDES: Final = "max.connections.per.ip.overrides"
 _OF_LISTENER: Final = re.compile(r"listener\.name\.([^.]+)\.(max\.connections|max\.connection\.creation\.rate)")
 _HOST: Final = re.compile(r"[0-9a-zA-Z\-%._:]*")
-_MAPPED: Final = "::ffff:"
 
 
 class ListenerLimits(NamedTuple):

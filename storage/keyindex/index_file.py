@@ -149,7 +149,7 @@ class IndexFile:
             raise DamagedIndex(path, "header")
         self.range = IndexRange(start, end, epoch, entry_count, least, greatest)
         self.digest: bytes = digest
-        self._entry_pages, self._fence_pages = entry_pages, fence_pages
+        self._entry_pages = entry_pages
         length = _CRC.size + fence_pages * OFFSET_END
         root = self._file.pread(length, PAGE_BYTES * (1 + entry_pages + fence_pages))
         if len(root) < length or _CRC.unpack_from(root)[0] != crc32(root[_CRC.size :]):

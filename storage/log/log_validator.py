@@ -75,7 +75,6 @@ class AppendOrigin(IntEnum):
     """A client whose sequences start at 0 if the producer is unknown (transactions v2, KIP-890)."""
     COORDINATOR = 2
     RAFT_LEADER = 3
-    REPLICATION = 4
 
     @property
     def is_client(self) -> bool:

@@ -45,6 +45,7 @@ full_disks own_addresses unused_settings Warmer thaw Rebalancer bury own_end
 """Identifiers of the past; `ARCHITECTURE.md` and the modules have the names of today."""
 
 BASE = "f9d990eda3d0591d01678409b52d40c841770b91"
+"""Commits up to this one were made before rule 4."""
 PUBLISHED = frozenset(
     {
         "Answer descriptions of configs and ACLs in Apache Kafka's order and texts",
@@ -52,7 +53,6 @@ PUBLISHED = frozenset(
     }
 )
 """Longer subjects that were published: history is not rewritten for them."""
-"""Commits up to this one were made before rule 4."""
 SUBJECT_LIMIT = 72
 
 

@@ -16,8 +16,26 @@ from barnabas.__main__ import DAEMON_VERBS, FACE_VERBS, daemon_folder
 
 _HEALTH = click.Command(
     "health",
-    params=[click.Argument(["address"], metavar="HOST:PORT", required=False)],
-    help="Check whether a node answers. Exit code 0 if it does; the default address is 127.0.0.1:9092.",
+    params=[
+        click.Argument(["address"], metavar="HOST:PORT", required=False),
+        click.Option(
+            ["--advertised"],
+            is_flag=True,
+            help="Check too that this machine reaches the addresses that the node gives to its clients.",
+        ),
+        click.Option(
+            ["--safe-to-stop"],
+            is_flag=True,
+            help="Check that no partition needs the node; HOST:PORT is its metrics listener.",
+        ),
+        click.Option(
+            ["--wait"],
+            metavar="SECONDS",
+            type=int,
+            help="With --safe-to-stop, repeat the check for at most SECONDS, until it passes.",
+        ),
+    ],
+    help="Check whether a node answers. Options are before the address, which is by default this node's.",
 )
 """The only verb without click, since container engines call it every few seconds."""
 

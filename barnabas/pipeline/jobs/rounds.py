@@ -21,7 +21,7 @@ class RoundSettings(BrokerSettings):
     """Settings of every job that reads a topic in rounds."""
 
     max_offsets_per_trigger: int = setting("The most offsets that a round takes.", 1_000_000)
-    fail_on_data_loss: bool = setting("Stop where the broker has forgotten what was not read yet.", True)
+    fail_on_data_loss: bool = setting("Stop if the broker has deleted offsets that were not read yet.", True)
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -45,8 +45,8 @@ class SearchSettings(BrokerSettings):
     archive: Path | None = setting("An archive of the topics: archived records are not read from the broker.", None)
     log_dir: Path | None = setting("Read the topics' files in this log directory, without a broker.", None)
     key: str | None = setting("Records with this key.", None, metavar="TEXT")
-    key_pattern: str | None = setting("Records whose key holds a match of this regular expression.", None)
-    contains: str | None = setting("Records whose value holds this text.", None, metavar="TEXT")
+    key_pattern: str | None = setting("Records whose key contains a match of this regular expression.", None)
+    contains: str | None = setting("Records whose value contains this text.", None, metavar="TEXT")
     header: tuple[str, ...] = setting(
         "Records with this header, or with this value in it; may be repeated.", (), metavar="NAME[=VALUE]"
     )

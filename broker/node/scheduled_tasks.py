@@ -124,7 +124,7 @@ class ScheduledTasks:
         for log in manager.flush_due(wall_ms):
             partition = self._replicas.partitions.get((log.topic, log.partition))
             if partition is not None:
-                self._replicas.sync(partition)
+                self._replicas.flushes.sync(partition)
         for directory, work in manager.deletions(wall_ms):
             self._dependencies.worker.background(directory, work).then(_on_deleted)
         soonest = min((log.config.flush_ms for log in manager.logs.values()), default=_MAX_FLUSH_INTERVAL_MS)

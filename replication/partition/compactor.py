@@ -168,7 +168,7 @@ class Compactor:
         if not isinstance(engine, Compactable):  # its topic became compacted by the broker's default
             return None
         if needs_flush(opened):
-            self._replicas.sync(partition)  # for the next check
+            self._replicas.flushes.sync(partition)  # for the next check
         bounds = bounds_of(log, wall_ms)
         if may_be_due(engine, bounds):
             to_clean = opened.engine.lookup("dirt", partial(measure, bounds=bounds))

@@ -166,7 +166,7 @@ class FollowerLog:
             return
         partition.counts.replication_bytes_in += prepared.size
         if partition.needs_sync:
-            self._replicas.flush(partition, partial(self._on_flushed, append))
+            self._replicas.flushes.flush(partition, partial(self._on_flushed, append))
         else:
             self._apply_leader_offsets(append)
 
@@ -174,7 +174,7 @@ class FollowerLog:
         if error is not None:
             self._on_storage_error(partition, error, append)
         elif partition.needs_sync:  # a round flushes a limited number of segments
-            self._replicas.flush(partition, partial(self._on_flushed, append))
+            self._replicas.flushes.flush(partition, partial(self._on_flushed, append))
         else:
             self._apply_leader_offsets(append)
 

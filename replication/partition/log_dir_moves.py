@@ -265,7 +265,7 @@ class LogDirMoves:
         if not move.is_durable or (move.appends_paused and _has_unflushed(copy)):
             self._sync(move, copy)
         elif not move.appends_paused:
-            move.appends_paused = self._replicas.pause_appends(partition)
+            move.appends_paused = self._replicas.appender.pause(partition)
             self._advance_after_pending_io(move)
         elif not self._is_idle(partition) or not self._align_copy(partition, copy):
             self._advance_after_pending_io(move)
@@ -317,7 +317,7 @@ class LogDirMoves:
         self._log_manager.replace_with_future_log(partition.log, copy)
         copy.update_config(self._replicas.config_of(partition.topic))
         partition.switch_log(copy)
-        self._replicas.resume_appends(partition)
+        self._replicas.appender.resume(partition)
         self.on_moved(partition)
         _log.info("moved %s-%d to %s", partition.topic, partition.index, move.directory)
         self.move_to_engine(partition)  # the settings may have changed since
@@ -347,7 +347,7 @@ class LogDirMoves:
             if move.copy is not None and not move.copy.is_offline:
                 self._log_manager.drop_future_log(move.copy)
             if move.appends_paused:
-                self._replicas.resume_appends(move.partition)
+                self._replicas.appender.resume(move.partition)
             self._start_engine_moves()
 
 

@@ -2,30 +2,24 @@
 
 RULES    1. Partitions follow from the metadata image alone. `apply` creates, changes and deletes them step by step; requests
             between two steps see some partitions in the old state and others in the new one.
-         2. An append is prepared, written through the IoExecutor, committed, flushed if the topic requires it, and
-            acknowledged. Appends to one partition are committed in the order of their preparation. The batches of one
-            request share write jobs (docs/decisions/0059-write-jobs-of-a-request.md).
-         3. All partitions of a log directory share its flush rounds (group commit): a round covers what is committed when it
-            begins, the next round covers the rest. Partitions of a shared log are one flush (shared_flush.py).
-         4. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
+         2. A StorageError takes its log directory offline. Its partitions answer KAFKA_STORAGE_ERROR from then on, also to
             waiting requests. Other directories are not affected.
-         5. Nothing here waits for the disk. A DiskLookup runs on a reader thread (disk_lookups.py), and its call is repeated
-            afterwards (`lookup`, `await_disk`). Appends to one partition keep their order: behind a waiting one, later ones
-            queue.
-         6. A partition without a local replica is NOT_LEADER_OR_FOLLOWER if the image has it, otherwise
+         3. Nothing here waits for the disk. A DiskLookup runs on a reader thread (disk_lookups.py), and its call is repeated
+            afterwards (`lookup`, `await_disk`).
+         4. A partition without a local replica is NOT_LEADER_OR_FOLLOWER if the image has it, otherwise
             UNKNOWN_TOPIC_OR_PARTITION.
-         7. A full disk is not a failure: pending writes and appends of coordinators wait for space. Appends of clients are
-            rejected meanwhile.
-         8. A new log with flush.messages is opened and its directory entries are synced before the first append. New logs are
+         5. A full disk is not a failure: pending writes wait for space (appender.py).
+         6. A new log with flush.messages is opened and its directory entries are synced before the first append. New logs are
             opened one after the other by a thread, then flushed together.
-NOT HERE Waiting for data (`purgatory.py`, fetch handler), decisions of one partition (`partition.py`).
+NOT HERE Appends (`appender.py`), flushes (`flushes.py`), waiting for data (`purgatory.py`, fetch handler), decisions of one
+         partition (`partition.py`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -33,40 +27,31 @@ from typing import Final, TypeVar
 from protocol.errors import ErrorCode, KafkaError
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
-from replication.io_executor import SUCCEEDED, IoExecutor, IoResult, Run
+from replication.io_executor import IoExecutor, IoResult
 from replication.metadata.image import MetadataDelta, MetadataImage, PartitionState, ResourceType, TopicImage
 from replication.partition.append_history import AppendedBytes, AppendHistory
+from replication.partition.appender import Appender
 from replication.partition.disk_lookups import DiskLookups
+from replication.partition.flushes import Flushes
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.isr_tracker import IsrTracker
-from replication.partition.partition import Append, Partition, Reader
+from replication.partition.partition import Partition, Reader
 from replication.partition.replication_quota import FOLLOWER, LEADER, ReplicationQuotaManager
-from replication.partition.shared_flush import OnFlushed, SharedFlushes
 from replication.partition.topic_counts import BrokerCounts
 from replication.purgatory import Purgatory
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import STORAGE_ENGINE, LogConfig, log_config
 from storage.directories.log_manager import LogManager
-from storage.engine import SharedLog
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.append_pipeline import write_together
-from storage.log.log import AppendOrigin, ReadInfo
-from storage.log.log_flush import LogFlush
+from storage.log.log import ReadInfo
 
 T = TypeVar("T")
 
 _log = logging.getLogger("barnabas.replicas")
 
 MAX_LAG_MS: Final = 30_000
-
-_NO_RECORDS: Final = bytearray()
-_WRITES_PER_JOB: Final = 64
-"""A job in a writer thread takes the interpreter lock again after every write."""
-_GATHERED_PER_JOB: Final = 512
-"""Appends to a shared log are one write: a head and a payload each, of the buffers that a system call takes."""
 
 
 @dataclass(eq=False, repr=False)
@@ -91,10 +76,12 @@ class ReplicaManager:
         self.counts = BrokerCounts()
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
-        self._waiting_appends: dict[Partition, deque[Append]] = {}
         self._disk_lookups = DiskLookups(self._executor, self.directory_failed)
-        self._shared_flushes = SharedFlushes(self._executor, self._flush_alone)
-        self._unprepared: deque[Partition] = deque()  # new logs (rule 8); the first one is being opened
+        self.appender = Appender(
+            self.partitions, self._executor, self._disk_lookups, self._absence_error, self.directory_failed
+        )
+        self.flushes = Flushes(self._executor, self.directory_failed)
+        self._unprepared: deque[Partition] = deque()  # new logs (rule 6); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
         self.leader_quota = ReplicationQuotaManager(LEADER, self.broker_id, self._topic_config)
@@ -190,7 +177,7 @@ class ReplicaManager:
         if log.is_offline:  # its directory failed while the log was created
             self._offline.add(key)
             return None
-        partition = Partition(log, self.broker_id, self._purgatory.wake, self.sync)
+        partition = Partition(log, self.broker_id, self._purgatory.wake, self.flushes.sync)
         partition.counts = self.counts.of(topic.name)
         if self.appended_bytes is not None:
             partition.history = AppendHistory(self.appended_bytes)
@@ -212,7 +199,7 @@ class ReplicaManager:
         del self.partitions[key]
         was_leader = partition.is_leader
         partition.remove()
-        self._fail_waiting_appends(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        self.appender.fail_waiting(partition, ErrorCode.NOT_LEADER_OR_FOLLOWER)
         self._notify(partition, role_changed=was_leader)
         if partition.is_offline:
             return
@@ -275,7 +262,7 @@ class ReplicaManager:
         """The online partition.
 
         Raises:
-            KafkaError: there is none (rules 4 and 6).
+            KafkaError: there is none (rules 2 and 4).
         """
         partition = self.partitions.get((topic, index))
         if partition is None or partition.is_offline:
@@ -296,247 +283,7 @@ class ReplicaManager:
         partition = self.partitions.get((topic, index))
         return partition is not None and replica_id in partition.isr
 
-    # ------------------------------------------------------------ appending
-    def append(
-        self,
-        topic: str,
-        index: int,
-        records: bytearray | memoryview,
-        *,
-        acks: int,
-        wall_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-    ) -> Append:
-        """Append to a partition led by this broker; the result exists when `acks` is satisfied."""
-        append = Append(records, acks, wall_ms, origin)
-        lookups: list[tuple[Partition, DiskLookup]] = []
-        if self._begin_append(append, topic, index, lookups):
-            self._acknowledge(self._write(append.partition.log.directory, [append]))
-        elif lookups:
-            self._disk_lookups.wait_together(lookups, self._resume_all)
-        return append
-
-    def append_all(
-        self,
-        batches: Iterable[tuple[str, int, bytearray | memoryview]],
-        *,
-        acks: int,
-        wall_ms: int,
-        origin: AppendOrigin = AppendOrigin.CLIENT,
-    ) -> list[Append]:
-        """Append to several partitions (topic, index, records), which share the jobs of their directory's writer.
-
-        An acknowledgement may start other appends, so it comes after all of these are published or in a thread.
-        """
-        appends: list[Append] = []
-        lookups: list[tuple[Partition, DiskLookup]] = []
-        writes = _SharedWrites(self._write)
-        for topic, index, records in batches:
-            append = Append(records, acks, wall_ms, origin)
-            appends.append(append)
-            if self._begin_append(append, topic, index, lookups):
-                writes.add(append)
-        self._acknowledge(writes.finish())
-        if lookups:
-            self._disk_lookups.wait_together(lookups, self._resume_all)
-        return appends
-
-    def _begin_append(
-        self, append: Append, topic: str, index: int, lookups: list[tuple[Partition, DiskLookup]]
-    ) -> bool:
-        """Find the partition and prepare; False if there is nothing to write, or not yet."""
-        partition = self.partitions.get((topic, index))
-        if partition is None or partition.is_offline:
-            append.fail(KafkaError(self._absence_error(topic, index)))
-            return False
-        append.partition = partition
-        if append.origin.is_client and partition.log.files.disk_space.is_full:
-            append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-            return False
-        waiting = self._waiting_appends.get(partition)
-        if waiting is not None:
-            waiting.append(append)
-            return False
-        return self._prepare(append, lookups)
-
-    def _prepare(self, append: Append, lookups: list[tuple[Partition, DiskLookup]]) -> bool:
-        """Prepare; False if it failed, is a duplicate, or needs the disk: it is the first to wait for one of `lookups` then."""
-        partition = append.partition
-        try:
-            prepared = partition.prepare(append.records, append.acks, append.wall_ms, append.origin)
-        except KafkaError as error:
-            append.fail(error.with_traceback(None))
-            return False
-        except StorageError as error:
-            append.fail(self.on_storage_error(partition, error))
-            return False
-        if isinstance(prepared, DiskLookup):
-            self._waiting_appends.setdefault(partition, deque()).appendleft(append)
-            lookups.append((partition, prepared))
-            return False
-        append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
-        if prepared.duplicate is not None:
-            append.info = prepared.duplicate
-            partition.await_acks(append)
-            return False
-        append.prepared = prepared
-        return True
-
-    def resume_appends(self, partition: Partition) -> None:
-        """Start the waiting appends in their order, until one needs the disk."""
-        self._resume_all((partition,))
-
-    def _resume_all(self, partitions: Sequence[Partition]) -> None:
-        """Resume several partitions, whose appends share write jobs; new appends queue behind until these are written."""
-        lookups: list[tuple[Partition, DiskLookup]] = []
-        committed: list[Append] = []
-        resumed = partitions
-        while resumed:
-            writes = _SharedWrites(self._write)
-            for partition in resumed:
-                waiting = self._waiting_appends.get(partition, deque())
-                while waiting:
-                    append = waiting.popleft()
-                    if self._prepare(append, lookups):
-                        writes.add(append)
-                    elif waiting and waiting[0] is append:
-                        break
-            committed += writes.finish()
-            blocked = {partition for partition, _ in lookups}
-            resumed = [p for p in resumed if p not in blocked and self._waiting_appends.get(p)]
-        for partition in partitions:
-            if not self._waiting_appends.get(partition, True):
-                del self._waiting_appends[partition]
-        self._acknowledge(committed)
-        if lookups:
-            self._disk_lookups.wait_together(lookups, self._resume_all)
-
-    def pause_appends(self, partition: Partition) -> bool:
-        """Queue appends to a partition until `resume_appends`; False if some wait for the disk already."""
-        if partition in self._waiting_appends:
-            return False
-        self._waiting_appends[partition] = deque()
-        return True
-
-    def _fail_waiting_appends(self, partition: Partition, code: ErrorCode) -> None:
-        for append in self._waiting_appends.pop(partition, ()):
-            append.fail(KafkaError(code))
-
-    def _write(self, directory: str, appends: list[Append]) -> list[Append]:
-        """Write prepared appends to logs in one directory; returns those that are committed already."""
-        if len(appends) == 1:
-            run, size = appends[0].prepared.write, appends[0].prepared.size
-        else:
-            prepared = [append.prepared for append in appends]
-            run, size = partial(write_together, prepared[0].shared_log, prepared), sum([one.size for one in prepared])
-        written = self._executor.write(directory, size, run)
-        if written is SUCCEEDED:
-            return self._commit(appends)
-        for append in appends:
-            append.partition.writes_in_flight += 1
-        written.then(partial(self._on_written, appends))
-        return []
-
-    def _on_written(self, appends: list[Append], written: IoResult) -> None:
-        committable: list[Append] = []
-        for append in appends:
-            partition, error = append.partition, written.value
-            partition.writes_in_flight -= 1
-            if error is not None and not partition.log.is_offline:  # otherwise it was deleted
-                self.directory_failed(partition.log.directory, error)
-            if partition.is_offline:
-                append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
-            elif self.partitions.get(partition.key) is not partition:
-                append.fail(KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER))
-            else:
-                committable.append(append)
-        self._acknowledge(self._commit(committable))
-
-    def _commit(self, appends: list[Append]) -> list[Append]:
-        """Publish written records; returns the appends that succeeded."""
-        committed: list[Append] = []
-        for append in appends:
-            partition = append.partition
-            try:
-                append.info = partition.commit(append.prepared, append.wall_ms)
-            except KafkaError as rejection:
-                append.fail(rejection.with_traceback(None))
-            except StorageError as storage_error:
-                append.fail(self.on_storage_error(partition, storage_error))
-            else:
-                committed.append(append)
-                counts, info = partition.counts, append.info
-                counts.appends += 1
-                counts.bytes_in += append.prepared.size
-                counts.messages_in += info.last_offset - info.base_offset + 1
-        return committed
-
-    def _acknowledge(self, committed: list[Append]) -> None:
-        """Advance the partitions of committed appends, and complete these when their acks are satisfied."""
-        for append in committed:
-            partition = append.partition
-            partition.update_durable_end_offset()
-            if partition.is_leader:
-                partition.await_acks(append)
-            else:
-                self._fail_without_leadership(append)
-
-    def _fail_without_leadership(self, append: Append) -> None:
-        """Fail an append whose records are in the log: the new leader may truncate them."""
-        offline, moved = ErrorCode.KAFKA_STORAGE_ERROR, ErrorCode.NOT_LEADER_OR_FOLLOWER
-        append.fail(KafkaError(offline if append.partition.is_offline else moved))
-
-    def sync(self, partition: Partition) -> None:
-        """Flush a partition's log in the next round of its directory (rule 3).
-
-        A round flushes a limited number of segments: if more are unflushed, another round follows.
-        """
-        if partition.is_syncing or partition.is_offline:
-            return
-        partition.is_syncing = True
-        self.flush(partition, self._on_flushed)
-
-    def _on_flushed(self, partition: Partition, error: StorageError | None) -> None:
-        partition.is_syncing = False
-        if error is not None:
-            self.directory_failed(partition.log.directory, error)
-        if not partition.is_offline:
-            partition.update_durable_end_offset()  # starts the next sync if enough was appended since
-
-    def flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
-        """Flush a log in the next round of its directory, up to its end when that begins; then call `on_flushed`."""
-        log = partition.log
-        if log.opened is not None and log.opened.flush.is_shared:
-            shared_log = log.opened.engine.shared_log
-            assert shared_log is not None
-            self._shared_flushes.join(shared_log, partition, on_flushed)
-        else:
-            self._flush_alone(partition, on_flushed)
-
-    def _flush_alone(self, partition: Partition, on_flushed: OnFlushed) -> None:
-        log = partition.log
-        flush: LogFlush | None = None
-        end_offset = 0
-
-        def begin() -> Run:
-            nonlocal flush, end_offset
-            if log.opened is None:  # deleted, or its directory failed, before the round began
-                return no_op
-            try:
-                task = log.opened.flush.begin(SEGMENTS_AT_A_TIME)
-            except StorageError as error:
-                self.directory_failed(log.directory, error)
-                return no_op
-            flush, end_offset = log.opened.flush, task.end_offset
-            return task
-
-        def on_synced(synced: IoResult) -> None:
-            if synced.value is None and flush is not None and not partition.is_offline:
-                flush.complete(end_offset)
-            on_flushed(partition, synced.value)
-
-        self._executor.sync(log.directory, begin).then(on_synced)
-
+    # ------------------------------------------------------------ new logs
     def _prepare_new_logs(self) -> None:
         """Open new logs one after the other, continuing after each disk read; then flush all of them (rule 8)."""
         while self._unprepared:
@@ -555,7 +302,7 @@ class ReplicaManager:
             self._unprepared.popleft()
         opened, self._prepared = self._prepared, []
         for partition in opened:
-            self.sync(partition)
+            self.flushes.sync(partition)
 
     # ------------------------------------------------------------ reading
     @property
@@ -681,7 +428,7 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ events from storage
     def on_space_changed(self, directory: str, has_room: bool) -> None:  # noqa: FBT001
-        """A log directory is full, or has space again (rule 7)."""
+        """A log directory is full, or has space again (rule 5)."""
         disk_space = self.log_manager.disk_space.get(directory)
         if disk_space is not None:  # otherwise it holds only the metadata log
             disk_space.is_full = not has_room
@@ -707,7 +454,7 @@ class ReplicaManager:
             self.directory_failed(directory, error)
 
     def directory_failed(self, directory: str, error: StorageError) -> None:
-        """Take a log directory offline (rule 4); does nothing the second time."""
+        """Take a log directory offline (rule 2); does nothing the second time."""
         is_new_failure = directory in self.log_manager.directories
         self.log_manager.go_offline(directory, error)
         for partition in self.partitions.values():
@@ -715,35 +462,7 @@ class ReplicaManager:
                 is_new_failure = True
                 was_leader = partition.is_leader
                 partition.go_offline()
-                self._fail_waiting_appends(partition, ErrorCode.KAFKA_STORAGE_ERROR)
+                self.appender.fail_waiting(partition, ErrorCode.KAFKA_STORAGE_ERROR)
                 self._notify(partition, role_changed=was_leader)
         if is_new_failure:
             self.on_directory_failed(directory, error)
-
-
-class _SharedWrites:
-    """Writes prepared appends in jobs, for each log directory at most _WRITES_PER_JOB in one; those to a shared log apart."""
-
-    __slots__ = ("_committed", "_unwritten", "_write")
-
-    def __init__(self, write: Callable[[str, list[Append]], list[Append]]) -> None:
-        self._write = write
-        self._committed: list[Append] = []
-        self._unwritten: dict[str | SharedLog, list[Append]] = {}
-
-    def add(self, append: Append) -> None:
-        """Write it in the next job of its directory, or of its shared log."""
-        directory, shared_log = append.partition.log.directory, append.prepared.shared_log
-        key = directory if shared_log is None else shared_log
-        group = self._unwritten.get(key)
-        if group is None:
-            group = self._unwritten[key] = []
-        group.append(append)
-        if len(group) == (_WRITES_PER_JOB if shared_log is None else _GATHERED_PER_JOB):
-            self._committed += self._write(directory, self._unwritten.pop(key))
-
-    def finish(self) -> list[Append]:
-        """Write the rest; returns the appends that are committed already."""
-        for group in self._unwritten.values():
-            self._committed += self._write(group[0].partition.log.directory, group)
-        return self._committed

@@ -26,7 +26,6 @@ FILE_LINES = 600
 FOLDER_MODULES = 20
 
 LONG_FILES: dict[str, str] = {
-    "replication/partition/replica_manager.py": "one class: appends, reads and their waits share the state of the partitions",
     "storage/segments/segment_engine.py": "one class that implements the storage engine contract over a list of segments",
 }
 """Files of more than 600 lines, with the reason: one subject that reads worse in two files."""

@@ -301,7 +301,7 @@ class ReplicaHarness:
         """Append a batch. The default is acks=all."""
         made = batch() if records is None else records
         options = {"acks": -1, "wall_ms": self.wall_ms, **options}
-        return self.replicas.append(name, index, made, **options)
+        return self.replicas.appender.append(name, index, made, **options)
 
     def read(
         self, reader: Reader, name: str = "t", offset: int = 0, epoch: int = -1, fetched_mono_ms: int | None = None

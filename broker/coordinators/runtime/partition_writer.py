@@ -58,4 +58,4 @@ class PartitionWriter:
 
 def append(replicas: ReplicaManager, key: tuple[str, int], batch: bytearray, wall_ms: int) -> Append:
     """Append a coordinator's batch or marker with acks=all."""
-    return replicas.append(*key, batch, acks=ACKS_ALL, wall_ms=wall_ms, origin=AppendOrigin.COORDINATOR)
+    return replicas.appender.append(*key, batch, acks=ACKS_ALL, wall_ms=wall_ms, origin=AppendOrigin.COORDINATOR)

@@ -235,13 +235,15 @@ class _Produce:
                 else:
                     batches.append((name, data.index, _writable(records)))
                     appends.append(None)
-        started = iter(self._handler.replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms))
+        started = iter(self._handler.replicas.appender.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms))
         self._appends = [next(started) if append is None else append for append in appends]
 
     def append_plain(self, topics: list[_Topic], batches: list[tuple[str, int, memoryview]]) -> None:
         """Append batches that are not transactional, to topics that the client may write to."""
         self._topics = topics
-        self._appends = [*self._handler.replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms)]
+        self._appends = [
+            *self._handler.replicas.appender.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms)
+        ]
 
     def _open_topic(self, topic: TopicProduceData, refusal: KafkaError | None) -> tuple[str, KafkaError | None]:
         """Add a topic to the response; returns its name, and the error of its partitions."""
@@ -292,7 +294,7 @@ class _Produce:
                 else:
                     batch.append.fail(refusal)
             batches = [(topic, data.index, _writable(data.records)) for topic, data, _ in verified]
-            started = replicas.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms, origin=origin)
+            started = replicas.appender.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms, origin=origin)
             for batch, append in zip(verified, started, strict=True):
                 batch.append.follow(append)
 
@@ -455,7 +457,7 @@ class ProduceFastPath:
             topic = handler.topic_name(ctx, topic, topic_id)
         except KafkaError:
             return None
-        append = handler.replicas.append(topic, index, records, acks=acks, wall_ms=ctx.wall_ms)
+        append = handler.replicas.appender.append(topic, index, records, acks=acks, wall_ms=ctx.wall_ms)
         if append.is_done:
             return self._response(ctx, topic, topic_id, index, echoed_bytes, append)
         append.expire_at(handler.timers, ctx.mono_ms + timeout_ms, append.time_out)

@@ -96,5 +96,7 @@ class Clients:
                 self.acknowledged += 1
                 self._simulation.invariants.acknowledged(process.node_id, partition.key, append.value.last_offset)
 
-        append = process.replicas.append(TOPIC, partition.index, builder.build(), acks=acks, wall_ms=process.wall_ms())
+        append = process.replicas.appender.append(
+            TOPIC, partition.index, builder.build(), acks=acks, wall_ms=process.wall_ms()
+        )
         append.then(on_append)

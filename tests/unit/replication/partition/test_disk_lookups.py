@@ -25,7 +25,7 @@ def harness(tmp_path) -> ReplicaHarness:
 def append_to_all(harness, *, times=1) -> AppendResults:
     results = AppendResults()
     batches = [("wide", index, batch()) for index in range(WIDTH) for _ in range(times)]
-    for append in harness.replicas.append_all(batches, acks=1, wall_ms=harness.wall_ms):
+    for append in harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms):
         results.add(append)
     return results
 
@@ -75,7 +75,7 @@ def test_a_request_in_a_callback_queues_behind_the_appends_of_the_group(harness)
     """Otherwise its batch would be committed before one that was prepared earlier."""
     order = []
     batches = [("wide", 0, batch()), ("wide", 1, memoryview(bytearray(5)))]
-    _, refused = harness.replicas.append_all(batches, acks=1, wall_ms=harness.wall_ms)
+    _, refused = harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms)
     refused.then(
         lambda _: harness.append("wide", 0, acks=1).then(lambda append: order.append(append.value.base_offset))
     )
@@ -89,7 +89,7 @@ def test_a_deleted_topic_fails_only_its_own_appends(harness):
     harness.create("other")
     results = AppendResults()
     batches = [("other", 0, batch()), ("wide", 0, batch())]
-    for append in harness.replicas.append_all(batches, acks=1, wall_ms=harness.wall_ms):
+    for append in harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms):
         results.add(append)
     harness.delete("other")
     assert results == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)]
@@ -102,7 +102,7 @@ def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path):
     harness = ReplicaHarness(tmp_path)
     harness.create("wide", partitions=3000)
     batches = [("wide", index, batch()) for index in range(3000)]
-    appends = harness.replicas.append_all(batches, acks=1, wall_ms=harness.wall_ms)
+    appends = harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms)
     assert {append.error_code for append in appends} == {ErrorCode.NONE}
     for partition in harness.replicas.partitions.values():
         partition.log.delete()  # closes its files

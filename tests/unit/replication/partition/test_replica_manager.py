@@ -403,11 +403,11 @@ def test_a_deleted_log_is_in_no_reference_cycle(harness):
 @pytest.mark.pure_python("replaces a method of a compiled class")
 def test_nothing_is_acknowledged_before_all_batches_of_a_request_are_written(harness, monkeypatch):
     """An acknowledgement may start an append to a partition whose batch is prepared and not written."""
-    harness.replicas.append("t", 0, batch(), acks=1, wall_ms=NOW_MS)  # opens the log
+    harness.replicas.appender.append("t", 0, batch(), acks=1, wall_ms=NOW_MS)  # opens the log
     steps = []
     write, await_acks = harness.worker.write, Partition.await_acks
     monkeypatch.setattr(harness.worker, "write", lambda *args: steps.append("write") or write(*args))
     monkeypatch.setattr(Partition, "await_acks", lambda *args: steps.append("acks") or await_acks(*args))
-    appends = harness.replicas.append_all([("t", 0, batch()) for _ in range(65)], acks=1, wall_ms=NOW_MS)
+    appends = harness.replicas.appender.append_all([("t", 0, batch()) for _ in range(65)], acks=1, wall_ms=NOW_MS)
     assert [append.value.base_offset for append in appends] == list(range(1, 66))
     assert steps == ["write"] * 2 + ["acks"] * 65

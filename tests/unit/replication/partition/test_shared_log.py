@@ -67,7 +67,7 @@ class Harness(ReplicaHarness):
 
     def append_to(self, indexes: range) -> list[Append]:
         records = [("t", index, batch()) for index in indexes]
-        return self.replicas.append_all(records, acks=-1, wall_ms=self.wall_ms)
+        return self.replicas.appender.append_all(records, acks=-1, wall_ms=self.wall_ms)
 
 
 def test_a_request_for_many_partitions_is_one_write(tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_first_flushes_of_new_partitions_are_one_sync_too(tmp_path: Path) -> Non
     harness.create(partitions=100, barnabas_storage_engine="commitlog", flush_messages=1)
     rounds.run_rounds()
     records = [("t", index, batch()) for index in range(100)]
-    appends = harness.replicas.append_all(records, acks=-1, wall_ms=harness.wall_ms)
+    appends = harness.replicas.appender.append_all(records, acks=-1, wall_ms=harness.wall_ms)
     begun = rounds.begin_round()
     assert [run.only_syncs for run, _ in begun] == [True]
     rounds.end_round(begun)

@@ -76,7 +76,7 @@ class Rig:
     def append(self, producer: tuple[int, int], sequence: int = 0) -> None:
         """Append transactional records."""
         records = batch(producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True)
-        append = self.partitions.replicas.append("t", 0, records, acks=-1, wall_ms=NOW_MS)
+        append = self.partitions.replicas.appender.append("t", 0, records, acks=-1, wall_ms=NOW_MS)
         assert (append.is_done, append.error) == (True, None)
 
     def mark(self, producer: tuple[int, int], *, version: int = 2, **marker: Any) -> ErrorCode:

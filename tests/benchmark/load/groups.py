@@ -103,11 +103,11 @@ def classic(broker: RunningBroker, topic: str, size: int) -> dict[str, Outcome]:
     group = ClassicGroup(broker, topic)
     try:
         group.connect(size)
-        found = {"come": _time_to_settle_classic(broker, group)}
+        found = {"members join": _time_to_settle_classic(broker, group)}
         group.connect(1)
-        found["one more comes"] = _time_to_settle_classic(broker, group)
+        found["one joins"] = _time_to_settle_classic(broker, group)
         group.lose_one()
-        found["one goes"] = _time_to_settle_classic(broker, group)
+        found["one leaves"] = _time_to_settle_classic(broker, group)
     finally:
         group.close()
     return found
@@ -131,10 +131,10 @@ def consumer(broker: RunningBroker, topic: str, size: int) -> dict[str, Outcome]
     with ExitStack() as held:
         clients = [held.enter_context(RawClient(broker.bootstrap, _LIMIT_S)) for _ in range(size + 1)]
         members = [_ConsumerMember(client, topic, number) for number, client in enumerate(clients)]
-        found = {"come": _time_to_settle(broker, members[:-1], size + 1)}
-        found["one more comes"] = _time_to_settle(broker, members, size + 1)
+        found = {"members join": _time_to_settle(broker, members[:-1], size + 1)}
+        found["one joins"] = _time_to_settle(broker, members, size + 1)
         members.pop().leave()
-        found["one goes"] = _time_to_settle(broker, members, size + 1)
+        found["one leaves"] = _time_to_settle(broker, members, size + 1)
     return found
 
 

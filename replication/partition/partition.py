@@ -19,7 +19,6 @@ NOT HERE Bytes (`storage/log/log.py`), writes and flushes (`replica_manager.py`)
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from typing import Final, NamedTuple
 
@@ -178,8 +177,8 @@ class Partition:
         self._durable_end_offset = 0
         self._wake = wake
         self._request_sync = request_sync
-        self._leader_ack_waiters: deque[Append] = deque()
-        self._isr_ack_waiters: deque[Append] = deque()
+        self._leader_ack_waiters: list[Append] = []  # an empty deque has 0.7 KiB, for each partition
+        self._isr_ack_waiters: list[Append] = []
 
     def __repr__(self) -> str:
         role = "leader" if self.is_leader else "follower"
@@ -292,7 +291,7 @@ class Partition:
     def _fail_waiting_acks(self, error: ErrorCode) -> None:
         for waiting in (self._leader_ack_waiters, self._isr_ack_waiters):
             while waiting:
-                waiting.popleft().fail(KafkaError(error))
+                waiting.pop(0).fail(KafkaError(error))
         self._wake(self.key)
         self._wake(self.end_key)
 
@@ -394,9 +393,9 @@ class Partition:
         else:
             waiting.append(append)
 
-    def _complete_acks(self, waiting: deque[Append], end: int) -> None:
+    def _complete_acks(self, waiting: list[Append], end: int) -> None:
         while waiting and waiting[0].info.last_offset < end:
-            self._acknowledge(waiting.popleft())
+            self._acknowledge(waiting.pop(0))
 
     def _acknowledge(self, append: Append) -> None:
         if append.acks == ACKS_ALL and len(self.isr) < self.min_isr:

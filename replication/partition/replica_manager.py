@@ -81,6 +81,7 @@ class ReplicaManager:
             self.partitions, self._executor, self._disk_lookups, self._absence_error, self.directory_failed
         )
         self.flushes = Flushes(self._executor, self.directory_failed)
+        self._callbacks = self._purgatory.wake, self.flushes.sync  # bound once, not for each partition
         self._unprepared: deque[Partition] = deque()  # new logs (rule 6); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
         self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
@@ -177,7 +178,7 @@ class ReplicaManager:
         if log.is_offline:  # its directory failed while the log was created
             self._offline.add(key)
             return None
-        partition = Partition(log, self.broker_id, self._purgatory.wake, self.flushes.sync)
+        partition = Partition(log, self.broker_id, *self._callbacks)
         partition.counts = self.counts.of(topic.name)
         if self.appended_bytes is not None:
             partition.history = AppendHistory(self.appended_bytes)

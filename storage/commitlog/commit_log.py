@@ -217,7 +217,7 @@ class CommitLog:
                 rolled=append.rolled,
             )  # fmt: skip
             file.log.get(read_waiting).pwritev((head, buffer), position - file.start)
-            append.unwritten.popleft()
+            append.unwritten.pop(0)
             append.file, append.position = file, position + HEAD.size
             file.end = position + HEAD.size + length
             file.written += 1

@@ -10,7 +10,6 @@ NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
@@ -57,11 +56,11 @@ class CommitLogEngine:
         self._slot_id = slot_id
         self._config = config
         self._slot = Slot(slot_id, topic)
-        self._outstanding: deque[SlotAppend] = deque()
-        self._unwritten: deque[SlotAppend] = deque()
+        self._outstanding: list[SlotAppend] = []  # an empty deque has 0.7 KiB
+        self._unwritten: list[SlotAppend] = []
         self._created_ms = -1  # wall time of the first reservation in the last segment
         self._flushed = 0
-        self._syncing: deque[list[int]] = deque()  # end offset, end offset that counts, position in the log
+        self._syncing: list[list[int]] = []  # end offset, end offset that counts, position in the log
         self._recovered_end = _NOT_RECOVERING
         self._lookups = PendingLookups()
         self.submit: Submit = run_now
@@ -90,7 +89,7 @@ class CommitLogEngine:
         raise NotImplementedError
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        return sum(entry.size for _, entry in self._frozen().entries_from(start_offset))
+        return sum([segment.size for segment in self._slot.segments if segment.base_offset >= start_offset])
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
         view, at, end_offset = self._frozen(), start_offset, self._slot.end_offset
@@ -171,7 +170,7 @@ class CommitLogEngine:
         self._log.write(reservation, buffer)
 
     def publish(self, reservation: Reservation) -> None:
-        first = self._outstanding.popleft()
+        first = self._outstanding.pop(0)
         assert first is reservation
         file = first.file
         assert file is not None, "it was written"
@@ -347,8 +346,7 @@ class CommitLogEngine:
     def mark_flushed(self, end_offset: int) -> None:
         for number, (promised, counts, position) in enumerate(self._syncing):
             if promised == end_offset:
-                for _ in range(number + 1):
-                    self._syncing.popleft()
+                del self._syncing[: number + 1]
                 self._flushed = max(self._flushed, counts)
                 self._log.mark_durable(position)
                 break

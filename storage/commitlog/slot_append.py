@@ -8,7 +8,6 @@ NOT HERE Frames and files (commit_log.py).
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 
 from storage.commitlog.log_file import LogFile
@@ -24,7 +23,7 @@ class SlotAppend(Reservation):
     )  # fmt: skip
 
     def __init__(
-        self, slot: Slot, unwritten: deque[SlotAppend], batches: Sequence[BatchInfo], previous_end: int, *,
+        self, slot: Slot, unwritten: list[SlotAppend], batches: Sequence[BatchInfo], previous_end: int, *,
         rolled: bool, used: int, first: int,
     ) -> None:  # fmt: skip
         """`unwritten`: the reserved appends of the slot that are not written."""
@@ -55,11 +54,11 @@ def take_writable(writes: Sequence[tuple[Reservation, Buffer]]) -> list[SlotAppe
         append.buffer = buffer
         unwritten = append.unwritten
         while unwritten and unwritten[0].buffer:
-            taken.append(unwritten.popleft())
+            taken.append(unwritten.pop(0))
     return taken
 
 
 def put_back(appends: Sequence[SlotAppend]) -> None:
     """Appends that were taken and not written wait again (rule 2)."""
     for append in reversed(appends):
-        append.unwritten.appendleft(append)
+        append.unwritten.insert(0, append)

@@ -42,6 +42,21 @@ from storage.segments.segment_engine import SegmentEngine
 _SEGMENT_SUFFIX: Final = ".log"
 
 
+class _WithoutDirectory:
+    """Creates the engine of one partition without a directory."""
+
+    __slots__ = ("_engines", "_slot_id", "_topic")
+
+    def __init__(self, engines: Engines, topic: str, slot_id: SlotId) -> None:
+        self._engines = engines
+        self._topic = topic
+        self._slot_id = slot_id
+
+    def __call__(self, path: str, config: LogConfig) -> Engine:
+        """The engine; `path` would be its directory."""
+        return self._engines.create_without_directory(self._topic, self._slot_id, path, config)
+
+
 class Engines:
     """Creates the engines of logs."""
 
@@ -81,18 +96,21 @@ class Engines:
         return self.segment_engine(path, config)
 
     def factory_of(self, topic: str, partition: int, topic_id: bytes) -> EngineFactory:
-        """Creates the engine of a partition without a directory."""
-        return partial(self._without_directory, topic, SlotId(topic_id, partition))
+        """Creates the engine of a new partition without a directory."""
+        return _WithoutDirectory(self, topic, SlotId(topic_id, partition))
 
-    def _without_directory(self, topic: str, slot_id: SlotId, path: str, config: LogConfig) -> Engine:
+    def create_without_directory(self, topic: str, slot_id: SlotId, path: str, config: LogConfig) -> Engine:
+        """The engine of a partition that has no directory; `path` would be it."""
         log = self._commit_log(path.rpartition("/")[0])
         return CommitLogEngine(self._disk, log, slot_id, topic, config)
 
-    def partitions(self, directory: str) -> list[tuple[str, int, bytes]]:
-        """Topic, partition and topic id of the partitions of an open commit log that have no directory."""
+    def partitions(self, directory: str) -> Iterator[tuple[str, int, bytes, EngineFactory]]:
+        """Topic, partition, topic id and factory of the partitions of an open commit log that have no directory."""
         log = self.commit_logs.get(directory)
-        slots = [] if log is None else log.slots
-        return [(slot.topic, slot.slot_id.partition, slot.slot_id.topic_id) for slot in slots if slot.topic]
+        for slot in [] if log is None else log.slots:
+            if slot.topic:
+                topic_id, partition, _ = slot.slot_id
+                yield slot.topic, partition, topic_id, _WithoutDirectory(self, slot.topic, slot.slot_id)
 
     def segment_engine(self, path: str, config: LogConfig) -> SegmentEngine:
         """The engine of a log that is always stored in segment files."""

@@ -28,11 +28,10 @@ def logs_in(disk: Disk, home: LogDirectory, engines: Engines, config: LogConfig)
                 disk, engines.create, home.path, *key, config, checkpoint=checkpoints.get(key, Checkpoint()),
                 is_clean=home.was_clean, summary=home.summaries.pop(name, None),
             )  # fmt: skip
-    for topic, partition, topic_id in engines.partitions(home.path):
+    for topic, partition, topic_id, factory in engines.partitions(home.path):
         yield Log(
-            disk, engines.factory_of(topic, partition, topic_id), home.path, topic, partition, config,
-            checkpoint=checkpoints.get((topic, partition), Checkpoint()), is_clean=home.was_clean, topic_id=topic_id,
-            has_directory=False,
+            disk, factory, home.path, topic, partition, config, checkpoint=checkpoints.get((topic, partition), Checkpoint()),
+            is_clean=home.was_clean, topic_id=topic_id, has_directory=False,
         )  # fmt: skip
 
 

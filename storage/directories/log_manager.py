@@ -46,12 +46,7 @@ from storage.directories.future_replica import (
 )
 from storage.directories.log_construction import creation, logs_in, new_log
 from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
-from storage.directories.partition_directory import (
-    DELETED,
-    STRAY,
-    delete_paths,
-    suffixed_dir_name,
-)
+from storage.directories.partition_directory import DELETED, STRAY, delete_paths, suffixed_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
 from storage.io.deferred_file_ops import DiskSpace, FileOp, sequential
 from storage.io.disk import Disk, Lock, StorageError
@@ -119,6 +114,7 @@ class LogManager:
         self._deletions = Deletions()
         self.submit: Callable[[str, FileOp], None] = lambda _, op: op()
         """Runs file operations of the logs in a log directory: at once unless replaced."""
+        self._submits = {path: partial(self._submit, path) for path in directories}
         self.submit_directory_op: Callable[[str, FileOp], None] = lambda _, op: op()
         """Creates and renames log directories' entries: likewise."""
         self.submit_reclaim_op: Callable[[str, FileOp], None] = lambda _, op: op()
@@ -374,10 +370,12 @@ class LogManager:
             self._disk.rename(log.path, path)
 
     def _attach(self, log: Log) -> None:
-        directory = log.directory  # a closure over the log would be a reference cycle
-        log.files.submit = lambda op: self.submit(directory, op)
+        log.files.submit = self._submits[log.directory]
         log.files.path_guard = self._path_guard
         log.files.disk_space = self.disk_space[log.directory]
+
+    def _submit(self, directory: str, op: FileOp) -> None:
+        self.submit(directory, op)
 
     def _submit_reclaim(self, directory: str, op: FileOp) -> None:
         self.submit_reclaim_op(directory, op)

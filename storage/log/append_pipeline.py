@@ -15,7 +15,6 @@ NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), byt
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -130,7 +129,7 @@ class AppendPipeline:
         self._epochs: LeaderEpochCache = parts.epochs
         self._producers: ProducerState = parts.producers
         self._snapshots: ProducerSnapshots = parts.snapshots
-        self._pending: deque[PreparedAppend] = deque()
+        self._pending: list[PreparedAppend] = []  # an empty deque has 0.7 KiB
         self.next_offset = parts.engine.end_offset
         """The offset of the next prepared record."""
         self.has_rolled = False
@@ -223,7 +222,7 @@ class AppendPipeline:
         reservation = prepared.reservation
         if prepared.is_aborted or reservation is None:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"An append to {self._name} did not succeed")
-        oldest = self._pending.popleft()
+        oldest = self._pending.pop(0)
         assert oldest is prepared, "appends are committed in the order in which they were prepared"
         infos = reservation.batches
         first, last = infos[0], infos[-1]

@@ -49,7 +49,7 @@ class LogFiles:
         """Whether the partition has a directory; else its engine stores everything, and the path is only a name."""
         self.is_entry_durable = is_entry_durable or not has_directory
         """Whether the directory's entry and metadata are durable; a successful flush task makes them so."""
-        self._pending_ops: set[object] = set()  # one for each operation that was submitted and has not run
+        self._pending_ops: list[object] = []  # one for each operation that was submitted and has not run
         self.is_offline = False
         """Whether the log was deleted or its directory failed."""
         self.submit: Submit = run_now
@@ -96,7 +96,7 @@ class LogFiles:
     def submit_op(self, op: FileOp, submit: Submit | None = None) -> None:
         """Run or queue an operation on the log's files (deferred_file_ops.py)."""
         pending = object()
-        self._pending_ops.add(pending)
+        self._pending_ops.append(pending)
         (submit or self.submit)(partial(self._run_op, op, pending))
 
     def submit_first(self) -> Submit | None:
@@ -113,9 +113,13 @@ class LogFiles:
         except StorageError as error:
             if not self.is_offline:  # else the directory has failed, or the log was deleted
                 if not error.is_full:  # else the operation is retried
-                    self._pending_ops.discard(pending)
+                    self._remove_pending(pending)
                 raise
-        self._pending_ops.discard(pending)
+        self._remove_pending(pending)
+
+    def _remove_pending(self, pending: object) -> None:
+        if pending in self._pending_ops:
+            self._pending_ops.remove(pending)
 
     def take_deletable(self, wall_ms: int) -> list[str]:
         """The files to delete now, each once. A file that is not renamed yet is included in a later call."""

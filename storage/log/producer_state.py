@@ -25,7 +25,6 @@ NOT HERE Files and when they are written (log.py), the index of aborted transact
 from __future__ import annotations
 
 import struct
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import islice
@@ -185,7 +184,7 @@ class ProducerState:
         self.producers: dict[int, ProducerEntry] = {}
         self._open: dict[int, int] = {}  # first offset -> producer id, ascending
         self._completed: dict[int, int] = {}  # first offset -> marker's offset at or above the high watermark
-        self._reserved: deque[tuple[BatchHeader, EndTransactionMarker | None]] = deque()
+        self._reserved: list[tuple[BatchHeader, EndTransactionMarker | None]] = []  # an empty deque has 0.7 KiB
         # `producers` after the first `_applied_reservations` reserved batches.
         self._reserved_entries: dict[int, ProducerEntry] = {}
         self._applied_reservations = 0
@@ -259,7 +258,7 @@ class ProducerState:
     ) -> CompletedTransaction | None:
         """Apply a batch that is in the log; returns the transaction that its marker has ended."""
         if self._reserved:
-            reserved, _ = self._reserved.popleft()
+            reserved, _ = self._reserved.pop(0)
             assert reserved.base_offset == header.base_offset, (
                 "batches reach the log in the order in which they were reserved"
             )

@@ -29,7 +29,6 @@ NOT HERE The files of a sync (durability.py); one segment (active_segment.py, se
 from __future__ import annotations
 
 import logging
-from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -112,7 +111,7 @@ class SegmentEngine:
         self._jitter = jitter
         self._segments: list[LogSegment] = []
         self._with_aborted: set[int] = set()
-        self._outstanding: deque[SegmentReservation] = deque()
+        self._outstanding: list[SegmentReservation] = []  # an empty deque has 0.7 KiB
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # unknown after a clean close: all of the log
         self._handles = HandleRegistration(open_files)
@@ -302,7 +301,7 @@ class SegmentEngine:
             reservation.segment.write(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
-        first = self._outstanding.popleft()
+        first = self._outstanding.pop(0)
         assert first is reservation
         segment = first.segment
         self._end_offset = first.batches[-1].last_offset + 1

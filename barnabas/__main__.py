@@ -17,7 +17,7 @@ import os
 import sys
 from importlib import import_module
 
-DAEMON_VERBS = ("serve", "format", "doctor", "dump-log")
+DAEMON_VERBS = ("serve", "format", "convert", "doctor", "dump-log")
 ADMIN_VERBS = (
     "acls", "configs", "groups", "nodes", "partitions", "quotas", "schedules", "topics", "transactions", "users",
 )  # fmt: skip
@@ -49,6 +49,7 @@ nodes of Barnabas:
   health        check whether a node answers
   doctor        check and repair the log directories of a stopped node
   dump-log      print the contents of log files
+  convert       change the storage engine of a stopped node
 
 any Kafka cluster, --bootstrap HOST:PORT:
   consume       print the records of topics

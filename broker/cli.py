@@ -26,7 +26,7 @@ _Command = TypeVar("_Command", bound=Callable[..., Any])
 class _Verbs(click.Group):
     """The verbs; those of the tools are imported on demand, so that the daemon starts faster."""
 
-    _TOOLS = ("doctor", "dump-log")
+    _TOOLS = ("convert", "doctor", "dump-log")
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         """The verbs' names."""
@@ -38,7 +38,7 @@ class _Verbs(click.Group):
             return super().get_command(ctx, cmd_name)
         from broker.tools import commands  # noqa: PLC0415
 
-        return {"doctor": commands.doctor, "dump-log": commands.dump_log}[cmd_name]
+        return {"convert": commands.convert, "doctor": commands.doctor, "dump-log": commands.dump_log}[cmd_name]
 
 
 _FORMAT_OPTIONS: Final = (

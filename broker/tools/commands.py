@@ -2,7 +2,7 @@
 
 RULES    1. Options that Kafka's DumpLogSegments has too mean the same here.
          2. A closed output pipe ends the tool without an error message.
-NOT HERE `dump-log` (dump_log.py), `doctor` (doctor.py).
+NOT HERE `dump-log` (dump_log.py), `doctor` (doctor.py), `convert` (convert.py).
 """
 
 from __future__ import annotations
@@ -10,11 +10,16 @@ from __future__ import annotations
 import logging
 import os
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import click
 
+from broker.config.broker_config import ConfigError
+from broker.config.config_loader import load_config
+from broker.tools.convert import EXIT_NOT_BEGUN, CannotConvert, Order, run_convert
+from broker.tools.convert_report import report_lines
 from broker.tools.decoding import DECODINGS
 from broker.tools.doctor import EXIT_NOT_CHECKED, run_doctor
 from broker.tools.doctor_report import json_objects, text_lines
@@ -103,6 +108,51 @@ def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_js
     sys.exit(outcome.status)
 
 
+@click.command()
+@click.option(
+    "--log-dir", "directories", metavar="DIR", multiple=True, help="A log directory of the node; name all of them."
+)
+@click.option("--config", "config_file", metavar="FILE", help="Settings file of the node, instead of --log-dir.")
+@click.option("--to", "engine", type=click.Choice(["segments", "commitlog"]), required=True, help="The storage engine.")
+@click.option("--topic", "topics", metavar="TOPIC", multiple=True, help="Only this topic; may be repeated.")
+@click.option(
+    "--dry-run", "is_dry_run", is_flag=True, help="Only show what would be converted, and the space it needs."
+)
+def convert(
+    *, directories: tuple[str, ...], config_file: str | None, engine: str, topics: tuple[str, ...], is_dry_run: bool
+) -> None:
+    """Convert the partitions of a stopped node to another storage engine.
+
+    With --to segments, Apache Kafka can start on the log directories afterwards. Compacted topics are always in segments. The
+    command may be stopped and repeated: each partition is complete in one of the engines.
+
+    Exit status: 0 converted, 1 a partition could not be converted, 2 not begun.
+    """
+    try:
+        order = _order(directories, config_file, engine, topics)
+        with _silence():
+            outcome = run_convert(
+                order, is_dry_run=is_dry_run, progress=_show_conversion, wall_ms=time.time_ns() // 1_000_000
+            )
+    except (CannotConvert, ConfigError) as error:
+        click.echo(f"barnabas: {error}", err=True)
+        sys.exit(EXIT_NOT_BEGUN)
+    out = standard_output()
+    for line in report_lines(outcome):
+        out.write(line + "\n")
+    out.flush()
+    sys.exit(outcome.status)
+
+
+def _order(directories: tuple[str, ...], config_file: str | None, engine: str, topics: tuple[str, ...]) -> Order:
+    if bool(directories) == (config_file is not None):
+        raise click.UsageError("Name the log directories with --log-dir, or the settings file with --config.")
+    if config_file is None:
+        return Order(directories, engine, topics)
+    config = load_config(config_file, {})
+    return Order(config.log_dirs, engine, topics, config.given)
+
+
 @contextmanager
 def _silence() -> Iterator[None]:
     """Disables logging: the dry run logs like a real recovery, and the report shows what matters."""
@@ -114,8 +164,12 @@ def _silence() -> Iterator[None]:
         logging.disable(before)
 
 
-def _show_progress(done: int, of: int) -> None:
+def _show_progress(done: int, of: int, text: str = "") -> None:
     if sys.stderr.isatty():
         end = "\r" if done < of else "\r\x1b[K"
-        sys.stderr.write(f"{done} of {of} partitions{end}")
+        sys.stderr.write(f"{done} of {of} partitions{text}{end}")
         sys.stderr.flush()
+
+
+def _show_conversion(done: int, of: int, size: int, size_of_all: int) -> None:
+    _show_progress(done, of, f", {size >> 20:,} of {size_of_all >> 20:,} MiB")

@@ -11,7 +11,8 @@ RULES    1. A future replica copies the log batch by batch, at the speed of both
          6. No move starts while a log directory is offline, because its content is unknown.
          7. A copy has the engine of its topic's settings. When these change, replicas move within their log directory,
             `MAX_ENGINE_MOVES` at a time; a start moves those whose topic names another engine.
-NOT HERE The future replica on disk (`storage/directories/future_replica.py`), the API (`broker/handlers/records/log_dirs.py`).
+NOT HERE Copying (`storage/directories/log_copy.py`), the future replica on disk (`future_replica.py`), the API
+         (`broker/handlers/records/log_dirs.py`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from functools import partial
 from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import parse_header
 from replication.cooperative_tasks import no_op
 from replication.io_executor import IoExecutor, IoResult, after_pending_io
 from replication.partition.partition import Partition
@@ -32,7 +32,7 @@ from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock, TimerQueue
 from storage.config.log_config import STORAGE_ENGINE
-from storage.engine import EngineView
+from storage.directories.log_copy import chunk_bytes, complete_copy, find_start, prepare_chunk
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
@@ -41,7 +41,6 @@ from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.moves")
 
-CHUNK_BYTES: Final = 256 * 1024
 MAX_ENGINE_MOVES: Final = 4
 _MAX_NAME: Final = 255
 _MAX_SUFFIX: Final = len("-.") + 32 + len("-future")
@@ -160,7 +159,7 @@ class LogDirMoves:
         if self._is_over(move):
             return
         try:
-            start_offset = _find_start(log)
+            start_offset = find_start(log)
             if isinstance(start_offset, DiskLookup):
                 self._replicas.await_disk(partition, start_offset, lambda: self._create_copy(move))
                 return
@@ -225,18 +224,12 @@ class LogDirMoves:
         if wait_ms:
             self._timers.schedule(mono_ms + wait_ms, partial(self._advance, move))
             return
-        max_bytes = min(CHUNK_BYTES, copy.config.segment_bytes)
-        # The first batch may start below the log start offset.
-        start_offset = max(copy.log_end_offset, log.log_start_offset)
-        records = log.open().reader.read_records(start_offset, max_bytes)
-        if isinstance(records, DiskLookup):
-            self._await_disk(move, records)
+        prepared = prepare_chunk(log, copy, self._clock.wall_ms())
+        if isinstance(prepared, DiskLookup):
+            self._await_disk(move, prepared)
             return
-        prepared = copy.open().prepare_as_follower(records, wall_ms=self._clock.wall_ms())
-        if prepared is None:
-            raise KafkaError(ErrorCode.CORRUPT_MESSAGE)
         self.rate_limiter.record(prepared.size, mono_ms)
-        move.is_nearly_done = prepared.size < max_bytes // 2
+        move.is_nearly_done = prepared.size < chunk_bytes(copy) // 2
         written = self._executor.write(move.directory, prepared.size, prepared.write)
         written.then(partial(self._on_chunk_written, move, copy, prepared))
 
@@ -303,12 +296,7 @@ class LogDirMoves:
 
     def _align_copy(self, partition: Partition, copy: Log) -> bool:
         """Trim the copy to the log start offset, complete its state and close it; whether that succeeded."""
-        log = partition.log
-        copy.high_watermark = log.high_watermark
-        if copy.opened is not None and log.log_start_offset > copy.log_start_offset:
-            copy.opened.trim(log.log_start_offset, self._clock.wall_ms())
-        if copy.opened is not None and log.opened is not None:
-            copy.opened.take_over(log.opened)
+        complete_copy(partition.log, copy, self._clock.wall_ms())
         return copy.release()
 
     def _switch(self, move: ReplicaMove, copy: Log) -> None:
@@ -349,20 +337,6 @@ class LogDirMoves:
             if move.appends_paused:
                 self._replicas.appender.resume(move.partition)
             self._start_engine_moves()
-
-
-def _find_start(log: Log) -> int | DiskLookup:
-    opened = log.opened or log.open_lookup()
-    if isinstance(opened, DiskLookup):
-        return opened
-    return opened.engine.lookup("first batch", partial(_first_batch, log.log_start_offset))
-
-
-def _first_batch(log_start_offset: int, view: EngineView) -> int:
-    """The base offset of the batch with the log's first record; runs on a thread."""
-    if log_start_offset >= view.end_offset:
-        return view.end_offset
-    return parse_header(view.read_batches(log_start_offset, 1)).base_offset
 
 
 def _has_unflushed(copy: Log) -> bool:

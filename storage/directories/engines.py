@@ -23,12 +23,17 @@ from functools import partial
 from typing import Final
 
 from storage.commitlog.cleaner import Cleaner
-from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, CommitLog
+from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, FILES_AHEAD, CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.directories.future_replica import incarnation_of, parse_future_dir_name
-from storage.directories.partition_directory import parse_deleted_dir_name, parse_partition_dir_name
+from storage.directories.partition_directory import (
+    DELETED,
+    parse_deleted_dir_name,
+    parse_partition_dir_name,
+    suffixed_dir_name,
+)
 from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.io.deferred_file_ops import FileOp
@@ -38,6 +43,9 @@ from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_files import index_path
 from storage.segments.segment_engine import SegmentEngine
+
+NEW_FILES_BYTES: Final = (1 + FILES_AHEAD) * FILE_BYTES
+"""What the first append to a commit log takes of the free space."""
 
 _SEGMENT_SUFFIX: Final = ".log"
 
@@ -120,10 +128,21 @@ class Engines:
         return int.from_bytes(self._random_bytes(8), "big") % limit_ms
 
     def _is_in_commit_log(self, directory: str, path: str, slot_id: SlotId, config: LogConfig) -> bool:
-        log = self.commit_logs.get(directory)
-        if log is not None and log.has(slot_id):
-            return not slot_id.incarnation or not self._has_segments(path)  # else rule 5 was not sure
+        if self._has_valid_frames(directory, path, slot_id):
+            return True
         return config.uses_commit_log and not self._has_segments(path)
+
+    def _has_valid_frames(self, directory: str, path: str, slot_id: SlotId) -> bool:
+        log = self.commit_logs.get(directory)
+        if log is None or not log.has(slot_id):
+            return False
+        return not slot_id.incarnation or not self._has_segments(path)  # else rule 5 was not sure
+
+    def is_in_commit_log(self, path: str, topic_id: bytes | None) -> bool:
+        """Whether the data of a partition are in the commit log of its log directory."""
+        directory = path.rpartition("/")[0]
+        slot_id = self.slot_id_at(path, topic_id) if directory in self.commit_logs else None
+        return slot_id is not None and self._has_valid_frames(directory, path, slot_id)
 
     def _has_segments(self, path: str) -> bool:
         return any(name.endswith(_SEGMENT_SUFFIX) for name in self._disk.listdir(path))
@@ -244,6 +263,20 @@ class Engines:
         log = self.commit_logs.get(directory)
         if log is not None:
             log.close()
+
+    def remove_if_unused(self, directory: str) -> str | None:
+        """Take a commit log without partitions out of service, durably; returns the path to delete, None if it stays.
+
+        The new name is one that Apache Kafka deletes too.
+        """
+        log = self.commit_logs.get(directory)
+        if log is None or log.slots:
+            return None
+        self.go_offline(directory)
+        path = f"{directory}/{suffixed_dir_name(DIRECTORY, 0, self._random_bytes(16), DELETED)}"
+        self._disk.rename(log.directory, path)
+        self._disk.sync_dir(directory)
+        return path
 
     def go_offline(self, directory: str) -> None:
         """The log directory has failed."""

@@ -486,7 +486,7 @@ def test_future_directory_names() -> None:
 
 
 def test_a_log_of_many_chunks_is_copied(harness: MoveHarness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replication.partition.log_dir_moves.CHUNK_BYTES", 1000)
+    monkeypatch.setattr("storage.directories.log_copy.CHUNK_BYTES", 1000)
     harness.create()
     for _ in range(8):
         harness.produce(records=batch(20, 100), acks=1)

@@ -1,0 +1,116 @@
+"""Converts the logs of a stopped broker to another storage engine, one after the other.
+
+RULES    1. A log is converted as by a move within its log directory: a future replica with the other engine is written, made
+            durable and swapped in (future_replica.py). After a stop at any moment each log is complete in one engine, and a
+            repeated conversion converts the rest.
+         2. Batches, segments, offsets, leader epochs and producers stay as they are.
+         3. The replaced files are deleted at once. Those of a commit log are shared: they are deleted when it has no partition
+            left, which Apache Kafka requires of a directory.
+         4. Compacted logs stay in segments.
+         5. Nothing else uses the log manager, and its file operations run at once.
+NOT HERE Which logs, free space, the report (broker/tools/convert.py), copying (log_copy.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Final
+
+from protocol.errors import KafkaError
+from storage.config.config_def import MAX_INT, MAX_LONG
+from storage.config.log_config import COMMIT_LOG, LogConfig
+from storage.directories.log_copy import complete_copy, find_start, prepare_chunk
+from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import delete_paths
+from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import wait_for_disk
+from storage.log.log import Log
+
+DROP_FILE_BYTES: Final = 1 << 20
+
+
+class Conversion:
+    """A conversion of logs to one engine."""
+
+    def __init__(self, disk: Disk, manager: LogManager, engine: str, wall_ms: int) -> None:
+        """`manager` has loaded its logs; `engine`: `segments` or `commitlog`."""
+        self._disk = disk
+        self._manager = manager
+        self._engine = engine
+        self._wall_ms = wall_ms
+        manager.deletion_delay_ms = 0
+        if engine != COMMIT_LOG:
+            manager.engines.commit_log_file_bytes = (
+                DROP_FILE_BYTES  # a new file has only what deletes the replaced logs
+            )
+
+    def discard_copies(self) -> list[str]:
+        """Delete unfinished future replicas; returns the names of logs whose move to another log directory that cancels."""
+        logs = self._manager.logs
+        moves = self._manager.take_interrupted_moves()
+        self._delete_files()
+        return [logs[key].name for key, directory in moves if logs[key].directory != directory]
+
+    def is_due(self, log: Log) -> bool:
+        """Whether a log is stored in another engine; opens no file of a log with a known topic id."""
+        in_commit_log = self._manager.engines.is_in_commit_log(log.path, log.files.topic_id)
+        return in_commit_log != (self._engine == COMMIT_LOG)
+
+    def why_not(self, log: Log) -> str | None:
+        """Why a log stays as it is, as a predicate; None if it can be converted."""
+        if self._manager.engines.is_unidentified(log) or log.files.topic_id is None:
+            return "has no readable topic id"
+        if self._engine == COMMIT_LOG and log.config.is_compacted:
+            return "is compacted"
+        return None
+
+    def convert(self, log: Log) -> Iterator[int]:
+        """Convert a log; yields the bytes of each step.
+
+        Raises:
+            KafkaError: a batch is damaged; the log stays as it is.
+            StorageError: the disk failed or is full; likewise.
+        """
+        manager, wall_ms = self._manager, self._wall_ms
+        log.open()
+        start_offset = wait_for_disk(find_start, log)
+        copy, create = manager.new_future_log(log, log.directory, start_offset, self._config_of_copy(log.config))
+        manager.add_future_log(copy)
+        try:
+            create()
+            while copy.log_end_offset < log.log_end_offset:
+                prepared = wait_for_disk(prepare_chunk, log, copy, wall_ms, keeps_segments=True)
+                prepared.write()
+                prepared.commit(wall_ms)
+                yield prepared.size
+            complete_copy(log, copy, wall_ms, keeps_segments=True)
+            copy.close()
+        except (KafkaError, StorageError):
+            manager.drop_future_log(copy)
+            self._delete_files()
+            raise
+        manager.replace_with_future_log(log, copy)
+        self._delete_files()
+
+    def _config_of_copy(self, config: LogConfig) -> LogConfig:
+        """The settings of a copy, which begins segments only where the log does (rule 2)."""
+        return replace(
+            config,
+            barnabas_storage_engine=self._engine,
+            segment_bytes=MAX_INT,
+            segment_ms=MAX_LONG,
+            segment_jitter_ms=0,
+            file_delete_delay_ms=0,
+        )
+
+    def _delete_files(self) -> None:
+        for _, work in self._manager.deletions(self._wall_ms):
+            work()
+
+    def remove_unused_commit_logs(self) -> None:
+        """Remove the commit logs that have no partition left (rule 3)."""
+        for directory in self._manager.directories:
+            removed = self._manager.engines.remove_if_unused(directory)
+            if removed is not None:
+                delete_paths(self._disk, [], [removed])

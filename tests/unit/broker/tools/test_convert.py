@@ -1,0 +1,144 @@
+"""`barnabas convert`: what it refuses, shows and reports.
+
+NOT HERE What a conversion keeps (tests/unit/storage/directories/test_conversion.py).
+"""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+import storage.directories.engines
+from broker.cli import main
+from storage.directories.log_directory import lock_directories
+from storage.io.disk import Disk
+from tests.support.data_directory import make_data_directory
+from tests.support.kafka import combined_node
+
+SOME = ["plain-0", "plain-1", "split-0"]
+
+
+@pytest.fixture(autouse=True)
+def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(storage.directories.engines, "FILE_BYTES", 1 << 16)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("convert") / "data"
+    make_data_directory(path)
+    return path
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "data")
+
+
+def convert(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
+    """Exit status and output."""
+    status = main(["convert", *options])
+    shown = capsys.readouterr()
+    return status, shown.out + shown.err
+
+
+def contents(data: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
+
+
+def test_all_partitions_are_converted_but_the_compacted_ones(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    assert status == 0
+    assert "moved to the commit log." in shown
+    assert "__consumer_offsets-0 is compacted: it stays as it is." in shown
+    assert not [file for name in SOME for file in (data / name).glob("*.log")]
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    assert status == 0
+    assert shown.startswith("Nothing to convert")
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "segments")
+    assert status == 0
+    assert not (data / "commitlog").exists()
+    assert all(list((data / name).glob("*.log")) for name in SOME)
+    assert main(["doctor", str(data)]) == 0, capsys.readouterr().out
+
+
+def test_a_dry_run_changes_nothing(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = contents(data)
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog", "--dry-run", "--topic", "split")
+    assert status == 0
+    assert f"{data}: split-0 has " in shown
+    assert "1 partition with " in shown
+    assert contents(data) == {**before, ".lock": b""}
+
+
+def test_one_topic_leaves_the_others_in_the_commit_log(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "segments", "--topic", "plain")
+    assert status == 0
+    assert shown.startswith("2 partitions with ")
+    assert "are in the commit log: Apache Kafka cannot start here." in shown
+    assert list((data / "plain-0").glob("*.log"))
+    assert (data / "commitlog").is_dir()
+
+
+def test_a_settings_file_names_the_directories(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "server.properties"
+    settings = {"log.dirs": data, "log.cleanup.policy": "compact", "controller.quorum.voters": "1@127.0.0.1:9093"}
+    settings |= combined_node("127.0.0.1:9092", "127.0.0.1:9093") | {"node.id": 1}
+    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
+    status, shown = convert(capsys, "--config", str(file), "--to", "commitlog")
+    assert status == 0
+    assert "split-0 is compacted" in shown, "the broker's default counts"
+
+
+def test_a_running_broker_keeps_the_conversion_out(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (lock,) = lock_directories(Disk(), [str(data)])
+    try:
+        status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    finally:
+        lock.release()
+    assert status == 2
+    assert shown.endswith("Stop the broker first.\n")
+
+
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
+def test_missing_space_is_reported_before_anything_is_changed(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, engine: str
+) -> None:
+    if engine == "segments":
+        convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    before = contents(data)
+    monkeypatch.setattr(Disk, "space", lambda *_: (1 << 40, 4096))
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", engine)
+    assert status == 2
+    assert f"{data} needs " in shown
+    assert "more free space. Nothing was changed." in shown
+    assert contents(data) == {**before, ".lock": b""}
+
+
+def test_a_damaged_partition_stays_and_the_others_are_converted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    log = data / f"split-0/{0:020d}.log"
+    content = bytearray(log.read_bytes())
+    content[900] ^= 1
+    log.write_bytes(content)
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    assert status == 1
+    assert "1 partition could not be converted" in shown
+    assert "split-0 stays as it is: " in shown
+    assert log.read_bytes() == content
+    assert not list((data / "plain-0").glob("*.log"))
+
+
+def test_what_is_compacted_must_be_known(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shutil.rmtree(data / "__cluster_metadata-0")
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    assert status == 2
+    assert "which topics are compacted is unknown" in shown
+
+
+@pytest.mark.parametrize("options", [[], ["--log-dir", "x", "--config", "y"], ["--log-dir", "/nowhere"]])
+def test_the_directories_are_named_in_one_way(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    status, _ = convert(capsys, *options, "--to", "segments")
+    assert status == 2

@@ -7,7 +7,8 @@ RULES    1. The subject of a certificate is CN=NAME. Nodes are servers and clien
          2. An issued certificate is kept if it has the wanted names and does not expire soon; otherwise it is replaced, with
             a new key. So the same call twice changes nothing. A file of another authority is never replaced.
          3. Files with a key have mode 0600 from the first byte on, and appear complete or not at all.
-NOT HERE The command line (`certs_command.py`). The package `cryptography` is optional: docs/decisions/0073.
+NOT HERE The command line (`certs_command.py`). Why other modules do not import the package `cryptography`:
+         docs/decisions/0073.
 """
 
 from __future__ import annotations

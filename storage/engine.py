@@ -4,9 +4,9 @@ RULES    1. An engine stores whole batches in offset order and never reads a rec
             already contain offsets and leader epochs.
          2. An append is reserve, write, then publish or abandon. Several reservations may be outstanding; they are
             published in the order of their creation. A batch is not readable before it is published.
-         3. `write` and the result of `collect_sync` may run in another thread: they only access files.
-            All other methods run on one thread, and `truncate`, `reset`, `roll`, `close` and `delete` only while no
-            reservation is outstanding.
+         3. `write` and the result of `collect_sync` may run in another thread: they only access files. All other methods
+            run on one thread, and `truncate`, `reset`, `roll`, `close` and `delete` only while no reservation is
+            outstanding.
          4. End offsets and `max_offset` are exclusive.
          5. A region keeps its file open: deleted data can still be sent.
          6. Every method may raise StorageError; published data stays readable then. A failed `reserve` has no effect. After any

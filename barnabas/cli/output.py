@@ -1,7 +1,7 @@
 """What verbs print: a table for people, or with --json one object in a line for programs.
 
 RULES    1. A column's name has no spaces, so `awk '{print $3}'` finds it; a cell that would be empty is `-`.
-            Control characters in a cell are escaped: clients choose the names of groups, and a terminal obeys them.
+            Control characters in a cell are escaped: clients choose the names of groups, and a terminal would execute them.
          2. Numbers are aligned to the right. A table is as wide as its cells: programs may cut it, we do not.
          3. In JSON a name is the column's in lower case, and values keep their types.
          4. Rows are on standard output; notes are on standard error.

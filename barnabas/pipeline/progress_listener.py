@@ -78,7 +78,7 @@ class ProgressListener(StreamingQueryListener):
         """Does nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:  # noqa: N802
-        """Forgets the query: the next metrics file is written without it."""
+        """Drops the query: the next metrics file is written without it."""
         self._last_reports.pop(str(event.id), None)
         if self._bars is not None and not self._last_reports:
             self._bars.close()

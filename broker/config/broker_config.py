@@ -70,7 +70,7 @@ class Endpoint(NamedTuple):
 
 @dataclass(frozen=True)
 class BrokerConfig:
-    """All settings of one node; `given` holds the texts that do not come from defaults."""
+    """All settings of one node; `given` has the texts of the settings without those from defaults."""
 
     given: Mapping[str, str]
 

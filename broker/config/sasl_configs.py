@@ -3,7 +3,7 @@
 RULES    1. A setting with the prefix `listener.name.<listener>.` overrides the one without. JAAS texts count only with the
             prefix of listener and mechanism, as in Apache Kafka.
          2. Each enabled mechanism needs its JAAS text with the mechanism's login module; a JAAS file is not read.
-         3. A setting that is not obeyed on a SASL listener is refused in a sentence, which contains no secret.
+         3. A setting without effect on a SASL listener is refused in a sentence, which contains no secret.
          4. On connections to other nodes this node is the user of the JAAS text's options `username` and `password`.
 NOT HERE Which listeners have SASL (`security_configs.py`), authentication (`broker/security/sasl/`).
 """

@@ -3,13 +3,12 @@
 RULES    1. Every requested offset is stored with its metadata; a partition whose metadata are too large fails.
          2. An offset belongs to a topic id, if known: after a topic is deleted and recreated under the same
             name, the old offset is not returned.
-         3. Offsets expire offsets.retention.minutes after their group became empty; in a simple group
-            after their commit; in a stable consumer group
-            only for topics without a subscription. An expiry set by the client overrides this.
+         3. Offsets expire offsets.retention.minutes after their group became empty; in a simple group after their commit;
+            in a stable consumer group only for topics without a subscription. An expiry set by the client overrides this.
          4. Offsets of a transaction become valid at its commit marker, unless a later non-transactional commit
             for the same partition exists.
-         5. A plain commit (`group_records.py`) is kept as its bytes: no decoding at start, a third of
-            the memory, and no objects for the garbage collector.
+         5. A plain commit (`group_records.py`) is kept as its bytes: no decoding at start, a third of the memory, and no
+            objects for the garbage collector.
 NOT HERE Validation of commits (`classic_group.py`), existing topics (`handlers/groups/group_offsets.py`).
 """
 

@@ -3,8 +3,8 @@
 RULES    1. No authorization is needed, as in Kafka.
          2. Checks and error codes are in the order of Apache Kafka 4.3's ClientMetricsManager. Kafka supports these APIs only
             with a metrics reporter.
-NOT HERE Client instances and intervals (`broker/telemetry/clients/client_instances.py`), received
-         metrics (`broker/telemetry/clients/received_metrics.py`).
+NOT HERE Client instances and intervals (`broker/telemetry/clients/client_instances.py`), received metrics
+         (`broker/telemetry/clients/received_metrics.py`).
 """
 
 from __future__ import annotations

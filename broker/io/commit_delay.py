@@ -3,8 +3,8 @@
 RULES    1. Clients that wait for an acknowledgement before they send again form two groups if the next round always starts at
             once: one is flushed while the other one is pending, and each round has half of the requests. If the next round
             waits until the acknowledged clients have sent again, it has all of them.
-         2. Waiting pays if it is shorter than the time that it saves: the flushes of the last round would otherwise wait for a
-            whole round more. Weighted by their number, that is the limit.
+         2. Waiting is useful if it is shorter than the time that it saves: the flushes of the last round would otherwise wait
+            for a whole round more. Weighted by their number, that is the limit.
          3. Whether they send again soon is not known: a wait that exceeded the limit, or ended without them, makes the
             next rounds start at once, twice as many after each failure in sequence.
          4. Nothing is awaited if a round is full already, if there is one client, or if a round takes less than MIN_ROUND_S.

@@ -2,7 +2,7 @@
 
 RULES    1. The first connection that an address loses for a reason is a line; the next line follows after INTERVAL_S at the
             earliest, with the number of those in between.
-         2. At most MOST pairs are remembered; when they are more, all are forgotten.
+         2. At most MOST pairs are remembered; above that, all are dropped.
 """
 
 from __future__ import annotations

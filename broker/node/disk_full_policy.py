@@ -4,7 +4,7 @@ RULES    1. A broker with a full log directory asks to be fenced; so does one wh
             apply new metadata. An active controller without space resigns.
          2. A broker that is fenced for a full disk leads no partition, whatever its metadata image says, until it is unfenced.
          3. If the metadata log has no space, this node does not learn the new leaders either. It rejects clients until it is
-            unfenced: its metadata would send them in circles.
+            unfenced: its metadata would direct them to this node again.
          4. The only active broker is never fenced, so its data stay readable.
 NOT HERE Waiting for space (`worker_thread.py`), requests that are refused meanwhile
          (`replication/partition/replica_manager.py`), the heartbeats (`broker_lifecycle.py`).

@@ -2,8 +2,8 @@
 
 RULES    1. A client without a quota has no sensors and costs nothing; Apache Kafka measures it too, for its metrics.
          2. Quotas can change at any time: a sensor keeps what it measured.
-         3. A sensor that was not used for an hour is deleted, and at `MAX_SENSORS` the one that was used longest ago: clients
-            choose their client ids.
+         3. A sensor that was not used for an hour is deleted, and at `MAX_SENSORS` the least recently used one: clients choose
+            their client ids.
 NOT HERE The arithmetic (`replication/quota_rates.py`), precedence (`replication/metadata/client_quotas.py`), what a request
          used (`request_meter.py`).
 """

@@ -3,7 +3,7 @@
 RULES    1. `kafka_topic_partitions` is shown by the leader of a topic's first partition: over all brokers, each topic once.
          2. The controller's gauges are shown by nodes with that role. Those about partitions are counted in steps, and kept
             while no topic changes; they are 0 on controllers that are not active, as in Apache Kafka.
-         3. No error in a metadata record is survived: `metadataerrorcount` is 0 on every node that runs.
+         3. A node ends at the first error in a metadata record, so `metadataerrorcount` is 0 on every node that runs.
 NOT HERE The partitions of this broker (`replica_metrics.py`).
 """
 

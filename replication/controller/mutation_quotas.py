@@ -4,7 +4,7 @@ RULES    1. Only the active controller counts, with a token bucket for each quot
          2. Strict, for clients that know THROTTLING_QUOTA_EXCEEDED: a topic is refused while the bucket is overdrawn. For
             others the topic is changed, and the client must wait.
          3. One topic may overdraw the bucket. Requests that only validate count too.
-         4. A sensor that was not used for an hour is not shown. At `_MAX_SENSORS` the one that was used longest ago is deleted.
+         4. A sensor that was not used for an hour is not shown. At `_MAX_SENSORS` the least recently used one is deleted.
 NOT HERE Which topics are changed (`partitions/topics.py`), muting (`broker/handlers/admin/topics.py`).
 """
 

@@ -1,6 +1,7 @@
 """The replica that a consumer should fetch from: rack-aware (KIP-392), or by backlog.
 
-RULES    1. The leader tells consumers that send their rack. Only in-sync followers that hold the offset are candidates.
+RULES    1. Consumers that send their rack get the preferred replica in the leader's response. Only in-sync followers that have
+            the fetch offset are candidates.
          2. By rack: the leader if it is in the consumer's rack, otherwise the follower in that rack with the highest end
             offset.
          3. By backlog: for records that have left the leader's page cache, the follower with the highest end offset, so that

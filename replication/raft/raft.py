@@ -4,9 +4,9 @@ RULES    1. `step` takes one event and the time, and returns the effects in orde
          2. Each epoch has one leader. Election state is durable before messages that depend on it (`quorum_state.py`).
          3. A leader resigns if no majority fetched from it for 1.5 fetch timeouts (check quorum).
          4. A role does not end during a write to the log: an election compares log ends, which must not change meanwhile.
-         5. The parts share a `QuorumState`: functions over it (`elections.py`, `voter_changes.py`), or
-            classes with a state of their own (`leader_fetch.py`, `follower_fetch.py`, `follower_log_sync.py`,
-            `request_tracker.py`, `replica_progress.py`).
+         5. The parts share a `QuorumState`: functions over it (`elections.py`, `voter_changes.py`), or classes with a state
+            of their own (`leader_fetch.py`, `follower_fetch.py`, `follower_log_sync.py`, `request_tracker.py`,
+            `replica_progress.py`).
 NOT HERE Events and effects (`events.py`), messages (`rpc_messages.py`) and their bytes (`metadata_log/raft_wire.py`).
 """
 

@@ -1,7 +1,7 @@
 """Filters the records of one batch.
 
-RULES    1. Base offset, last offset, producer, sequence, leader epoch and codec stay: offsets never change,
-            and the last sequence number stays known.
+RULES    1. Base offset, last offset, producer, sequence, leader epoch and codec stay: offsets never change, and the last
+            sequence number stays known.
          2. Retained records keep their bytes. When tombstones, or a marker without its transaction, are found for the
             first time, the delete horizon becomes the base timestamp, and all timestamp deltas are relative to it
             (KIP-534).

@@ -106,7 +106,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
         Setting("max.message.bytes", Kind.INT, "1048588", at_least(0),
                 "Largest record batch taken, its 12 bytes of log overhead included."),
         Setting("message.timestamp.after.max.ms", Kind.LONG, "3600000", at_least(0),
-                "How far a record's CreateTime may lie after the broker's clock."),
+                "How far a record's CreateTime may be after the broker's clock."),
         Setting("message.timestamp.before.max.ms", Kind.LONG, _FOREVER, at_least(0),
                 "How far a record's CreateTime may be before the broker's clock."),
         Setting("message.timestamp.type", Kind.STRING, "CreateTime", one_of("CreateTime", "LogAppendTime"),

@@ -2,8 +2,8 @@
 
 FORMAT   `topic-partition.<32 hex digits>-future`, otherwise a normal partition directory; a complete copy
          has an empty file `.complete` until it is renamed.
-RULES    1. The swap has three durable steps: mark the copy complete, rename the log's directory for
-            deletion, rename the copy's. At any time one of the two is found, and only one is used.
+RULES    1. The swap has three durable steps: mark the copy complete, rename the log's directory for deletion, rename the
+            copy's. At any time one of the two is found, and only one is used.
          2. After a crash, a complete copy without its log is renamed at the start (`finish_interrupted_moves`). If a log
             directory is offline, it may contain the log: the partition stays offline. Any other copy is deleted, and the
             move starts again.

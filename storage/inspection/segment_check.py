@@ -1,8 +1,8 @@
 """Checks one segment: its batches, and its indexes against the batches.
 
 RULES    1. A segment and its indexes are read once, in one pass; memory is limited to one read.
-         2. An offset index entry has the first byte and the last offset of a batch, a time index entry
-            the greatest timestamp so far and its batch, as written by the engine and by Kafka.
+         2. An offset index entry has the first byte and the last offset of a batch, a time index entry the greatest
+            timestamp so far and its batch, as written by the engine and by Kafka.
          3. A batch is damaged if a recovery would truncate the log before it.
 NOT HERE The sequence of segments, and the other files (partition_check.py).
 """

@@ -5,8 +5,8 @@ RULES    1. A flush writes pending replacement files, syncs all files of all tas
             partitions cost two rounds of disk syncs.
          2. A failure counts only while the log is in service: a deleted log need not be durable.
          3. Each task has its own result; the caller handles it.
-         4. If the disk is full, the open files are synced and closed nevertheless: deleted files release
-            their space only then. The rest is retried when space is free.
+         4. If the disk is full, the open files are synced and closed nevertheless: deleted files release their space only
+            then. The rest is retried when space is free.
          5. Paths are opened, written and renamed under the log's path guard (path_guard.py).
 NOT HERE Which files (segments/durability.py, log_flush.py), the sync calls (disk.py).
 """

@@ -11,8 +11,8 @@ RULES    1. A batch equal to one of the producer's last five is a duplicate: it 
          2. A producer's sequences have no gap, 0 follows 2**31 - 1, and a new epoch starts at 0. An unknown producer may
             start anywhere, because its records may have been deleted; with transactions v2 it must start at 0, since every
             transaction is a new epoch (KIP-890).
-         3. An older epoch is always rejected. Only client sequences are checked: followers and recovery
-            repeat what a leader has accepted.
+         3. An older epoch is always rejected. Only client sequences are checked: followers and recovery repeat what a
+            leader has accepted.
          4. `check` changes nothing. `reserve` follows when a batch has its offset, `update` when it is in the log, in the
             same order; checks include reserved batches. `abandon` removes the reserved batches that failed.
          5. A retry of a reserved batch that is not in the log yet gets a retriable error.

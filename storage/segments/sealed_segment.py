@@ -4,9 +4,8 @@ RULES    1. Base offset, size and the contents of the files are constant. Trunca
             engine's list.
          2. `files` is opened at the first use, by a thread: it builds the value, and the event loop adopts it if none is set
             (segments_view.py). The event loop drops it; threads and responses that use it keep it.
-         3. Inconsistent indexes are rebuilt at once: they do not ascend, end beyond the log, or an
-            entry points to a batch above the looked-up offset. A rebuild makes a new `files`; its size is smaller if the log
-            has an invalid batch.
+         3. Inconsistent indexes are rebuilt at once: they do not ascend, end beyond the log, or an entry points to a batch
+            above the looked-up offset. A rebuild makes a new `files`; its size is smaller if the log has an invalid batch.
 NOT HERE The search in the files (segment_files.py).
 """
 

@@ -2,8 +2,8 @@
 
 RULES    1. A segment is in its engine's list until it is retired: its files are deleted, or another object takes its place.
             A thread that still reads a retired segment finds nothing; that is not an error.
-         2. The file handle cache is notified of opened and closed files, and may close them between two
-            uses (storage/io/file_handle_cache.py). Responses that send from a file keep it open.
+         2. The file handle cache is notified of opened and closed files, and may close them between two uses
+            (storage/io/file_handle_cache.py). Responses that send from a file keep it open.
 NOT HERE Segments with appends (active_segment.py), segments without (sealed_segment.py).
 """
 

@@ -7,14 +7,14 @@ RULES    1. An append rolls the segment if it would exceed `segment_bytes`, if i
             batch at or above it.
          3. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
             operations (`.deleted`, `.cleaned`, `.swap`, indexes without log) are completed as in Kafka.
-         4. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no
-            hole. A truncation by `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not
-            bring the data back after newer appends.
+         4. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no hole. A truncation
+            by `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not bring the data back
+            after newer appends.
          5. A segment that starts above the end of the previous one may mean a loss, and then the log is truncated there.
             Exceptions: below the recovery point (all was durable) and below `compacted_end`; and in a compacted topic, if
-            the previous segment has gaps above that point, since recent appends have none.
-            Our own compaction leaves no such gap: at least a header ends every segment (compaction/cleaner.py).
-            An empty segment that starts below that end was being deleted or created at the loss of power: it is deleted.
+            the previous segment has gaps above that point, since recent appends have none. Our own compaction leaves no
+            such gap: at least a header ends every segment (compaction/cleaner.py). An empty segment that starts below that
+            end was being deleted or created at the loss of power: it is deleted.
          6. With `register_files`, unused files may be closed between any two calls (storage/io/file_handle_cache.py).
          7. The last segment gets the appends; it is loaded at the first use. A segment is sealed when later ones have started,
             its batches are published and its files are written: a `SealedSegment` takes its place and its open files, the

@@ -82,7 +82,7 @@ def complete_topics(context: click.Context, _parameter: click.Parameter, incompl
 
 
 def complete_groups(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[str]:
-    """The names of groups for a shell, without those that a terminal would obey; none if the cluster does not answer soon."""
+    """The names of groups for a shell, without those with control characters; none if the cluster does not answer soon."""
 
     def names(client: Client) -> Iterable[str]:
         from barnabas.admin.groups import list_groups

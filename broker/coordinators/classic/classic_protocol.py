@@ -3,8 +3,8 @@
 RULES    1. Every response and state transition is Apache Kafka's, error codes and their order included.
          2. A member stores the completion of its JoinGroup or SyncGroup while the request waits for other members. The
             decision of the request, timeout or commit that ends the wait contains the replies.
-         3. A group's record is written when the group gets its assignment, becomes empty, is created,
-            or replaces a static member; other volatile state of members is lost with this broker.
+         3. A group's record is written when the group gets its assignment, becomes empty, is created, or replaces a static
+            member; other volatile state of members is lost with this broker.
          4. A heartbeat only stores the new expiry time of the session. The timer checks it when it fires and is scheduled
             again: one heap entry per member, however often it sends heartbeats.
          5. The session of a member that waits for a JoinGroup or SyncGroup response does not expire. It restarts with the

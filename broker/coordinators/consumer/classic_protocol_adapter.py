@@ -1,7 +1,7 @@
 """Classic members of consumer groups: join, sync, heartbeat, leave.
 
-RULES    1. A JoinGroup is handled as a full heartbeat; its generation is the member epoch.
-            There is no leader: SyncGroup returns the member's current assignment.
+RULES    1. A JoinGroup is handled as a full heartbeat; its generation is the member epoch. There is no leader: SyncGroup
+            returns the member's current assignment.
          2. A heartbeat returns REBALANCE_IN_PROGRESS to a member whose epoch is behind the assignment epoch, that must revoke
             partitions, or whose unreleased partitions are free. It must rejoin within its rebalance timeout, and then
             sync within it.

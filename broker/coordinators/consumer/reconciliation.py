@@ -2,8 +2,8 @@
 
 RULES    1. Revocation first: while the member owns a partition outside its target, it stays in its epoch.
          2. The member acknowledges by a heartbeat without these partitions; then it moves to the target epoch.
-         3. A partition is assigned when no other member owns it. Until then the member is in the
-            target epoch with the others of its partitions.
+         3. A partition is assigned when no other member owns it. Until then the member is in the target epoch with the
+            others of its partitions.
          4. Partitions of unsubscribed topics are revoked at once, before the next target.
 NOT HERE When a member is reconciled (`consumer_group_heartbeat.py`), targets (`assignors.py`).
 """

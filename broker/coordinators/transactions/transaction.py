@@ -1,14 +1,14 @@
 """The state of one transactional id and its transitions (Kafka: TransactionMetadata).
 
-RULES    1. A transition returns a new value and never fails: the caller has checked that it is
-            allowed (`transaction_coordinator.py`).
+RULES    1. A transition returns a new value and never fails: the caller has checked that it is allowed
+            (`transaction_coordinator.py`).
          2. States and transitions are Kafka's: Empty -> Ongoing -> PrepareCommit -> CompleteCommit -> Ongoing,
             the same with abort, and every Complete or Empty -> Empty on InitProducerId.
          3. From transaction version 2 on (KIP-890) every end increments the epoch, so late requests of one transaction
             cannot affect the next. `last_epoch` accepts a retry of a producer that missed the response.
-         4. The last epoch given to a producer is 32766; 32767 only fences. At the last epoch InitProducerId, EndTxn or
-            the abort after a timeout switches to a new producer id. It is kept in `next_producer_id`
-            until the markers are written. Before version 2 only InitProducerId switches.
+         4. The last epoch given to a producer is 32766; 32767 only fences. At the last epoch InitProducerId, EndTxn or the
+            abort after a timeout switches to a new producer id. It is kept in `next_producer_id` until the markers are
+            written. Before version 2 only InitProducerId switches.
          5. `last_epoch` is not stored, as in Kafka: after a change of the coordinator such a retry fails.
 NOT HERE Records (`transaction_records.py`), markers (`txn_marker_writer.py`).
 """

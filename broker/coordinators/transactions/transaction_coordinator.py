@@ -7,8 +7,8 @@ RULES    1. A transaction is decided when its Prepare record is committed. The m
          4. InitProducerId during an open transaction aborts it first and returns CONCURRENT_TRANSACTIONS.
          5. A transaction that is prepared after loading, or whose Prepare record was not committed in time, is written
             once more and continues from there, wherever the previous coordinator was interrupted.
-         6. A transaction that is open longer than its timeout is aborted at the next check; an
-            idle transactional id is deleted after transactional.id.expiration.ms.
+         6. A transaction that is open longer than its timeout is aborted at the next check; an idle transactional id is
+            deleted after transactional.id.expiration.ms.
 NOT HERE The state transitions (`transaction.py`), writing markers (`txn_marker_writer.py`), appending and loading
          (`coordinator_runtime.py`).
 """

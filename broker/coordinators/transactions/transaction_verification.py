@@ -5,9 +5,9 @@ RULES    1. A partition with records of the current transaction needs no verific
          2. A marker that is written during a verification fails it with INVALID_TXN_STATE: records appended after the marker
             would never be completed. The marker of the previous transaction does not count; since version 2 it has the epoch
             of the next transaction and can arrive while a request to a remote coordinator is queued.
-         3. Verifications of one producer complete in order, so its batches keep their order. After a batch
-            was rejected, later batches are rejected until the first one is retried, unless the leader epoch has
-            changed: another leader may have appended it.
+         3. Verifications of one producer complete in order, so its batches keep their order. After a batch was rejected,
+            later batches are rejected until the first one is retried, unless the leader epoch has changed: another leader
+            may have appended it.
          4. Errors unknown to older producers are mapped to retriable ones.
          5. A later epoch in the partition's producer state is rejected without a query.
 NOT HERE The coordinator's decision (`transaction_coordinator.py`).

@@ -4,7 +4,7 @@ RULES    1. Describing requires DESCRIBE on the cluster, changes ALTER. Only the
             SECURITY_DISABLED.
          2. The number 0 (UNKNOWN) closes the connection; ANY or MATCH in an entry to create is an error of all entries.
             Apache Kafka does the same, by exceptions. Other unknown numbers are errors of entries, or select nothing.
-         3. The response to a change is sent after the controller's records are committed and this node obeys them.
+         3. The response to a change is sent after the controller's records are committed and this node applies them.
 NOT HERE The decisions (`replication/controller/configs/acls.py`), what entries mean (`broker/security/`).
 """
 

@@ -1,7 +1,7 @@
 """Cluster administration: leader elections, reassignments, features, unregistering brokers, the quorum.
 
-RULES    1. Changes require ALTER on the cluster, descriptions DESCRIBE; an unauthorized request gets only
-            the authorization error.
+RULES    1. Changes require ALTER on the cluster, descriptions DESCRIBE; an unauthorized request gets only the authorization
+            error.
          2. The response is sent after the controller's records are committed. After the timeout of an election or
             reassignment request it is REQUEST_TIMED_OUT; the request may still take effect.
 NOT HERE The decisions (`replication/controller`).

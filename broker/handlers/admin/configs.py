@@ -6,8 +6,8 @@ RULES    1. Config sources in order of precedence: topic, this broker's dynamic 
             defaults.
          3. A broker shows every setting of its file. One of a listener (`listener.name.…`) has the general one as synonym. The
             value of an unknown one is not shown: it may be a secret.
-         4. A topic config's synonyms start with the first broker config that sets it; a default
-            from another one (log.retention.minutes) has no synonyms, as in Apache Kafka.
+         4. A topic config's synonyms start with the first broker config that sets it; a default from another one
+            (log.retention.minutes) has no synonyms, as in Apache Kafka.
 NOT HERE Changing configs (`topics.py`), the definitions (`storage/config/log_config.py`,
          `broker/config/config_definitions.py`).
 """

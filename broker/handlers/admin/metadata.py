@@ -1,8 +1,8 @@
 """Metadata, DescribeCluster and DescribeTopicPartitions, answered from the metadata image.
 
 RULES    1. Responses are created from the image only.
-         2. An unknown topic is auto-created through the controller. The response does not wait for it:
-            it is UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka.
+         2. An unknown topic is auto-created through the controller. The response does not wait for it: it is
+            UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka.
          3. An invalid topic name gets INVALID_TOPIC_EXCEPTION, also with auto-creation.
          4. A topic that the principal may not describe is left out, or gets TOPIC_AUTHORIZATION_FAILED if it was
             requested, as in Kafka; a request by id does not get its name.

@@ -1,8 +1,8 @@
 """FindCoordinator: the broker that coordinates a group or a transactional id.
 
 RULES    1. The coordinator of a key is the leader of its partition in the internal topic.
-         2. The first request creates the internal topic; requests wait for it. The topic is not
-            created with fewer replicas than its replication factor setting: it could lose committed data.
+         2. The first request creates the internal topic; requests wait for it. The topic is not created with fewer replicas
+            than its replication factor setting: it could lose committed data.
          3. Before version 4 a request has one key, and the error message is not nullable.
 NOT HERE The coordinators (`coordinators/`).
 """

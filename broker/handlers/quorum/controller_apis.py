@@ -1,7 +1,7 @@
 """Controller APIs for other nodes: registration, heartbeats, AlterPartition, AllocateProducerIds, DescribeCluster.
 
-RULES    1. All require CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED
-            (DescribeCluster requires ALTER, as Kafka's controller does).
+RULES    1. All require CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED (DescribeCluster requires ALTER, as
+            Kafka's controller does).
          2. The response is sent after the controller's records are committed.
          3. They are on the controller listener only.
 NOT HERE The decisions (`replication/controller`), topics and configs (`topics.py`).

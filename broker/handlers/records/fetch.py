@@ -10,9 +10,9 @@ RULES    1. Immediate responses: max_wait_ms is 0, no partitions, min_bytes reac
          4. An incremental response contains a partition only if it has records, an error, or new high watermark or log start
             offset; a full response contains all partitions.
          5. Records are file regions for sendfile, never bytes.
-         6. A partition whose read would block on the disk is *blocked*: a thread loads the pages, then it
-            is read again. An incremental response with records leaves blocked partitions for the next fetch; others
-            wait for them, even after max_wait_ms, as Kafka's read would.
+         6. A partition whose read would block on the disk is *blocked*: a thread loads the pages, then it is read again. An
+            incremental response with records leaves blocked partitions for the next fetch; others wait for them, even after
+            max_wait_ms, as Kafka's read would.
          7. The fast path answers one partition with records in memory, without messages; the response is the same, byte for
             byte. It returns None before any change for any other request: another layout, a new or final session epoch,
             other dirty partitions, an error of any kind, an aborted transaction, fewer bytes than min_bytes, or data outside

@@ -1,17 +1,15 @@
 """Incremental fetch sessions (KIP-227).
 
-RULES    1. A session's epoch is 1 after creation and increases with every request; another epoch
-            gets INVALID_FETCH_SESSION_EPOCH. Epoch 0 creates a session and closes the one in the request, epoch -1 closes it.
-         2. A partition is *dirty* when a read may return something new: at first, after a request
-            changed it, after its end offset, high watermark or leader changed, and while the last read returned
-            records, an error, or
-            was cut by a limit. A fetch reads dirty partitions only. A partition that returned records moves
-            to the end of the order, so that no partition starves.
+RULES    1. A session's epoch is 1 after creation and increases with every request; another epoch gets
+            INVALID_FETCH_SESSION_EPOCH. Epoch 0 creates a session and closes the one in the request, epoch -1 closes it.
+         2. A partition is *dirty* when a read may return something new: at first, after a request changed it, after its end
+            offset, high watermark or leader changed, and while the last read returned records, an error, or was cut by a
+            limit. A fetch reads dirty partitions only. A partition that returned records moves to the end of the order, so
+            that no partition starves.
          3. A session watches its partitions all the time; a sessionless fetch only while it waits.
-         4. At most `slots` sessions. A full cache evicts the least recently used session if it is unused for two
-            minutes; else one of lower priority: consumers before followers, then the smaller one. A session younger
-            than two minutes is evicted only if a follower evicts a consumer. Otherwise the request gets
-            no session.
+         4. At most `slots` sessions. A full cache evicts the least recently used session if it is unused for two minutes;
+            else one of lower priority: consumers before followers, then the smaller one. A session younger than two minutes
+            is evicted only if a follower evicts a consumer. Otherwise the request gets no session.
          5. Followers wait for the log end offset, consumers for the high watermark; where consumers may read
             from followers, followers wait for both.
 NOT HERE Reading and responses (`fetch.py`).

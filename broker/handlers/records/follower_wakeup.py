@@ -1,8 +1,8 @@
 """Completes waiting follower fetches when this broker becomes leader of a partition.
 
-RULES    1. A follower waits with the partitions that it knew before. Its fetch is completed after it has likely applied
-            the same
-            metadata, and once more for slow followers. Else the first acks=all append would wait for replica.fetch.wait.max.ms.
+RULES    1. A follower waits with the partitions that it knew before. Its fetch is completed after it has likely applied the
+            same metadata, and once more for slow followers. Else the first acks=all append would wait for
+            replica.fetch.wait.max.ms.
          2. Partitions that change their leader within FIRST_WAKEUP_MS share one wakeup.
 NOT HERE The waiting fetches (`fetch_sessions.py`).
 """

@@ -1,7 +1,6 @@
 """DescribeLogDirs and AlterReplicaLogDirs.
 
-RULES    1. File systems and closed logs are measured by the reader thread of each directory; the response
-            waits for all.
+RULES    1. File systems and closed logs are measured by the reader thread of each directory; the response waits for all.
          2. An offline directory gets KAFKA_STORAGE_ERROR and has no logs.
          3. The offset lag is the distance to the high watermark; of a future replica, to the current log's end.
          4. A move is started here and continues in the background. For a repeated partition the last directory counts.

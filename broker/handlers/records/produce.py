@@ -3,14 +3,13 @@
 RULES    1. Partitions are appended in request order and independently. A repeated partition is appended and answered twice.
          2. acks is 0, 1 or -1; else nothing is appended. With acks=0 there is no response; an error closes the
             connection, so that the producer refreshes its metadata.
-         3. After the timeout a partition gets REQUEST_TIMED_OUT; the records may
-            still be committed.
+         3. After the timeout a partition gets REQUEST_TIMED_OUT; the records may still be committed.
          4. Transactional batches need an authorized transactional id, and all batches of a request the same producer
             id; otherwise nothing is appended. Each batch is appended after its transaction is verified
             (`coordinators/transactions/transaction_verification.py`).
-         5. The fast path answers without messages; the response is the same, byte for byte. It
-            returns None before any change for an unusual request: another layout, acks=0, a transactional batch, an unknown or
-            unauthorized topic (docs/decisions/0015-fast-path-for-single-partition-requests.md).
+         5. The fast path answers without messages; the response is the same, byte for byte. It returns None before any
+            change for an unusual request: another layout, acks=0, a transactional batch, an unknown or unauthorized topic
+            (docs/decisions/0015-fast-path-for-single-partition-requests.md).
 NOT HERE Validation of batches (`storage/log/log_validator.py`), acks (`replication/partition/partition.py`).
 """
 

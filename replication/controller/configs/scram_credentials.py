@@ -1,6 +1,6 @@
 """AlterUserScramCredentials and DescribeUserScramCredentials.
 
-RULES    1. The client sends the salted password. The stored keys of RFC 5802 do not allow to log in.
+RULES    1. The client sends the salted password. The stored keys of RFC 5802 are not enough to log in.
          2. A request changes at most one credential per user; users are independent.
          3. The checks and messages are Apache Kafka 4.3's (ScramControlManager).
 NOT HERE Authentication with SCRAM (`broker/security/sasl/scram.py`).

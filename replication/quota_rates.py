@@ -6,7 +6,7 @@ RULES    1. A rate is the sum of the samples divided by the time since the oldes
          2. A sample is emptied when nothing was recorded in it for `samples` windows.
          3. A token bucket holds at most `samples` windows of its rate and starts full. It may be overdrawn.
          4. Time is a parameter, in milliseconds of any clock that does not run backwards.
-NOT HERE Whose quota applies (`metadata/client_quotas.py`), muting (`broker/network/connection.py`).
+NOT HERE The quota that applies (`metadata/client_quotas.py`), muting (`broker/network/connection.py`).
 """
 
 from __future__ import annotations

@@ -25,8 +25,8 @@ _OWN: dict[str, Setting] = {
         Setting("advertised.listeners", Kind.LIST, None, None,
                 "Addresses for clients; unset: those of the listeners, or the local address of the client's connection."),
         Setting("authorizer.class.name", Kind.STRING, "", None,
-                "org.apache.kafka.metadata.authorizer.StandardAuthorizer: ACLs decide who "
-                "may do what; empty: everybody may do everything."),
+                "org.apache.kafka.metadata.authorizer.StandardAuthorizer: ACLs decide "
+                "what a client may do; empty: every client may do everything."),
         Setting("auto.create.topics.enable", Kind.BOOLEAN, "true", None,
                 "Whether a Metadata request for an unknown topic creates it."),
         Setting("barnabas.commitlog.clean.max.bytes.per.second", Kind.LONG, "33554432", at_least(1),

@@ -32,7 +32,7 @@ class _Submitted(NamedTuple):
 
     request: Message
     client: Client | None
-    """Whose request it is; None: this broker's."""
+    """The client whose request is forwarded; None: the request is this broker's own."""
     response: Completion[Any]
 
 

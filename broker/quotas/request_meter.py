@@ -6,7 +6,7 @@ RULES    1. The time of a request is the time of its handler on the event loop, 
             window (`quota.window.size.seconds`), bytes without limit.
          3. A Produce counts when its response is complete, by the size of the request; with acks=0 its time does not count.
          4. A Fetch counts by the size of its response. If the client must wait, it gets no records and they do not count.
-NOT HERE The sensors (`client_quota_manager.py`), who calls this (`broker/handlers/throttling.py`).
+NOT HERE The sensors (`client_quota_manager.py`), its caller (`broker/handlers/throttling.py`).
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ class AuthorizableRequest(Protocol):
 
     @property
     def connection(self) -> Requester:
-        """Who sent it."""
+        """The connection of the client that sent it."""
 
 
 class Authorizer(Protocol):

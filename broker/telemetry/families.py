@@ -30,7 +30,7 @@ class Kind(Enum):
 
 
 class Dialect(Enum):
-    """Who chose the names of Apache Kafka's metrics."""
+    """The exporter whose names for Apache Kafka's metrics are used."""
 
     JMX = "a"
     """jmx_exporter's example rules, and Strimzi."""

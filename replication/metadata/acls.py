@@ -3,7 +3,7 @@
 FORMAT   numbers as on the wire and in AccessControlEntryRecord
 RULES    1. An entry is about a resource type and a pattern of names: LITERAL (equal, `*` is every name) or PREFIXED.
          2. A filter's null or ANY matches everything; MATCH selects the patterns that apply to a name.
-NOT HERE Who may do what (`broker/security/standard_authorizer.py`), changes (`replication/controller/configs/acls.py`).
+NOT HERE What a client may do (`broker/security/standard_authorizer.py`), changes (`replication/controller/configs/acls.py`).
 """
 
 from __future__ import annotations

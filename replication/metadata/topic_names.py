@@ -3,7 +3,7 @@
 RULES    1. One to 249 ASCII letters, digits, '.', '_' and '-', but neither "." nor "..".
          2. Names that differ only in '.' and '_' collide, because metric names use '_' for both.
          3. Some names are internal topics, whether they exist or not.
-NOT HERE Who may create a topic.
+NOT HERE Authorization.
 """
 
 from __future__ import annotations

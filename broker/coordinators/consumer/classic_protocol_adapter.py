@@ -91,7 +91,7 @@ class ClassicProtocolAdapter:
             old, replaced = group.joining_member(member_id, request.group_instance_id)
         else:
             old, replaced = find_member(group, member_id, request.group_instance_id), None
-        subscription = _subscription(protocols)
+        subscription = _subscription(group.group_id, protocols)
         new = old.with_request(
             client,
             instance_id=request.group_instance_id,
@@ -242,12 +242,12 @@ def _in_generation(group: ConsumerGroup, member_id: str, instance_id: str | None
     return member
 
 
-def _subscription(protocols: Protocols) -> ConsumerProtocolSubscription:
+def _subscription(group_id: str, protocols: Protocols) -> ConsumerProtocolSubscription:
     """The subscription, read from the first protocol."""
     try:
         return read_subscription(protocols[0].metadata)
     except MalformedRequest as error:
-        _log.warning("join rejected, malformed subscription: %s", error)
+        _log.warning("group %s: a join with a malformed subscription is rejected: %s", group_id, error)
         raise KafkaError(ErrorCode.UNKNOWN_SERVER_ERROR) from None
 
 

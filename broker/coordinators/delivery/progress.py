@@ -8,7 +8,7 @@ RULES    1. A step (end offset, due, offset) says: of the records before the end
             wall clock set back, or more late records than one transaction can have, add a step; it is dropped when a later
             step covers it.
          3. An offset without such metadata was set by an operator: all records before it are done, and no others.
-NOT HERE Who delivers (`deliverer.py`).
+NOT HERE Delivering (`deliverer.py`).
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 RULES    1. The user is the id, the password the secret in base64. Credentials are derived at the first login and kept: that
             takes a few milliseconds, once for each token, mechanism and node.
          2. An expired token is refused, also before the controller removes it.
-NOT HERE Who may have a token (`broker/handlers/admin/delegation_tokens.py`).
+NOT HERE The clients that may have a token (`broker/handlers/admin/delegation_tokens.py`).
 """
 
 from __future__ import annotations

@@ -62,7 +62,7 @@ class Position:
         return _UNKNOWN if self.end < 0 else max(self.end - self.committed, 0)
 
 
-class Progress(NamedTuple):
+class TopicSums(NamedTuple):
     """The sums of a group's topic at one scrape."""
 
     mono_s: float
@@ -88,7 +88,7 @@ class GroupLag:
         self.omitted = 0
         """Positions above the limit."""
         self._timestamps: dict[tuple[TopicPartition, int], int] = {}
-        self._history: dict[tuple[str, str], deque[Progress]] = {}
+        self._history: dict[tuple[str, str], deque[TopicSums]] = {}
 
     def coordinators(self) -> list[GroupCoordinator]:
         """The active coordinators."""
@@ -194,7 +194,7 @@ class GroupLag:
             progress = history[key]
             while len(progress) > 1 and progress[0].mono_s < now_s - RATE_WINDOW_S:
                 progress.popleft()
-            progress.append(Progress(now_s, committed, end))
+            progress.append(TopicSums(now_s, committed, end))
         self._history = history
 
     def catch_up_s(self) -> Iterator[tuple[str, str, float]]:

@@ -32,12 +32,6 @@ class MeteredThreads(Protocol):
     """Measures the time of a job that a request submits now."""
 
 
-class NoThreads:
-    """All work is on the loop."""
-
-    metered: Callable[[Run], Run] | None = None
-
-
 class RequestMeter:
     """The use of one request."""
 

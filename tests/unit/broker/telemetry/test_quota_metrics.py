@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import pytest
 
 from broker.config.connection_configs import ConnectionLimits, ListenerLimits
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from broker.quotas.connection_quotas import ConnectionQuotas
-from broker.quotas.request_meter import NoThreads, RequestMeter
+from broker.quotas.request_meter import RequestMeter
 from broker.telemetry.exempt_time import ExemptTime
 from broker.telemetry.quota_metrics import MeteredQuotas, QuotaMetrics
 from broker.telemetry.request_metrics import RequestMetrics
@@ -21,12 +22,19 @@ from protocol.messages.stored_records import ClientQuotaRecord, EntityData
 from protocol.schema import Message
 from replication.controller.controller_client import Client
 from replication.controller.mutation_quotas import MutationQuotas
+from replication.io_executor import Run
 from replication.quota_rates import QuotaWindows
 
 START_NS = 10**12
 
 
 EXEMPT = "kafka.server.Request.exempt-request-time"
+
+
+class NoThreads:
+    """All work is on the loop."""
+
+    metered: Callable[[Run], Run] | None = None
 
 
 class Node:

@@ -77,7 +77,7 @@ def _check_advertised(host: str, port: int, *, is_tls: bool) -> int:
         with _connect(host, port, is_tls=is_tls) as connection:
             unreachable = find_unreachable(connection)
     except OSError as error:
-        unreachable = [f"{host}:{port}: {error}"]
+        unreachable = [f"{host}:{port}: {error.strerror or error}"]
     sys.stderr.writelines(f"barnabas: {sentence}\n" for sentence in unreachable)
     return 1 if unreachable else 0
 
@@ -93,7 +93,7 @@ def _find_fault(host: str, port: int, *, is_tls: bool) -> str | None:
             return None
         return f"no answer from {host}:{port}: {error}"
     except OSError as error:
-        return f"no answer from {host}:{port}: {error}"
+        return f"no answer from {host}:{port}: {error.strerror or error}"
     return None if answer[4:10] == _ANSWER else f"{host}:{port} does not speak Kafka's protocol"
 
 

@@ -43,7 +43,7 @@ def _check(host: str, port: int, security: Security, timeout_s: float) -> None:
             if not (security.has_tls or security.has_sasl):
                 _check_plaintext(plain, where)
     except (OSError, UnicodeError) as failure:
-        reason = "timed out" if isinstance(failure, TimeoutError) else failure
+        reason = "timed out" if isinstance(failure, TimeoutError) else getattr(failure, "strerror", None) or failure
         raise ClientError(f"No broker answers at {where}: {reason}.") from failure
     if security.has_tls or security.has_sasl:
         _check_secured(host, port, security)

@@ -37,7 +37,7 @@ def connect(host: str, port: int, security: Security) -> Stream:
             with tls_context(security).wrap_socket(plain, server_hostname=host) as encrypted:
                 return _authenticated(encrypted.makefile("rwb"), security)
     except OSError as failure:
-        raise ClientError(f"The broker at {host}:{port} does not answer: {failure}.") from failure
+        raise ClientError(f"The broker at {host}:{port} does not answer: {failure.strerror or failure}.") from failure
 
 
 def check_login(bootstrap: str, security: Security) -> None:

@@ -57,7 +57,7 @@ def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
     """The rows of a file.
 
     Raises:
-        UnknownFile: the name has no known format.
+        UnknownFile: there is no such file, or its name has no known format.
         StorageError: it is unreadable.
     """
     name = os.path.basename(path)
@@ -65,7 +65,8 @@ def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
         name = name.removesuffix(suffix)
     reader = _BY_NAME.get(name) or _BY_SUFFIX.get(os.path.splitext(name)[1])
     if reader is None:
-        raise UnknownFile(f"{path} is not a known file of a log directory.")
+        reason = "is not a known file of a log directory" if disk.exists(path) else "does not exist"
+        raise UnknownFile(f"{path} {reason}.")
     return reader(disk, path, name, options)
 
 

@@ -19,7 +19,7 @@ def test_a_plaintext_node_is_healthy_until_it_stops(capsys: pytest.CaptureFixtur
     with barnabas.Broker() as broker:
         assert health.main([broker.bootstrap]) == 0
     assert health.main([broker.bootstrap]) == 1
-    assert capsys.readouterr().err == f"barnabas: no answer from {broker.bootstrap}: [Errno 111] Connection refused\n"
+    assert capsys.readouterr().err == f"barnabas: no answer from {broker.bootstrap}: Connection refused\n"
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

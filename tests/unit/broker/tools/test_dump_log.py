@@ -129,6 +129,15 @@ def test_a_metadata_snapshot_without_footer_is_a_problem(tmp_path: Path, capsys:
         assert ("its header or footer is missing" in capsys.readouterr().err) is (count < 3)
 
 
+def test_a_missing_file_is_not_called_unknown(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "readme.txt"
+    assert main(["dump-log", str(path)]) == 1
+    assert f"{path} does not exist." in capsys.readouterr().err
+    path.touch()
+    assert main(["dump-log", str(path)]) == 1
+    assert f"{path} is not a known file of a log directory." in capsys.readouterr().err
+
+
 def test_no_file_argument_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["dump-log"]) == 2
     assert "Name a file" in capsys.readouterr().err

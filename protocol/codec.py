@@ -19,10 +19,10 @@ from protocol.primitives import Buffer
 from protocol.schema import Message
 
 if TYPE_CHECKING:
-    from protocol.records import FileRegion
+    from protocol.records import Region
 
 M = TypeVar("M", bound=Message)
-Part: TypeAlias = "bytes | bytearray | memoryview | FileRegion"
+Part: TypeAlias = "bytes | bytearray | memoryview | Region"
 Encoder: TypeAlias = "Callable[[Message], list[Part]]"
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 

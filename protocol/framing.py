@@ -17,9 +17,9 @@ from struct import Struct
 from typing import NamedTuple
 
 from protocol.errors import MalformedRequest
-from protocol.records import FileRegion
+from protocol.records import FileRegion, Region, ScatteredRegion
 
-Part = bytes | bytearray | memoryview | FileRegion
+Part = bytes | bytearray | memoryview | Region
 
 _HEADER = Struct(">hhih")
 _LENGTH = Struct(">i")
@@ -153,7 +153,7 @@ def frame_request(
     header = _HEADER.pack(api_key, api_version, correlation_id, len(name)) + name + (b"\0" if flexible_header else b"")
     pieces: list[bytes | bytearray | memoryview] = []
     for part in parts:
-        assert not isinstance(part, FileRegion), "a request has no file regions"
+        assert not isinstance(part, FileRegion | ScatteredRegion), "a request has no file regions"
         pieces.append(part)
     length = len(header) + sum(map(len, pieces))
     return [_LENGTH.pack(length) + header, *pieces]
@@ -166,6 +166,6 @@ def frame_response(correlation_id: int, parts: list[Part], *, flexible_header: b
     if flexible_header:
         header += b"\0"
     first = parts[0] if parts else b""
-    if isinstance(first, FileRegion):
+    if isinstance(first, FileRegion | ScatteredRegion):
         return [header, *parts]
     return [b"".join((header, first)), *parts[1:]]

@@ -21,10 +21,10 @@ NOT HERE The bytes of one record (record_codec.py), the codecs (compression.py),
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn, Protocol
+from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
 
 from protocol.compression import Compression, compress, decompress
 from protocol.crc32c import crc32c
@@ -113,8 +113,49 @@ class FileRegion:
         """Bytes, as of the other parts of a response."""
         return self.length
 
+    @property
+    def spans(self) -> tuple[tuple[int, int]]:
+        """As of a ScatteredRegion."""
+        return ((self.position, self.length),)
+
     def __repr__(self) -> str:
         return f"FileRegion({self.file!r}, {self.position}, {self.length})"
+
+
+class ScatteredRegion:
+    """Ranges of an open file that are sent one after the other, like one FileRegion; it never changes."""
+
+    __slots__ = ("file", "length", "spans")
+
+    def __init__(self, file: HasFileno, spans: Sequence[tuple[int, int]], length: int) -> None:
+        """`spans`: position and length of each range, at least one; `length`: of all."""
+        self.file = file
+        self.spans = spans
+        self.length = length
+
+    def __len__(self) -> int:
+        """Bytes, as of the other parts of a response."""
+        return self.length
+
+    def __repr__(self) -> str:
+        return f"ScatteredRegion({self.file!r}, {self.spans!r})"
+
+    def after(self, count: int, length: int) -> ScatteredRegion:
+        """The region without its first `count` ranges, which have this length."""
+        return ScatteredRegion(self.file, self.spans[count:], self.length - length)
+
+
+Region: TypeAlias = FileRegion | ScatteredRegion
+"""Stored batches of a response."""
+
+
+def file_regions(regions: Iterable[Region]) -> Iterator[FileRegion]:
+    """The contiguous ranges of these regions, in order."""
+    for region in regions:
+        if isinstance(region, FileRegion):
+            yield region
+        else:
+            yield from [FileRegion(region.file, position, length) for position, length in region.spans]
 
 
 class BatchHeader(NamedTuple):

@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, T
 from protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from protocol.records import FileRegion
+    from protocol.records import Region
 
 # Types of fields, besides bool, str, bytes, list[...] and message classes.
 Int8: TypeAlias = int
@@ -41,7 +41,7 @@ UInt16: TypeAlias = int
 Float64: TypeAlias = float
 Uuid: TypeAlias = bytes
 LegacyString: TypeAlias = str  # never compact, not even in a flexible version
-Records: TypeAlias = "bytes | bytearray | memoryview | Sequence[FileRegion]"
+Records: TypeAlias = "bytes | bytearray | memoryview | Sequence[Region]"
 
 EMPTY: Final[Any] = ()
 NEVER: Final = 0x8000

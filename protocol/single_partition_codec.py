@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 from protocol.errors import MalformedRequest
 from protocol.framing import Part
 from protocol.primitives import read_uvarint, uvarint
-from protocol.records import FileRegion
+from protocol.records import Region
 
 FIRST_FETCH_VERSION: Final = 9
 FIRST_PRODUCE_VERSION: Final = 7
@@ -130,7 +130,7 @@ class FetchLayout:
         last_stable_offset: int,
         log_start_offset: int,
         size: int,
-        regions: tuple[FileRegion, ...],
+        regions: tuple[Region, ...],
         *,
         has_empty_list: bool,
     ) -> list[Part]:

@@ -23,7 +23,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from protocol.records import BatchHeader, FileRegion
+from protocol.records import BatchHeader, Region
 from storage.config.log_config import LogConfig
 from storage.io.deferred_file_ops import Submit
 from storage.io.disk import File
@@ -56,7 +56,7 @@ class OffsetPosition(NamedTuple):
 class LocatedBatches(NamedTuple):
     """The location of the bytes of a read."""
 
-    regions: tuple[FileRegion, ...]
+    regions: tuple[Region, ...]
     """In offset order; empty if there is nothing to send."""
     size: int
     """The sum of the region lengths."""

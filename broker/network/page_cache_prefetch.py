@@ -7,6 +7,8 @@ RULES    1. Before a piece of a region is sent, the kernel is asked whether all 
             thread returns the bytes themselves, in bounded pieces. So every response makes progress.
          4. A scan evicts what it brought into the cache, `KEEP_BEHIND_BYTES` behind its position. A piece that was mostly
             cached before stays: another reader uses it.
+         5. The ranges of a scattered region are read by one job, PREFETCH_BYTES at a time, and stay: their pages contain the
+            batches of other partitions.
 NOT HERE Finding batches in a log (storage/io/disk_lookup.py), threads (`broker/io/io_thread_pool.py`).
 """
 
@@ -19,10 +21,11 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from weakref import ref
 
-from protocol.records import FileRegion
+from protocol.records import FileRegion, HasFileno
 from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult
-from storage.io.disk import Buffer, File, StorageError
+from storage.io.disk import File, StorageError
+from storage.io.page_cache import Span
 
 _log = logging.getLogger("barnabas.network")
 
@@ -31,9 +34,9 @@ KEEP_BEHIND_BYTES: Final = 8 * 1024 * 1024
 DIRECT_READ_BYTES: Final = 256 * 1024
 _MAX_UNCACHED_READS: Final = 16
 """After this many consecutive reads that leave nothing in the page cache, the file system counts as one without cache."""
-MAX_GAP_BYTES: Final = 4096
-"""Between two regions that are read together: reading the gap costs less than another call."""
-_UNUSED: Final = memoryview(bytearray(MAX_GAP_BYTES))
+COPIED_REGION_BYTES: Final = 32 * 1024
+COPIED_SPAN_BYTES: Final = 64 * 1024
+COPIED_BYTES_PER_CALL: Final = 192 * 1024
 
 
 class _Range(NamedTuple):
@@ -52,6 +55,8 @@ class PageCachePrefetcher:
         self.worker = worker
         self.on_directory_failed = on_directory_failed
         self._uncached_reads: Counter[str] = Counter()
+        self.space = memoryview(bytearray(COPIED_BYTES_PER_CALL))
+        """Where small regions are read to be sent at once."""
         self.reads = 0
         """Reads of records that were not in the page cache."""
 
@@ -90,42 +95,28 @@ class ReadAhead:
         except StorageError:
             return False  # the reader thread gets the same error and reports it
 
-    @staticmethod
-    def read_cached(region: FileRegion) -> Buffer | None:
-        """The bytes of a region; None if they cannot be read without waiting for the disk."""
-        file = region.file
-        if not isinstance(file, File):
-            return None
-        try:
-            return file.pread_if_resident(region.length, region.position)
-        except StorageError:
-            return None  # the reader thread gets the same error and reports it
+    @property
+    def space(self) -> memoryview:
+        """What `read_cached` reads to; all connections use it."""
+        return self._prefetcher.space
 
     @staticmethod
-    def read_cached_run(regions: Sequence[FileRegion]) -> Buffer | None:
-        """The bytes of regions that follow each other in a file, with gaps of at most MAX_GAP_BYTES, by one system call.
+    def read_cached(file: HasFileno, spans: Sequence[Span], space: memoryview) -> tuple[int, int]:
+        """Reads ranges of a file into `space`, as far as that needs no disk; returns how many, and their bytes.
 
-        None if they or the gaps cannot be read without waiting for the disk.
+        Ends before a range of more than COPIED_SPAN_BYTES.
         """
-        file = regions[0].file
         if not isinstance(file, File):
-            return None
-        data = bytearray(sum([region.length for region in regions]))
-        view, buffers = memoryview(data), []
-        filled, first = 0, regions[0].position
-        end = first
-        for region in regions:
-            if region.position > end:
-                buffers.append(_UNUSED[: region.position - end])
-            buffers.append(view[filled : filled + region.length])
-            filled, end = filled + region.length, region.position + region.length
+            return 0, 0
         try:
-            return data if file.preadv_if_resident(buffers, first) == end - first else None
+            return file.read_spans_if_resident(spans, space, COPIED_SPAN_BYTES)
         except StorageError:
-            return None  # the reader thread gets the same error and reports it
+            return 0, 0  # the reader thread gets the same error and reports it
 
-    def prefetch(self, region: FileRegion, skip: int) -> Completion[bytes | None]:
+    def prefetch(self, region: FileRegion, skip: int, following: Sequence[Span] = ()) -> Completion[bytes | None]:
         """Reads the piece that starts `skip` bytes into a region, and the piece after it (rule 2).
+
+        `following`: ranges of the file that will be sent next (rule 5).
 
         The result is the first bytes of the piece if the page cache does not keep them, else None; or the StorageError.
         """
@@ -137,7 +128,9 @@ class ReadAhead:
             return self._read_directly(directory, file, position, min(left, DIRECT_READ_BYTES))
         self._last = file.path, position
         length = min(left, PREFETCH_BYTES)
-        piece = self._prefetch_range(directory, file, position, length)
+        piece = self._prefetch_range(
+            directory, file, position, length, _first_bytes(following, PREFETCH_BYTES - length)
+        )
         if left > length:
             self._prefetch_range(directory, file, position + length, min(left - length, PREFETCH_BYTES))
         return piece
@@ -151,7 +144,9 @@ class ReadAhead:
 
         return self._read(directory, run).map(lambda _: data)
 
-    def _prefetch_range(self, directory: str, file: File, position: int, length: int) -> Completion[bytes | None]:
+    def _prefetch_range(
+        self, directory: str, file: File, position: int, length: int, following: Sequence[Span] = ()
+    ) -> Completion[bytes | None]:
         before, after = 0, 0
         evicted = self._take_evictable()
 
@@ -162,7 +157,11 @@ class ReadAhead:
                 if old_file is not None:  # otherwise its segment is deleted
                     old_file.drop_cache(old.position, old.length)
             before = file.cached_bytes(position, length)
+            if following:
+                file.announce_reads(following)
             file.prefetch(position, length)
+            for next_position, next_length in following:
+                file.prefetch(next_position, next_length)
             after = file.cached_bytes(position, length)
 
         def record(_: None) -> None:
@@ -191,3 +190,14 @@ class ReadAhead:
             evicted.append(self._prefetched.popleft())
             self._prefetched_bytes -= evicted[-1].length
         return evicted
+
+
+def _first_bytes(spans: Sequence[Span], limit: int) -> list[Span]:
+    """The first ranges, of together at most `limit` bytes."""
+    found: list[Span] = []
+    for span in spans:
+        limit -= span[1]
+        if limit < 0:
+            break
+        found.append(span)
+    return found

@@ -4,9 +4,9 @@ RULES    1. Parts are sent in order: header bytes, file region, header bytes, fi
          2. One call sends at most `MAX_BYTES_PER_CALL`, so that one fast reader does not starve the other connections.
          3. A region is sent with sendfile and never read into memory. The exception: if several regions are unsent, those of
             at most `COPIED_REGION_BYTES` in the page cache are read and sent together with the parts around them,
-            `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md); small ones that follow each
-            other in a file by one read. Unsent parts cost the memory of one such call and one file reference per
-            region.
+            `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md). So are the ranges of a
+            scattered region of at most `COPIED_SPAN_BYTES`. All connections read to the same memory; what the socket does not
+            take of one such call is kept. Of the other unsent parts only references to their files are in memory.
          4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
@@ -20,23 +20,19 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from itertools import islice
 
-from broker.network.page_cache_prefetch import MAX_GAP_BYTES, ReadAhead
+from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_REGION_BYTES, ReadAhead
 from broker.network.socket_io import Buffer, PlaintextTransportLayer
 from protocol.framing import Part
-from protocol.records import FileRegion
+from protocol.records import FileRegion, ScatteredRegion
+from storage.io.page_cache import Span
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
-COPIED_REGION_BYTES = 32 * 1024
-COPIED_BYTES_PER_CALL = 128 * 1024
-RUN_REGION_BYTES = 8 * 1024
-COPIED_RUN_BYTES = 64 * 1024
 JOINED_BYTES = 32 * 1024
 _PARTS_WITH_ONE_REGION = 3
 _BUFFERS_PER_CALL = 256
-_REGIONS_PER_RUN = 512  # they and their gaps are the buffers of one system call
 _HELD_RESPONSES = 64
 _HELD_RESPONSE_BYTES = 4096
 _KNOWN_S = 0.01
@@ -65,8 +61,8 @@ class Sender:
         self._transport = transport
         self._clock = clock
         self._read_ahead = read_ahead
-        self.uncached: tuple[FileRegion, int] | None = None
-        """The region to read from disk before more is sent, and the offset in it."""
+        self.uncached: tuple[FileRegion, int, Sequence[Span]] | None = None
+        """The region to read from disk before more is sent, the offset in it, and what is sent next from its file."""
         self._parts: deque[Part] = deque()
         self._skip = 0  # bytes of the first part that are sent, if it is a region
         self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
@@ -82,7 +78,7 @@ class Sender:
         """Sends as much as the socket takes; returns whether all of it is sent or held."""
         if len(parts) == 1:  # most responses without records
             (part,) = parts
-            if isinstance(part, FileRegion):
+            if isinstance(part, FileRegion | ScatteredRegion):
                 pass
             elif self.is_holding and len(part) <= _HELD_RESPONSE_BYTES and len(self._parts) < _HELD_RESPONSES:
                 self._parts.append(part)
@@ -119,33 +115,30 @@ class Sender:
         buffers: list[Buffer] = []
         if self._skip:
             return buffers
-        parts = self._parts
-        read_ahead = self._read_ahead if len(parts) > _PARTS_WITH_ONE_REGION else None
-        size = taken = 0
-        data: Buffer | None
+        parts, read_ahead = self._parts, self._read_ahead
+        has_several = len(parts) > _PARTS_WITH_ONE_REGION
+        size = filled = taken = 0
         for part in islice(parts, _BUFFERS_PER_CALL):
-            if not isinstance(part, FileRegion):
-                data = part
-            elif part.length > COPIED_REGION_BYTES or read_ahead is None:
+            if not isinstance(part, FileRegion | ScatteredRegion):
+                buffers.append(part)
+                size += len(part)
+            elif read_ahead is None or (
+                isinstance(part, FileRegion) and (part.length > COPIED_REGION_BYTES or not has_several)
+            ):
                 break
             else:
-                if (
-                    part.length <= RUN_REGION_BYTES
-                    and taken + 1 < len(parts)
-                    and isinstance(parts[taken + 1], FileRegion)
-                ):
-                    run = _run_of(islice(parts, taken, taken + _REGIONS_PER_RUN))
-                    data = read_ahead.read_cached_run(run) if len(run) > 1 else None
-                    if data is not None:
-                        buffers.append(data)
-                        taken += len(run)
-                        break
-                data = read_ahead.read_cached(part)
-                if data is None:
+                spans, space = part.spans, read_ahead.space
+                room = COPIED_BYTES_PER_CALL - size
+                count, length = read_ahead.read_cached(part.file, spans, space[filled : filled + room])
+                if count:
+                    buffers.append(space[filled : filled + length])
+                    filled += length
+                    size += length
+                if count < len(spans):
+                    if count and isinstance(part, ScatteredRegion):
+                        parts[taken] = part.after(count, length)
                     break
-            buffers.append(data)
             taken += 1
-            size += len(data)
             if size >= COPIED_BYTES_PER_CALL:
                 break
         for _ in range(taken):
@@ -167,19 +160,34 @@ class Sender:
             skip -= len(buffers[first])
             first += 1
         buffers[first] = memoryview(buffers[first])[skip:]
-        self._parts.extendleft(reversed(buffers[first:]))
+        self._parts.extendleft([self._kept(buffer) for buffer in reversed(buffers[first:])])
         return sent
+
+    def _kept(self, buffer: Buffer) -> Buffer:
+        """A buffer, or a copy of it if all connections use its memory."""
+        is_shared = (
+            self._read_ahead is not None and isinstance(buffer, memoryview) and buffer.obj is self._read_ahead.space.obj
+        )
+        return bytes(buffer) if is_shared else buffer
 
     def _send_region(self, budget: int) -> int | None:
         """Sends from the region at the front (rule 6); None if the socket is full or the region is not in the page cache."""
-        region, skip = self._parts[0], self._skip
+        parts, skip = self._parts, self._skip
+        region = parts[0]
+        if isinstance(region, ScatteredRegion):
+            parts.popleft()
+            if len(region.spans) > 1:
+                parts.appendleft(region.after(1, region.spans[0][1]))
+            region = FileRegion(region.file, *region.spans[0])
+            parts.appendleft(region)
         assert isinstance(region, FileRegion)
         left = region.length - skip
         limit = min(left, budget)
         if self._read_ahead is not None:
             limit = self._sendable_bytes(self._read_ahead, region, limit)
             if not limit:
-                self.uncached = region, skip
+                following = parts[1] if len(parts) > 1 else None
+                self.uncached = region, skip, following.spans if isinstance(following, ScatteredRegion) else ()
                 return None
         send_file, sent = self._transport.send_file, 0
         while sent < limit:
@@ -216,7 +224,7 @@ class Sender:
     def resume_after_prefetch(self, data: bytes | None) -> None:
         """Continues after a read from disk: `data` are the first uncached bytes; None means that the region is cached now."""
         assert self.uncached is not None
-        (region, skip), self.uncached = self.uncached, None
+        (region, skip, _), self.uncached = self.uncached, None
         self._known_until = 0
         if data:
             done = skip + len(data)
@@ -225,18 +233,3 @@ class Sender:
                 self._parts.appendleft(FileRegion(region.file, region.position + done, region.length - done))
             self._parts.appendleft(data)
             self._skip = 0
-
-
-def _run_of(parts: Iterable[Part]) -> list[FileRegion]:
-    """The first regions of at most RUN_REGION_BYTES that follow each other in a file with small gaps."""
-    run: list[FileRegion] = []
-    size = end = 0
-    for part in parts:
-        if not isinstance(part, FileRegion) or part.length > RUN_REGION_BYTES or size >= COPIED_RUN_BYTES:
-            break
-        if run and (not 0 <= part.position - end <= MAX_GAP_BYTES or part.file is not run[0].file):
-            break
-        run.append(part)
-        size += part.length
-        end = part.position + part.length
-    return run

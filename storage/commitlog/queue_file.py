@@ -89,6 +89,24 @@ class QueueRun:
         return last_offset_in(self.get(number, 1), 0)
 
 
+class LoadedRun:
+    """The same in memory."""
+
+    __slots__ = ("_data", "count")
+
+    def __init__(self, run: QueueRun) -> None:
+        self._data = run.get(0, run.count)
+        self.count = run.count
+
+    def get(self, first: int, count: int) -> Buffer:
+        """Some neighbouring entries, packed."""
+        return self._data[ENTRY.size * first : ENTRY.size * (first + count)]
+
+    def last_offset(self, number: int) -> int:
+        """The last offset of an entry."""
+        return last_offset_in(self._data, ENTRY.size * number)
+
+
 def unpack_entries(data: Buffer) -> list[Entry]:
     """The entries in packed bytes."""
     return [Entry(*values) for values in ENTRY.iter_unpack(data)]

@@ -3,7 +3,7 @@
 RULES    1. A slot's entries are in the queue files of sealed log files, then in the slot's slices. `entries_from` finds the
             first one by bisection over the rows of the queue files, then over the entries of one file.
          2. With `read_resident` nothing waits for the disk: NotResident is raised instead, also if a file is not open.
-         3. Batches that touch are one region: those of one frame.
+         3. Batches that touch are one range of a region: those of one frame. The ranges in one file are one region.
 NOT HERE Which thread reads (commit_log_engine.py).
 """
 
@@ -11,18 +11,22 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import Final, NamedTuple, Protocol
 
-from protocol.records import FileRegion
+from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
 from storage.commitlog.frames import LONG
 from storage.commitlog.log_file import LogFile, Slice
-from storage.commitlog.queue_file import ENTRY, Entry, queue_run, read_row, unpack_entries
+from storage.commitlog.queue_file import ENTRY, Entry, LoadedRun, queue_run, read_row, unpack_entries
 from storage.commitlog.slots import Cut, Slot
 from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
+from storage.io.disk import File
 from storage.io.disk_lookup import Read, read_waiting
 
 _STEP: Final = 64  # entries per read
+_LOADED: Final = 512  # entries that are read at once, to be searched in memory
+_start = attrgetter("start")
 _iter_entries = ENTRY.iter_unpack
 
 FoundBatch = tuple[LogFile, Entry]
@@ -73,32 +77,41 @@ class SlotReader:
 
     def locate(self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool) -> LocatedBatches:
         """As `Engine.locate`; whole batches only."""
-        regions: list[FileRegion] = []
+        regions: list[Region] = []
         size, end_offset = 0, offset
         for piece in self._pieces_from(offset):
-            file, valid_end = None, piece.valid_end
-            position = length = 0  # of the last region
+            valid_end, before, is_last = piece.valid_end, size, False
+            limit = min(valid_end, max_offset)
+            spans: list[tuple[int, int]] = []
+            position = length = 0  # of the next range
             for data in self._packed_from(piece, offset):
                 for at, batch_size, last_offset, _ in _iter_entries(data):
-                    if last_offset >= valid_end:
+                    if last_offset >= limit:
+                        is_last = last_offset < valid_end
                         break
-                    if last_offset >= max_offset or (size + batch_size > max_bytes and (size or not min_one_batch)):
-                        return LocatedBatches(tuple(regions), size, end_offset, None)
-                    if at == position + length and length:
+                    if size + batch_size > max_bytes and (size or not min_one_batch):
+                        is_last = True
+                        break
+                    if at == position + length:
                         length += batch_size
-                        regions[-1].length = length
                     else:
-                        if file is None:
-                            file = piece.file.log.get(self._read)
+                        if length:
+                            spans.append((position, length))
                         position, length = at, batch_size
-                        regions.append(FileRegion(file, at, batch_size))
                     size += batch_size
                     end_offset = last_offset + 1
+                if is_last:
+                    break
+            if length:
+                spans.append((position, length))
+                regions.append(_region(piece.file.log.get(self._read), spans, size - before))
+            if is_last:
+                break
         return LocatedBatches(tuple(regions), size, end_offset, None)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         found = self.locate(offset, max_bytes, max(self.end_offset, offset), min_one_batch=True)
-        return b"".join([self._read(r.file, r.length, r.position) for r in found.regions])  # type: ignore[arg-type]
+        return b"".join([self._read(r.file, r.length, r.position) for r in file_regions(found.regions)])  # type: ignore[arg-type]
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
         for piece in self._pieces_from(offset):
@@ -180,15 +193,17 @@ class SlotReader:
         return not first.count or offset <= first.last_offset(0)
 
     def _sealed_from(self, offset: int, sealed_end: int) -> Iterator[_Piece]:
-        slot = self._slot
-        files = [file for file in self._files if file.is_sealed and slot.begin <= file.start < sealed_end]
+        slot, files = self._slot, self._files
+        begin, end = bisect_left(files, slot.begin, key=_start), bisect_left(files, sealed_end, key=_start)
+        while end > begin and not files[end - 1].is_sealed:
+            end -= 1
 
         def valid_end_of(file: LogFile) -> int:
             assert file.queue is not None
             row = read_row(file.queue.get(self._read), slot.number, self._read)
             return slot.valid_end(file.start, row.end_offset)
 
-        for number in range(bisect_left(files, offset + 1, key=valid_end_of), len(files)):
+        for number in range(bisect_left(files, offset + 1, begin, end, key=valid_end_of), end):
             file = files[number]
             assert file.queue is not None
             assert file.queue_header is not None
@@ -196,7 +211,8 @@ class SlotReader:
             row = read_row(handle, slot.number, self._read)
             if row.entry_count:
                 run = queue_run(handle, file.queue_header.slot_count, row, self._read)
-                yield _Piece(file, run, row.max_timestamp, slot.valid_end(file.start, row.end_offset))
+                entries = LoadedRun(run) if run.count <= _LOADED else run
+                yield _Piece(file, entries, row.max_timestamp, slot.valid_end(file.start, row.end_offset))
 
     def _entries_of(self, piece: _Piece, offset: int) -> Iterator[Entry]:
         """The valid entries of a piece that reach to `offset` or above."""
@@ -213,6 +229,10 @@ class SlotReader:
         while index < count:
             yield entries.get(index, min(_STEP, count - index))
             index += _STEP
+
+
+def _region(file: File, spans: list[tuple[int, int]], size: int) -> Region:
+    return ScatteredRegion(file, spans, size) if len(spans) > 1 else FileRegion(file, *spans[0])
 
 
 def _first_reaching(entries: _Entries, count: int, offset: int) -> int:

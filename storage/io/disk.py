@@ -28,7 +28,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
-from storage.io.page_cache import PageCache
+from storage.io.page_cache import PageCache, Span
 
 Buffer = bytes | bytearray | memoryview
 
@@ -126,10 +126,10 @@ class File:
             return data if len(data) == length else None
         return self.pread(length, position) if self.is_resident(position, length) else None
 
-    def preadv_if_resident(self, buffers: Sequence[memoryview], position: int) -> int:
-        """Fill the buffers, one after the other, without blocking; the number of bytes that were in the page cache."""
+    def read_spans_if_resident(self, spans: Sequence[Span], space: memoryview, limit: int) -> tuple[int, int]:
+        """Read ranges into `space` without blocking, as `PageCache.read_resident_spans`."""
         try:
-            return self._disk.page_cache.read_resident_into(self._descriptor, buffers, position)
+            return self._disk.page_cache.read_resident_spans(self._descriptor, spans, space, limit)
         except OSError as error:
             raise StorageError("read", self.path, error) from error
 
@@ -143,6 +143,13 @@ class File:
     def cached_bytes(self, position: int, length: int) -> int:
         """The approximate number of these bytes in the page cache, including reads in progress; any thread."""
         return PageCache().cached_bytes(self._descriptor, position, length)
+
+    def announce_reads(self, spans: Sequence[Span]) -> None:
+        """Begin to read these ranges into the page cache; any thread."""
+        if hasattr(os, "posix_fadvise"):
+            with _as_storage_error("read", self.path):
+                for position, length in spans:
+                    os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_WILLNEED)
 
     def prefetch(self, position: int, length: int) -> None:
         """Read exactly these bytes into the page cache; any thread.

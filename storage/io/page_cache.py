@@ -19,8 +19,16 @@ from typing import Final
 
 _CACHESTAT: Final = 451  # on every architecture
 _PAGE: Final = os.sysconf("SC_PAGESIZE")
+MAX_GAP_BYTES: Final = 4096
+"""Between two ranges that are read together: reading the gap costs less than another call."""
+_RANGES_PER_CALL: Final = 512  # they and their gaps are the buffers of one system call
+_FAR: Final = -MAX_GAP_BYTES - 1  # the end of a range that is near no other
+_UNUSED: Final = memoryview(bytearray(MAX_GAP_BYTES))
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", 0)
 _NO_ANSWER: Final = frozenset({errno.EOPNOTSUPP, errno.ENOSYS, errno.EINVAL})
+
+Span = tuple[int, int]
+"""Position and length of a range."""
 
 Count = Callable[[int, int, int], int]
 """Descriptor, position, length -> number of cached pages; -1 if unknown."""
@@ -63,18 +71,39 @@ class PageCache:
             return None
         return data if count == length else data[:count]
 
-    def read_resident_into(self, descriptor: int, buffers: Sequence[memoryview], position: int) -> int:
-        """Read the resident part of the range that the buffers take, in one call; 0 if the kernel does not support it."""
+    def read_resident_spans(
+        self, descriptor: int, spans: Sequence[Span], space: memoryview, limit: int
+    ) -> tuple[int, int]:
+        """Read ranges of a file, one after the other, into `space`; returns how many, and their bytes.
+
+        Ends before a range that is longer than `limit`, does not fit or is not resident; at once without support of the kernel.
+        """
+        done = filled = 0
         if not _NOWAIT:
-            return 0
+            return done, filled
+        end, room, preadv = _FAR, len(space), os.preadv
         try:
-            return os.preadv(descriptor, buffers, position, _NOWAIT)
+            for number, (position, length) in enumerate(spans):
+                if number < done:
+                    continue
+                after = filled + length
+                if length > limit or after > room:
+                    break
+                if end <= position <= end + MAX_GAP_BYTES:
+                    done, filled = _read_group(descriptor, spans, number, space, filled, limit)
+                    end = _FAR
+                elif preadv(descriptor, (space[filled:after],), position, _NOWAIT) == length:
+                    end = position + length
+                    filled = after
+                    done += 1
+                if number == done:
+                    break
         except BlockingIOError:
-            return 0
+            pass
         except OSError as error:
             if error.errno not in _NO_ANSWER:
                 raise
-            return 0
+        return done, filled
 
     def cached_bytes(self, descriptor: int, position: int, length: int) -> int:
         """The approximate number of cached bytes in the range."""
@@ -100,6 +129,33 @@ class PageCache:
     def _load(self) -> Count:
         self._count = count = _cachestat() if sys.platform == "linux" else (lambda *_: -1)
         return count
+
+
+def _read_group(
+    descriptor: int, spans: Sequence[Span], first: int, space: memoryview, filled: int, limit: int
+) -> tuple[int, int]:
+    """Read ranges with small gaps by one call, the gaps into a buffer that nothing uses.
+
+    Returns the number of the range after them, and how much of the space is filled.
+    """
+    buffers: list[memoryview] = []
+    position = end = spans[first][0]
+    used, last = filled, min(first + _RANGES_PER_CALL, len(spans))
+    for number in range(first, last):
+        begin, length = spans[number]
+        if not 0 <= begin - end <= MAX_GAP_BYTES or length > limit or used + length > len(space):
+            last = number
+            break
+        if begin > end:
+            buffers.append(_UNUSED[: begin - end])
+        buffers.append(space[used : used + length])
+        used, end = used + length, begin + length
+    end = position + os.preadv(descriptor, buffers, position, _NOWAIT)
+    done = first
+    while done < last and sum(spans[done]) <= end:
+        filled += spans[done][1]
+        done += 1
+    return done, filled
 
 
 def _cachestat() -> Count:

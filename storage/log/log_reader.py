@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import FileRegion
+from protocol.records import Region
 from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log_offsets import LogOffsets
@@ -32,7 +32,7 @@ class Isolation(IntEnum):
 class ReadInfo(NamedTuple):
     """The result of a read."""
 
-    regions: tuple[FileRegion, ...]
+    regions: tuple[Region, ...]
     size: int
     high_watermark: int
     last_stable_offset: int
@@ -86,7 +86,7 @@ class LogReader:
         stable = self.last_stable_offset
         bound = end_offset if isolation == LOG_END else high_watermark if isolation == HIGH_WATERMARK else stable
         aborted: list[AbortedTransaction] | None = [] if isolation == LAST_STABLE else None
-        regions: tuple[FileRegion, ...] = ()
+        regions: tuple[Region, ...] = ()
         size = 0
         if offset < bound and (max_bytes > 0 or min_one_batch):
             located = engine.locate(offset, max_bytes, bound, min_one_batch=min_one_batch)

@@ -21,7 +21,7 @@ from protocol.codec import encode
 from protocol.errors import MalformedRequest
 from protocol.messages.headers import RequestHeader
 from protocol.messages.produce_fetch import FetchTopic
-from protocol.records import ControlType, FileRegion, end_txn_marker
+from protocol.records import ControlType, FileRegion, ScatteredRegion, end_txn_marker
 from protocol.schema import Message
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin
@@ -95,7 +95,9 @@ def joined(parts: Any) -> bytes | None:
     """The bytes that a client receives."""
     if parts is None:
         return None
-    whole = b"".join(read_regions((part,)) if isinstance(part, FileRegion) else bytes(part) for part in parts)
+    whole = b"".join(
+        read_regions((part,)) if isinstance(part, FileRegion | ScatteredRegion) else bytes(part) for part in parts
+    )
     assert int.from_bytes(whole[:4], "big") == len(whole) - 4
     return whole
 

@@ -8,12 +8,13 @@ RULES    1. While `is_blocking_forbidden`, opening, reading and mapping fail the
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
 from storage.io.disk import Disk, File, Mapping
 from storage.io.disk_lookup import DiskLookup
+from storage.io.page_cache import Span
 
 T = TypeVar("T")
 PAGE = 4096
@@ -46,6 +47,18 @@ class ColdFile(File):
     def pread_if_resident(self, length: int, position: int) -> bytes | None:
         return self.pread(length, position) if self._is_cached(position, length) else None
 
+    def read_spans_if_resident(self, spans: Sequence[Span], space: memoryview, limit: int) -> tuple[int, int]:
+        done = filled = 0
+        for position, length in spans:
+            if length > limit or filled + length > len(space) or not self._is_cached(position, length):
+                break
+            space[filled : filled + length] = self.pread(length, position)
+            done, filled = done + 1, filled + length
+        return done, filled
+
+    def announce_reads(self, spans: Sequence[Span]) -> None:
+        self._disk.announced += [(os.path.basename(self.path), *span) for span in spans]
+
     def prefetch(self, position: int, length: int) -> None:
         self._disk.warmed.append((os.path.basename(self.path), position, length))
         self.pread(length, position)
@@ -65,6 +78,7 @@ class ColdDisk(Disk):
         self.is_blocking_forbidden = False
         self.resident: set[tuple[str, int]] = set()
         self.warmed: list[tuple[str, int, int]] = []
+        self.announced: list[tuple[str, int, int]] = []
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
         assert not self.is_blocking_forbidden, f"opens {path}"

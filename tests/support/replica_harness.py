@@ -22,7 +22,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import produce_fetch, stored_records
 from protocol.messages.produce_fetch import FetchRequest, PartitionData, PartitionProduceResponse, ProduceRequest
 from protocol.primitives import ZERO_UUID
-from protocol.records import BatchBuilder, headers
+from protocol.records import BatchBuilder, file_regions, headers
 from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.io_executor import Begin, InlineIoExecutor, IoExecutor, IoResult, Run
@@ -197,7 +197,7 @@ def read_regions(records: Any) -> bytes:
     """The bytes that sendfile would send."""
     if isinstance(records, bytes | bytearray | memoryview):
         return bytes(records)
-    return b"".join(os.pread(region.file.fileno(), region.length, region.position) for region in records)
+    return b"".join(os.pread(region.file.fileno(), region.length, region.position) for region in file_regions(records))
 
 
 class ReplicaHarness:

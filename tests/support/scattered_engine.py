@@ -24,7 +24,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
-from protocol.records import FileRegion, crc_is_valid, parse_header
+from protocol.records import FileRegion, crc_is_valid, file_regions, parse_header
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
@@ -260,7 +260,9 @@ class ScatteredEngine:
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         found = self.locate(offset, max_bytes, max(self._end, offset), min_one_batch=True)
-        return b"".join(self._store.file.pread(region.length, region.position) for region in found.regions)
+        return b"".join(
+            self._store.file.pread(region.length, region.position) for region in file_regions(found.regions)
+        )
 
     def find_timestamp(self, target_ms: int, offset: int) -> int | None:
         return next((batch.base_offset for batch in self._from(offset) if batch.max_timestamp >= target_ms), None)

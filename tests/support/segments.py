@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.records import BatchBuilder, FileRegion, headers
+from protocol.records import BatchBuilder, Region, file_regions, headers
 from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Engine, Reservation, SyncWork
 from storage.io.disk import Disk, File
@@ -97,10 +97,10 @@ def filled(
     return engine
 
 
-def region_bytes(regions: Iterable[FileRegion]) -> bytes:
+def region_bytes(regions: Iterable[Region]) -> bytes:
     """The bytes of the regions."""
     data = b""
-    for region in regions:
+    for region in file_regions(regions):
         assert isinstance(region.file, File)
         data += region.file.pread(region.length, region.position)
     return data

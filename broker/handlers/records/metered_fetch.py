@@ -14,7 +14,7 @@ from broker.handlers.records.fetch_sessions import NO_SESSION, FetchContext, Fet
 from broker.handlers.router import RequestContext
 from protocol.codec import encoder
 from protocol.messages.produce_fetch import FetchResponse
-from protocol.records import FileRegion
+from protocol.records import FileRegion, ScatteredRegion
 from replication.partition.topic_counts import BrokerCounts
 
 
@@ -49,7 +49,7 @@ def charged_response(
         return response
     for topic in response.responses:
         regions = (region for data in topic.partitions for region in data.records or ())
-        size = sum(region.length for region in regions if isinstance(region, FileRegion))
+        size = sum(region.length for region in regions if isinstance(region, FileRegion | ScatteredRegion))
         counts.count_sent(topic.topic, -size, is_follower=False)
     for partition, high_watermark, log_start_offset in sent:
         partition.update_response(high_watermark, log_start_offset)

@@ -35,7 +35,7 @@ from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
-from protocol.records import FileRegion
+from protocol.records import FileRegion, file_regions
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller import LocalController
@@ -381,7 +381,7 @@ def _in_memory(answer: Any) -> Message:
     for topic in getattr(answer, "responses", ()):
         for data in topic.partitions:
             if isinstance(data.records, list | tuple):
-                data.records = b"".join(_bytes_of(region) for region in data.records)
+                data.records = b"".join(_bytes_of(region) for region in file_regions(data.records))
     assert isinstance(answer, Message)
     return answer
 

@@ -9,7 +9,7 @@ import pytest
 
 from broker.network.page_cache_prefetch import KEEP_BEHIND_BYTES, PREFETCH_BYTES, PageCachePrefetcher, ReadAhead
 from broker.network.sender import Sender
-from protocol.records import FileRegion
+from protocol.records import FileRegion, ScatteredRegion
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
 from tests.support.replica_harness import HeldWork
@@ -102,6 +102,29 @@ def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path):
         (0, PREFETCH_BYTES),
         (PREFETCH_BYTES, PREFETCH_BYTES),
     ]
+
+
+def test_the_ranges_of_an_uncached_scattered_region_are_read_by_one_job(tmp_path):
+    rig = Rig(tmp_path, 4 * MIB)
+    spans = [(number * 60_000, 16_384) for number in range(64)]
+    region = ScatteredRegion(rig.file, spans, 64 * 16_384)
+    with rig.disk.blocking_forbidden():
+        assert not rig.sender.send([b"header", region, b"trailer"])
+    rig.prefetch()
+    assert [(position, length) for _, position, length in rig.disk.announced] == spans[1:]
+    with rig.disk.blocking_forbidden():
+        assert rig.sender.resume()
+    expected = b"".join([rig.data[position : position + length] for position, length in spans])
+    assert rig.transport.sent == b"header" + expected + b"trailer"
+
+
+def test_a_scattered_region_on_a_disk_without_page_cache_is_read_through_the_thread(tmp_path):
+    rig = Rig(tmp_path, MIB, keeps=False)
+    spans = [(7, 500), (5000, 100_000), (300_000, 16_384)]
+    rig.send(b"header", ScatteredRegion(rig.file, spans, 116_884), b"trailer")
+    expected = b"".join([rig.data[position : position + length] for position, length in spans])
+    assert rig.transport.sent == b"header" + expected + b"trailer"
+    assert rig.transport.by_sendfile == 0
 
 
 def test_a_cached_region_needs_no_thread(tmp_path):

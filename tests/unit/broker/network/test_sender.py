@@ -10,22 +10,20 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from broker.network.page_cache_prefetch import MAX_GAP_BYTES, PageCachePrefetcher, ReadAhead
-from broker.network.sender import (
+from broker.network.page_cache_prefetch import (
     COPIED_BYTES_PER_CALL,
     COPIED_REGION_BYTES,
-    JOINED_BYTES,
-    MAX_BYTES_PER_CALL,
-    RUN_REGION_BYTES,
-    RegionEnded,
-    Sender,
+    COPIED_SPAN_BYTES,
+    PageCachePrefetcher,
+    ReadAhead,
 )
+from broker.network.sender import JOINED_BYTES, MAX_BYTES_PER_CALL, RegionEnded, Sender
 from protocol.codec import decode, encoder
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
-from protocol.records import FileRegion
+from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
 from storage.io.disk import Disk, File
-from storage.io.page_cache import PageCache
+from storage.io.page_cache import MAX_GAP_BYTES, PageCache
 from tests.support.replica_harness import HeldWork
 
 TOPICS, PARTITIONS = 50, 20
@@ -188,9 +186,10 @@ def test_one_call_copies_a_bounded_number_of_bytes(tmp_path: Path) -> None:
 
     class CountingReadAhead(ReadAhead):
         @staticmethod
-        def read_cached(region):
-            reads.append(region.length)
-            return ReadAhead.read_cached(region)
+        def read_cached(file, spans, space):
+            count, length = ReadAhead.read_cached(file, spans, space)
+            reads.append(length)
+            return count, length
 
     prefetcher = PageCachePrefetcher(HeldWork, lambda *_: None)
     sender = Sender(FakeTransport(cycle([1, None])), CountingReadAhead(prefetcher))
@@ -223,56 +222,103 @@ def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path, sender_on) -
         send_everything(sender_on(FakeTransport(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])
 
 
-def small_regions(file: File, count: int, length: int, gap: int) -> list[FileRegion]:
-    return [FileRegion(file, number * (length + gap), length) for number in range(count)]
+def scattered(file: File, spans: list[tuple[int, int]]) -> ScatteredRegion:
+    return ScatteredRegion(file, spans, sum([length for _, length in spans]))
 
 
+def evenly(file: File, count: int, length: int, gap: int) -> ScatteredRegion:
+    return scattered(file, [(number * (length + gap), length) for number in range(count)])
+
+
+def bytes_in(data: bytes, parts: list[Part]) -> bytes:
+    """The bytes that a client gets, if all files have this content."""
+    found = b""
+    for part in parts:
+        if isinstance(part, FileRegion | ScatteredRegion):
+            found += b"".join([data[region.position :][: region.length] for region in file_regions([part])])
+        else:
+            found += part
+    return found
+
+
+@pytest.mark.parametrize("sender_on", SENDERS)
 @pytest.mark.parametrize("seed", range(8))
-def test_small_regions_that_follow_each_other_are_sent_in_order(tmp_path: Path, seed: int) -> None:
+def test_scattered_regions_are_sent_in_order(tmp_path: Path, seed: int, sender_on) -> None:
     print(f"seed {seed}")
     dice = random.Random(seed)
     data = dice.randbytes(600_000)
     files = [file_with(tmp_path / name, data) for name in "ab"]
     parts: list[Part] = [b"head"]
-    position = 0
-    while position < 400_000:
-        length = dice.choice((1, 70, 200, 5000, RUN_REGION_BYTES, RUN_REGION_BYTES + 1, COPIED_REGION_BYTES))
-        parts.append(FileRegion(files[dice.random() < 0.1], position, length))
-        position += length + dice.choice((0, 28, 28, MAX_GAP_BYTES, MAX_GAP_BYTES + 1))
-        if dice.random() < 0.05:
-            parts.append(b"between")
-        if dice.random() < 0.03:
-            position = dice.randrange(position + 1)
-    expected = b"".join(
-        [data[p.position : p.position + p.length] if isinstance(p, FileRegion) else bytes(p) for p in parts]
-    )
+    for _ in range(12):
+        spans, position = [], dice.randrange(100_000)
+        while position < 300_000 and dice.random() < 0.95:
+            length = dice.choice((1, 70, 200, 5000, 16_384, COPIED_SPAN_BYTES, COPIED_SPAN_BYTES + 1))
+            spans.append((position, length))
+            position += length + dice.choice((0, 28, 28, MAX_GAP_BYTES, MAX_GAP_BYTES + 1, 60_000, -length - 3))
+        some: Region = scattered(dice.choice(files), spans) if len(spans) > 1 else FileRegion(files[0], 7, 700)
+        parts += [some, b"between"] if dice.random() < 0.7 else [some]
     transport = FakeTransport(iter(lambda: dice.choice((None, 1, 100, 30_000, 2**30)), 0))
-    send_everything(copying_sender(transport), parts)
-    assert transport.taken == expected
+    send_everything(sender_on(transport), parts)
+    assert transport.taken == bytes_in(data, parts)
 
 
-def test_a_run_of_small_regions_is_one_read_and_one_call(tmp_path: Path) -> None:
-    file = file_with(tmp_path / "log", random.Random(1).randbytes(300 * 228))
-    regions = small_regions(file, 200, 200, 28)
+def test_the_ranges_of_a_scattered_region_are_copied_and_sent_together(tmp_path: Path) -> None:
+    data = random.Random(1).randbytes(300 * 16_384)
+    file = file_with(tmp_path / "log", data)
+    region = evenly(file, 64, 16_384, 60_000)
     transport = FakeTransport(iter(lambda: 2**30, None))
-    assert copying_sender(transport).send([b"h", *regions, b"t"])
-    assert len(transport.calls) == 2
-    assert len(transport.taken) == 200 * 200 + 2
-
-
-def test_regions_that_the_page_cache_has_are_sent_if_a_gap_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    file = file_with(tmp_path / "log", random.Random(1).randbytes(10_000))
-    monkeypatch.setattr(PageCache, "read_resident_into", lambda *_: 0)
-    transport = FakeTransport(iter(lambda: 2**30, None))
-    assert copying_sender(transport).send([b"h", *small_regions(file, 8, 200, 28), b"t"])
-    assert len(transport.taken) == 8 * 200 + 2
+    assert copying_sender(transport).send([b"h", region, b"t"])
+    assert len(transport.calls) == -(-64 * 16_384 // COPIED_BYTES_PER_CALL)
+    assert transport.taken == bytes_in(data, [b"h", region, b"t"])
     assert not transport.by_sendfile
 
 
-def test_a_run_may_end_the_response(tmp_path: Path) -> None:
-    file = file_with(tmp_path / "log", random.Random(1).randbytes(20_000))
+def test_what_the_socket_does_not_take_is_not_overwritten_by_other_connections(tmp_path: Path) -> None:
+    """They read to the same memory."""
+    data = random.Random(1).randbytes(500_000)
+    file = file_with(tmp_path / "log", data)
+    prefetcher = PageCachePrefetcher(HeldWork, lambda *_: None)
+    region, other = evenly(file, 20, 5000, 10_000), scattered(file, [(3, 5000), (20_000, 6000), (40_000, 5000)])
+    transport = FakeTransport(iter([7000, None, *repeat(2**30, 9)]))
+    sender = Sender(transport, ReadAhead(prefetcher))
+    assert not sender.send([b"h", region])
+    assert Sender(FakeTransport(repeat(2**30)), ReadAhead(prefetcher)).send([b"o", other])
+    send_everything(sender, [b"t"])
+    assert transport.taken == bytes_in(data, [b"h", region, b"t"])
+
+
+def test_a_slow_reader_of_a_scattered_region_costs_the_memory_of_one_call(tmp_path: Path) -> None:
+    file = file_with(tmp_path / "log", bytes(5_000_000))
+    sender = copying_sender(FakeTransport(cycle([1, None])))
+    assert not sender.send([b"h", evenly(file, 64, 16_384, 60_000), b"t"])
+    for _ in range(10):
+        assert not sender.resume()
+        kept = [part for part in sender._parts if not isinstance(part, ScatteredRegion)]
+        assert sum(map(len, kept)) <= COPIED_BYTES_PER_CALL + len(b"ht")
+
+
+def test_small_ranges_that_follow_each_other_are_one_read_and_one_call(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = file_with(tmp_path / "log", random.Random(1).randbytes(300 * 228))
+    reads: list[int] = []
+    preadv = os.preadv
+    monkeypatch.setattr(os, "preadv", lambda *args: reads.append(preadv(*args)) or reads[-1])
     transport = FakeTransport(iter(lambda: 2**30, None))
-    assert copying_sender(transport).send([b"h", *small_regions(file, 3, 200, 5000), *small_regions(file, 3, 200, 28)])
-    assert len(transport.taken) == 6 * 200 + 1
+    assert copying_sender(transport).send([b"h", evenly(file, 200, 200, 28), b"t"])
+    assert len(reads) == 2
+    assert len(transport.calls) == 1
+    assert len(transport.taken) == 200 * 200 + 2
+
+
+def test_without_a_read_that_does_not_wait_ranges_are_sent_by_sendfile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = random.Random(1).randbytes(10_000)
+    file = file_with(tmp_path / "log", data)
+    monkeypatch.setattr(PageCache, "read_resident_spans", lambda *_: (0, 0))
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    parts: list[Part] = [b"h", evenly(file, 8, 200, 28), b"t"]
+    assert copying_sender(transport).send(parts)
+    assert transport.taken == bytes_in(data, parts)
+    assert transport.by_sendfile == 8 * 200

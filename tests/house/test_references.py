@@ -5,6 +5,7 @@ RULES    1. A path of the repository that is named in prose exists.
          3. `path/file.py:Name.attribute` names a definition of that file.
          4. "decision 0022" is a page in docs/decisions; every page there has another number.
          5. Documents that are not in the repository are not referred to.
+         6. `make TARGET` is a target of the Makefile.
 """
 
 from __future__ import annotations
@@ -23,13 +24,17 @@ ENDINGS = r"(?:py|md|toml|properties|yml|java|svg|ddl|json)"
 PATH = re.compile(rf"(?<![\w/.-])({FOLDERS}/[\w./-]+\.{ENDINGS})(?![\w/])(?::([A-Za-z_][\w.]*\w))?")
 BARE = re.compile(r"(?<![\w/.*{<-])([a-z][a-z0-9_]*\.py)\b")
 DECISION = re.compile(r"\bdecisions? (\d{4})\b|decisions/(\d{4})")
+TARGET = re.compile(r"`make ([a-z-]+)[` ]")
 OUTSIDE = re.compile(r"\bdesign (?:D\d|section)|\bseam \d|\btrap \d|\bapi-table\b|\bhouse\.md\b|\bseeds\.md [A-Z]\d")
 
 
 @cache
 def file_names() -> frozenset[str]:
-    """The names of all Python files, and of those that tests write."""
-    return frozenset(path.name for path in ROOT.rglob("*.py") if "/.venv" not in str(path))
+    """The names of all Python files of the repository, without what was built or installed in it."""
+    folders = [path for path in ROOT.iterdir() if path.is_dir() and path.name[0] != "." and path.name != "build"]
+    return frozenset(path.name for folder in folders for path in folder.rglob("*.py")).union(
+        path.name for path in ROOT.glob("*.py")
+    )
 
 
 @cache
@@ -56,6 +61,12 @@ def decisions() -> list[str]:
     return [path.name[:4] for path in (ROOT / "docs" / "decisions").glob("[0-9]*.md")]
 
 
+@cache
+def targets() -> list[str]:
+    """The targets of the Makefile."""
+    return re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+
 def is_undefined(path: str, name: str | None) -> bool:
     """Whether a file is said to define a name that it does not define."""
     return bool(name) and path.endswith(".py") and (ROOT / path).exists() and name not in names_of(path)
@@ -68,6 +79,9 @@ FALSE_REFERENCES: dict[str, Callable[[str], Iterable[str]]] = {
         m[0] for m in PATH.finditer(text) if is_undefined(m[1], m[2])
     ],
     "a decision without a page": lambda text: {m[1] or m[2] for m in DECISION.finditer(text)}.difference(decisions()),
+    "a target that the Makefile does not have": lambda text: {m[1] for m in TARGET.finditer(text)}.difference(
+        targets()
+    ),
     "a document outside the repository": lambda text: [m[0] for m in OUTSIDE.finditer(text)],
 }
 

@@ -400,7 +400,7 @@ class Server:
             listeners=stored_endpoints(endpoints),
             features=[],
             rack=rack if isinstance(rack, str) else None,
-            log_dirs=[home.directory_id for home in self._log_manager.directories.values()],
+            log_dirs=[log_dir.directory_id for log_dir in self._log_manager.directories.values()],
             previous_broker_epoch=self._log_manager.previous_broker_epoch,
         )
 

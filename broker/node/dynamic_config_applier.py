@@ -61,7 +61,7 @@ class DynamicConfigApplier:
     def cordoned_ids(self) -> tuple[bytes, ...]:
         """The ids of the cordoned log directories, which take no new replicas (KIP-1066)."""
         manager = self._replicas.log_manager
-        return tuple(home.directory_id for path, home in manager.directories.items() if path in manager.cordoned)
+        return tuple(log_dir.directory_id for path, log_dir in manager.directories.items() if path in manager.cordoned)
 
     def stop_cleaners(self) -> None:
         """Stops all compaction."""

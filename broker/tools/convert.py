@@ -192,8 +192,8 @@ class _Node:
         """What will be done; on the disk of a dry run."""
         order, plan = self._order, Plan(self._order.engine)
         self._conversion.discard_copies()
-        for directory, home in self._manager.directories.items():
-            due = [log for log in home.logs.values() if self._is_due(log)]
+        for directory, log_dir in self._manager.directories.items():
+            due = [log for log in log_dir.logs.values() if self._is_due(log)]
             chosen = [log for log in due if self._is_chosen(log, plan)]
             usage = self._manager.disk_usage(directory, chosen)
             usage.run()

@@ -18,25 +18,25 @@ from storage.log.log import Log
 from storage.log.log_offsets import Checkpoint
 
 
-def logs_in(disk: Disk, home: LogDirectory, engines: Engines, config: LogConfig) -> Iterator[Log]:
+def logs_in(disk: Disk, log_dir: LogDirectory, engines: Engines, config: LogConfig) -> Iterator[Log]:
     """The logs of a log directory whose commit log is open; opens none. `config`: until their own is set."""
-    checkpoints = home.read_checkpoints()
-    for name in home.names:
+    checkpoints = log_dir.read_checkpoints()
+    for name in log_dir.names:
         key = parse_partition_dir_name(name)
         if key is not None:
             yield Log(
-                disk, engines.create, home.path, *key, config, checkpoint=checkpoints.get(key, Checkpoint()),
-                is_clean=home.was_clean, summary=home.summaries.pop(name, None),
+                disk, engines.create, log_dir.path, *key, config, checkpoint=checkpoints.get(key, Checkpoint()),
+                is_clean=log_dir.was_clean, summary=log_dir.summaries.pop(name, None),
             )  # fmt: skip
-    for topic, partition, topic_id, factory in engines.partitions(home.path):
+    for topic, partition, topic_id, factory in engines.partitions(log_dir.path):
         yield Log(
-            disk, factory, home.path, topic, partition, config, checkpoint=checkpoints.get((topic, partition), Checkpoint()),
-            is_clean=home.was_clean, topic_id=topic_id, has_directory=False,
+            disk, factory, log_dir.path, topic, partition, config, checkpoint=checkpoints.get((topic, partition), Checkpoint()),
+            is_clean=log_dir.was_clean, topic_id=topic_id, has_directory=False,
         )  # fmt: skip
 
 
 def new_log(
-    disk: Disk, home: LogDirectory, engines: Engines, topic: str, partition: int, topic_id: bytes, config: LogConfig
+    disk: Disk, log_dir: LogDirectory, engines: Engines, topic: str, partition: int, topic_id: bytes, config: LogConfig
 ) -> Log:
     """A new log in a log directory; `creation` follows."""
     in_commit_log = config.uses_commit_log
@@ -44,7 +44,7 @@ def new_log(
     return Log(
         disk,
         factory,
-        home.path,
+        log_dir.path,
         topic,
         partition,
         config,
@@ -54,10 +54,10 @@ def new_log(
     )
 
 
-def creation(home: LogDirectory, engines: Engines, log: Log, topic_id: bytes) -> FileOp | None:
+def creation(log_dir: LogDirectory, engines: Engines, log: Log, topic_id: bytes) -> FileOp | None:
     """The operation that creates a log on disk; None if there is nothing to do."""
     drop = engines.drop_of(log.path, topic_id)
     if not log.files.has_directory:
         return drop
-    create = partial(home.create_partition_dir, log.path, topic_id)
+    create = partial(log_dir.create_partition_dir, log.path, topic_id)
     return create if drop is None else sequential([drop, create])

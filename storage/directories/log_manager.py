@@ -145,7 +145,7 @@ class LogManager:
             raise next(iter(self.offline.values()))
 
     def _finish_moves(self, directory: LogDirectory) -> None:
-        names = {path: home.names for path, home in self.directories.items()}
+        names = {path: log_dir.names for path, log_dir in self.directories.items()}
         if not self.offline:
             finish_interrupted_moves(self._disk, directory.path, names)
         for _, key in copies_without_log(self._disk, directory.path, names):
@@ -289,7 +289,9 @@ class LogManager:
                 log.update_config(config)
                 return log
             self.rename_to_stray(log)
-        assigned = next((path for path, home in self.directories.items() if home.directory_id == directory_id), None)
+        assigned = next(
+            (path for path, log_dir in self.directories.items() if log_dir.directory_id == directory_id), None
+        )
         is_missing = directory_id is not None and assigned is None
         may_be_missing = self._has_unknown_logs and not is_new and directory_id is None
         if is_missing or may_be_missing or self._offline_logs.get(key, b"") in (None, topic_id):
@@ -297,33 +299,33 @@ class LogManager:
             raise StorageError("find the log of", f"{topic}-{partition}", OSError(0, why))
         preferred, previous = self._preferred_dirs.pop(key, None), self._previous_dirs.pop(key, None)
         paths = (path for path in (assigned, preferred, previous) if path in self.directories)
-        home = self._choose_directory(next(paths, None))
-        log = new_log(self._disk, home, self.engines, topic, partition, topic_id, config)
+        log_dir = self._choose_directory(next(paths, None))
+        log = new_log(self._disk, log_dir, self.engines, topic, partition, topic_id, config)
         self._attach(log)
-        self.logs[key] = home.logs[key] = log
+        self.logs[key] = log_dir.logs[key] = log
         try:
             if previous is not None:
-                self.submit_directory_op(home.path, partial(self._disk.sync_dir, home.path))
-            create = creation(home, self.engines, log, topic_id)
-            if home.checkpoints.may_contain(key):
-                self._write_checkpoints(home)
+                self.submit_directory_op(log_dir.path, partial(self._disk.sync_dir, log_dir.path))
+            create = creation(log_dir, self.engines, log, topic_id)
+            if log_dir.checkpoints.may_contain(key):
+                self._write_checkpoints(log_dir)
                 create = create or _no_op  # so that the log is not used before
             if create is not None:
-                log.files.submit_op(create, partial(self.submit_directory_op, home.path))
+                log.files.submit_op(create, partial(self.submit_directory_op, log_dir.path))
         except StorageError:
-            del self.logs[key], home.logs[key]
+            del self.logs[key], log_dir.logs[key]
             raise
         return log
 
     def _choose_directory(self, directory: str | None) -> LogDirectory:
         if directory is not None:
-            home = self.directories.get(directory)
-            if home is None:
+            log_dir = self.directories.get(directory)
+            if log_dir is None:
                 raise StorageError("use", directory, OSError(0, "it is offline, or not a log directory of this broker"))
-            return home
+            return log_dir
         if not self.directories:
             raise next(iter(self.offline.values()))
-        candidates = [home for path, home in self.directories.items() if path not in self.cordoned]
+        candidates = [log_dir for path, log_dir in self.directories.items() if path not in self.cordoned]
         return min(candidates or self.directories.values(), key=lambda candidate: len(candidate.logs))
 
     def delete(self, log: Log) -> None:
@@ -339,14 +341,14 @@ class LogManager:
     def _remove_log(self, log: Log, suffix: str) -> list[str]:
         """Remove a log from service; the returned list gets its new path after the rename."""
         key = (log.topic, log.partition)
-        home = self.directories.get(log.directory)
-        if home is None:
+        log_dir = self.directories.get(log.directory)
+        if log_dir is None:
             raise self.offline[log.directory]
         log.delete()
-        for logs in (home.logs, self.logs):
+        for logs in (log_dir.logs, self.logs):
             if logs.get(key) is log:
                 del logs[key]
-        _put_bounded(self._previous_dirs, key, home.path)
+        _put_bounded(self._previous_dirs, key, log_dir.path)
         return self._submit_rename(log, suffix)
 
     def _submit_rename(self, log: Log, suffix: str) -> list[str]:
@@ -409,17 +411,17 @@ class LogManager:
 
         `config`: of the copy, which chooses its engine; None: that of the log. Raises StorageError if the directory is offline.
         """
-        home, topic_id = self._choose_directory(directory), log.files.topic_id
+        log_dir, topic_id = self._choose_directory(directory), log.files.topic_id
         assert topic_id is not None, "a log in service has a topic id"
         copy = Log(
-            self._disk, self.engines.create, home.path, log.topic, log.partition, config or log.config,
+            self._disk, self.engines.create, log_dir.path, log.topic, log.partition, config or log.config,
             topic_id=topic_id, is_new=True,
         )  # fmt: skip
-        while copy.path == f"{home.path}/{copy.name}" or self.engines.has_frames(copy.path, topic_id):
-            copy.files.path = self._new_path(home.path, (log.topic, log.partition), FUTURE)
+        while copy.path == f"{log_dir.path}/{copy.name}" or self.engines.has_frames(copy.path, topic_id):
+            copy.files.path = self._new_path(log_dir.path, (log.topic, log.partition), FUTURE)
         if log.offsets.first_dirty_offset != NEVER_CLEANED:
             copy.offsets.first_dirty_offset = start_offset
-        create = creation(home, self.engines, copy, topic_id)
+        create = creation(log_dir, self.engines, copy, topic_id)
         assert create is not None, "a copy has a directory"
         return copy, partial(create_future_log, create, copy, start_offset)
 
@@ -444,9 +446,9 @@ class LogManager:
         checkpoints = checkpoints_of_swap(log, copy)
         log.delete()
         del self.future_logs[key], self.directories[log.directory].logs[key]
-        home = self.directories[copy.directory]
-        self.logs[key] = home.logs[key] = copy
-        self._write_checkpoints(home, checkpoints)
+        log_dir = self.directories[copy.directory]
+        self.logs[key] = log_dir.logs[key] = copy
+        self._write_checkpoints(log_dir, checkpoints)
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         renamed: list[str] = []
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
@@ -468,12 +470,12 @@ class LogManager:
         log.open().truncate_fully(offset)
 
     def _write_checkpoints(
-        self, home: LogDirectory, overrides: Mapping[TopicPartition, Checkpoint] | None = None
+        self, log_dir: LogDirectory, overrides: Mapping[TopicPartition, Checkpoint] | None = None
     ) -> None:
         """Write the checkpoints before directory operations that are submitted later."""
-        work = home.update_checkpoints(overrides or {})
+        work = log_dir.update_checkpoints(overrides or {})
         if work is not None:
-            self.submit_directory_op(home.path, work)
+            self.submit_directory_op(log_dir.path, work)
 
     def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> None:
         known, directory = log.checkpoint, self.directories[log.directory]
@@ -490,8 +492,8 @@ class LogManager:
 
     def written_recovery_point(self, log: Log) -> int:
         """The recovery point on disk: after a crash, recovery starts with the segment that contains it."""
-        home = self.directories.get(log.directory)
-        written = {} if home is None else home.checkpoints.written.get(RECOVERY_POINTS, {})
+        log_dir = self.directories.get(log.directory)
+        written = {} if log_dir is None else log_dir.checkpoints.written.get(RECOVERY_POINTS, {})
         return written.get((log.topic, log.partition), 0)
 
     # ---- periodic work -----------------------------------------------------------------------------------
@@ -513,9 +515,9 @@ class LogManager:
 
     def invalidate_checkpoints(self, directory: str) -> None:
         """Forget the file contents after a failed write on a full disk: the next update writes all files."""
-        home = self.directories.get(directory)
-        if home is not None:
-            home.checkpoints.contents.clear()
+        log_dir = self.directories.get(directory)
+        if log_dir is not None:
+            log_dir.checkpoints.contents.clear()
 
     def rewrite_checkpoints(self, directory: str) -> Work:
         """Work that writes all checkpoint files of a log directory."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 
+from broker.tools.commit_log_partitions import CommitLogPartitions
 from broker.tools.dry_run import config_of
 from broker.tools.node_identity import Node
 from protocol.primitives import uuid_text
@@ -22,10 +22,9 @@ from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.future_replica import FUTURE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import DELETED, STRAY, parse_partition_dir_name
-from storage.inspection.commit_log_check import CommitLogCheck, has_commit_log
-from storage.inspection.commit_log_files import partitions_without_directory
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.partition_check import PartitionCheck
+from storage.inspection.slot_check import SlotCheck, StoredSlot
 from storage.io.checkpoint_file import (
     FIRST_DIRTY,
     HIGH_WATERMARKS,
@@ -51,8 +50,8 @@ class DirectoryCheck:
         self._node = node
         self._image = image
         self.findings: list[Issue] = []
-        self.partitions: dict[str, PartitionCheck] = {}
-        """By directory."""
+        self.partitions: dict[str, PartitionCheck | SlotCheck] = {}
+        """By directory; one in a commit log may have none."""
         self.corrupt_files: list[str] = []
         """Unreadable files that a start can do without."""
         self.is_clean = True
@@ -68,20 +67,31 @@ class DirectoryCheck:
             if check.recover_from is not None and path != metadata
         }
 
+    @property
+    def correctable(self) -> set[str]:
+        """The partitions in commit logs that a start corrects without losing a record."""
+        return {
+            path
+            for path, check in self.partitions.items()
+            if isinstance(check, SlotCheck) and Severity.NOTE < check.worst < Severity.LOSS
+        }
+
     def run(self, progress: Progress) -> None:
         """Checks everything."""
-        todo = []
+        todo: list[tuple[str, str, StoredSlot | None]] = []
         for directory in self._node.directory_ids:
             names = sorted(self._disk.listdir(directory))
-            self._check_checkpoints(directory, names)
             partitions = [name for name in names if self._is_partition(directory, name)]
-            self._check_commit_log(directory, partitions)
-            todo += [(directory, name) for name in partitions]
+            stored = CommitLogPartitions(self._disk, directory, names, self._image)
+            self.findings += stored.issues
+            self.corrupt_files += stored.rebuildable
+            self._check_checkpoints(directory, [*names, *stored.slots])
+            todo += [(directory, name, stored.slots.get(name)) for name in sorted({*partitions, *stored.slots})]
         if self._node.has_metadata:
             self.check_metadata()
-        for number, (directory, name) in enumerate(todo):
+        for number, (directory, name, slot) in enumerate(todo):
             progress(number, len(todo))
-            self._check_partition(directory, name)
+            self._check_partition(directory, name, slot)
         progress(len(todo), len(todo))
 
     def _add(self, severity: Severity, path: str, text: str) -> None:
@@ -94,22 +104,6 @@ class DirectoryCheck:
         if name.endswith((DELETED, STRAY, FUTURE)) and self._disk.is_dir(path):
             self._add(Severity.NOTE, path, "It is not in use: renamed for deletion, as a stray, or for a move.")
         return parse_partition_dir_name(name) is not None and self._disk.is_dir(path)
-
-    def _check_commit_log(self, directory: str, partitions: list[str]) -> None:
-        if not has_commit_log(self._disk, directory):
-            return
-        names: dict[tuple[bytes, int], str] = {}
-        for name in partitions:
-            key = parse_partition_dir_name(name)
-            with suppress(StorageError):  # reported with the partition
-                topic_id = read_topic_id(self._disk, f"{directory}/{name}/{PARTITION_METADATA}")
-                if topic_id is not None and key is not None:
-                    names[topic_id, key[1]] = name
-        for topic, partition, topic_id in partitions_without_directory(self._disk, directory):
-            names[topic_id, partition] = f"{topic}-{partition}"
-        check = CommitLogCheck(self._disk, directory, names)
-        check.run()
-        self.findings += check.issues
 
     def _check_checkpoints(self, directory: str, names: list[str]) -> None:
         files = (RECOVERY_POINTS, LOG_STARTS, HIGH_WATERMARKS, FIRST_DIRTY)
@@ -207,14 +201,19 @@ class DirectoryCheck:
 
     # ---- partitions --------------------------------------------------------------------------------------
 
-    def _check_partition(self, directory: str, name: str) -> None:
+    def _check_partition(self, directory: str, name: str, slot: StoredSlot | None) -> None:
         key = parse_partition_dir_name(name)
         assert key is not None
         path = f"{directory}/{name}"
         topic_name, partition = key
-        self._check_topic_id(path, topic_name, partition)
-        is_compacted = self._image is None or config_of(self._image, topic_name).is_compacted
-        check = PartitionCheck(self._disk, path, name, is_compacted=is_compacted, is_clean=self.is_clean)
+        if slot is None or not slot.topic:
+            self._check_topic_id(path, topic_name, partition)
+        check: PartitionCheck | SlotCheck
+        if slot is None:
+            is_compacted = self._image is None or config_of(self._image, topic_name).is_compacted
+            check = PartitionCheck(self._disk, path, name, is_compacted=is_compacted, is_clean=self.is_clean)
+        else:
+            check = SlotCheck(directory, name, slot.engine)
         try:
             check.run(self._checkpoints[directory].get(key, Checkpoint()))
         except StorageError as error:

@@ -131,7 +131,11 @@ def _read_image(disk: Disk, node: Node) -> MetadataImage | None:
 
 
 def _repair_options(checkup: DirectoryCheck) -> dict[str, Any]:
-    return {"corrupt_files": checkup.corrupt_files, "recovery_points": checkup.recovery_points}
+    return {
+        "corrupt_files": checkup.corrupt_files,
+        "recovery_points": checkup.recovery_points,
+        "directories_to_open": checkup.correctable,
+    }
 
 
 def _unreported(refusals: list[Issue], findings: list[Issue]) -> list[Issue]:

@@ -11,7 +11,8 @@ RULES    1. What is on disk decides: a partition with frames in the commit log s
          4. The frames of a future replica have an incarnation of their own, which follows from its directory's name: one log
             directory can contain a log and its copy in the other engine. They stay with the copy when it replaces the log.
          5. When a commit log is opened, frames that are neither of a future replica nor of a partition without segment files
-            are dropped, if their incarnation or a directory to be deleted says that a crash may have left them.
+            are dropped, if their incarnation or a directory to be deleted says that a crash may have left them. A directory
+            whose topic id has no frames may be that of any: its metadata file may be wrong.
          6. `create` and the operations of `drop_of` run in any thread.
 NOT HERE When logs are created and deleted (log_manager.py), the engines (storage/segments, storage/commitlog).
 """
@@ -32,6 +33,7 @@ from storage.directories.partition_directory import (
     DELETED,
     parse_deleted_dir_name,
     parse_partition_dir_name,
+    parse_stray_dir_name,
     suffixed_dir_name,
 )
 from storage.engine import Engine, EngineFactory
@@ -169,6 +171,7 @@ class Engines:
         """The identity of the partition in a directory; None if its topic id is not given, nor in a valid metadata file."""
         name = path.rpartition("/")[2]
         key = parse_partition_dir_name(name) or parse_future_dir_name(name) or parse_deleted_dir_name(name)
+        key = key or parse_stray_dir_name(name)
         if key is None:
             return None
         if topic_id is None:
@@ -204,7 +207,7 @@ class Engines:
         deleted = {slot_id[:2] for slot_id, name in self._slot_ids(directory, names) if parse_deleted_dir_name(name)}
         doubtful = [found for found in log.slot_ids() if found.incarnation or found[:2] in deleted]
         doubtful = [found for found in doubtful if found not in copies and not log.slot(found).topic]
-        newest = {found[:2]: found for found in self._with_partition(directory, names, doubtful)}
+        newest = {found[:2]: found for found in self._with_partition(log, directory, names, doubtful)}
         for slot_id in doubtful:
             if newest.get(slot_id[:2]) == slot_id:
                 self._incarnations[directory, slot_id.topic_id, slot_id.partition] = slot_id.incarnation
@@ -221,17 +224,23 @@ class Engines:
                 if slot_id is not None:
                     yield slot_id, name
 
-    def _with_partition(self, directory: str, names: Sequence[str], slot_ids: Sequence[SlotId]) -> list[SlotId]:
-        """Those that are, or may be, of a partition in service without segment files: its topic id may be unreadable."""
+    def _with_partition(
+        self, log: CommitLog, directory: str, names: Sequence[str], slot_ids: Sequence[SlotId]
+    ) -> list[SlotId]:
+        """Those that are, or may be, of a partition without segment files in service or renamed as a stray.
+
+        They may be if the topic id in its directory is unreadable or wrong: no frames have it.
+        """
         has_segments: dict[tuple[bytes, int], bool] = {}
         unknown = set[int]()
+        stored = {slot_id[:2] for slot_id in log.slot_ids()} if slot_ids else set()
         for name in names if slot_ids else ():
-            key = parse_partition_dir_name(name)
+            key = parse_partition_dir_name(name) or parse_stray_dir_name(name)
             if key is not None:
                 path = f"{directory}/{name}"
                 slot_id, is_in_segments = self.slot_id_at(path), self._has_segments(path)
-                if slot_id is not None:
-                    has_segments[slot_id[:2]] = is_in_segments
+                if slot_id is not None and (is_in_segments or slot_id[:2] in stored):
+                    has_segments.setdefault(slot_id[:2], is_in_segments)
                 elif not is_in_segments:
                     unknown.add(key[1])
         return [found for found in slot_ids if not has_segments.get(found[:2], found.partition not in unknown)]

@@ -24,6 +24,7 @@ METADATA_LOG: Final = "__cluster_metadata-0"
 _LONGEST_NAME = 255
 _NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})")
 _DELETED_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-delete")
+_STRAY_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-stray")
 
 
 def parse_partition_dir_name(name: str) -> TopicPartition | None:
@@ -37,6 +38,12 @@ def parse_partition_dir_name(name: str) -> TopicPartition | None:
 def parse_deleted_dir_name(name: str) -> TopicPartition | None:
     """The partition of the name of a directory to be deleted, the topic perhaps truncated; None for other names."""
     found = _DELETED_NAME.fullmatch(name)
+    return None if found is None else (found[1], int(found[2]))
+
+
+def parse_stray_dir_name(name: str) -> TopicPartition | None:
+    """The partition of the name of a stray's directory, the topic perhaps truncated; None for other names."""
+    found = _STRAY_NAME.fullmatch(name)
     return None if found is None else (found[1], int(found[2]))
 
 

@@ -23,7 +23,7 @@ from storage.commitlog.frames import (
     FrameKind,
     InvalidRange,
 )
-from storage.commitlog.queue_file import Entry
+from storage.commitlog.queue_file import Entry, Row
 from storage.commitlog.run_recovery import survey
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId
@@ -50,6 +50,8 @@ class CommitLogCheck:
         self.issues: list[Issue] = []
         self.bytes = 0
         """Of all frames."""
+        self.rebuildable: list[str] = []
+        """Queue files that a start makes again if they are missing, without a loss: all frames of their log files are valid."""
         self._proof = 0
         self._ends: dict[int, int] = {}  # by slot
         self._partitions: dict[int, SlotId] = {}
@@ -100,8 +102,10 @@ class CommitLogCheck:
             self._add(Severity.LOSS, path, text)
         end = start + scanned.size if queue is None else queue.header.end
         self.bytes += scanned.size if is_run else end - start
-        if queue is not None:
+        if queue is not None and frames.is_whole:
             self._compare(queue_path(path), queue, frames)
+        elif queue is not None:
+            self._follow(queue)
         if frames.first is not None:
             if not is_run:
                 self._check_order(path, frames.first)
@@ -130,19 +134,30 @@ class CommitLogCheck:
         return queue
 
     def _compare(self, path: str, queue: StoredQueue, frames: _FileFrames) -> None:
-        """Compare the queue of a sealed file with its frames (rule 3)."""
-        wrong = 0
+        """Compare the queue of a sealed file with its frames, which are all valid (rule 3)."""
+        wrong = kept = 0
         for slot in range(queue.header.slot_count):
             row = queue.row(slot)
             expected = [entry for entry in frames.entries.get(slot, []) if entry.last_offset < row.end_offset]
             found = queue.entries(row)
-            if found != expected and frames.is_whole:
+            kept += sum([entry.size for entry in found])
+            problem = _difference(row, found, expected)
+            if problem is not None:
                 wrong += 1
                 if wrong <= _MAX_ISSUES_PER_FILE:
-                    text = (
-                        f"Its {len(found)} entries of {self._name(slot)} are not those of the {len(expected)} batches."
-                    )
-                    self._add(Severity.LOSS, path, text)
+                    self._add(Severity.HARMLESS, path, f"{problem.format(self._name(slot))} A repair makes it again.")
+        if not wrong and kept + queue.header.removed != frames.batch_bytes:
+            text = f"It counts {queue.header.removed} bytes of removed batches, the frames have {frames.batch_bytes - kept}."
+            self._add(Severity.HARMLESS, path, f"{text} A repair makes it again.")
+            wrong += 1
+        if wrong:
+            self.rebuildable.append(path)
+        self._follow(queue)
+
+    def _follow(self, queue: StoredQueue) -> None:
+        """Continue with the end offsets of a sealed file."""
+        for slot in range(queue.header.slot_count):
+            row = queue.row(slot)
             if slot in self._ends or row.entry_count:
                 self._ends[slot] = row.end_offset
 
@@ -171,6 +186,8 @@ class _FileFrames:
         self.first: Frame | None = None
         self.is_whole = True
         self.entries: dict[int, list[Entry]] = {}
+        self.batch_bytes = 0
+        """Of all BATCHES."""
         self.gaps: dict[int, tuple[int, int]] = {}
         """By slot, the first lost offset and the first one after them."""
 
@@ -193,6 +210,7 @@ class _FileFrames:
             self._truncate(slot, frame.previous_end)
             added = self.entries.setdefault(slot, [])
             position = frame.position - start
+            self.batch_bytes += sum([b.size for b in frame.batches])
             added += [Entry(position + b.position, b.size, b.last_offset, b.max_timestamp) for b in frame.batches]
             end_offset = frame.batches[-1].last_offset + 1
         elif frame.kind == FrameKind.CUT:
@@ -212,6 +230,16 @@ class _FileFrames:
         kept = self.entries.get(slot)
         while kept and kept[-1].last_offset >= end_offset:
             kept.pop()
+
+
+def _difference(row: Row, found: list[Entry], expected: list[Entry]) -> str | None:
+    """How a row differs from the batches of its slot, with a place for the partition; None if it does not."""
+    if found != expected:
+        return f"Its {len(found)} entries of {{}} are not those of the {len(expected)} batches."
+    size, greatest = sum([entry.size for entry in found]), max([entry.max_timestamp for entry in found], default=-1)
+    if (row.size, row.max_timestamp) != (size, greatest):
+        return f"Its row of {{}} says {row.size} bytes up to time {row.max_timestamp}, the entries {size} up to {greatest}."
+    return None
 
 
 def _touching(queue: StoredQueue, begin: int, end: int) -> list[int]:

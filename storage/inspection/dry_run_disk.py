@@ -46,8 +46,12 @@ class _DryRunFile(File):
             position = self.kept
         return data + bytes(self.tail[position - self.kept : position - self.kept + length])
 
+    def pread_if_resident(self, length: int, position: int) -> bytes:
+        """The same as `pread`: a dry run may block."""
+        return self.pread(length, position)
+
     def is_resident(self, position: int, length: int) -> bool:  # noqa: ARG002
-        """Always true: a dry run may block."""
+        """Always true: likewise."""
         return True
 
     def pwrite(self, buffer: Buffer, position: int) -> None:

@@ -18,6 +18,7 @@ from protocol.records import ControlType
 from storage.config.log_config import LogConfig
 from storage.directories.conversion import DROP_FILE_BYTES, Conversion
 from storage.directories.log_manager import LogManager
+from storage.io.checkpoint_file import write_topic_id
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
@@ -263,3 +264,21 @@ def test_a_stop_at_any_change_loses_nothing_and_a_repetition_finishes(tmp_path: 
     manager.shutdown()
     stops = (stop_at(tmp_path, whole, engine, changes, before) for changes in count(0, step))
     assert len(list(takewhile(lambda has_finished: not has_finished, stops))) * step > 40
+
+
+def test_a_wrong_topic_id_in_a_directory_does_not_drop_its_frames(tmp_path: Path) -> None:
+    """Two starts, with a stray in between; then the metadata file is corrected."""
+    manager = manager_of(tmp_path)
+    fill(manager, "segments")
+    before = states(manager)["t-0"]
+    manager.shutdown()
+    convert(manager_of(tmp_path), "commitlog")
+    write_topic_id(Disk(), f"{tmp_path}/t-0/partition.metadata", bytes([9] * 16))
+    manager = manager_of(tmp_path)
+    manager.rename_to_stray(manager.logs["t", 0])
+    manager.shutdown()
+    manager_of(tmp_path).shutdown()
+    (stray,) = tmp_path.glob("*-stray")
+    write_topic_id(Disk(), f"{stray}/partition.metadata", TOPIC_ID)
+    stray.rename(tmp_path / "t-0")
+    assert states(manager_of(tmp_path))["t-0"]["bytes"] == before["bytes"]

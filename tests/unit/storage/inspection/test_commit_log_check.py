@@ -11,7 +11,9 @@ import pytest
 from storage.commitlog.queue_file import unpack_entries
 from storage.inspection.commit_log_check import CommitLogCheck
 from storage.inspection.issues import Issue, Severity
+from storage.inspection.slot_check import SlotCheck, StoredSlot, stored_slots
 from storage.io.disk import Disk
+from storage.log.log_offsets import Checkpoint
 from tests.unit.storage.commitlog.test_cleaning import clean
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, damage, sync
 
@@ -21,6 +23,12 @@ NAMES = {(b"t" * 16, 0): "t-0", (b"t" * 16, 1): "t-1"}
 def issues_of(root: Path) -> list[Issue]:
     check = CommitLogCheck(Disk(), str(root), NAMES)
     check.run()
+    return check.issues
+
+
+def slot_issues(root: Path, stored: StoredSlot) -> list[Issue]:
+    check = SlotCheck(str(root), f"t-{stored.slot_id.partition}", stored.engine)
+    check.run(Checkpoint())
     return check.issues
 
 
@@ -92,6 +100,8 @@ def test_random_histories_have_no_issues(tmp_path: Path) -> None:
         if random.random() < 0.5:
             process.log.close()
         assert issues_of(tmp_path / str(number)) == []
+        for stored in stored_slots(str(tmp_path / str(number))):
+            assert slot_issues(tmp_path / str(number), stored) == []
 
 
 def test_a_run_has_no_issues(tmp_path: Path) -> None:

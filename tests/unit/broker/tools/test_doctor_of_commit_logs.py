@@ -1,0 +1,236 @@
+"""`barnabas doctor` on partitions in a commit log: what each kind of damage costs, and what a repair mends without a loss."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+import storage.directories.engines
+from broker.cli import main
+from protocol.errors import KafkaError
+from protocol.records import crc_is_valid, parse_header
+from storage.commitlog.log_file import QUEUE_SUFFIX
+from storage.commitlog.queue_file import ENTRY, build_queue, parse_queue, queue_run, read_rows
+from storage.directories.log_manager import LogManager
+from storage.inspection.dry_run_disk import DryRunDisk
+from storage.io.checkpoint_file import write_topic_id
+from storage.io.disk import Disk
+from storage.io.disk_lookup import read_waiting
+from storage.log.log import Log
+from tests.support.data_directory import SMALL_SEGMENTS, change_logs, make_data_directory
+from tests.support.logs import append
+from tests.unit.broker.tools.test_doctor import changed, does, found, rewrite_split_offset, run_doctor
+
+FILE_BYTES = 1 << 13
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_files() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(storage.directories.engines, "FILE_BYTES", FILE_BYTES)
+        yield
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory, small_files: None) -> Path:
+    """An undamaged directory with several files of a commit log."""
+    path = tmp_path_factory.mktemp("doctor") / "data"
+    make_data_directory(path)
+    assert main(["convert", "--log-dir", str(path), "--to", "commitlog"]) == 0
+    assert len(logs(path)) > 3
+    return path
+
+
+@pytest.fixture
+def data(whole: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(whole, tmp_path / "data")
+
+
+def logs(data: Path) -> list[Path]:
+    return sorted((data / "commitlog").glob("*.clog"))
+
+
+def with_split(data: Path) -> Path:
+    """A sealed file with batches of `split-0`, whose values begin with their number."""
+    return next(path for path in logs(data) if b"30: xxx" in path.read_bytes())
+
+
+def break_a_batch(data: Path) -> None:
+    path = with_split(data)
+    changed(path, path.read_bytes().index(b"30: xxx") + 20)
+
+
+def break_a_head(data: Path) -> None:
+    """Of a frame with several batches: the batches are read through their entries, which are intact."""
+    path = with_split(data)
+    changed(path, path.read_bytes().rindex(b"\xc1\x0f\x04", 0, path.read_bytes().index(b"30: xxx")) + 8)
+
+
+def break_a_queue(data: Path) -> None:
+    changed(with_split(data).with_suffix(QUEUE_SUFFIX), 60)
+
+
+def move_an_entry(data: Path) -> None:
+    """A queue file that is valid and wrong."""
+    path = with_split(data).with_suffix(QUEUE_SUFFIX)
+    content = path.read_bytes()
+    header, states = parse_queue(content, int(path.name[:20])) or pytest.fail("it is valid")
+    file = Disk().open(str(path), write=False)
+    rows = read_rows(file, header.slot_count, read_waiting)
+    entries = [
+        bytearray(queue_run(file, header.slot_count, row, read_waiting).get(0, row.entry_count))
+        for row in rows
+        if row.entry_count
+    ]
+    position, *rest = ENTRY.unpack_from(entries[0])
+    ENTRY.pack_into(entries[0], 0, position + 1, *rest)
+    path.write_bytes(
+        build_queue(header.start, header.end, rows, list(map(bytes, entries)), states, removed=header.removed)
+    )
+
+
+def lose_a_file(data: Path) -> None:
+    with_split(data).unlink()
+    with_split_queue = [path for path in (data / "commitlog").glob("*.queue") if not path.with_suffix(".clog").exists()]
+    for path in with_split_queue:
+        path.unlink()
+
+
+class Damage(NamedTuple):
+    """A kind of damage: its finding as a part of its text, and whether a repair mends it."""
+
+    harm: Callable[[Path], object]
+    severity: str
+    finding: str
+    is_mended: bool = False
+
+
+DAMAGES = {
+    "a broken batch": Damage(break_a_batch, "loss", "Offsets 30 to 30 cannot be read"),
+    "a broken frame": Damage(break_a_head, "loss", "are no valid frame"),
+    "a lost file": Damage(lose_a_file, "loss", "It does not follow the file before"),
+    "a broken queue file": Damage(break_a_queue, "harmless", "It is invalid: a start makes it again", is_mended=True),
+    "a wrong queue file": Damage(move_an_entry, "harmless", "A repair makes it again", is_mended=True),
+    "a start offset above the end": Damage(
+        lambda data: rewrite_split_offset(data, "log-start-offset-checkpoint"), "loss", "the next start empties the log"
+    ),
+    "a high watermark above the end": Damage(
+        lambda data: rewrite_split_offset(data, "replication-offset-checkpoint"), "harmless", "is above its end 60",
+        is_mended=True,
+    ),
+    "another topic's id": Damage(
+        lambda data: write_topic_id(Disk(), f"{data}/split-0/partition.metadata", bytes(range(16))),
+        "loss", "are of no partition",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", DAMAGES)
+def test_damage_is_found_and_repaired_if_nothing_is_lost_by_that(
+    kind: str, data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    harm, severity, text, is_mended = DAMAGES[kind]
+    harm(data)
+    before = {path: path.read_bytes() for path in logs(data)}
+    status, rows = run_doctor(data, capsys)
+    assert status == 1
+    assert severity in [kind for kind, sentence in found(rows) if text in sentence], found(rows)
+    assert {path: path.read_bytes() for path in logs(data)} == before
+    status, rows = run_doctor(data, capsys, "--repair")
+    assert {path: path.read_bytes() for path in logs(data) if path in before} == before, "batches stay"
+    if is_mended:
+        assert (status, found(rows, "remains")) == (0, [])
+        assert run_doctor(data, capsys)[0] == 0
+
+
+def test_an_undamaged_commit_log_is_healthy(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for stop in ("clean", "unclean"):
+        if stop == "unclean":
+            (data / ".kafka_cleanshutdown").unlink()
+        status, rows = run_doctor(data, capsys)
+        assert (status, found(rows)) == (0, [])
+        assert not any("which does not exist" in row.get("text", "") for row in rows)
+
+
+def test_other_partitions_are_not_affected(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    break_a_batch(data)
+    _, rows = run_doctor(data, capsys)
+    lost = [row["path"] for row in rows if row["type"] == "finding" and "cannot be read" in row["text"]]
+    assert lost == [f"{data}/split-0"]
+    assert "split-0" in next(row["text"] for row in rows if row.get("severity") == "loss" and "frame" in row["text"])
+
+
+def test_a_partition_that_the_metadata_lack_is_a_loss(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def create(manager: LogManager) -> None:
+        config = replace(SMALL_SEGMENTS, barnabas_storage_engine="commitlog")
+        append(manager.get_or_create("extra", 0, bytes([5] * 16), config), "a")
+
+    change_logs(data, create)
+    status, rows = run_doctor(data, capsys)
+    assert status == 1
+    assert found(rows) == [("loss", "The metadata contain no such partition: a start does not use it.")]
+    assert does(rows, "repair") == ""
+
+
+def intact(data: Path) -> dict[str, bytes]:
+    """All bytes of each partition without a damaged batch."""
+    manager = LogManager(DryRunDisk(), {str(data): bytes(16)}, SMALL_SEGMENTS, random_bytes=os.urandom)
+    manager.load()
+    found = {log.name: bytes_of(log) for log in manager.logs.values()}
+    return {name: read for name, read in found.items() if read is not None}
+
+
+def bytes_of(log: Log) -> bytes | None:
+    view, at, found = log.open().engine.view(), log.log_start_offset, b""
+    while at < view.end_offset:
+        batch = view.read_batches(at, 0)
+        try:
+            header = parse_header(batch)
+        except KafkaError:
+            return None
+        if len(batch) < header.size or not crc_is_valid(batch, 0, header):
+            return None
+        found += batch
+        at = header.next_offset
+    return found
+
+
+def damage(path: Path, dice: Random) -> None:
+    """Cut a file, or change one byte or several."""
+    content = bytearray(path.read_bytes())
+    at = dice.randrange(len(content))
+    if dice.random() < 0.3:
+        del content[at:]
+    content[at : at + 1] = dice.randbytes(dice.choice((1, 1, 40)))
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("count", [3, pytest.param(40, marks=pytest.mark.long)])
+def test_random_damage_is_never_an_error_and_its_losses_are_named(
+    count: int, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    dice = Random(seed)
+    truth = intact(data)
+    for number in range(count):
+        copy = shutil.copytree(data, tmp_path / str(number))
+        path = dice.choice(sorted((copy / "commitlog").iterdir()))
+        damage(path, dice)
+        for options in ((), ("--repair",), ()):
+            status, rows = run_doctor(copy, capsys, *options)
+            assert rows[-1]["type"] == "verdict", f"SEED={seed}"
+            named = " ".join(
+                f"{row['path']} {row['text']}" for row in rows if row.get("severity") in {"loss", "refused"}
+            )
+            kept = intact(copy)
+            lost = {name for name, content in truth.items() if kept.get(name) != content}
+            assert all(name in named for name in lost), f"SEED={seed} {path} {options} {lost}"
+            assert status == (1 if found(rows) else 0) or options, f"SEED={seed}"
+        shutil.rmtree(copy)

@@ -160,15 +160,15 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
     return ClientCredentials(mechanism, user, password)
 
 
-def _require_known(mechanism: str, who: str, setting: str) -> None:
+def _require_known(mechanism: str, subject: str, setting: str) -> None:
     if mechanism == GSSAPI and find_spec("gssapi") is None:
         raise ConfigError(
-            f"{who} the SASL mechanism GSSAPI (the default), which needs the package gssapi: install barnabas[kerberos], or "
+            f"{subject} the SASL mechanism GSSAPI (the default), which needs the package gssapi: install barnabas[kerberos], or "
             f"set {setting} (docs/security.md)"
         )
     if mechanism not in LOGIN_MODULES:
         raise ConfigError(
-            f"{who} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}: set "
+            f"{subject} the SASL mechanism {mechanism}, but this broker has only {', '.join(LOGIN_MODULES)}: set "
             f"{setting} (docs/security.md)"
         )
 

@@ -163,8 +163,8 @@ def client_credentials(config: BrokerConfig, name: str, mechanism_setting: str) 
 def _require_known(mechanism: str, subject: str, setting: str) -> None:
     if mechanism == GSSAPI and find_spec("gssapi") is None:
         raise ConfigError(
-            f"{subject} the SASL mechanism GSSAPI (the default), which needs the package gssapi: install barnabas[kerberos], or "
-            f"set {setting} (docs/security.md)"
+            f"{subject} the SASL mechanism GSSAPI (the default), which needs the package gssapi: install barnabas[kerberos], "
+            f"or set {setting} (docs/security.md)"
         )
     if mechanism not in LOGIN_MODULES:
         raise ConfigError(

@@ -20,7 +20,7 @@ from typing import Final
 from protocol.errors import KafkaError
 from storage.config.config_def import MAX_INT, MAX_LONG
 from storage.config.log_config import COMMIT_LOG, LogConfig
-from storage.directories.log_copy import complete_copy, find_start, prepare_chunk
+from storage.directories.log_copy import begin_with_producers, complete_copy, find_start, prepare_chunk
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import delete_paths
 from storage.io.disk import Disk, StorageError
@@ -79,6 +79,7 @@ class Conversion:
         manager.add_future_log(copy)
         try:
             create()
+            begin_with_producers(log, copy)
             while copy.log_end_offset < log.log_end_offset:
                 prepared = wait_for_disk(prepare_chunk, log, copy, wall_ms, keeps_segments=True)
                 prepared.write()

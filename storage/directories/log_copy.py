@@ -3,7 +3,8 @@
 RULES    1. The copy begins with the batch that contains the log start offset.
          2. The segments of the copy begin where its settings say; with `keeps_segments` also where those of the log do: a chunk
             ends at the next segment, and the copy rolls there.
-         3. Leader epochs without records, and producers whose batches were deleted, are handed over at the end.
+         3. Leader epochs without records, and producers whose batches were deleted, are handed over at the end; a recovery
+            of the copy knows those producers only if it began with them (`begin_with_producers`).
 NOT HERE The steps of a move (replication/partition/log_dir_moves.py) and of a conversion (conversion.py), the future replica on
          disk and the swap (future_replica.py).
 """
@@ -21,6 +22,8 @@ from storage.engine import Buffer, EngineView, SegmentInfo
 from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import PreparedAppend
 from storage.log.log import Log
+from storage.log.producer_state import ProducerState
+from storage.log.recovery import restore_producers
 
 CHUNK_BYTES: Final = 256 * 1024
 
@@ -33,6 +36,19 @@ def find_start(log: Log) -> int | DiskLookup:
     if isinstance(opened, DiskLookup):
         return opened
     return opened.engine.lookup("first batch", partial(_first_batch, log.log_start_offset))
+
+
+def begin_with_producers(log: Log, copy: Log) -> None:
+    """Give an empty copy of an open log the producers at its start, also in a snapshot for a later recovery; blocks.
+
+    Those whose batches are deleted are known only from the log's snapshot there; their transactions may be open.
+    """
+    source, target = log.open(), copy.open()
+    start_offset, producers = target.engine.end_offset, ProducerState(log.name)
+    restore_producers(source.engine, producers, source.snapshots, start_offset, is_clean=False)
+    if producers.producers:
+        target.snapshots.write(start_offset, producers.snapshot())
+        target.producers.resume(producers.summary())
 
 
 def chunk_bytes(copy: Log) -> int:

@@ -17,13 +17,24 @@ from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecor
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segments import read_task
-from protocol.records import ControlType
+from protocol.records import ControlType, headers, records
 from storage.commitlog.cleaner import Cleaner
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets, write_topic_id
 from storage.io.disk import Disk
-from storage.log.log import Log
+from storage.io.disk_lookup import wait_for_disk
+from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin
-from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, commitlog, log_at, marker, segments
+from tests.support.logs import (
+    NOW_MS,
+    ProducerInfo,
+    append,
+    append_records,
+    bytes_of,
+    commitlog,
+    log_at,
+    marker,
+    segments,
+)
 
 ENGINES = {"segments": segments, "commitlog": commitlog}
 PRODUCERS = 3
@@ -54,7 +65,7 @@ class Twins:
     def step(self, random: Random) -> None:
         """A random append, marker, truncation or trim."""
         self.now_ms += random.randrange(-500, 2000)
-        match random.randrange(10):
+        match random.randrange(11):
             case 0 | 1:
                 self.transactional(random.randrange(PRODUCERS), random.randrange(1, 4))
             case 2 | 3 if self._open:
@@ -65,9 +76,16 @@ class Twins:
                 self.each(lambda log: log.open().truncate(offset))
                 self._sequences = dict.fromkeys(range(PRODUCERS), 0)
                 self._epoch += 1
+            case 5:
+                self.trim(random.randint(self.logs["segments"].log_start_offset, self.end_offset))
             case _:
                 values = [f"{number}" * random.choice((1, 30)) for number in range(random.randrange(1, 4))]
                 self.each(lambda log: append(log, *values, timestamp_ms=self.now_ms, step_ms=700))
+
+    def trim(self, offset: int) -> None:
+        for log in self.logs.values():
+            log.high_watermark = log.log_end_offset
+            log.open().trim(offset, self.now_ms)
 
     def transactional(self, producer: int, count: int) -> None:
         info = ProducerInfo(producer, self._epoch, self._sequences[producer], transactional=True)
@@ -117,6 +135,47 @@ def test_both_engines_give_the_same_answers(tmp_path: Path, *, is_closed: bool) 
             options = _question(random, end_offset)
             expected, found = (answer(twins.roots[name], **options) for name in ENGINES)
             assert found == expected, options
+
+
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_committed_records_are_those_that_a_broker_answers(tmp_path: Path, *, is_closed: bool) -> None:
+    """Also when a trim has removed the first records of transactions, open ones or ended later."""
+    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    print(f"SEED={seed}")
+    random = Random(seed)
+    for number in range(4):
+        twins = Twins(tmp_path / str(number))
+        for _ in range(60):
+            twins.step(random)
+        twins.trim(random.randint(twins.logs["segments"].log_start_offset, int(twins.end_offset)))
+        for name, log in twins.logs.items():
+            log.high_watermark = log.log_end_offset
+            expected = committed(log)
+            known = {LOG_STARTS: log.log_start_offset, HIGH_WATERMARKS: log.log_end_offset}
+            if is_closed:
+                log.close()
+            for file, offset in known.items():
+                write_offsets(Disk(), str(twins.roots[name] / file), {("t", 0): offset})
+            assert offsets(twins.roots[name], kafka_isolation_level="read_committed") == expected, name
+
+
+def committed(log: Log) -> list[int]:
+    """The offsets that a consumer of committed records gets from a broker."""
+    data, start = bytes_of(log, isolation=Isolation.LAST_STABLE), log.log_start_offset
+    aborted = wait_for_disk(log.open().engine.aborted, start, log.log_end_offset)
+    return [
+        record.offset
+        for position, header in headers(data)
+        if not header.is_control
+        and not any(
+            header.is_transactional
+            and header.producer_id == one.producer_id
+            and one.first_offset <= header.base_offset <= one.last_offset
+            for one in aborted
+        )
+        for record in records(data, position, header, max_bytes=1 << 20)
+        if record.offset >= start
+    ]
 
 
 def _question(random: Random, end_offset: int) -> dict[str, Any]:

@@ -208,6 +208,25 @@ def test_a_damaged_batch_leaves_the_log_as_it_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("engine", ENGINES)
+def test_an_open_transaction_whose_records_are_deleted_is_kept_also_by_a_recovery(tmp_path: Path, engine: str) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create("t", 0, TOPIC_ID, config_of(engine))
+    append(log, "in a transaction", producer=ProducerInfo(10, 0, 0, transactional=True))
+    for _ in range(12):
+        append(log, BIG)
+    log.high_watermark = log.log_end_offset
+    log.open().trim(8, NOW_MS)
+    assert log.open().engine.start_offset > 0, "the segment with its records is deleted"
+    assert log.open().reader.last_stable_offset == 8
+    manager.shutdown()
+    convert(manager_of(tmp_path), OTHER[engine])
+    (tmp_path / ".kafka_cleanshutdown").unlink()
+    (tmp_path / "recovery-point-offset-checkpoint").unlink()
+    again = manager_of(tmp_path).logs["t", 0]
+    assert again.open().reader.last_stable_offset == 8
+
+
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_full_disk_leaves_the_log_as_it_is(tmp_path: Path, engine: str) -> None:
     manager = manager_of(tmp_path)
     fill(manager, engine)

@@ -1,6 +1,7 @@
 """The rows of a commit log's files: frames with their batches, and queue entries.
 
-RULES    1. A frame's row is followed by those of its batches, as in the dump of a segment; positions are those in the file.
+RULES    1. A frame's row is followed by those of its batches, as in the dump of a segment, or of its producers, as in that of a
+            snapshot; positions are those in the file.
          2. With a partition, only its frames and entries are shown.
          3. Invalid bytes at the end are no problem: a write may be under way, or was cut off. Elsewhere they are one.
 NOT HERE Rows of batches (dump_batches.py).
@@ -12,6 +13,7 @@ import os
 from collections.abc import Iterator
 
 from broker.tools.dump_batches import Options, Row, UnknownFile, batch_rows, problem
+from broker.tools.dump_producers import producer_rows
 from protocol.primitives import uuid_from_text, uuid_text
 from storage.inspection.batches import header_at
 from storage.inspection.commit_log_files import (
@@ -26,7 +28,9 @@ from storage.inspection.commit_log_files import (
     frame_size,
     is_of_a_slot,
     parse_log_name,
+    partitions_without_directory,
     read_queue_file,
+    snapshot_of,
 )
 from storage.io.checkpoint_file import PARTITION_METADATA, read_topic_id
 from storage.io.disk import Disk, File
@@ -50,8 +54,7 @@ def log_rows(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row
             invalid = found
         elif wanted is None or (is_of_a_slot(found) and wanted == _partition(scanned.partitions.get(found.slot))):
             yield _frame(found, scanned)
-            for batch in scanned.batches(found) if found.kind == FrameKind.BATCHES else ():
-                yield from batch_rows(path, batch, options)
+            yield from _contents(path, found, scanned, options)
     if invalid is not None and options.max_bytes is None:
         size = invalid.end - invalid.start
         yield {"type": "tail", "position": invalid.start - at, "size": size, "name": os.path.basename(path)}
@@ -68,6 +71,16 @@ def _frame(frame: Frame, scanned: FrameScan) -> Row:
         return row | frame_fields(frame)
     row |= {"slot": frame.slot, **_labels(scanned.partitions.get(frame.slot)), "previousEnd": frame.previous_end}
     return row | frame_fields(frame)
+
+
+def _contents(path: str, frame: Frame, scanned: FrameScan, options: Options) -> Iterator[Row]:
+    """The rows of what a frame contains."""
+    if frame.kind == FrameKind.BATCHES:
+        for batch in scanned.batches(frame):
+            yield from batch_rows(path, batch, options)
+    elif frame.kind == FrameKind.SNAPSHOT:
+        where = f"the producer snapshot at position {scanned.position(frame)} of {path}"
+        yield from producer_rows(snapshot_of(frame), where)
 
 
 def _labels(slot_id: SlotId | None) -> Row:
@@ -138,6 +151,9 @@ def _wanted(disk: Disk, path: str, options: Options) -> tuple[bytes, int] | None
     if not number.isdecimal():
         raise UnknownFile(f"{options.partition} is no partition: it ends with a hyphen and a number.")
     log_dir = os.path.dirname(os.path.dirname(os.path.abspath(path)))
+    for name, index, named_id in partitions_without_directory(disk, log_dir):
+        if (name, index) == (topic, int(number)):
+            return named_id, index
     metadata = f"{log_dir}/{options.partition}/{PARTITION_METADATA}"
     if disk.exists(metadata) and (topic_id := read_topic_id(disk, metadata)) is not None:
         return topic_id, int(number)

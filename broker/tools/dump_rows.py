@@ -14,6 +14,7 @@ from itertools import islice
 
 from broker.tools.dump_batches import Options, Row, UnknownFile, batch_rows, problem
 from broker.tools.dump_commit_log import log_rows, queue_rows
+from broker.tools.dump_producers import producer_rows
 from protocol.primitives import uuid_text
 from replication.metadata.metadata_records import snapshot_name
 from replication.metadata_log.formatting import (
@@ -47,7 +48,7 @@ from storage.io.checkpoint_file import (
     read_topic_id,
 )
 from storage.io.disk import Disk
-from storage.log.producer_state import SNAPSHOT_SUFFIX, CorruptSnapshot, ProducerState
+from storage.log.producer_state import SNAPSHOT_SUFFIX
 
 CHECKPOINT = ".checkpoint"
 _SUFFIXES = (".deleted", ".cleaned", ".swap", ".part", ".corrupt")
@@ -225,30 +226,7 @@ def _log_beside(path: str) -> str:
 
 
 def _producers(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001
-    state = ProducerState(path)
-    try:
-        state.restore(disk.read(path), wall_ms=0)
-    except CorruptSnapshot as error:
-        yield problem(f"{path} is corrupt: {error}.")
-        return
-    for producer_id, producer in state.producers.items():
-        row = {
-            "type": "producer",
-            "producerId": producer_id,
-            "producerEpoch": producer.epoch,
-            "coordinatorEpoch": producer.coordinator_epoch,
-            "currentTxnFirstOffset": producer.txn_first_offset if producer.txn_first_offset >= 0 else None,
-            "lastTimestamp": producer.last_timestamp,
-        }
-        for first, last, offset, delta, timestamp in producer.batches[-1:]:
-            row |= {
-                "firstSequence": first,
-                "lastSequence": last,
-                "lastOffset": offset,
-                "offsetDelta": delta,
-                "timestamp": timestamp,
-            }
-        yield row
+    yield from producer_rows(disk.read(path), path)
 
 
 def _offsets(disk: Disk, path: str, name: str, options: Options) -> Iterator[Row]:  # noqa: ARG001

@@ -36,6 +36,7 @@ from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, parse_log_name
 from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row, unpack_entries
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId, slot_id_of, topic_of
+from storage.engine import Buffer
 from storage.inspection.batches import StoredBatch
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import read_waiting
@@ -107,8 +108,10 @@ def frame_fields(frame: Frame) -> dict[str, Any]:
     if frame.kind == FrameKind.BATCHES:
         return {"batches": len(frame.batches), "rolled": bool(frame.flags & ROLLED)}
     if frame.kind == FrameKind.BIND:
-        _, _, incarnation, log_start, _ = parse_bind(frame.payload)
-        return {"incarnation": incarnation, "startOffset": log_start}
+        _, _, incarnation, log_start, topic = parse_bind(frame.payload)
+        return {"incarnation": incarnation, "startOffset": log_start, **({"topic": topic} if topic else {})}
+    if frame.kind == FrameKind.SNAPSHOT:
+        return {"offset": LONG.unpack_from(frame.payload)[0]}
     if frame.kind == FrameKind.RUN:
         first, end = RUN_PAYLOAD.unpack_from(frame.payload)
         return {"firstStart": first, "end": end}
@@ -118,6 +121,11 @@ def frame_fields(frame: Frame) -> dict[str, Any]:
         return {}
     payload, names = _PAYLOADS[frame.kind]
     return dict(zip(names, payload.unpack(frame.payload), strict=True))
+
+
+def snapshot_of(frame: Frame) -> Buffer:
+    """The producer snapshot in a SNAPSHOT frame."""
+    return frame.payload[LONG.size :]
 
 
 class StoredQueue(NamedTuple):
@@ -198,5 +206,5 @@ def partition_text(slot_id: SlotId | None) -> str:
 __all__ = [
     "LOG_SUFFIX", "QUEUE_SUFFIX", "Entry", "Frame", "FrameKind", "FrameScan", "InvalidRange", "SlotId", "StoredQueue",
     "frame_fields", "frame_size", "is_of_a_slot", "parse_log_name", "partition_text",
-    "partitions_without_directory", "read_queue_file",
+    "partitions_without_directory", "read_queue_file", "snapshot_of",
 ]  # fmt: skip

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+import storage.directories.engines
+from broker.cli import main
 from broker.tools.commands import dump_log
 from tests.support.data_directory import make_data_directory
 from tests.support.kafka import needs_kafka, run_tool
@@ -90,3 +93,25 @@ def test_the_dump_of_a_damaged_file_equals_kafkas(data: Path, tmp_path: Path) ->
     assert lines == kafkas(broken, *args)
     assert status == 1
     assert "log offset:" in complaints
+
+
+@needs_kafka
+@pytest.mark.parametrize("partition", ["plain-0", "packed-0", "split-0", "trimmed-0"])
+def test_the_dump_of_a_commit_log_equals_kafkas_of_the_converted_segments(
+    partition: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Batches and records, apart from their positions in the files."""
+    monkeypatch.setattr(storage.directories.engines, "FILE_BYTES", 1 << 14)
+    copy = shutil.copytree(data, tmp_path / "copy")
+    assert main(["convert", "--log-dir", str(copy), "--to", "commitlog"]) == 0
+    logs = [str(path.relative_to(copy)) for path in sorted((copy / "commitlog").glob("*.clog"))]
+    lines, complaints, status = ours(copy, "--print-data-log", "--partition", partition, *logs)
+    assert (complaints, status) == ("", 0)
+    assert main(["convert", "--log-dir", str(copy), "--to", "segments"]) == 0
+    expected = kafkas(copy, "--print-data-log", "--files", files(copy, (f"{partition}/*.log",)))
+    assert contents(lines) == contents(expected)
+    assert len(contents(lines)) > 20
+
+
+def contents(lines: list[str]) -> list[str]:
+    return [re.sub(r"position: \d+ ", "", line) for line in lines if line.startswith(("baseOffset:", "|"))]

@@ -15,13 +15,20 @@ from broker.tools.dump_batches import Options
 from broker.tools.dump_log import as_text
 from broker.tools.dump_rows import rows
 from protocol.primitives import uuid_text
-from protocol.records import BatchBuilder
+from protocol.records import BatchBuilder, parse_header
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.frames import FrameKind
+from storage.commitlog.slots import SlotId
+from storage.config.log_config import LogConfig
+from storage.engine import AbortedTransaction
 from storage.io.checkpoint_file import write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk
+from storage.log.producer_state import ProducerState
 from tests.support.batches import broken_bodies, with_body
-from tests.support.logs import NOW_MS, ProducerInfo, append, log_at
+from tests.support.logs import NOW_MS, ProducerInfo, append, log_at, produced
 from tests.support.segments import batch
-from tests.unit.storage.commitlog.test_commit_log import Process, append_to
+from tests.unit.storage.commitlog.test_cleaning import clean
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, sync
 
 LOG = "00000000000000000000.log"
 
@@ -274,3 +281,47 @@ def test_the_torn_end_of_a_commit_log_is_a_tail(commit_log: Path, capsys: pytest
     found = dumped(capsys, last)
     assert found[-1]["type"] == "tail"
     assert not [row for row in found if row["type"] == "problem"]
+
+
+def test_every_kind_of_frame_is_shown_with_its_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    process = Process(tmp_path)
+    engine = CommitLogEngine(process.disk, process.log, SlotId(b"t" * 16, 0), "orders", LogConfig(segment_bytes=500))
+    engine.open(None)
+    other = process[1]
+    append_to(engine, count=3)
+    sync(engine)
+    producers = ProducerState("")
+    producers.update(parse_header(produced("x", producer=ProducerInfo(7, 0, 5))), None)
+    engine.store_snapshot(3, producers.snapshot())
+    engine.add_aborted(AbortedTransaction(7, 0, 2, 3))
+    for _ in range(25):
+        append_to(engine)
+        append_to(other)
+    engine.roll(0)
+    engine.truncate(20)
+    engine.trim(9)
+    other.reset(40)
+    process.log.drop(other._slot)
+    found = dumped(capsys, *sorted((tmp_path / "commitlog").glob("*.clog")))
+    assert set(kinds(found)) >= {kind.name for kind in FrameKind} - {"STATE", "RUN"}
+    assert [row for row in found if row["type"] == "problem"] == []
+    by_kind = {row["kind"]: row for row in found if row["type"] == "frame"}
+    fields = {
+        "BIND": {"incarnation", "startOffset"},
+        "CUT": {"endOffset", "segmentBaseOffset", "segmentSize"},
+        "SNAPSHOT": {"offset"},
+        "ABORTED": {"producerId", "firstOffset", "lastOffset", "lastStableOffset"},
+        **{kind: {"offset"} for kind in ("RESET", "START", "ROLL")},
+        "DURABLE": {"durableEnd"},
+        "FOLLOWS": {"previousStart", "previousEnd"},
+    }
+    assert {kind: names - by_kind[kind].keys() for kind, names in fields.items()} == {kind: set() for kind in fields}
+    assert "orders" in {row.get("topic") for row in found}
+    producer = next(row for row in found if row["type"] == "producer")
+    assert (producer["producerId"], producer["lastSequence"]) == (7, 5)
+    named = dumped(capsys, "--partition", "orders-0", *sorted((tmp_path / "commitlog").glob("*.clog")))
+    assert {row["partition"] for row in named if row["type"] == "frame"} == {0}
+    process.log.close()
+    clean(process)
+    runs = dumped(capsys, *sorted((tmp_path / "commitlog").glob("*-*.clog")))
+    assert {"RUN", "STATE"} <= set(kinds(runs))

@@ -106,5 +106,5 @@ def _address(text: str) -> tuple[str, int]:
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise click.UsageError(f"--bootstrap takes an IPv6 address in brackets, as [::1]:9092, and {text!r} has none.")
     if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
-        raise click.UsageError(f"--bootstrap takes HOST:PORT[,HOST:PORT...], and {text!r} is none.")
+        raise click.UsageError(f"--bootstrap takes HOST:PORT[,HOST:PORT...], not {text!r}.")
     return host.strip("[]"), int(port)

@@ -41,9 +41,11 @@ def parse_range(text: str, now_ms: int | None = None) -> OffsetRange:
     try:
         found = parse(text, now)
     except (ValueError, OverflowError) as failure:
-        raise ArgumentError(f"--offset {text} is no range ({failure}); -o 5:10, -o -100, -o @-1h:end are.") from failure
+        raise ArgumentError(
+            f"--offset {text} is not a range ({failure}); -o 5:10, -o -100, -o @-1h:end are."
+        ) from failure
     if found is None:
-        raise ArgumentError(f"--offset {text} is no range; -o 5:10, -o -100, -o @-1h:end are.")
+        raise ArgumentError(f"--offset {text} is not a range; -o 5:10, -o -100, -o @-1h:end are.")
     return found
 
 
@@ -136,6 +138,6 @@ def number_ranges(text: str) -> list[range]:
     for part in text.split(","):
         first, dash, last = part.strip().partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ArgumentError(f"--partition takes numbers such as 0,2,4-6, and {text!r} is none.")
+            raise ArgumentError(f"--partition takes numbers such as 0,2,4-6, not {text!r}.")
         found.append(range(int(first), int(last or first) + 1))
     return found

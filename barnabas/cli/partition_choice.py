@@ -74,4 +74,4 @@ def _compiled(topics: Sequence[str]) -> list[re.Pattern[str]]:
     try:
         return [re.compile(text) for text in topics]
     except re.error as failure:
-        raise ArgumentError(f"{' '.join(topics)} is no regular expression: {failure}.") from failure
+        raise ArgumentError(f"{' '.join(topics)} is not a regular expression: {failure}.") from failure

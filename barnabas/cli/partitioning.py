@@ -62,7 +62,7 @@ class Partitioner:
 
 def _number(choice: str | None) -> int:
     if choice is None or not choice.isdecimal():
-        raise ArgumentError(f"--partition takes a number or {BY_KEY}, and {choice} is none.")
+        raise ArgumentError(f"--partition takes a number or {BY_KEY}, not {choice}.")
     return int(choice)
 
 

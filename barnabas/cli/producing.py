@@ -226,7 +226,7 @@ def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecor
     headers = [_header(text) for text in options.headers]
     timestamp = options.timestamp
     if timestamp is not None and timestamp != "now" and not _is_timestamp(timestamp):
-        raise ArgumentError(f"--timestamp takes Unix milliseconds or now, and {timestamp} is none.")
+        raise ArgumentError(f"--timestamp takes Unix milliseconds or now, not {timestamp}.")
 
     def adjust(record: ParsedRecord) -> ParsedRecord:
         value, found, pairs = record.value, record.key, record.headers

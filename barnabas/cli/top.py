@@ -118,14 +118,15 @@ def _headline(before: Both, after: Both) -> str:
 
     now = after.cluster
     rate = sum(row.records_per_s for row in topic_rates(before.cluster, now))
-    words = [f"cluster {now.cluster}", f"{len(now.nodes)} nodes", f"{len(now.topics)} topics", f"{rate:,.0f} records/s"]
+    words = [f"cluster {now.cluster}", _counted(len(now.nodes), "node"), _counted(len(now.topics), "topic")]
+    words.append(f"{rate:,.0f} records/s")
     words.append(f"lag {sum(group.lag for group in now.groups.values()):,}")
     lacking = sum(topic.under_replicated for topic in now.topics.values())
     offline = sum(topic.offline for topic in now.topics.values())
-    words += [f"{lacking} partitions under-replicated"] if lacking else []
-    words += [f"{offline} partitions without leader"] if offline else []
+    words += [f"{_counted(lacking, 'partition')} under-replicated"] if lacking else []
+    words += [f"{_counted(offline, 'partition')} without leader"] if offline else []
     if found := _page_fields(before.pages, after.pages):
-        words += [] if found["connections"] is None else [f"{found['connections']} connections"]
+        words += [] if found["connections"] is None else [_counted(found["connections"], "connection")]
         words.append(f"in {size_text(found['bytes_in_per_s'])}/s, out {size_text(found['bytes_out_per_s'])}/s")
     return "   ".join(words)
 
@@ -171,6 +172,10 @@ def _node_rows(sample: Sample) -> Rows:
     ]
 
 
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 def _size(count: float | None) -> str | None:
     return None if count is None else size_text(count).replace(" ", "")
 
@@ -194,7 +199,7 @@ def _watch(client: Client, before: Both, pause_s: float, pages: tuple[str, ...],
     console = Console()
     with Live(console=console, screen=True, auto_refresh=False) as live:
         after, problem = before, ""
-        live.update(Text(f"cluster {before.cluster.cluster}: the first rates are there in {pause_s:g} s"), refresh=True)
+        live.update(Text(f"cluster {before.cluster.cluster}: the first rates follow in {pause_s:g} s"), refresh=True)
         while True:
             if after is not before:
                 live.update(_view(before, after, problem, console.height), refresh=True)

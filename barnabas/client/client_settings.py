@@ -101,7 +101,7 @@ def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:
     for line in lines:
         key, equals, value = line.partition("=")
         if not equals or not key.strip():
-            raise ArgumentError(f"{name} takes NAME=VALUE, and {line!r} is none.")
+            raise ArgumentError(f"{name} takes NAME=VALUE, not {line!r}.")
         pairs[key.strip()] = value.strip()
     return pairs
 

@@ -16,5 +16,5 @@ def require_text(option: str, text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise ArgumentError(f"{option} takes UTF-8, and {text!r} is none.") from None
+        raise ArgumentError(f"{option} takes UTF-8, not {text!r}.") from None
     return text

@@ -33,5 +33,5 @@ def parse_duration_s(option: str, text: str) -> int:
     """Parses `15 minutes`, `1 hour 30 minutes` or `90s`; returns seconds. Raises JobError."""
     parts = list(_PART.finditer(text))
     if not parts or "".join(part[0] for part in parts).strip() != text.strip():
-        raise JobError(f"{option} takes a duration such as `15 minutes` or `1 hour`, and {text!r} is none.")
+        raise JobError(f"{option} takes a duration such as `15 minutes` or `1 hour`, not {text!r}.")
     return sum(int(part[1]) * _SECONDS[part[2][0].lower()] for part in parts)

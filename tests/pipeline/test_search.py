@@ -88,7 +88,7 @@ def test_a_record_in_topic_and_archive_is_found_once(spark: Any, archiving: Arch
     assert (few.lines, few.is_all, few.found) == (report.lines[:5], False, 5)
     live = search(spark, replace(everywhere, archive=None))
     assert 0 < live.found < report.found, "20 records of partition 0 are gone there"
-    with pytest.raises(JobError, match="no regular expression"):
+    with pytest.raises(JobError, match="not a regular expression"):
         search(spark, replace(everywhere, key_pattern="(a"))
     create(archiving.bootstrap, f"other-{topic}")
     with pytest.raises(JobError, match="holds none of these topics"):

@@ -103,7 +103,7 @@ def _wanted(options: dict[str, Any]) -> Iterator[Acl]:
         raise click.UsageError("Give --allow or --deny, a resource, and --operation, --producer or --consumer.")
     for _, principal in principals:
         if ":" not in principal:
-            raise click.UsageError(f"A principal is TYPE:NAME such as User:alice, and {principal!r} is none.")
+            raise click.UsageError(f"A principal is TYPE:NAME such as User:alice, not {principal!r}.")
     from barnabas.admin.acls import Acl
 
     pattern = "prefixed" if options["prefixed"] else "literal"

@@ -158,7 +158,7 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
     for text in texts:
         name, equals, value = text.partition("=")
         if not equals or not name.strip():
-            raise click.UsageError(f"{option} takes NAME=VALUE, and {text!r} is none.")
+            raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}.")
         found[name.strip()] = value.strip()
     return found
 
@@ -184,7 +184,7 @@ def _numbers(topic: str, text: str, count: int) -> Iterator[int]:
     for part in text.split(","):
         first, dash, last = part.partition("-")
         if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise click.UsageError(f"Partitions are written 0,1,4-7, and {text!r} is none.")
+            raise click.UsageError(f"Partitions are written 0,1,4-7, not {text!r}.")
         if (greatest := int(last if dash else first)) >= count:
             raise Refused(f"Topic {topic} has no partition {greatest}: it has {count}.")
         yield from range(int(first), greatest + 1)
@@ -195,14 +195,14 @@ def broker_ids(option: str, text: str) -> list[int]:
     try:
         return [int(part) for part in text.split(",")]
     except ValueError as failure:
-        raise click.UsageError(f"{option} takes broker ids such as 1,2,3, and {text!r} is none.") from failure
+        raise click.UsageError(f"{option} takes broker ids such as 1,2,3, not {text!r}.") from failure
 
 
 def duration_ms(option: str, text: str) -> int:
     """Parses a duration (`times.py`). Raises click.UsageError."""
     found = parse_duration_ms(text)
     if found is None:
-        raise click.UsageError(f"{option} takes a duration such as 90s, 1h30m or PT1H, and {text!r} is none.")
+        raise click.UsageError(f"{option} takes a duration such as 90s, 1h30m or PT1H, not {text!r}.")
     return found
 
 
@@ -210,7 +210,7 @@ def time_ms(option: str, text: str) -> int:
     """Parses a moment (`times.py`) into Unix milliseconds. Raises click.UsageError."""
     found = parse_moment_ms(text, now_ms())
     if found is None:
-        raise click.UsageError(f"{option} takes 2026-01-31T12:00:00, Unix time, -1h or now, and {text!r} is none.")
+        raise click.UsageError(f"{option} takes 2026-01-31T12:00:00, Unix time, -1h or now, not {text!r}.")
     return found
 
 
@@ -238,4 +238,4 @@ def compiled(pattern: str) -> re.Pattern[str]:
     try:
         return re.compile(pattern, re.DOTALL)
     except re.error as failure:
-        raise click.UsageError(f"{pattern!r} is no regular expression: {failure}.") from failure
+        raise click.UsageError(f"{pattern!r} is not a regular expression: {failure}.") from failure

@@ -134,7 +134,7 @@ def _change(text: str) -> tuple[str, tuple[int, str | None]]:
     operation = {"+": _APPEND, "-": _SUBTRACT}.get(key[-1:], _SET)
     name = key if operation == _SET else key[:-1]
     if not equals or not name:
-        raise click.UsageError(f"A change is KEY=VALUE, KEY+=VALUE or KEY-=VALUE, and {text!r} is none.")
+        raise click.UsageError(f"A change is KEY=VALUE, KEY+=VALUE or KEY-=VALUE, not {text!r}.")
     return name, (operation, value)
 
 
@@ -143,5 +143,5 @@ def _name(kind: str, name: str) -> str:
     if kind == "broker" and name == DEFAULTS:
         return ""
     if kind.startswith("broker") and not name.isdecimal():
-        raise click.UsageError(f"A broker is named by its id or {DEFAULTS!r}, and {name!r} is none.")
+        raise click.UsageError(f"A broker is named by its id or {DEFAULTS!r}, not {name!r}.")
     return name

@@ -98,7 +98,7 @@ def _number(text: str) -> float:
     try:
         return float(text)
     except ValueError as failure:
-        raise click.UsageError(f"The value of a quota is a number, and {text!r} is none.") from failure
+        raise click.UsageError(f"The value of a quota is a number, not {text!r}.") from failure
 
 
 def _alter(

@@ -223,7 +223,7 @@ def _matched(pattern: str) -> Callable[[_Reading], bytes]:
     try:
         expression = re.compile(os.fsencode(pattern))
     except re.error as failure:
-        raise ArgumentError(f"The format has re#{pattern}#, which is no regular expression: {failure}.") from failure
+        raise ArgumentError(f"The format has re#{pattern}#, which is not a regular expression: {failure}.") from failure
 
     def matched(reading: _Reading) -> bytes:
         found = expression.match(reading.data, reading.at)

@@ -105,4 +105,4 @@ def _expression(option: str, text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(text))
     except re.error as failure:
-        raise ArgumentError(f"{option} {text} is no regular expression: {failure}.") from failure
+        raise ArgumentError(f"{option} {text} is not a regular expression: {failure}.") from failure

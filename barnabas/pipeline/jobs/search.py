@@ -109,13 +109,13 @@ def _check_pattern(spark: SparkSession, pattern: str | None) -> None:
     try:
         spark.range(1).select(f.lit("").rlike(pattern)).collect()
     except PySparkException as failure:
-        raise JobError(f"--key-pattern {pattern!r} is no regular expression of Java's.") from failure
+        raise JobError(f"--key-pattern {pattern!r} is not a regular expression of Java's.") from failure
 
 
 def _path(line: str) -> tuple[str, str | None, str]:
     match = PATH.fullmatch(line.strip())
     if match is None:
-        raise JobError(f"--path takes a path like $.flight.carrier or $.delay>60, and {line!r} is none.")
+        raise JobError(f"--path takes a path like $.flight.carrier or $.delay>60, not {line!r}.")
     path, operator, value = match.groups()
     if (
         operator is not None

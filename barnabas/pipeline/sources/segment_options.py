@@ -125,7 +125,7 @@ def _pattern(text: str | None) -> str | None:
     try:
         return text and re.compile(text).pattern
     except re.error as error:
-        raise BadOption(f"subscribePattern {text!r} is no regular expression: {error}.") from error
+        raise BadOption(f"subscribePattern {text!r} is not a regular expression: {error}.") from error
 
 
 def _assigned(text: str | None) -> tuple[tuple[str, int], ...]:

@@ -397,7 +397,7 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
         ({"subscribe": "u"}, "u: not in"),
         ({"assign": '{"t": [0, 1]}', "subscribe": ""}, "t-1: not in"),
         ({"subscribePattern": "u.*", "subscribe": ""}, "No topic in .* matches"),
-        ({"subscribePattern": "(", "subscribe": ""}, "no regular expression"),
+        ({"subscribePattern": "(", "subscribe": ""}, "not a regular expression"),
         ({"assign": '{"t": [0]}'}, "One of the options"),
         ({"path": ""}, "where the log directories are"),
         ({"path": "/nowhere"}, "There is no log directory /nowhere"),

@@ -84,7 +84,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
     cluster = brokers.cluster_id()
     topics = brokers.find_topics(settings.topic, settings.pattern)  # before the folder is created
     if settings.format not in (None, *SINK_FORMATS):
-        raise JobError(f"--format takes {', '.join(SINK_FORMATS)}, and {settings.format} is none of them.")
+        raise JobError(f"--format takes {', '.join(SINK_FORMATS)}, not {settings.format}.")
     if settings.dead_letters in topics:
         raise JobError(f"{settings.dead_letters} is archived itself, and cannot take the dead letters.")
     folder = ArchiveFolder(settings.into)

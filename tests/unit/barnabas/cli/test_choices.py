@@ -54,7 +54,7 @@ def test_a_range_is_read(text: str, first: Place, last: Place | None) -> None:
 
 @pytest.mark.parametrize("text", ["", "x", "5:x", "@", "@x", "@2026-13-01", "@-1h:x", "5-9"])
 def test_no_range_is_refused(text: str) -> None:
-    with pytest.raises(ClientError, match="is no range"):
+    with pytest.raises(ClientError, match="is not a range"):
         parse_range(text, NOW)
 
 

@@ -29,7 +29,7 @@ def sample(what: str, connection: Connection) -> int:
     if what == "fail":
         raise ClientError("There is no topic x: create it.")
     if what == "argument":
-        raise ArgumentError("--offset x is no range.")
+        raise ArgumentError("--offset x is not a range.")
     if what == "unicode":
         sys.stdout.write("\N{SNOWMAN}\ud800")
     if what == "bug":
@@ -96,7 +96,7 @@ def test_a_wrong_address_is_a_wrong_argument(bootstrap: str, capsys: pytest.Capt
 
 def test_wrong_arguments_are_exit_code_2_also_as_a_sentence(capsys: pytest.CaptureFixture[str]) -> None:
     assert run_verb(sample, "sample", ["argument"]) == 2
-    assert capsys.readouterr() == ("", "barnabas: --offset x is no range.\n")
+    assert capsys.readouterr() == ("", "barnabas: --offset x is not a range.\n")
 
 
 def test_output_is_utf_8_whatever_the_locale_is() -> None:

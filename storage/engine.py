@@ -121,6 +121,9 @@ class SharedLog(Protocol):
     def flush_task(self) -> FlushTask:
         """The task that makes all that was written durable, for all engines together: what their `collect_sync` names."""
 
+    def begin_round(self) -> FlushTask:
+        """The same task, of one of many rounds: the log may prepare for the next ones. On the thread of the appends."""
+
 
 class PublishedBatches(Protocol):
     """The published batches of one partition."""

@@ -105,7 +105,7 @@ class Flushes:
                 self._flush_alone(partition, on_flushed)
             else:
                 flush.begun.append((partition, on_flushed, opened.flush, opened.flush.begin_shared()))
-        return shared_log.flush_task() if flush.begun else no_op
+        return shared_log.begin_round() if flush.begun else no_op
 
 
 class _SharedFlush:

@@ -43,6 +43,7 @@ from storage.commitlog.recovery import Recovered, load
 from storage.commitlog.sealing import forget_slices, queue_of, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
+from storage.commitlog.zeroing import ZeroAhead
 from storage.engine import AbortedTransaction, Buffer, Reservation
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
@@ -80,6 +81,7 @@ class CommitLog:
         self._cache = open_files
         self.lock = new_lock()
         """Held by writes (rule 7)."""
+        self._zeros = ZeroAhead(disk, self.lock, file_bytes)
         self._ahead_lock = new_lock()  # held while files are created; taken after the other one
         self.submit: Submit = run_now
         """Runs file operations that need not run at once: creating files ahead, sealing."""
@@ -127,6 +129,7 @@ class CommitLog:
             if self._active is not None:
                 self._active.slot_count = self._slot_count
                 self._active = None
+                self._zeros.stop()
             self._ahead.clear()
         self.seal_finished()
 
@@ -152,6 +155,7 @@ class CommitLog:
             if self._active is not None:
                 self._active.slot_count = self._slot_count
                 self._active = None
+                self._zeros.stop()
         self.seal_finished()
 
     def new_run(self, path: str, start: int, end: int) -> tuple[bytes, LogFile]:
@@ -384,6 +388,7 @@ class CommitLog:
         file.previous = last
         self._has_finished = last is not None
         self.files, self._active = (*self.files, file), file
+        self._zeros.stop()
         self.submit(self._create_ahead)
         return file
 
@@ -472,6 +477,13 @@ class CommitLog:
     def flush_task(self) -> FlushTask:
         """The task of `SharedLog`; a failure always counts: this log is never deleted."""
         return FlushTask(self._disk, self.unsynced()[1], lambda: True)
+
+    def begin_round(self) -> FlushTask:
+        """As `SharedLog`: write zeros ahead for the next rounds."""
+        active = self._active
+        if active is not None and self._zeros.is_due(active):
+            self.submit(self._zeros.write)
+        return self.flush_task()
 
     def sync(self) -> None:
         """Make everything that is written durable now."""

@@ -22,7 +22,8 @@ RULES    1. The CRC covers the frame's position, the file id and the head. Of BA
             batch, which are those that the batch's own CRC does not cover; of other kinds the payload. Bytes of an earlier use
             of the disk are therefore no frames, and neither are records that contain a frame.
          2. A batch whose own CRC is wrong makes its frame invalid.
-         3. After an invalid frame, `scan` continues at the next valid one.
+         3. After an invalid frame, `scan` continues at the next valid one. Zeros up to the end of the file are not invalid:
+            they were written ahead of the frames (zeroing.py).
 NOT HERE What an invalid frame means (recovery.py), the state of a slot (slots.py).
 """
 
@@ -157,7 +158,7 @@ def covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> Buffer:
 
 
 def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | InvalidRange]:
-    """The frames of a log file of `size` bytes, and what is between them."""
+    """The frames of a log file of `size` bytes, and what is between them; without the zeros at its end."""
     window = FrameWindow(file, size)
     file_id_crc = crc32c(file_id)
     at = FILE_HEADER.size
@@ -171,6 +172,8 @@ def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | 
         while frame is None and resumed < size:
             resumed = window.find(_MAGIC_BYTES, resumed + 1)
             frame = frame_at(window, file_id_crc, start, resumed)
+        if resumed == size and window.is_zero(at):
+            return
         yield InvalidRange(start + at, start + resumed)
         at = resumed
 
@@ -202,6 +205,15 @@ class FrameWindow:
                 return at + found
             at += _WINDOW - len(wanted) + 1
         return self.size
+
+    def is_zero(self, at: int) -> bool:
+        """Whether all bytes from `at` on are zero."""
+        while at < self.size:
+            some = bytes(self.get(at, _WINDOW))
+            if not some or some.count(0) < len(some):
+                return False
+            at += len(some)
+        return True
 
 
 def frame_at(window: FrameWindow, file_id_crc: int, start: int, at: int) -> Frame | None:

@@ -6,7 +6,8 @@ RULES    1. A file with a valid queue file was durable when that was written: it
             damage: the log continues after it, and a slot that lost a frame there ends before the loss (`_Replay.apply`).
          3. A file whose first frame does not name the end of the file before it follows a loss: the same rule. The file
             before it may also be missing, which is no loss: names are durable before the first frame.
-         4. All scanned files are sealed. A file without frames is used for later appends, if no file with frames follows.
+         4. All scanned files are sealed, without the zeros behind their last frame. A file without frames is used for later
+            appends, if no file with frames follows.
 NOT HERE The batches of one partition (storage/log/recovery.py).
 """
 
@@ -166,8 +167,9 @@ class _Loader:
             return False
         self._add(file)
         replay = _Replay(self._found, file)
-        is_whole = True
+        is_whole, file.end = True, file.start + FILE_HEADER.size
         for frame in chain([] if first is None else [first], frames):
+            file.end = frame.end
             if isinstance(frame, Frame):
                 replay.apply(frame)
             elif self._is_damage(frame.start, file, later):

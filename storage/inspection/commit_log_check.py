@@ -100,7 +100,7 @@ class CommitLogCheck:
                 f"{self._name(slot)} lost its records from offset {gap[0]} to {gap[1] - 1}: their frames are missing."
             )
             self._add(Severity.LOSS, path, text)
-        end = start + scanned.size if queue is None else queue.header.end
+        end = scanned.end if queue is None else queue.header.end
         self.bytes += scanned.size if is_run else end - start
         if queue is not None and frames.is_whole:
             self._compare(queue_path(path), queue, frames)

@@ -65,6 +65,8 @@ class FrameScan:
         """None if the header is invalid: there are no frames then."""
         self.partitions: dict[int, SlotId] = {}
         """By slot, as bound so far."""
+        self.end = start + min(FILE_HEADER.size, self.size)
+        """The position in the log after what was found so far; zeros behind the last frame do not count."""
 
     def __iter__(self) -> Iterator[Frame | InvalidRange]:
         """Every frame, and what is between them."""
@@ -78,6 +80,7 @@ class FrameScan:
                 state = json.loads(bytes(found.payload))
                 if len(state) > 1:
                     self.partitions[found.slot] = slot_id_of(state)
+            self.end = found.end
             yield found
 
     def position(self, frame: Frame) -> int:

@@ -39,7 +39,7 @@ FIXED_SEEDS = [
     *seeds_of("commitlog", simulate_commit_logs, 200, 100),
     pytest.param(
         simulate_commit_logs,
-        [500015916, 2205421837, 308197547, 3868463969, 2843088862, 2843091539, 1334188111, 3617262568],
+        [500015916, 2205421837, 308197547, 3868463969, 2843088862, 2843091539, 1334188111, 3617262568, 294383840],
         id="commitlog-found-later",
     ),
     *seeds_of("compaction", COMPACTING, 40, 20),

@@ -19,6 +19,7 @@ from storage.commitlog.log_file import LogFile
 from storage.commitlog.recovery import _Loader
 from storage.commitlog.run_file import RunWriter
 from storage.commitlog.slots import Cut, Slot
+from storage.commitlog.zeroing import ZeroAhead
 from storage.directories.engines import Engines
 from storage.directories.future_replica import FUTURE
 from storage.io.deferred_file_ops import FileOp
@@ -76,6 +77,25 @@ def a_sync_skips_finished_files(patch: MonkeyPatch) -> None:
         return position, files[:1]
 
     patch.setattr(CommitLog, "unsynced", planted)
+
+
+def zeros_are_written_over_frames(patch: MonkeyPatch) -> None:
+    """The end of the frames is that of the moment when the zeros were requested."""
+    is_due, write = ZeroAhead.is_due, ZeroAhead._write
+    requested: dict[ZeroAhead, int] = {}
+
+    def planted_is_due(self: ZeroAhead, file: LogFile) -> bool:
+        due = is_due(self, file)
+        if due:
+            requested[self] = file.end
+        return due
+
+    def planted(self: ZeroAhead, file: LogFile) -> None:
+        self._file = LogFile(file.start, b"", file.log, requested[self])
+        write(self, self._file)
+
+    patch.setattr(ZeroAhead, "is_due", planted_is_due)
+    patch.setattr(ZeroAhead, "_write", planted)
 
 
 def files_are_sealed_before_they_are_durable(patch: MonkeyPatch) -> None:

@@ -1,18 +1,23 @@
 """The simulation of the storage engine, with most logs in commit logs of small files.
 
+In the histories of every fifth seed a flush is a round of all logs, so that zeros are written ahead of the frames.
+
 NOT HERE The operations and the invariants (tests/simulation/storage). Compaction: such topics stay in segments.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from functools import partial
 from random import Random
 
+import pytest
+
+import storage.commitlog.zeroing
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
+from tests.simulation.runner import Failure
 from tests.simulation.storage.operations import Operations
 from tests.simulation.storage.simulator import STEPS, Simulation
 from tests.simulation.storage.simulator import simulate as simulate_storage
@@ -20,6 +25,9 @@ from tests.simulation.storage.simulator import simulate as simulate_storage
 FILE_BYTES = (700, 1200, 4096)
 ENGINES = ("commitlog",) * 7 + ("segments",)
 MAX_DEAD_MS = 2_000
+ZEROING_SEEDS = 5
+ZEROS = {"STEP_BYTES": 600, "_PIECE_BYTES": 80, "_SYNCED_BYTES": 200}
+"""Small limits for these files."""
 
 
 class HeldLock:
@@ -107,4 +115,26 @@ class CommitLogSimulation(Simulation):
         return replace(super().new_config(), cleanup_policy=frozenset({"delete"}), barnabas_storage_engine=engine)
 
 
-simulate = partial(simulate_storage, simulated=CommitLogSimulation, part="-commitlog")
+class ZeroingOperations(CommitLogOperations):
+    """Operations with rounds."""
+
+    def flush(self) -> None:
+        """Flush a log; a round of each commit log begins."""
+        super().flush()
+        for commit_log in list(self._simulation.manager.engines.commit_logs.values()):
+            commit_log.begin_round()
+
+
+class ZeroingSimulation(CommitLogSimulation):
+    """Logs in commit logs that have zeros ahead of their frames."""
+
+    operations_type = ZeroingOperations
+
+
+def simulate(seed: int, steps: int = STEPS) -> Failure | None:
+    """Run the simulation of a seed; None if all invariants hold."""
+    simulated = CommitLogSimulation if seed % ZEROING_SEEDS else ZeroingSimulation
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in ZEROS.items():
+            patch.setattr(storage.commitlog.zeroing, name, value)
+        return simulate_storage(seed, steps=steps, simulated=simulated, part="-commitlog")

@@ -14,6 +14,7 @@ from storage.commitlog.log_file import parse_log_name
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import SlotId
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import read_waiting, wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
@@ -276,6 +277,24 @@ class TestRuns:
         before = process.disk.open_files
         del regions, view, closed_view
         assert process.disk.open_files < before
+
+    def test_a_file_that_is_replaced_as_soon_as_it_is_sealed_is_read_from_the_run(self, tmp_path: Path) -> None:
+        """Its entries are still in memory: only the thread of the appends removes them."""
+        expected = b""
+        for _ in range(30):
+            process = Process(tmp_path, file_bytes=1 << 20)
+            expected += append_to(process[0])
+            process.log.close()
+        process = Process(tmp_path, file_bytes=1 << 20)
+        expected += append_to(process[0])
+        held: list[FileOp] = []
+        process.log.submit = held.append
+        process.log.finish_active()
+        for run in held:
+            run()
+        clean(process)
+        assert runs(process)
+        assert bytes_of(process[0]) == expected
 
     def test_truncations_and_resets_after_a_cleaning_apply_to_the_run(self, tmp_path: Path) -> None:
         process = Process(tmp_path)

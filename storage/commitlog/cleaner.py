@@ -84,6 +84,7 @@ class Cleaner:
             StorageError: the disk failed. A full disk ends the pass.
         """
         log = self._commit_log
+        yield from log.check_queues()
         for _ in range(len(log.files) + 1):  # each run makes the files fewer, or their dead bytes
             files, extents = log.sealed_files, log.extents()
             if not files:

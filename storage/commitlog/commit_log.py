@@ -1,8 +1,8 @@
 """The commit log of a log directory: one write stream for all its partitions.
 
 FORMAT   directory `commitlog` in the log directory: log files `<20-digit start>.clog` (frames.py), and for each sealed one its
-         queue `<20-digit start>.queue` (queue_file.py). A file's start is a multiple of the file size; the first frame of a
-         file names the end of the one before.
+         queue `<20-digit start>.queue` (queue_file.py); `catalog` (catalog.py). A file's start is a multiple of the file size;
+         the first frame of a file names the end of the one before.
 RULES    1. A write gets its position when it is written, under the lock, so there are no holes and the frames of a slot are in
             the order of its offsets.
          2. The appends of one call are written together by one system call, and so is what precedes them: a BIND, the proof of
@@ -18,12 +18,14 @@ NOT HERE One partition (commit_log_engine.py), the state of a slot (slots.py). W
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
 from typing import Final
 
+from storage.commitlog.catalog import remove_catalog, update_catalog
 from storage.commitlog.frame_group import FrameGroup
 from storage.commitlog.frames import (
     ABORTED_PAYLOAD,
@@ -40,7 +42,7 @@ from storage.commitlog.frames import (
 from storage.commitlog.live_bytes import Extent, extents_of
 from storage.commitlog.log_file import CachedFile, LogFile, Slice, log_file_name
 from storage.commitlog.recovery import Recovered, load
-from storage.commitlog.sealing import forget_slices, queue_of, seal, set_sealed_by
+from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
 from storage.commitlog.zeroing import ZeroAhead
@@ -55,6 +57,8 @@ from storage.io.path_guard import LockContext
 DIRECTORY: Final = "commitlog"
 FILE_BYTES: Final = 256 * 1024 * 1024
 FILES_AHEAD: Final = 2
+
+_log = logging.getLogger("barnabas.storage")
 
 _start = attrgetter("start")
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
@@ -101,6 +105,7 @@ class CommitLog:
         self._to_seal: deque[tuple[LogFile, Callable[[], bytes]]] = deque()  # with the contents of their queue files
         self._seal_lock = new_lock()
         self._has_failed = False  # a file could not be sealed
+        self._catalog_lock = new_lock()  # held while files are replaced and the catalog is written; taken before `lock`
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
         self._dropped: deque[tuple[Slot, LogFile]] = deque()  # slots, and the files of their DROP frames
 
@@ -166,11 +171,12 @@ class CommitLog:
     def replace(self, sources: Sequence[LogFile], run: LogFile, queue: bytes) -> None:
         """A run with its queue file on disk takes the place of neighbouring files; any thread."""
         set_sealed_by(self._disk, run, queue, self._cache)
-        with self.lock:
+        with self._catalog_lock, self.lock:
             files = self.files
             first = files.index(sources[0])
             assert files[first : first + len(sources)] == tuple(sources)
             self.files = (*files[:first], run, *files[first + len(sources) :])
+        self._update_catalog()
 
     def sync_written(self) -> None:
         """Make all frames durable that were written before; any thread."""
@@ -456,6 +462,29 @@ class CommitLog:
                     self._has_failed = not error.is_full
                     raise
                 self._to_seal.popleft()
+            if not self._has_failed:
+                self._update_catalog()
+
+    def _update_catalog(self) -> None:
+        """Write the catalog of the sealed files."""
+        with self._catalog_lock:
+            try:
+                update_catalog(self._disk, self.directory, self.sealed_files)
+            except StorageError as error:
+                if not error.is_full:
+                    raise
+                _log.warning("%s The next start takes longer", error)
+
+    def check_queues(self) -> Iterator[int]:
+        """Check queue files of which the start has read only the header, one a step; yields 0. Any thread."""
+        for file in self.sealed_files:
+            if not file.is_checked:
+                file.is_checked = True
+                if read_queue_header(self._disk, file.path, file.start, None) is None:
+                    _log.error("%s is damaged; the next start makes it again from the log file", queue_path(file.path))
+                    with self._catalog_lock:
+                        remove_catalog(self._disk, self.directory)
+                yield 0
 
     def _release_slices(self) -> None:
         """Remove the entries of sealed files from the memory; on the thread of the appends."""

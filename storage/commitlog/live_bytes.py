@@ -48,7 +48,7 @@ def extents_of(slots: Mapping[int, Slot]) -> dict[int, Extent]:
     """
     found: dict[int, Extent] = {}
     for number, slot in list(slots.items()):
-        cuts = tuple(slot.cuts)
+        cuts = slot.cuts
         start_offset = slot.start_offset
         if not slot.is_dropped:
             found[number] = Extent(slot.begin, start_offset, cuts)

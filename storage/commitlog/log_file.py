@@ -135,8 +135,8 @@ class LogFile:
     """One log file; positions are those of the whole log."""
 
     __slots__ = (
-        "end", "ends", "file_id_crc", "log", "path", "previous", "queue", "queue_header", "removed", "settled", "slices",
-        "slot_count", "start", "states", "touched", "written",
+        "end", "ends", "file_id_crc", "is_checked", "log", "path", "previous", "queue", "queue_header", "removed", "settled",
+        "slices", "slot_count", "start", "states", "touched", "written",
     )  # fmt: skip
 
     def __init__(self, start: int, file_id: bytes, log: CachedFile, end: int) -> None:
@@ -151,6 +151,8 @@ class LogFile:
         self.queue: CachedFile | None = None
         """Of a sealed file."""
         self.queue_header: QueueHeader | None = None
+        self.is_checked = True
+        """Whether all of the queue file was valid when this process read it, not only the header."""
         self.written = 0
         self.settled = 0
         self.removed = 0

@@ -27,7 +27,7 @@ from storage.io.disk_lookup import Read
 
 ENTRY: Final = Struct(">IIqq")
 ROW: Final = Struct(">qqIIq")
-_HEADER: Final = Struct(">4sIIIqqqqII")
+HEADER: Final = Struct(">4sIIIqqqqII")
 _LAST_OFFSET: Final = Struct(">q")
 _LAST_OFFSET_POSITION: Final = 8
 _MAGIC: Final = b"BCLQ"
@@ -67,6 +67,18 @@ class QueueHeader(NamedTuple):
     removed: int
     """The size of batches in the log file that have no entry: they were truncated or deleted before it was sealed."""
     states_length: int
+    crc: int
+    """Of all other bytes of the queue file."""
+
+    @property
+    def file_size(self) -> int:
+        """The size of the queue file."""
+        return HEADER.size + ROW.size * self.slot_count + ENTRY.size * self.entry_count + self.states_length
+
+    @property
+    def packed(self) -> bytes:
+        """The first bytes of the queue file; those of other contents differ."""
+        return HEADER.pack(_MAGIC, _VERSION, *self)
 
 
 class QueueRun:
@@ -126,35 +138,42 @@ def build_queue(
     body = b"".join([*[ROW.pack(*row) for row in rows], *entries, states])
     count = sum(len(some) for some in entries) // ENTRY.size
     head = (_MAGIC, _VERSION, len(rows), count, start, end, start if first is None else first, removed, len(states))
-    crc = crc32c(body, crc32c(_HEADER.pack(*head, 0)))
-    return _HEADER.pack(*head, crc) + body
+    crc = crc32c(body, crc32c(HEADER.pack(*head, 0)))
+    return HEADER.pack(*head, crc) + body
 
 
 def parse_queue(data: bytes, start: int) -> tuple[QueueHeader, bytes] | None:
     """Header and states; None if the bytes are not the queue of the log file with this start."""
-    if len(data) < _HEADER.size:
+    if len(data) < HEADER.size:
         return None
-    *head, crc = _HEADER.unpack_from(data)
-    magic, version, slot_count, entry_count, log_start, end, first, removed, states_length = head
-    if (magic, version, log_start) != (_MAGIC, _VERSION, start):
+    *head, crc = HEADER.unpack_from(data)
+    magic, version, *_ = head
+    header = header_of(data)
+    if (magic, version, header.start) != (_MAGIC, _VERSION, start):
         return None
-    if crc32c(memoryview(data)[_HEADER.size :], crc32c(_HEADER.pack(*head, 0))) != crc:
+    if crc32c(memoryview(data)[HEADER.size :], crc32c(HEADER.pack(*head, 0))) != crc:
         return None
-    states = data[len(data) - states_length :]
-    return QueueHeader(slot_count, entry_count, start, end, first, removed, states_length), states
+    states = data[len(data) - header.states_length :]
+    return header, states
+
+
+def header_of(packed: bytes) -> QueueHeader:
+    """The header in the first bytes of a valid queue file."""
+    _, _, *fields = HEADER.unpack_from(packed)
+    return QueueHeader(*fields)
 
 
 def read_row(file: File, number: int, read: Read) -> Row:
     """The row of a slot."""
-    return Row(*ROW.unpack(read(file, ROW.size, _HEADER.size + ROW.size * number)))
+    return Row(*ROW.unpack(read(file, ROW.size, HEADER.size + ROW.size * number)))
 
 
 def read_rows(file: File, slot_count: int, read: Read) -> list[Row]:
     """The rows of all slots, by number."""
-    return [Row(*values) for values in ROW.iter_unpack(read(file, ROW.size * slot_count, _HEADER.size))]
+    return [Row(*values) for values in ROW.iter_unpack(read(file, ROW.size * slot_count, HEADER.size))]
 
 
 def queue_run(file: File, slot_count: int, row: Row, read: Read) -> QueueRun:
     """The entries of a row."""
-    position = _HEADER.size + ROW.size * slot_count + ENTRY.size * row.first
+    position = HEADER.size + ROW.size * slot_count + ENTRY.size * row.first
     return QueueRun(file, position, row.entry_count, read)

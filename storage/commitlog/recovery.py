@@ -1,6 +1,7 @@
 """Opening a commit log: the state of all slots, from queue files and frames.
 
-RULES    1. A file with a valid queue file was durable when that was written: its frames are not read.
+RULES    1. A file with a valid queue file was durable when that was written: its frames are not read, and its states only
+            if the catalog does not cover them (catalog.py).
          2. Other files are scanned. An invalid range behind everything that is proven durable (by a DURABLE frame after it, or
             by a later sealed file) ends the log: the rest was never durable and is removed. An invalid range before that is
             damage: the log continues after it, and a slot that lost a frame there ends before the loss (`_Replay.apply`).
@@ -18,7 +19,18 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import Final
 
+from storage.commitlog.catalog import (
+    Catalog,
+    header_of_queue,
+    name_at,
+    packed_states,
+    read_catalog,
+    remove_catalog,
+    slots_in,
+    write_catalog,
+)
 from storage.commitlog.frames import (
     ABORTED_PAYLOAD,
     CUT_PAYLOAD,
@@ -34,17 +46,22 @@ from storage.commitlog.frames import (
     scan,
 )
 from storage.commitlog.log_file import CachedFile, LogFile
-from storage.commitlog.queue_file import parse_queue
+from storage.commitlog.queue_file import QueueHeader, parse_queue
 from storage.commitlog.run_recovery import log_paths
-from storage.commitlog.sealing import forget_slices, queue_of, queue_path, seal, set_sealed
+from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import Cut, Slot, SlotId, slot_id_of
 from storage.engine import AbortedTransaction
-from storage.io.disk import Disk, File
+from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
 from storage.io.file_handle_cache import FileHandleCache
 
 _log = logging.getLogger("barnabas.storage")
+
+_CHECKED_BYTES: Final = 256 << 20
+"""The last queue files up to this size are checked as a whole, the others in the background (`CommitLog.check_queues`)."""
+_FILES_AFTER_CATALOG: Final = 8
+"""A start that reads the states of more files renews the catalog."""
 
 
 @dataclass(slots=True)
@@ -62,12 +79,19 @@ class Recovered:
     def bind(self, number: int, slot_id: SlotId, topic: str = "") -> Slot:
         """The slot with this number."""
         slot = self.numbered.get(number)
+        if slot is not None and slot.slot_id != slot_id:  # its DROP is damaged
+            self.drop(number)
+            slot = None
         if slot is None:
             slot = Slot(slot_id, topic)
             slot.number = number
-            self.slots[slot_id] = self.numbered[number] = slot
-            self.slot_count = max(self.slot_count, number + 1)
+            self.add(slot)
         return slot
+
+    def add(self, slot: Slot) -> None:
+        """Add a slot with a number."""
+        self.slots[slot.slot_id] = self.numbered[slot.number] = slot
+        self.slot_count = max(self.slot_count, slot.number + 1)
 
     def drop(self, number: int) -> Slot | None:
         """Remove a deleted partition's slot."""
@@ -90,10 +114,16 @@ class _Loader:
         self._found = Recovered()
         self._proof: int | None = None
         self._paths: dict[int, str] = {}  # of all files, by start
+        self._catalog = read_catalog(disk, directory)
+        self._covered: dict[int, QueueHeader] = {}  # by start, the files that the catalog covers
+        self._unchecked: set[int] = set()  # those of which only the header was read
 
     def load(self) -> Recovered:
         found = self._found
-        self._paths = log_paths(self._disk, self._directory)
+        self._paths = log_paths(self._disk, self._directory, self._catalog.files)
+        self._covered = self._find_covered()
+        if not self._covered and self._catalog.files:
+            self._paths = log_paths(self._disk, self._directory, {})
         starts = list(self._paths)
         for number, start in enumerate(starts):
             file = self._open(start)
@@ -101,10 +131,60 @@ class _Loader:
                 continue
             if found.files:
                 file.previous = found.files[-1]
-            if not self._take_queue(file) and not self._replay(file, starts[number + 1 :]):
+            if start in self._covered:
+                self._take_covered(file)
+            elif not self._take_queue(file) and not self._replay(file, starts[number + 1 :]):
                 self._remove(starts[number + 1 :])
                 break
+        if len(found.files) > len(self._covered) + _FILES_AFTER_CATALOG or not self._covered:
+            self._renew_catalog()
         return found
+
+    # ---- the catalog -------------------------------------------------------------------------------------
+
+    def _find_covered(self) -> dict[int, QueueHeader]:
+        """The files up to the last one of the catalog; empty if that is not usable (catalog.py rule 2)."""
+        catalog, found = self._catalog, dict[int, QueueHeader]()
+        last = catalog.last
+        if last is None or not self._paths.get(last.start, "").endswith(f"/{last}"):
+            return {}
+        budget = _CHECKED_BYTES
+        for start, path in reversed(self._paths.items()):
+            if start <= last.start:
+                known = catalog.files.get(name_at(path))
+                header = read_queue_header(self._disk, path, start, known if budget < 0 else None)
+                if header is None:
+                    return {}
+                budget -= header.file_size
+                found[start] = header
+                if budget < 0:
+                    self._unchecked.add(start)
+        return found if found[last.start].packed == catalog.files[last] else {}
+
+    def _take_covered(self, file: LogFile) -> None:
+        header = self._covered[file.start]
+        self._take_sealed(file, header)
+        file.is_checked = file.start not in self._unchecked
+        last = self._catalog.last
+        if last is not None and file.start == last.start:
+            for slot in slots_in(self._catalog.states):
+                slot.file = file
+                self._found.add(slot)
+
+    def _renew_catalog(self) -> None:
+        """Replace a catalog that is not usable or old."""
+        files = {name_at(file.path): header_of_queue(file) for file in self._found.files}
+        try:
+            if files:
+                states = packed_states(self._found.numbered.values())
+                write_catalog(self._disk, self._directory, Catalog(files, states))
+            elif self._catalog.files:
+                remove_catalog(self._disk, self._directory)
+        except StorageError as error:
+            if not error.is_full:
+                raise
+            _log.warning("%s The next start takes longer", error)
+            remove_catalog(self._disk, self._directory)
 
     def _open(self, start: int) -> LogFile | None:
         """The log file; None if it has no frames, or its header is invalid."""
@@ -130,14 +210,17 @@ class _Loader:
             _log.warning("%s is invalid; it is made again from the log file", path)
             return False
         header, states = found
-        file.end = header.end
         for state in json.loads(states):
             self._restore(file, state)
+        self._take_sealed(file, header)
+        return True
+
+    def _take_sealed(self, file: LogFile, header: QueueHeader) -> None:
+        file.end = header.end
         self._found.slot_count = max(self._found.slot_count, header.slot_count)
-        set_sealed(file, CachedFile(self._disk, path, self._cache), header)
+        set_sealed(file, CachedFile(self._disk, queue_path(file.path), self._cache), header)
         file.log.close()
         self._add(file)
-        return True
 
     def _restore(self, file: LogFile, state: list[object]) -> None:
         number = state[0]

@@ -11,13 +11,13 @@ NOT HERE Frames of files that are not sealed (recovery.py).
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import MappingProxyType
 
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogName, parse_log_name
-from storage.commitlog.queue_file import parse_queue
 from storage.commitlog.run_file import run_queue
-from storage.commitlog.sealing import queue_path
+from storage.commitlog.sealing import queue_path, read_queue_header
 from storage.io.disk import TEMPORARY, Disk
 
 _log = logging.getLogger("barnabas.storage")
@@ -39,8 +39,8 @@ class Survey:
     """Other names to remove."""
 
 
-def survey(disk: Disk, directory: str) -> Survey:
-    """Decide about all files; changes nothing."""
+def survey(disk: Disk, directory: str, known: Mapping[LogName, bytes] = MappingProxyType({})) -> Survey:
+    """Decide about all files; changes nothing. `known`: headers of queue files that were valid (catalog.py)."""
     listed = disk.listdir(directory)
     names = {name for name in map(parse_log_name, listed) if name is not None}
     found = Survey()
@@ -48,7 +48,7 @@ def survey(disk: Disk, directory: str) -> Survey:
         if run not in names:
             continue
         older = {name for name in names if name.generation < run.generation}
-        first = _first_of(disk, f"{directory}/{run}", run.start)
+        first = _first_of(disk, f"{directory}/{run}", run.start, known.get(run))
         if first is not None:
             replaced = {name for name in older if first <= name.start <= run.start}
             names -= replaced
@@ -63,12 +63,10 @@ def survey(disk: Disk, directory: str) -> Survey:
     return found
 
 
-def _first_of(disk: Disk, path: str, start: int) -> int | None:
+def _first_of(disk: Disk, path: str, start: int, known: bytes | None) -> int | None:
     """The start of the first file that a run replaces; None without a valid queue file."""
-    if not disk.exists(queue_path(path)):
-        return None
-    found = parse_queue(disk.read(queue_path(path)), start)
-    return None if found is None else found[0].first
+    found = read_queue_header(disk, path, start, known)
+    return None if found is None else found.first
 
 
 def _orphans(listed: Sequence[str], names: Collection[LogName]) -> list[str]:
@@ -83,13 +81,16 @@ def _orphans(listed: Sequence[str], names: Collection[LogName]) -> list[str]:
     ]
 
 
-def log_paths(disk: Disk, directory: str) -> dict[int, str]:
-    """The paths of the log files by start, without those that a run replaces; finishes what a crash interrupted."""
-    found = survey(disk, directory)
+def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dict[int, str]:
+    """The paths of the log files by start, without those that a run replaces; finishes what a crash interrupted.
+
+    `known`: headers of queue files that were valid.
+    """
+    found = survey(disk, directory, known)
     for run in found.unsealed:
         _rebuild(disk, f"{directory}/{run}", run.start)
     if found.unsealed:
-        found = survey(disk, directory)
+        found = survey(disk, directory, known)
     for removed in [*found.replaced, found.unfinished]:
         remove_files(disk, [f"{directory}/{name}" for name in removed])
     for name in found.orphans:

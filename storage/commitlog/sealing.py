@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, CachedFile, LogFile, Slice
-from storage.commitlog.queue_file import QueueHeader, Row, build_queue, parse_queue
+from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, parse_queue
 from storage.commitlog.slots import Slot
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting
@@ -22,6 +22,24 @@ from storage.io.file_handle_cache import FileHandleCache
 def queue_path(path: str) -> str:
     """The path of a log file's queue file."""
     return path.removesuffix(LOG_SUFFIX) + QUEUE_SUFFIX
+
+
+def read_queue_header(disk: Disk, path: str, start: int, known: bytes | None) -> QueueHeader | None:
+    """The header of a log file's queue file; None without a valid one.
+
+    `known`: the header that it had when all of it was valid, so that no more is read if it has that now; None checks all of it.
+    """
+    queue = queue_path(path)
+    if not disk.exists(queue):
+        return None
+    if known is not None:
+        file = disk.open(queue, write=False)
+        packed = file.pread(HEADER.size, 0)
+        file.close()
+        if packed == known:
+            return header_of(packed)
+    found = parse_queue(disk.read(queue), start)
+    return None if found is None else found[0]
 
 
 def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:
@@ -84,4 +102,4 @@ def forget_slices(slices: Mapping[int, Slice], slots: Mapping[int, Slot]) -> Non
     for number, unused in slices.items():
         slot = slots.get(number)
         if slot is not None:
-            slot.slices = [some for some in slot.slices if some is not unused]
+            slot.slices = tuple([some for some in slot.slices if some is not unused])

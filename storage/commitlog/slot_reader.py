@@ -18,7 +18,7 @@ from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
 from storage.commitlog.frames import LONG
 from storage.commitlog.log_file import LogFile, Slice
 from storage.commitlog.queue_file import ENTRY, Entry, LoadedRun, queue_run, read_row, unpack_entries
-from storage.commitlog.slots import Cut, Slot
+from storage.commitlog.slots import UNBOUND, Cut, Slot
 from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
 from storage.io.disk import File
@@ -196,6 +196,8 @@ class SlotReader:
 
     def _sealed_from(self, offset: int, sealed_end: int) -> Iterator[_Piece]:
         slot, files = self._slot, self._files
+        if slot.number == UNBOUND:  # it has no row
+            return
         begin, end = bisect_left(files, slot.begin, key=_start), bisect_left(files, sealed_end, key=_start)
         while end > begin and not files[end - 1].is_sealed:
             end -= 1

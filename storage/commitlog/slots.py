@@ -83,14 +83,14 @@ class Slot:
         self.begin = 0
         self.end_offset = 0
         self.segments = [LogicalSegment(0)]
-        self.cuts: list[tuple[int, int]] = []
+        self.cuts: tuple[tuple[int, int], ...] = ()
         self.aborted: list[AbortedTransaction] = []
         self.epochs: list[tuple[int, int]] = []
         """The leader epochs of the batches, and their first offsets."""
         self.latest_epoch = NO_EPOCH
         self.snapshots: dict[int, bytes] = {}
         """Producer snapshots by offset."""
-        self.slices: list[Slice] = []
+        self.slices: tuple[Slice, ...] = ()
         """The entries in files that are not sealed, oldest first."""
         self.owed_cut: Cut | None = None
         """A CUT that is missing on disk; it precedes the next frame."""
@@ -112,8 +112,8 @@ class Slot:
         copied = Slot(self.slot_id)
         copied.number, copied.begin, copied.end_offset = self.number, self.begin, self.end_offset
         copied.segments = [LogicalSegment(s.base_offset, s.size, s.first_timestamp) for s in self.segments]
-        copied.cuts, copied.aborted = list(self.cuts), list(self.aborted)
-        copied.slices = [some.copy() for some in self.slices]
+        copied.cuts, copied.aborted = self.cuts, list(self.aborted)
+        copied.slices = tuple([some.copy() for some in self.slices])
         return copied
 
     def segment_infos(self, limit: int | None = None) -> list[SegmentInfo]:
@@ -139,7 +139,7 @@ class Slot:
             segment.first_timestamp = batches[0].max_timestamp
         slices = self.slices
         if not slices or slices[-1].file is not file:
-            slices.append(Slice(file))
+            self.slices = slices = (*slices, Slice(file))
             file.slices[self.number] = slices[-1]
         segment.size += slices[-1].add(position, batches)
         last = batches[-1]
@@ -159,13 +159,13 @@ class Slot:
         cuts = [earlier for earlier in self.cuts if earlier[1] < end_offset]
         if self.begin < file.start:
             cuts.append((file.start, end_offset))
-        self.cuts = cuts  # replaced, not changed: the cleaning thread reads it
+        self.cuts = tuple(cuts)  # replaced, not changed: the cleaning thread reads it
         while len(self.segments) > 1 and self.segments[-1].base_offset > cut.segment_base:
             self.segments.pop()
         last = self.segments[-1]
         last.base_offset, last.size = min(last.base_offset, end_offset), cut.segment_size
         self.aborted = [aborted for aborted in self.aborted if aborted.last_offset < end_offset]
-        self._set_epochs([known for known in self.epochs if known[1] < end_offset])
+        self.set_epochs([known for known in self.epochs if known[1] < end_offset])
         self.snapshots = {offset: data for offset, data in self.snapshots.items() if offset <= end_offset}
         self.end_offset = end_offset
 
@@ -174,8 +174,8 @@ class Slot:
         self._enter(file)
         self._remove_entries(file)
         self.begin, self.end_offset = file.start, offset
-        self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], [], [], []
-        self._set_epochs([])
+        self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], (), (), []
+        self.set_epochs([])
         self.snapshots = {}
 
     def roll(self, file: LogFile, offset: int) -> None:
@@ -191,7 +191,7 @@ class Slot:
         start_offset = self.start_offset
         self.aborted = [aborted for aborted in self.aborted if aborted.last_offset >= start_offset]
         current = max(sum(known[1] <= start_offset for known in self.epochs) - 1, 0)
-        self._set_epochs(self.epochs[current:])
+        self.set_epochs(self.epochs[current:])
         self.snapshots = {known: data for known, data in self.snapshots.items() if known >= start_offset}
 
     def add_aborted(self, file: LogFile, transaction: AbortedTransaction, *, in_order: bool = True) -> None:
@@ -245,7 +245,8 @@ class Slot:
                 self.latest_epoch = batch.leader_epoch
                 self.epochs.append((batch.leader_epoch, batch.base_offset))
 
-    def _set_epochs(self, epochs: list[tuple[int, int]]) -> None:
+    def set_epochs(self, epochs: list[tuple[int, int]]) -> None:
+        """Replace the leader epochs."""
         self.epochs = epochs
         self.latest_epoch = epochs[-1][0] if epochs else NO_EPOCH
 
@@ -273,9 +274,9 @@ class Slot:
             state  # type: ignore[assignment]
         )
         self.segments = [LogicalSegment(*values) for values in segments]  # type: ignore[attr-defined]
-        self.cuts = [(file_start, offset) for file_start, offset in cuts]  # type: ignore[attr-defined]
+        self.cuts = tuple([(file_start, offset) for file_start, offset in cuts])  # type: ignore[attr-defined]
         self.aborted = [AbortedTransaction(*values) for values in aborted]  # type: ignore[attr-defined]
-        self._set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
+        self.set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
         self.snapshots = {offset: b64decode(data) for offset, data in snapshots}  # type: ignore[attr-defined]
 
 

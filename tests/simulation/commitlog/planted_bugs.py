@@ -10,6 +10,7 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
+import storage.commitlog.catalog
 import storage.commitlog.run_recovery
 import storage.commitlog.sealing
 from storage.commitlog.commit_log import CommitLog
@@ -51,7 +52,7 @@ def cuts_are_not_remembered(patch: MonkeyPatch) -> None:
 
     def planted(self: Slot, *args: Any) -> None:
         cut(self, *args)
-        self.cuts.clear()
+        self.cuts = ()
 
     patch.setattr(Slot, "cut", planted)
 
@@ -135,6 +136,29 @@ def rows_are_short(patch: MonkeyPatch) -> None:
     patch.setattr(storage.commitlog.sealing, "Row", planted)
 
 
+# ---- the catalog ---------------------------------------------------------------------------------------------
+
+
+def the_catalog_counts_for_all_files(patch: MonkeyPatch) -> None:
+    """An older catalog is taken for the state at the end of the log: the states in later queue files are not applied."""
+    restore = _Loader._restore
+
+    def planted(self: _Loader, *args: Any) -> None:
+        if not self._covered:
+            restore(self, *args)
+
+    patch.setattr(_Loader, "_restore", planted)
+
+
+def deleted_partitions_stay_in_the_catalog(patch: MonkeyPatch) -> None:
+    """An update of the catalog ignores deletions."""
+    merged = storage.commitlog.catalog.merged
+    patch.setattr(
+        "storage.commitlog.catalog.merged",
+        lambda states, changes: merged(states, {number: state for number, state in changes.items() if state}),
+    )
+
+
 # ---- cleaning ------------------------------------------------------------------------------------------------
 
 
@@ -181,8 +205,8 @@ def an_unfinished_run_replaces_its_sources(patch: MonkeyPatch) -> None:
     """A run counts without its queue file."""
     first_of = storage.commitlog.run_recovery._first_of
 
-    def planted(disk: Disk, path: str, start: int) -> int:
-        first = first_of(disk, path, start)
+    def planted(disk: Disk, path: str, start: int, known: bytes | None) -> int:
+        first = first_of(disk, path, start, known)
         return 0 if first is None else first
 
     patch.setattr("storage.commitlog.run_recovery._first_of", planted)

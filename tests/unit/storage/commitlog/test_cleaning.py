@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from storage.commitlog.catalog import CATALOG
 from storage.commitlog.cleaner import Cleaner
 from storage.commitlog.live_bytes import LiveBytes
 from storage.commitlog.log_file import parse_log_name
@@ -339,7 +341,11 @@ class TestCrashes:
                 pass
             else:
                 break
+            shutil.copytree(root, without_catalog := tmp_path / "copy")
+            (without_catalog / "commitlog" / CATALOG).unlink()
             again = Process(root)
+            assert _slots(again) == _slots(Process(without_catalog))
+            shutil.rmtree(without_catalog)
             assert {number: bytes_of(again[number]) for number in expected} == expected
             assert again[1].end_offset == 0
             more = append_to(again[0])
@@ -371,6 +377,11 @@ class TestCrashes:
         clean(again)
         assert state_of(again[1]) == state
         assert {number: bytes_of(again[number]) for number in expected} == expected
+
+
+def _slots(process: Process) -> list[list[object]]:
+    process.log.open()
+    return [slot.state() for slot in process.log.slots]
 
 
 class _Killed(BaseException):

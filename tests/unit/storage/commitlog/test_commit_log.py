@@ -145,6 +145,15 @@ class TestQueueFiles:
         assert max(log_reads) == FILE_HEADER.size
         assert bytes_of(again[0]) == expected
 
+    def test_a_partition_without_frames_is_empty_beside_sealed_files(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        for _ in range(10):
+            append_to(process[0], 1500)
+            append_to(process[0], 300)
+            process[0].truncate(process[0].end_offset - 1)
+        view = process[1].view()
+        assert (view.max_timestamp(), view.find_timestamp(0, 0), bytes_of(process[1])) == (None, None, b"")
+
     def test_sealing_may_wait_while_appends_and_reads_go_on(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
         waiting: list[FileOp] = []

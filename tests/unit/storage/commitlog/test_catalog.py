@@ -1,0 +1,189 @@
+"""The catalog of a commit log: derived from the queue files, used only if it is theirs."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from storage.commitlog import recovery
+from storage.commitlog.catalog import CATALOG, merged, packed_state, slots_in
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.queue_file import HEADER
+from storage.io.disk import Disk
+from tests.support.faulty_disk import FaultyDisk
+from tests.unit.storage.commitlog.test_cleaning import clean, delete_odd, drop, fill
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, change_at_random, damage, state_of
+
+MAX = (1 << 63) - 1
+
+
+def states(process: Process) -> dict[int, tuple[object, ...]]:
+    return {number: (*state_of(process[number]), process[number].leader_epochs()) for number in range(6)}
+
+
+def random_state(dice: Random, number: int) -> list[object]:
+    def numbers(width: int, most: int) -> list[list[int]]:
+        return [
+            [dice.choice((0, 1, dice.randrange(MAX), MAX)) for _ in range(width)] for _ in range(dice.randrange(most))
+        ]
+
+    snapshots = [[offset, "AAEC" * dice.randrange(5)] for offset in sorted(dice.sample(range(1000), dice.randrange(3)))]
+    return [
+        number, dice.randbytes(16).hex(), dice.randrange(1 << 31), dice.randrange(1 << 31), dice.randrange(MAX), MAX,
+        [*numbers(3, 3), [0, 1, -1]], numbers(2, 3), numbers(4, 3), numbers(2, 4), snapshots,
+        dice.choice(("", "orders", "größe")),
+    ]  # fmt: skip
+
+
+class TestStates:
+    @pytest.mark.parametrize("seed", range(20))
+    def test_a_packed_state_is_the_state_of_the_queue_file(self, seed: int) -> None:
+        dice = Random(seed)
+        made = [random_state(dice, number) for number in range(9)]
+        assert [slot.state() for slot in slots_in(b"".join(map(packed_state, made)))] == made
+
+    @pytest.mark.parametrize("seed", range(10))
+    def test_changes_replace_add_and_remove_states(self, seed: int) -> None:
+        dice = Random(seed)
+        expected: dict[int, bytes] = {}
+        packed = b""
+        for _ in range(10):
+            changes = {
+                number: packed_state(random_state(dice, number)) for number in dice.sample(range(20), dice.randrange(6))
+            }
+            for number in dice.sample(range(20), 3):
+                changes[number] = packed_state([number])
+            expected.update(changes)
+            packed = merged(packed, changes)
+            assert packed == b"".join([expected[number] for number in sorted(expected)])
+
+
+class TestUpdates:
+    @pytest.mark.parametrize("seed", range(3))
+    def test_a_rebuilt_catalog_is_the_one_that_was_updated_step_by_step(self, tmp_path: Path, seed: int) -> None:
+        process = Process(tmp_path)
+        change_at_random(process, Random(seed), 200)
+        append_to(process[7])
+        drop(process, 7)
+        clean(process)
+        for number in range(6):
+            append_to(process[number], 900)
+        process.log.close()
+        path = tmp_path / "commitlog" / CATALOG
+        written, expected = path.read_bytes(), states(process)
+        path.unlink()
+        assert states(Process(tmp_path)) == expected
+        assert path.read_bytes() == written
+        for derived in (*process.paths(".queue"), path):
+            derived.unlink()
+        assert states(Process(tmp_path)) == expected
+        assert path.read_bytes() == written
+
+    def test_a_start_does_not_read_the_states_in_old_queue_files(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        process = Process(tmp_path)
+        fill(process, 4, 40)
+        expected = states(process)
+        process.log.close()
+        monkeypatch.setattr(recovery, "_CHECKED_BYTES", -1)
+        disk = FaultyDisk()
+        again = Process(tmp_path, disk)
+        again.log.open()
+        reads = [(position, length) for path, position, length in disk.reads if path.endswith(".queue")]
+        assert len(reads) > 10
+        assert set(reads) == {(0, HEADER.size)}
+        assert states(again) == expected
+
+    def test_a_full_disk_leaves_the_catalog_before(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        disk = FaultyDisk()
+        process = Process(tmp_path, disk)
+        fill(process, 4, 10)
+        path = tmp_path / "commitlog" / CATALOG
+        before = path.read_bytes()
+        update = CommitLog._update_catalog
+
+        def on_full_disk(log: CommitLog) -> None:
+            disk.space_left = 0
+            update(log)
+            disk.space_left = None
+
+        monkeypatch.setattr(CommitLog, "_update_catalog", on_full_disk)
+        process.log.close()
+        assert path.read_bytes() == before
+        assert states(Process(tmp_path)) == states(process)
+
+
+class TestUse:
+    @pytest.fixture
+    def process(self, tmp_path: Path) -> Process:
+        process = Process(tmp_path / "log")
+        change_at_random(process, Random(5), 250)
+        return process
+
+    def test_a_damaged_catalog_is_made_again(self, process: Process) -> None:
+        process.log.close()
+        path = process.root / "commitlog" / CATALOG
+        whole, expected = path.read_bytes(), states(process)
+        for position in (0, 5, 9, 13, 30, 300, len(whole) - 1):
+            damage(path, position)
+            assert states(Process(process.root)) == expected
+            assert path.read_bytes() == whole
+        path.write_bytes(whole[:7])
+        assert states(Process(process.root)) == expected
+
+    def test_states_behind_an_older_catalog_are_read_from_the_queue_files(self, process: Process) -> None:
+        path = process.root / "commitlog" / CATALOG
+        older: list[bytes] = []
+        for number in range(20):
+            append_to(process[number % 6], 1500)
+            older.append(path.read_bytes())
+        expected = states(process)
+        drop(process, 3)
+        process.log.close()
+        for data in older[::4]:
+            path.write_bytes(data)
+            again = Process(process.root)
+            assert again[3].end_offset == 0
+            assert states(again) == {**expected, 3: states(again)[3]}
+
+    def test_the_catalog_of_another_log_is_not_used(self, process: Process, tmp_path: Path) -> None:
+        process.log.close()
+        other = Process(tmp_path / "other")
+        for number in range(5):
+            append_to(other[number], 1700)
+        other.log.close()
+        shutil.copy(other.root / "commitlog" / CATALOG, process.root / "commitlog" / CATALOG)
+        assert states(Process(process.root)) == states(process)
+
+    def test_a_catalog_without_its_last_file_is_not_used(self, process: Process) -> None:
+        path = process.root / "commitlog" / CATALOG
+        delete_odd(process, 6)
+        process.log.close()
+        before, expected = path.read_bytes(), {number: state_of(process[number]) for number in (0, 2, 4)}
+        clean(process, is_full=True)
+        assert path.read_bytes() != before
+        path.write_bytes(before)
+        again = Process(process.root)
+        assert {number: state_of(again[number]) for number in (0, 2, 4)} == expected
+        assert not any(again[number].end_offset for number in (1, 3, 5))
+
+    def test_damage_of_an_old_queue_file_is_found_in_the_background(
+        self, process: Process, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process.log.close()
+        expected = states(process)
+        queue, *_ = process.paths(".queue")
+        whole = queue.read_bytes()
+        damage(queue, len(whole) - 3)
+        monkeypatch.setattr(recovery, "_CHECKED_BYTES", -1)
+        again = Process(process.root)
+        again.log.open()
+        assert list(again.log.check_queues()) == [0] * len(process.paths(".queue"))
+        assert "is damaged" in caplog.text
+        assert states(Process(process.root)) == expected
+        assert queue.read_bytes() == whole
+        assert not list(Process(process.root, Disk()).log.check_queues())

@@ -180,7 +180,7 @@ class SlotReader:
         slot = self._slot
         in_memory = slot.slices
         if in_memory and in_memory[0].file.is_sealed:  # not released yet; a run may have replaced the file meanwhile
-            in_memory = [some for some in in_memory if not some.file.is_sealed]
+            in_memory = tuple([some for some in in_memory if not some.file.is_sealed])
         sealed_end = in_memory[0].file.start if in_memory else MAX_LONG
         if not in_memory or self._is_before(offset, in_memory[0]):
             yield from self._sealed_from(offset, sealed_end)

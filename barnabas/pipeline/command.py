@@ -101,12 +101,12 @@ def main(args: list[str]) -> int:
     """Runs the command and returns its exit code."""
     try:
         pipeline.main(args, prog_name="barnabas pipeline", standalone_mode=False)
-    except ClientError as failure:
-        click.echo(f"Error: {failure}", err=True)
-        return 1
-    except click.ClickException as failure:
+    except click.UsageError as failure:
         failure.show()
         return failure.exit_code
+    except (ClientError, click.ClickException) as failure:
+        click.echo(f"barnabas: {failure}", err=True)
+        return 1
     except (click.Abort, KeyboardInterrupt):
         return 130
     except SystemExit as end:

@@ -35,7 +35,7 @@ def _connect_error(addresses: Iterable[str]) -> str:
         try:
             socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_TIMEOUT_S).close()
         except (OSError, OverflowError, UnicodeError) as failure:
-            errors.append(str(failure))
+            errors.append(getattr(failure, "strerror", None) or str(failure))
         else:
             return ""
     return errors[0]

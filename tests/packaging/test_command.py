@@ -38,7 +38,10 @@ def test_a_repository_runs_its_own_daemon_files() -> None:
     ("args", "path", "message"),
     [
         pytest.param(
-            (), "{tmp}", "^Error: Spark needs Java and there is none on the path: install a JDK 17", id="missing Java"
+            (),
+            "{tmp}",
+            "^barnabas: Spark needs Java and there is none on the path: install a JDK 17",
+            id="missing Java",
         ),
         pytest.param(
             (),

@@ -57,7 +57,7 @@ def test_no_java_is_one_sentence(
     before = signal.getsignal(signal.SIGTERM)
     args = ("archive", "--into", str(tmp_path / "a"), "--topic", "t", "--bootstrap", kafka_broker.bootstrap)
     code, line = run_command(capsys, *args)
-    assert (code, line.startswith("Error: Spark needs Java and there is none")) == (1, True), line
+    assert (code, line.startswith("barnabas: Spark needs Java and there is none")) == (1, True), line
     assert signal.getsignal(signal.SIGTERM) is before
 
 

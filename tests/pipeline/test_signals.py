@@ -172,7 +172,7 @@ def test_a_killed_jvm_is_reported_in_one_sentence(words: list[str], tmp_path: Pa
         job.kill_jvm()
         code, stderr = job.ended()
         assert code == 1
-        assert stderr.startswith("Error: Spark's JVM ended, killed or out of memory: run the job again.")
+        assert stderr.startswith("barnabas: Spark's JVM ended, killed or out of memory: run the job again.")
         assert stderr.count("\n") == 1
         assert [path.name for path in job.scratch.iterdir()] == [f"barnabas-archive-spark-{os.getuid()}.log"]
 
@@ -182,5 +182,5 @@ def test_a_jvm_killed_while_it_returns_rows_fails_the_job(words: list[str], tmp_
     with contextlib.closing(Running(tmp_path, "replay", *again[1:], program=("-c", CUT))) as job:
         code, stderr = job.ended()
         assert code == 1
-        assert stderr.startswith("Error: Spark's JVM ended")
+        assert stderr.startswith("barnabas: Spark's JVM ended")
         assert stderr.count("\n") == 1, "no other output"

@@ -77,7 +77,7 @@ class _DryRunFile(File):
     def allocate(self, size: int) -> None:
         """Does nothing."""
 
-    def sync(self) -> None:
+    def sync_once(self) -> None:
         """Does nothing."""
 
     def map(self, length: int) -> Mapping:

@@ -80,12 +80,14 @@ class Mapping(mmap.mmap):
 class File:
     """An open file with positional reads and writes."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_disk", "path")
+    __slots__ = ("__weakref__", "_descriptor", "_disk", "path", "sync_failure")
 
     def __init__(self, disk: Disk, path: str, descriptor: int) -> None:
         self._disk = disk
         self._descriptor = descriptor
         self.path = path
+        self.sync_failure: StorageError | None = None
+        """Why a sync failed. All later ones fail too: the kernel would report success for data that it has dropped."""
         disk.handle_opened(descriptor)
 
     def __repr__(self) -> str:
@@ -215,9 +217,14 @@ class File:
         self.truncate(self.size())  # releases what a full disk could allocate
 
     def sync(self) -> None:
-        """Make data and size durable. A failure is final: a retry may report success for lost data."""
-        with _as_storage_error("sync", self.path):
-            os.fdatasync(self._descriptor)
+        """Make data and size durable; entries of a directory. A failure is final (`sync_failure`)."""
+        if self.sync_failure is not None:
+            raise self.sync_failure
+        try:
+            self.sync_once()
+        except StorageError as error:
+            self.sync_failure = error
+            raise
 
     def map(self, length: int) -> Mapping:
         """Map the first `length` bytes, at least one, read-only."""
@@ -237,6 +244,11 @@ class File:
             self._disk.handle_closed(descriptor)
             os.close(descriptor)
 
+    def sync_once(self) -> None:
+        """The system call of `sync`."""
+        with _as_storage_error("sync", self.path):
+            os.fdatasync(self._descriptor)
+
     def _read_some(self, length: int, position: int) -> bytes:
         return os.pread(self._descriptor, length, position)
 
@@ -252,8 +264,8 @@ class Directory(File):
 
     __slots__ = ()
 
-    def sync(self) -> None:
-        """Make created, renamed and removed entries durable."""
+    def sync_once(self) -> None:
+        """As for a file."""
         with _as_storage_error("sync the directory", self.path):
             os.fsync(self._descriptor)
 
@@ -534,11 +546,11 @@ class Disk:
 
 def is_plain(file: File) -> bool:
     """Whether a kernel queue may sync the file instead of its own method."""
-    return type(file).sync is File.sync
+    return type(file).sync_once is File.sync_once
 
 
 def _is_plain_directory(file: File) -> bool:
-    return type(file).sync is Directory.sync
+    return type(file).sync_once is Directory.sync_once
 
 
 def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, StorageError]:
@@ -551,8 +563,10 @@ def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, St
                 file.sync()
             except StorageError as error:
                 failures[file] = error
+        elif file.sync_failure is not None:
+            failures[file] = file.sync_failure
         elif number:
-            failures[file] = StorageError("sync", file.path, OSError(number, os.strerror(number)))
+            file.sync_failure = failures[file] = StorageError("sync", file.path, OSError(number, os.strerror(number)))
     return failures
 
 

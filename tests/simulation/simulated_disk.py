@@ -107,7 +107,7 @@ class SimulatedFile(_SimulatedHandle):
     def allocate(self, size: int) -> None:
         """Do nothing: space is not simulated."""
 
-    def sync(self) -> None:
+    def sync_once(self) -> None:
         """Make the file durable, or lose its changes (rule 3)."""
         try:
             self._disk.checked_step("sync", "sync", self.path)
@@ -129,7 +129,7 @@ class SimulatedDirectory(_SimulatedHandle):
         self.node = node
         super().__init__(disk, path, disk.next_descriptor())
 
-    def sync(self) -> None:
+    def sync_once(self) -> None:
         self._disk.checked_step("sync", "sync the directory", self.path)
         self._disk.file_system.sync_directory(self.node)
 

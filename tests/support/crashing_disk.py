@@ -44,9 +44,9 @@ class JournalledFile(File):
         super().truncate(size)
         self._disk.journal(self).append((size, 0, old, old_size))
 
-    def sync(self) -> None:
+    def sync_once(self) -> None:
         self._disk.before_change()
-        super().sync()
+        super().sync_once()
         self._disk.journal(self).clear()
 
 

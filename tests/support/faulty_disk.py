@@ -47,12 +47,12 @@ class FaultyFile(File):
             length = min(length, disk.read_limit)
         return super()._read_some(length, position)
 
-    def sync(self) -> None:
+    def sync_once(self) -> None:
         disk = self._disk
         disk.syncs.append(self.path)
         if disk.fail_syncs:
             raise StorageError("sync", self.path, OSError(disk.fail_syncs, os.strerror(disk.fail_syncs)))
-        super().sync()
+        super().sync_once()
 
 
 class FaultyDisk(Disk):

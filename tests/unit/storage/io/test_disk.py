@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk, StorageError, sync_results
 from tests.support.faulty_disk import FaultyDisk
 
 
@@ -137,6 +137,25 @@ def test_a_mapping_is_read_only(tmp_path: Path) -> None:
         file.map(mmap.PAGESIZE * 2)
 
 
+def test_a_sync_after_a_failed_one_fails_too(disk: FaultyDisk, tmp_path: Path) -> None:
+    file = disk.open(str(tmp_path / "log"), write=True, create=True)
+    disk.fail_syncs = errno.EIO
+    with pytest.raises(StorageError, match="Cannot sync"):
+        file.sync()
+    disk.fail_syncs = 0
+    with pytest.raises(StorageError, match="Cannot sync"):
+        file.sync()
+    assert disk.sync_files([file]).keys() == {file}
+
+
+def test_a_sync_after_a_failed_one_in_a_queue_fails_too(tmp_path: Path) -> None:
+    file = Disk().open(str(tmp_path / "log"), write=True, create=True)
+    assert sync_results([file], [errno.EIO]).keys() == {file}
+    assert sync_results([file], [0]).keys() == {file}
+    with pytest.raises(StorageError, match="Input/output error"):
+        file.sync()
+
+
 def test_replace_atomically_syncs_before_and_after_the_rename(disk: FaultyDisk, tmp_path: Path) -> None:
     path = f"{tmp_path}/f"
     disk.replace_atomically(path, b"old and long")
@@ -170,7 +189,7 @@ def test_remove_tree_does_not_follow_links(tmp_path: Path) -> None:
 _ROOT = Path(__file__).parents[4]
 _TRY_LOCK = """
 import sys
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk, StorageError, sync_results
 try:
     Disk().lock(sys.argv[1])
 except StorageError as error:

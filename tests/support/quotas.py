@@ -1,12 +1,14 @@
-"""Client quotas of a running node, and requests that use them up."""
+"""Client quotas of a running node, requests that use them up, and threads that do nothing."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from protocol.messages.produce_fetch import FetchResponse
 from protocol.messages.quotas_scram import AlterClientQuotasRequest, DescribeClientQuotasRequest
+from replication.io_executor import Run
 from tests.support.cluster_cases import altered
 from tests.support.loading import fetch_request, one_record, produce_request
 from tests.support.raw_client import RawClient
@@ -18,6 +20,12 @@ FETCH_VERSION = 12
 PRODUCE_VERSION = 9
 SETTLING_S = 0.3
 """After a quota or setting is described, Apache Kafka may need this long to enforce it."""
+
+
+class NoThreads:
+    """All work is on the loop (`broker.quotas.request_meter.MeteredThreads`)."""
+
+    metered: Callable[[Run], Run] | None = None
 
 
 def set_quotas(bootstrap: str, *quotas: Quota) -> None:

@@ -12,7 +12,6 @@ from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.router import FastPath, Route, Router
 from broker.handlers.throttling import Throttling
 from broker.network.exchange import ConnectionInfo
-from broker.quotas.request_meter import NoThreads
 from protocol.api import ApiKey, response_header_version
 from protocol.codec import decode
 from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
@@ -23,6 +22,7 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 from replication.quota_rates import QuotaWindows
+from tests.support.quotas import NoThreads
 from tests.unit.broker.handlers.test_request_dispatcher import frame_of
 
 PERCENT, PRODUCED = "request_percentage", "producer_byte_rate"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import pytest
 
@@ -22,19 +21,13 @@ from protocol.messages.stored_records import ClientQuotaRecord, EntityData
 from protocol.schema import Message
 from replication.controller.controller_client import Client
 from replication.controller.mutation_quotas import MutationQuotas
-from replication.io_executor import Run
 from replication.quota_rates import QuotaWindows
+from tests.support.quotas import NoThreads
 
 START_NS = 10**12
 
 
 EXEMPT = "kafka.server.Request.exempt-request-time"
-
-
-class NoThreads:
-    """All work is on the loop."""
-
-    metered: Callable[[Run], Run] | None = None
 
 
 class Node:

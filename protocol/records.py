@@ -429,6 +429,15 @@ class BatchBuilder:
         self._body += varint(len(record))
         self._body += record
 
+    def append_encoded(self, timestamp_ms: int, fields: bytes) -> None:
+        """Add a record whose key, value and headers are encoded; all records have one timestamp."""
+        assert not self._count or self._base_timestamp == timestamp_ms, "all records have one timestamp"
+        self._base_timestamp = self._max_timestamp = timestamp_ms
+        self._last_offset += 1
+        self._count += 1
+        delta = varint(self._last_offset - self._base_offset)
+        self._body += b"".join((varint(2 + len(delta) + len(fields)), b"\0\0", delta, fields))
+
     def extend(self, timestamp_ms: int, records: Iterable[tuple[Buffer | None, Buffer | None]]) -> None:
         """Add key-value records without headers that all have one timestamp, which is also that of any earlier record."""
         assert not self._count or self._base_timestamp == self._max_timestamp == timestamp_ms, (

@@ -106,10 +106,10 @@ class PartitionIndex:
         return dropped
 
     def replace(self, merged: IndexRange) -> None:
-        """A merge is finished."""
+        """A merge is finished; the next one may be due, also if nothing is appended any more."""
         at = self.ranges.index(self.merging[0])
         self.ranges[at : at + len(self.merging)] = [merged]
-        self.merging = ()
+        self.merging = tuple(due_merge(self.ranges))
 
 
 def _is_in(known: IndexRange, opened: OpenLog) -> bool:
@@ -352,6 +352,7 @@ class _Turn:
             self._indexer.has_more = True
         elif index.merging == merging:
             index.replace(merged)
+            self._indexer.has_more = self._indexer.has_more or bool(index.merging)
         else:
             self._submit(RemoveRanges(self._log.files.index_path, (merged,)), lambda _: self._end())
             return

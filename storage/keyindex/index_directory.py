@@ -8,7 +8,8 @@ RULES    1. The files are in the directory LogFiles.index_path; their ranges are
          4. FAN files of a size class are merged, together with the smaller ones after them; a class is FAN times as large as
             the one before. So each class has few files, and an entry is written once for each class. A file of MAX_ENTRIES is
             not merged again.
-         5. A merge leaves out entries below the log's start. It needs memory for a few pages of each file.
+         5. A merge leaves out entries below the log's start. It needs memory for a few pages of each file, so it has at most
+            MAX_SOURCES: the first ones, if the merges are behind.
 NOT HERE When (replication/partition/key_indexer.py).
 """
 
@@ -27,6 +28,7 @@ from storage.keyindex.index_file import SUFFIX, UNFINISHED, DamagedIndex, IndexF
 FAN: Final = 4
 SMALL: Final = 4096
 """Entries of the largest file in the first size class."""
+MAX_SOURCES: Final = 16
 MAX_ENTRIES: Final = 1 << 27
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})" + re.escape(SUFFIX))
 
@@ -89,7 +91,7 @@ def due_merge(ranges: Sequence[IndexRange]) -> list[IndexRange]:
     classes = [_size_class(found.entry_count) for found in ranges]
     for size_class in sorted(set(classes)):
         first = next((at + 1 for at in range(len(classes) - 1, -1, -1) if classes[at] > size_class), 0)
-        newest = list(ranges[first:])
+        newest = list(ranges[first : first + MAX_SOURCES])
         entries = sum(found.entry_count for found in newest)
         if classes[first:].count(size_class) >= FAN and entries <= MAX_ENTRIES:
             return newest

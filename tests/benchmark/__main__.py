@@ -19,6 +19,8 @@ BENCHMARKS = {
     "flushes": "one small append to each of 1 to 1,000 files made durable: the file system only",
     "onefile": "one log file for all partitions: syncs beside a bulk producer, reads of hot records; the file system only",
     "coordinators": "transactions and groups, compared with Apache Kafka",
+    "delivery": "delayed delivery: how late records are, many due at once, many pending",
+    "search": "look-ups in a large key index",
     "tls": "records over TLS, compared with Apache Kafka",
     "cluster": "three nodes compared with three of Apache Kafka: start, replication, fail-over",
     "cores": "several nodes on one host, one per core, and what a node costs without load",

@@ -31,6 +31,7 @@ LONG_FILES: dict[str, str] = {
 """Files of more than 600 lines, with the reason: one subject that reads worse in two files."""
 
 LARGE_FOLDERS: dict[str, str] = {
+    "tests/benchmark": "one file for each benchmark",
     "tests/conformance": "one file for each subject that is compared with Apache Kafka",
     "tests/pipeline": "one file for each job and each of its concerns",
     "tests/process": "one file for each way in which a daemon is started, stopped or disturbed",

@@ -19,18 +19,20 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from itertools import islice, takewhile
 from typing import Final, NamedTuple, TypeVar
 
 from broker.coordinators.delivery.due_queue import DueQueue
 from broker.coordinators.delivery.progress import MAX_STEPS, Progress
+from broker.coordinators.delivery.record_loader import RecordLoader
 from broker.coordinators.delivery.routine import Steps
 from broker.coordinators.delivery.stable_records import Chunk, read_chunk
-from broker.coordinators.delivery.target_batches import MAX_TOTAL_BYTES, TargetBatches
+from broker.coordinators.delivery.target_batches import MAX_TOTAL_BYTES, TargetBatches, stored_record
 from broker.coordinators.delivery.transaction_client import SchedulePartition, TransactionClient
 from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.process.histograms import Histogram
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BatchHeader, Record
+from protocol.records import Record
 from replication.completion import Completion
 from replication.metadata.image import TopicImage
 from replication.partition.partition import Partition
@@ -43,19 +45,16 @@ T = TypeVar("T")
 
 _log = logging.getLogger("barnabas.delivery")
 
-MAX_RECORDS: Final = 10_000
-"""The most records of a transaction."""
+MAX_RECORDS: Final = 4_000
+"""The most records of a transaction: larger ones are not cheaper per record, and their first record waits for the last one."""
 MAX_QUEUE_BYTES: Final = 64 * 1024 * 1024
 """About 7 million pending records; those due later are read again before they are due."""
 _SCAN_AHEAD_MS: Final = 60_000
 _CHUNK_BYTES: Final = 128 * 1024
-_RECORDS_PER_SLICE: Final = 200
+_RECORDS_PER_SLICE: Final = 400
 """A few milliseconds."""
-_SKIP_WORK: Final = 0.1
-"""Of a record that is not decoded, compared with another one."""
-_LOAD_AHEAD_MS: Final = 1_000
-_MAX_LOADED: Final = 20_000
-"""Records in memory before they are due."""
+_LOAD_AHEAD_MS: Final = 2_000
+_MAX_FORGOTTEN: Final = 10_000
 _RETRY_MS: Final = 200
 _REFUSALS: Final = frozenset(
     {
@@ -101,7 +100,7 @@ class Deliverer:
         self._refused: set[int] = set()
         self._read_offset = 0  # all stable records before are in the queue, or the scan will add them
         self._scan: tuple[int, int, int] | None = None  # next offset, end offset, lowest due time
-        self._loaded: dict[int, Record] = {}
+        self._loader = RecordLoader(self._chunk, dependencies.pause)
         self._loaded_until_ms = 0
         self._limit = MAX_RECORDS
         self._transactions = 0
@@ -134,17 +133,20 @@ class Deliverer:
             return
         first = min([self._queue.first_offset(), self._read_offset, *[offset for _, offset in self._in_flight]])
         log.keep_from = first
-        if self._cancels and not self._in_flight:
-            self._cancels = {key: offset for key, offset in self._cancels.items() if offset > first}
+        if not self._in_flight:
             self._refused = {offset for offset in self._refused if offset >= first}
+            forgotten = takewhile(lambda one: one[1] <= first, self._cancels.items())
+            for key in [key for key, _ in islice(forgotten, _MAX_FORGOTTEN)]:
+                del self._cancels[key]
 
     def _local(self) -> Partition:
         return self._dependencies.replicas.find(self.partition.topic, self.partition.partition)
 
     def _has_work(self, wall_ms: int) -> bool:
-        if self._scan is not None or self._queue.next_due_ms() <= wall_ms:
-            return True
-        if self._must_scan_ahead(wall_ms) or self._must_load(wall_ms):
+        return self._queue.next_due_ms() <= wall_ms or self._can_read(wall_ms)
+
+    def _can_read(self, wall_ms: int) -> bool:
+        if self._scan is not None or self._must_scan_ahead(wall_ms) or self._must_load(wall_ms):
             return True
         opened = self._local().log.opened
         may_read = self._may_read(wall_ms)
@@ -156,7 +158,7 @@ class Deliverer:
         return len(self._progress.steps) < MAX_STEPS or self._queue.next_due_ms() > wall_ms
 
     def _must_load(self, wall_ms: int) -> bool:
-        """Whether records are due soon that `_load_ahead` has not seen."""
+        """Whether records are due soon that the loader has not seen."""
         is_old = self._loaded_until_ms < wall_ms + _LOAD_AHEAD_MS // 2
         return is_old and self._queue.next_due_ms() <= wall_ms + _LOAD_AHEAD_MS
 
@@ -167,23 +169,28 @@ class Deliverer:
     # ------------------------------------------------------------ steps
     def run(self) -> Steps[None]:
         """Delivers until it is stopped."""
-        while True:
-            try:
-                yield from self._start()
-                while True:
-                    yield from self._advance()
-            except KafkaError as error:
-                self._report(error)
-                yield self._dependencies.sleep(_RETRY_MS)
+        try:
+            while True:
+                try:
+                    yield from self._start()
+                    while True:
+                        yield from self._advance()
+                except KafkaError as error:
+                    self._report(error)
+                    yield self._dependencies.sleep(_RETRY_MS)
+        finally:
+            self._loader.stop()
 
     def _start(self) -> Steps[None]:
         """Decides the last transaction, and reads everything again if it is not this deliverer's (rule 2)."""
         yield from self._client.initialize()
         progress = yield from self._client.progress()
         if self._progress is None or progress not in (self._progress, self._attempted):
-            self._queue, self._cancels, self._in_flight = DueQueue(self._dependencies.max_queue_bytes), {}, []
-            self._loaded, self._loaded_until_ms = {}, 0
+            self._loader.stop()
+            self._loader, self._loaded_until_ms = RecordLoader(self._chunk, self._dependencies.pause), 0
             chunk = yield from self._chunk(0)
+            self._cancels, self._in_flight = {}, []
+            self._queue = DueQueue(self._dependencies.max_queue_bytes, chunk.offset)
             self._read_offset = chunk.stable_end
             self._scan = (chunk.offset, chunk.stable_end, AT_ONCE)
         elif progress == self._attempted:
@@ -203,15 +210,16 @@ class Deliverer:
             chunk = yield from self._chunk(self._read_offset)
             yield from self._add_chunk(chunk, MAX_LONG, AT_ONCE)
             self._read_offset = max(self._read_offset, chunk.next_offset)
-        delivered = yield from self._deliver()
+        yield from self._in_steps(self._queue.prepare(wall_ms + _LOAD_AHEAD_MS))
         if self._must_load(wall_ms):
-            yield from self._load_ahead(wall_ms)
-        if not delivered:
-            if self._has_work(self._dependencies.clock.wall_ms()):
-                yield self._dependencies.pause()
-            else:
-                self._idle = Completion()
-                yield self._idle
+            self._loaded_until_ms = wall_ms + _LOAD_AHEAD_MS
+            self._load(self._loaded_until_ms)
+        has_more = yield from self._deliver()
+        if has_more or self._can_read(self._dependencies.clock.wall_ms()):
+            yield self._dependencies.pause()
+        else:  # what becomes due until the next tick is one transaction
+            self._idle = Completion()
+            yield self._idle
 
     def _report(self, error: KafkaError) -> None:
         if error.code is not self._last_error:
@@ -244,12 +252,20 @@ class Deliverer:
                         return
                     self._add(record, lowest_due_ms)
                 if number % _RECORDS_PER_SLICE == 0:
+                    yield from self._in_steps(self._queue.shrink())
                     yield self._dependencies.pause()
+        yield from self._in_steps(self._queue.shrink())
+
+    def _in_steps(self, steps: Iterable[None]) -> Steps[None]:
+        """Lets the other work of the event loop run between the steps."""
+        for _ in steps:
+            yield self._dependencies.pause()
 
     def _add(self, record: Record, lowest_due_ms: int) -> None:
         offset, key = record.offset, record.key
         if record.value is None:
             if key is not None and self._cancels.get(key, -1) < offset:
+                self._cancels.pop(key, None)  # the dictionary is nearly in the order of the offsets
                 self._cancels[key] = offset
             return
         try:
@@ -264,81 +280,52 @@ class Deliverer:
         for due, offset in entries:
             self._queue.add(due, offset)
 
-    def _load_ahead(self, wall_ms: int) -> Steps[None]:
-        """Reads the records that are due within a second: one pass opens each batch once, not once for each due time."""
-        after_ms, until_ms = max(self._loaded_until_ms, wall_ms), wall_ms + _LOAD_AHEAD_MS
-        self._loaded_until_ms = until_ms
-        if len(self._loaded) < _MAX_LOADED:
-            offsets = self._queue.window(after_ms, until_ms, _MAX_LOADED)
-            self._loaded.update((yield from self._load(sorted(offsets))) or {})
-
-    def _load(self, offsets: list[int]) -> Steps[dict[int, Record] | None]:
-        """The records at ascending offsets, without those that were deleted; None if they are too large together."""
-        found: dict[int, Record] = {}
-        wanted, size, work = set(offsets), 0, 0.0
-        at = 0
-        while at < len(offsets):
-            chunk = yield from self._chunk(offsets[at])
-            for position, header in chunk.batches:
-                if _has_any(header, offsets, at):
-                    for record in chunk.records(position, header, wanted):
-                        work += _SKIP_WORK if record is None else 1
-                        if record is not None and record.offset in wanted:
-                            found[record.offset] = record
-                            size += len(record.key or b"") + len(record.value or b"")
-                        if work > _RECORDS_PER_SLICE:
-                            work = 0
-                            yield self._dependencies.pause()
-                    if size > 2 * MAX_TOTAL_BYTES and len(offsets) > 1:
-                        return None
-                while at < len(offsets) and offsets[at] < header.next_offset:
-                    at += 1
-            end_offset = max(chunk.next_offset, chunk.offset)
-            while at < len(offsets) and offsets[at] < end_offset:
-                at += 1
-            if chunk.next_offset == chunk.offset and at < len(offsets):
-                raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, f"record {offsets[at]} is not stable")
-        return found
+    def _load(self, until_ms: int) -> Completion[None]:
+        """Reads the records that are due by then; completes after a pass."""
+        return self._loader.load(self._queue.upcoming(until_ms, self._loader.limit))
 
     # ------------------------------------------------------------ delivering
     def _deliver(self) -> Steps[bool]:
-        """One transaction with due records; False if there are none."""
+        """One transaction with due records; returns whether more were due."""
         wall_ms = self._dependencies.clock.wall_ms()
         until_ms = min(wall_ms, self._queue.complete_until_ms - 1)
-        entries = self._queue.take(until_ms, self._limit)
+        entries = self._queue.take(until_ms, self._limit, self._loader.records)
         if not entries:
-            return False
+            is_due = self._queue.next_due_ms() <= until_ms
+            if is_due:
+                yield self._load(until_ms)
+            return is_due
         self._in_flight, self._outcomes = entries, Counter()
-        is_last = len(entries) < self._limit
-        ready = {offset: self._loaded.pop(offset) for _, offset in entries if offset in self._loaded}
-        records = yield from self._load(sorted(offset for _, offset in entries if offset not in ready))
-        if records is None:
-            self._limit = max(1, len(entries) // 4)
-            self._requeue(entries)
-            self._in_flight = []
-            return True
-        records |= ready
+        records = {offset: self._loader.take(offset) for _, offset in entries}
         target, batches = self._open_batches()
-        for number, (_, offset) in enumerate(entries, 1):
-            outcome = self._add_to(batches, records.get(offset), offset, wall_ms)
-            if outcome is None:  # the transaction is full
-                self._requeue(entries[number - 1 :])
-                del entries[number - 1 :]
-                is_last = False
-                break
-            self._outcomes[outcome] += 1
-            if number % _RECORDS_PER_SLICE == 0:
-                yield self._dependencies.pause()
+        yield from self._fill(batches, records, wall_ms)
+        yield from self._in_steps(self._queue.prepare(until_ms))
+        is_last = self._queue.next_due_ms() > until_ms
         assert self._progress is not None, "it is read"
         last = (until_ms, MAX_LONG) if is_last else entries[-1]
         self._attempted = self._progress.advanced(self._read_offset, *last)
         try:
             yield from self._client.commit(self._attempted, target, batches.build())
         except KafkaError as error:
-            self._on_refusal(error, [offset for _, offset in entries if offset in records], batches.count)
+            self._on_refusal(error, [offset for _, offset in entries if records[offset] is not None], batches.count)
             raise
         self._on_committed()
-        return True
+        return not is_last
+
+    def _fill(self, batches: TargetBatches, records: dict[int, bytes | None], wall_ms: int) -> Steps[None]:
+        """Adds the records in flight up to the first one that must wait for the next transaction."""
+        entries = self._in_flight
+        for number, (_, offset) in enumerate(entries):
+            outcome = self._add_to(batches, records[offset], offset, wall_ms)
+            if outcome is None:
+                self._requeue(entries[number:])
+                self._loader.put_back({offset: records[offset] for _, offset in entries[number:]})
+                self._limit = number
+                del entries[number:]
+                return
+            self._outcomes[outcome] += 1
+            if number % _RECORDS_PER_SLICE == 0:
+                yield self._dependencies.pause()
 
     def _open_batches(self) -> tuple[TopicImage, TargetBatches]:
         replicas = self._dependencies.replicas
@@ -351,15 +338,16 @@ class Deliverer:
         origin, producer = self.partition.name, self._client.producer
         return target, TargetBatches(origin, len(target.partitions), keyless, producer, max_bytes)
 
-    def _add_to(self, batches: TargetBatches, record: Record | None, offset: int, wall_ms: int) -> str | None:
+    def _add_to(self, batches: TargetBatches, encoded: bytes | None, offset: int, wall_ms: int) -> str | None:
         """What happens to a record; None if it must wait."""
-        if record is None:
+        if encoded is None:
             return "deleted"
+        record = stored_record(encoded)
         if record.key is not None and self._cancels.get(record.key, -1) > offset:
             return "cancelled"
         if offset in self._refused:
             return "refused"
-        return "delivered" if batches.add(record, wall_ms) else None
+        return "delivered" if batches.add(record, offset, wall_ms) else None
 
     def _on_committed(self) -> None:
         assert self._attempted is not None, "a transaction was attempted"
@@ -387,8 +375,3 @@ class Deliverer:
             )  # fmt: skip
             self._refused.add(skipped[0])
         self._limit = 1
-
-
-def _has_any(header: BatchHeader, offsets: list[int], at: int) -> bool:
-    """Whether one of the offsets from position `at` on is in the batch."""
-    return at < len(offsets) and offsets[at] < header.next_offset

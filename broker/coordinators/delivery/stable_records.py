@@ -9,10 +9,11 @@ NOT HERE What the records mean (`deliverer.py`).
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.record_codec import read_record, read_varint
+from protocol.record_codec import read_record, read_varint, read_varlong
 from protocol.records import BatchHeader, Record, headers, record_bytes
 from replication.partition.partition import Partition
 from storage.engine import AbortedTransaction
@@ -20,6 +21,9 @@ from storage.io.disk_lookup import DiskLookup
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Limit for the decompressed size of a batch; Produce has the same."""
+_CONTINUED: Final = 0x80
+"""The bit of a varint byte that another one follows."""
+_SKIPPED_AT_ONCE: Final = 2_048
 
 
 class Chunk(NamedTuple):
@@ -34,39 +38,66 @@ class Chunk(NamedTuple):
     next_offset: int
     """Where the next chunk begins; `offset` if there is nothing to read yet."""
 
-    def records(
-        self, position: int, header: BatchHeader, wanted: Container[int] | None = None
-    ) -> Iterator[Record | None]:
-        """The records of a batch from `offset` on, or only those at wanted offsets; None for each other one.
+    def records(self, position: int, header: BatchHeader) -> Iterator[Record | None]:
+        """The records of a batch from `offset` on; None for each one before.
 
         Raises:
             KafkaError: the batch is corrupt.
         """
-        try:
-            yield from self._records(position, header, wanted)
-        except IndexError:
-            raise KafkaError(
-                ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is too short"
-            ) from None
-
-    def _records(self, position: int, header: BatchHeader, wanted: Container[int] | None) -> Iterator[Record | None]:
-        data = bytes(record_bytes(self.data, position, header, _MAX_BATCH_BYTES))
+        data = self._body(position, header)
         append_ms = header.max_timestamp if header.is_log_append_time else None
-        is_dense = header.last_offset_delta + 1 == header.record_count
         at = 0
-        for index in range(header.record_count):
-            if is_dense and wanted is not None and header.base_offset + index not in wanted:
-                length, at = read_varint(data, at)
-                at += length
-                yield None
-                continue
-            delta_ms, delta, key, value, pairs, at = read_record(data, at)
-            offset = header.base_offset + delta
-            if offset < self.offset:
-                yield None
-            else:
-                timestamp_ms = header.base_timestamp + delta_ms if append_ms is None else append_ms
-                yield Record(offset, timestamp_ms, key, value, pairs)
+        with _complete(header):
+            for _ in range(header.record_count):
+                delta_ms, delta, key, value, pairs, at = read_record(data, at)
+                offset = header.base_offset + delta
+                if offset < self.offset:
+                    yield None
+                else:
+                    timestamp_ms = header.base_timestamp + delta_ms if append_ms is None else append_ms
+                    yield Record(offset, timestamp_ms, key, value, pairs)
+
+    def encoded_records(
+        self, position: int, header: BatchHeader, wanted: Container[int]
+    ) -> Iterator[tuple[int, bytes] | None]:
+        """Offset and encoded record, without its length, for each wanted offset; sometimes None, so that the reader can pause.
+
+        Raises:
+            KafkaError: the batch is corrupt.
+        """
+        data = self._body(position, header)
+        is_dense = header.last_offset_delta + 1 == header.record_count
+        offset, at = header.base_offset - 1, 0
+        with _complete(header):
+            for index in range(header.record_count):
+                length = data[at]
+                if length < _CONTINUED:
+                    at += 1
+                    end = at + (length >> 1)
+                else:
+                    length, at = read_varint(data, at)
+                    end = at + length
+                if is_dense:
+                    offset += 1
+                else:
+                    offset = header.base_offset + read_varint(data, read_varlong(data, at + 1)[1])[0]
+                if offset in wanted:
+                    yield offset, data[at:end]
+                elif index % _SKIPPED_AT_ONCE == 0:
+                    yield None
+                at = end
+
+    def _body(self, position: int, header: BatchHeader) -> bytes:
+        return bytes(record_bytes(self.data, position, header, _MAX_BATCH_BYTES))
+
+
+@contextmanager
+def _complete(header: BatchHeader) -> Iterator[None]:
+    """Raises KafkaError if the records end early."""
+    try:
+        yield
+    except IndexError:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is too short") from None
 
 
 def read_chunk(partition: Partition, offset: int, max_bytes: int) -> Chunk | DiskLookup:

@@ -20,7 +20,7 @@ from replication.partition import key_indexer, key_search
 from replication.partition.key_search import SearchQuery
 from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
-from storage.keyindex import index_jobs
+from storage.keyindex import index_directory, index_jobs
 from storage.keyindex.index_file import SUFFIX
 from storage.keyindex.index_jobs import IndexJobs, JobFailed
 from storage.log.log import AppendOrigin
@@ -355,3 +355,15 @@ def test_a_failed_job_delays_the_index_and_keeps_the_log_online(topic: Topic) ->
     assert topic.rig.search(b"a").to_offset == 1
     topic.rig.build()
     assert topic.rig.search(b"a").to_offset == 2
+
+
+def test_a_merge_that_makes_another_one_due_is_followed_by_it_without_new_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(index_directory, "SMALL", 4)
+    topic = Topic(tmp_path, "segments")
+    for number in range(1, index_directory.FAN**2 + 1):
+        topic.append(b"k")
+        topic.rig.build(checks=1 if number < index_directory.FAN**2 else 20)
+    names = [name for name in os.listdir(topic.log.files.index_path) if name.endswith(SUFFIX)]
+    assert len(names) == 1

@@ -10,7 +10,7 @@ import pytest
 
 from storage.io.disk import Disk, File
 from storage.keyindex.entries import entry_offset, entry_seconds, field_hash, new_entry
-from storage.keyindex.index_directory import FAN, MAX_ENTRIES, due_merge, load_ranges, merge
+from storage.keyindex.index_directory import FAN, MAX_ENTRIES, MAX_SOURCES, due_merge, load_ranges, merge
 from storage.keyindex.index_file import PAGE_BYTES, SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter
 
 FIELDS = ("key",)
@@ -154,3 +154,8 @@ def test_merges_bound_the_number_of_files_and_how_often_an_entry_is_written() ->
     assert written <= 6 * total
     full = [IndexRange(at, at + 1, 1, MAX_ENTRIES, 0, 0) for at in range(20)]
     assert due_merge(full) == []
+
+
+def test_merges_that_are_behind_have_a_bounded_number_of_sources() -> None:
+    ranges = [IndexRange(at, at + 1, 1, 200_000, 0, 0) for at in range(200)]
+    assert due_merge(ranges) == ranges[:MAX_SOURCES]

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
+import pytest
+
+from broker.coordinators.delivery import due_queue
 from broker.coordinators.delivery.due_queue import DueQueue
 from storage.config.config_def import MAX_LONG
 from tests.support.seeds import seed_of
@@ -13,6 +17,11 @@ def complete_queue(max_bytes: int = 1 << 20) -> DueQueue:
     queue = DueQueue(max_bytes)
     queue.end_scan()
     return queue
+
+
+def shrink(queue: DueQueue) -> None:
+    for _ in queue.shrink():
+        pass
 
 
 def test_nothing_is_taken_before_the_first_scan_has_ended() -> None:
@@ -29,7 +38,7 @@ def test_records_are_taken_in_the_order_of_due_time_and_offset_while_others_are_
     rng = random.Random(seed)
     queue, model, now_ms = complete_queue(), set[tuple[int, int]](), 0
     for offset in range(3_000):
-        entry = (now_ms + rng.randrange(20_000), offset)
+        entry = (now_ms + rng.choice((0, rng.randrange(20_000), rng.randrange(20_000_000))), offset)
         queue.add(*entry)
         model.add(entry)
         if rng.random() < 0.1:
@@ -45,9 +54,10 @@ def test_records_are_taken_in_the_order_of_due_time_and_offset_while_others_are_
 
 
 def test_what_is_due_last_is_dropped_above_the_limit_and_added_by_a_scan() -> None:
-    queue = complete_queue(max_bytes=10_000)
+    queue = complete_queue(max_bytes=1_700)
     for offset in range(200):
         queue.add(offset * 1_024, offset)
+        shrink(queue)
     horizon_ms = queue.horizon_ms
     assert 0 < horizon_ms < 200 * 1_024
     assert len(queue) == 200
@@ -63,10 +73,36 @@ def test_what_is_due_last_is_dropped_above_the_limit_and_added_by_a_scan() -> No
     assert queue.take(MAX_LONG - 1, 1)[0][1] == horizon_ms // 1_024
 
 
-def test_the_window_has_what_is_due_between_two_times() -> None:
+def test_what_is_due_soon_is_known_before_it_is_taken() -> None:
     queue = complete_queue()
     for offset in range(100):
         queue.add(offset * 100, offset)
     queue.take(2_000, 5)
-    assert sorted(queue.window(1_000, 1_500, 100)) == [11, 12, 13, 14, 15]
-    assert queue.window(1_000, 1_500, 1) == [], "a bucket with more records is left out"
+    assert sorted(queue.upcoming(1_500, 100)) == [5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15]
+    assert sorted(queue.upcoming(1_500, 3)) == [5, 6, 7]
+
+
+def test_only_records_that_are_ready_are_taken_in_order() -> None:
+    queue = complete_queue()
+    for offset in range(10):
+        queue.add(offset, offset)
+    assert queue.take(100, 10, {0, 1, 3}) == [(0, 0), (1, 1)]
+    assert queue.take(100, 10, {2, 3}) == [(2, 2), (3, 3)]
+    assert len(queue) == 6
+
+
+@pytest.mark.parametrize(
+    "due_of", [lambda _: 5, lambda rng: rng.randrange(1_024), lambda rng: rng.randrange(4_000_000)]
+)
+def test_a_step_does_not_grow_with_the_records_that_are_due_together(
+    due_of: Callable[[random.Random], int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_queue, "_STEP", 64)
+    seed = seed_of()
+    print(f"seed {seed}")
+    rng, queue = random.Random(seed), complete_queue()
+    entries = [(due_of(rng), offset) for offset in range(10_000)]
+    for entry in entries:
+        queue.add(*entry)
+    assert sum(1 for _ in queue.prepare(0)) >= 10_000 // 64
+    assert queue.take(4_000_000, 10_000) == sorted(entries)

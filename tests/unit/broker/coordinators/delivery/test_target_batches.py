@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from broker.coordinators.delivery.target_batches import TargetBatches, murmur2
-from protocol.records import Record, parse_header, records
+from broker.coordinators.delivery.target_batches import StoredRecord, TargetBatches, murmur2, stored_record
+from protocol.record_codec import Headers, encode_record
+from protocol.records import parse_header, records
 
 
 def batches(max_batch_bytes: int = 1_000_000, partitions: int = 4) -> TargetBatches:
     return TargetBatches("s-0", partitions, 6, (9, 2), max_batch_bytes)
+
+
+def stored(key: bytes | None, value: bytes, headers: Headers = ()) -> StoredRecord:
+    return stored_record(encode_record(77, 300, key, value, headers))
 
 
 @pytest.mark.parametrize(
@@ -29,7 +34,7 @@ def test_the_hash_is_that_of_javas_client(key: bytes, found: int) -> None:
 def test_records_with_a_key_go_to_its_partition_and_others_to_one_of_the_transaction() -> None:
     made = batches()
     for offset, key in enumerate((b"21", None, b"21", None)):
-        assert made.add(Record(offset, 5, key, b"v", (("h", None),)), 100)
+        assert made.add(stored(key, b"v", (("h", None),)), offset, 100)
     found = made.build()
     assert sorted(found) == sorted({(murmur2(b"21") & 0x7FFFFFFF) % 4, 6 % 4})
     batch = bytes(found[6 % 4])
@@ -41,11 +46,11 @@ def test_records_with_a_key_go_to_its_partition_and_others_to_one_of_the_transac
 
 def test_a_batch_stays_below_the_limit_unless_its_first_record_is_larger() -> None:
     made = batches(max_batch_bytes=1_000, partitions=1)
-    assert made.add(Record(0, 0, None, bytes(5_000)), 1)
-    assert not made.add(Record(1, 0, None, b"v"), 1)
+    assert made.add(stored(None, bytes(5_000)), 0, 1)
+    assert not made.add(stored(None, b"v"), 1, 1)
     small = batches(max_batch_bytes=1_000, partitions=1)
     count = 0
-    while small.add(Record(count, 0, b"key", bytes(50)), 1):
+    while small.add(stored(b"key", bytes(50)), count, 1):
         count += 1
     (batch,) = small.build().values()
     assert count > 5

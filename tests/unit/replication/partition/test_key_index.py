@@ -5,8 +5,10 @@ from __future__ import annotations
 import os
 import random
 import shutil
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -367,3 +369,31 @@ def test_a_merge_that_makes_another_one_due_is_followed_by_it_without_new_record
         topic.rig.build(checks=1 if number < index_directory.FAN**2 else 20)
     names = [name for name in os.listdir(topic.log.files.index_path) if name.endswith(SUFFIX)]
     assert len(names) == 1
+
+
+def test_an_append_executes_the_same_instructions_with_and_without_an_index(tmp_path: Path) -> None:
+    counts = []
+    for name, fields in (("plain", ""), ("indexed", "key,header:h")):
+        harness = ReplicaHarness(tmp_path / name)
+        harness.create(barnabas_index_keys=fields)
+        _instructions_of_an_append(harness)  # opens the log
+        counts.append([_instructions_of_an_append(harness) for _ in range(3)])
+    assert counts[0] == counts[1]
+
+
+def _instructions_of_an_append(harness: ReplicaHarness) -> int:
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: object) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
+
+    builder = BatchBuilder()
+    builder.append(NOW_MS, b"k", b"v", (("h", b"x"),))
+    batch = builder.build()
+    sys.settrace(trace)
+    harness.append(records=batch, acks=1)
+    sys.settrace(None)
+    return count

@@ -1,0 +1,72 @@
+"""How much a deliverer does in one turn of the event loop (broker/coordinators/delivery/deliverer.py)."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from broker.coordinators.delivery import due_queue
+from broker.coordinators.delivery.due_queue import DueQueue
+from broker.coordinators.delivery.stable_records import Chunk
+from broker.coordinators.delivery.target_batches import TargetBatches
+from protocol.records import BatchBuilder
+from tests.property.test_delivery import World, settle
+
+RECORDS = 20_000
+MOST_IN_A_TURN = 2_000
+"""A loader's thousand, and 400 that are read and added, or delivered."""
+
+
+class Work:
+    """Counts the records that a turn handles."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.done: Counter[str] = Counter()
+        for owner, name in (DueQueue, "add"), (TargetBatches, "add"), (Chunk, "records"), (Chunk, "encoded_records"):
+            monkeypatch.setattr(owner, name, self._counted(owner, name))
+
+    def _counted(self, owner: type, name: str):  # type: ignore[no-untyped-def]
+        original = getattr(owner, name)
+
+        def counted(*args, **options):  # type: ignore[no-untyped-def]
+            result = original(*args, **options)
+            if not name.endswith("records"):
+                self.done[name] += 1
+                return result
+            return self._each(name, result)
+
+        return counted
+
+    def _each(self, name: str, found):  # type: ignore[no-untyped-def]
+        for one in found:
+            self.done[name] += 1
+            yield one
+
+
+def test_the_work_of_a_turn_does_not_grow_with_the_records_that_are_due(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(due_queue, "_STEP", 500)
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20, max_message_bytes=1 << 20)
+    due_ms = world.harness.wall_ms + 10_000
+    for first in range(0, RECORDS, 1_000):
+        builder = BatchBuilder()
+        for offset in range(first, first + 1_000):
+            builder.append(world.wall_ms(), b"%d" % offset, b"%d" % offset, (("deliver-at", b"%d" % due_ms),))
+            world.due[offset] = due_ms
+        assert world.harness.append("s", records=builder.build()).error is None
+    work, most = Work(monkeypatch), 0
+    run = world.run
+
+    def counted_run() -> None:
+        nonlocal most
+        work.done.clear()
+        run()
+        most = max(most, work.done.total())
+
+    monkeypatch.setattr(world, "run", counted_run)
+    settle(world)
+    assert 100 < most <= MOST_IN_A_TURN

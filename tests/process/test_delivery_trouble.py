@@ -11,6 +11,8 @@ from confluent_kafka.admin import AdminClient, NewPartitions
 from kafka import KafkaProducer
 
 from barnabas import Broker
+from tests.support.kafka import needs_kafka
+from tests.support.kafka_tools import run_in_own_jvm
 from tests.support.librdkafka import create_topic, read_to_end
 from tests.support.waiting import until
 
@@ -123,4 +125,16 @@ def test_a_pure_python_client_schedules_and_receives(broker: Broker) -> None:
     due = int(time.time() * 1000) + 100
     producer.send(pair.schedule, b"1", key=b"k", headers=[("deliver-at", b"%d" % due)]).get(30)
     producer.close()
+    pair.expect(b"1")
+
+
+@needs_kafka
+@pytest.mark.long
+def test_javas_console_producer_schedules(broker: Broker) -> None:
+    pair = Pair(broker, "java")
+    outcome = run_in_own_jvm(
+        "org.apache.kafka.tools.ConsoleProducer", "--bootstrap-server", pair.bootstrap, "--topic", pair.schedule,
+        "--reader-property", "parse.headers=true", stdin="deliver-after:200\t1\n",
+    )  # fmt: skip
+    assert outcome.code == 0, outcome
     pair.expect(b"1")

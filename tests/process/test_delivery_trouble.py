@@ -104,7 +104,10 @@ def test_aborted_records_are_not_delivered_and_compressed_ones_are(broker: Broke
             {"bootstrap.servers": pair.bootstrap, "transactional.id": f"unusual-{codec}", "compression.type": codec}
         )
         producer.init_transactions(30)
-        for value, end in ((b"aborted", producer.abort_transaction), (b"%d" % number * 100, producer.commit_transaction)):
+        for value, end in (
+            (b"aborted", producer.abort_transaction),
+            (b"%d" % number * 100, producer.commit_transaction),
+        ):
             producer.begin_transaction()
             producer.produce(pair.schedule, value, headers=SOON)  # type: ignore[arg-type]
             producer.flush(30)

@@ -19,7 +19,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from typing import Final, NamedTuple, TypeVar
 
 from broker.coordinators.delivery.due_queue import DueQueue
@@ -50,7 +50,8 @@ MAX_RECORDS: Final = 4_000
 MAX_QUEUE_BYTES: Final = 64 * 1024 * 1024
 """About 7 million pending records; those due later are read again before they are due."""
 _SCAN_AHEAD_MS: Final = 60_000
-_CHUNK_BYTES: Final = 128 * 1024
+_CHUNK_BYTES: Final = 512 * 1024
+"""A read may need a thread; its batches are found in some milliseconds, even if each has one record."""
 _RECORDS_PER_SLICE: Final = 400
 """A few milliseconds."""
 _LOAD_AHEAD_MS: Final = 2_000
@@ -245,15 +246,15 @@ class Deliverer:
 
     def _add_chunk(self, chunk: Chunk, end_offset: int, lowest_due_ms: int) -> Steps[None]:
         """Adds the pending records of a chunk before an offset, and due at that time or later, to the queue."""
-        for position, header in chunk.batches:
-            for number, record in enumerate(chunk.records(position, header), 1):
-                if record is not None:
-                    if record.offset >= end_offset:
-                        return
-                    self._add(record, lowest_due_ms)
-                if number % _RECORDS_PER_SLICE == 0:
-                    yield from self._in_steps(self._queue.shrink())
-                    yield self._dependencies.pause()
+        every = chain.from_iterable(chunk.records(position, header) for position, header in chunk.batches)
+        for number, record in enumerate(every, 1):
+            if record is not None:
+                if record.offset >= end_offset:
+                    break
+                self._add(record, lowest_due_ms)
+            if number % _RECORDS_PER_SLICE == 0:
+                yield from self._in_steps(self._queue.shrink())
+                yield self._dependencies.pause()
         yield from self._in_steps(self._queue.shrink())
 
     def _in_steps(self, steps: Iterable[None]) -> Steps[None]:

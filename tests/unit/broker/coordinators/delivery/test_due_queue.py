@@ -50,7 +50,7 @@ def test_records_are_taken_in_the_order_of_due_time_and_offset_while_others_are_
             assert len(queue) == len(model)
             first = min((offset for _, offset in model), default=MAX_LONG)
             assert queue.first_offset() <= first
-            assert queue.next_due_ms() <= min(model)[0]
+            assert queue.next_due_ms() <= min(model, default=(MAX_LONG, 0))[0]
 
 
 def test_what_is_due_last_is_dropped_above_the_limit_and_added_by_a_scan() -> None:

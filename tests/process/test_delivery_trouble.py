@@ -68,7 +68,7 @@ def test_a_target_that_is_deleted_is_waited_for(broker: Broker) -> None:
     pair.expect(b"2", b"3")
 
 
-def test_a_schedule_topic_that_is_created_again_begins_anew(broker: Broker) -> None:
+def test_a_schedule_topic_that_is_created_again_starts_without_progress(broker: Broker) -> None:
     pair = Pair(broker, "again")
     pair.write(b"1")
     pair.write(b"never", headers=[("deliver-after", b"3000")])

@@ -45,7 +45,7 @@ class RecordLoader:
         """Reads the records at these offsets, or continues the pass before; completes when a pass has ended."""
         if self._pass is None:
             done = self._pass = Completion[None]()
-            self._routine = Routine(self._run(sorted(set(offsets).difference(self.records))))
+            self._routine = Routine(self._run(offsets))
             self._routine.start()
             return done
         return self._pass
@@ -66,10 +66,12 @@ class RecordLoader:
         if self._routine is not None:
             self._routine.stop()
 
-    def _run(self, offsets: list[int]) -> Steps[None]:
+    def _run(self, offsets: Iterable[int]) -> Steps[None]:
         error = None
         try:
-            yield from self._read_all(offsets)
+            unknown = set(offsets).difference(self.records)
+            yield self._pause()
+            yield from self._read_all(sorted(unknown))
         except KafkaError as caught:
             error = caught
         done, self._pass = self._pass, None

@@ -370,11 +370,16 @@ class Connection:
         self._is_prefetching = False
         if self.is_closed:
             return
-        if prefetched.error is not None:
-            _log.warning("closing %s: %s", self._peer(), prefetched.error)
+        error = prefetched.error
+        if error is None:
+            try:
+                self._sender.resume_after_prefetch(prefetched.value)
+            except RegionEnded as ended:
+                error = ended
+        if error is not None:
+            _log.warning("closing %s: %s", self._peer(), error)
             self.close()
             return
-        self._sender.resume_after_prefetch(prefetched.value)
         self._on_writable()
 
     # ------------------------------------------------------------ muting

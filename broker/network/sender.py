@@ -222,11 +222,17 @@ class Sender:
         return limit
 
     def resume_after_prefetch(self, data: bytes | None) -> None:
-        """Continues after a read from disk: `data` are the first uncached bytes; None means that the region is cached now."""
+        """Continues after a read from disk: `data` are the first uncached bytes; None means that the region is cached now.
+
+        Raises:
+            RegionEnded: `data` is empty, as the file is shorter than its region.
+        """
         assert self.uncached is not None
         (region, skip, _), self.uncached = self.uncached, None
         self._known_until = 0
-        if data:
+        if data is not None:
+            if not data:
+                raise RegionEnded("a log file ended before the region that was to be read")
             done = skip + len(data)
             self._parts.popleft()
             if done < region.length:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from broker.network.page_cache_prefetch import KEEP_BEHIND_BYTES, PREFETCH_BYTES, PageCachePrefetcher, ReadAhead
-from broker.network.sender import Sender
+from broker.network.sender import RegionEnded, Sender
 from protocol.records import FileRegion, ScatteredRegion
 from storage.io.disk import StorageError
 from tests.support.cold_disk import ColdDisk
@@ -125,6 +125,14 @@ def test_a_scattered_region_on_a_disk_without_page_cache_is_read_through_the_thr
     expected = b"".join([rig.data[position : position + length] for position, length in spans])
     assert rig.transport.sent == b"header" + expected + b"trailer"
     assert rig.transport.by_sendfile == 0
+
+
+def test_a_region_behind_the_end_of_its_file_ends_the_connection(tmp_path):
+    """A file that was cut off: what it still has is sent, the rest is not read for ever."""
+    rig = Rig(tmp_path, MIB, keeps=False)
+    with pytest.raises(RegionEnded):
+        rig.send(b"header", rig.region(length=MIB + 10))
+    assert rig.transport.sent == b"header" + rig.data
 
 
 def test_a_cached_region_needs_no_thread(tmp_path):

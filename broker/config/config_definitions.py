@@ -30,11 +30,15 @@ _OWN: dict[str, Setting] = {
         Setting("auto.create.topics.enable", Kind.BOOLEAN, "true", None,
                 "Whether a Metadata request for an unknown topic creates it."),
         Setting("barnabas.commitlog.clean.max.bytes.per.second", Kind.LONG, "33554432", at_least(1),
-                "Most bytes per second that the cleaning of a commit log writes, except while its disk is full. Apache "
-                "Kafka has no such setting."),
+                "Most bytes per second that the cleaning of a commit log writes and checks, except while its disk is "
+                "full, and that its settling does. Apache Kafka has no such setting."),
         Setting("barnabas.commitlog.max.dead.ms", Kind.LONG, "604800000", at_least(1000),
                 "Deleted records are removed from the files of a commit log within this time, and the time of one cleaning. "
                 "Apache Kafka has no such setting."),
+        Setting("barnabas.commitlog.settle", Kind.STRING, "idle", one_of("idle", "always", "never"),
+                "When old files of a commit log are rewritten so that the batches of a partition touch: idle: while the broker "
+                "has little to do; always: also under load; never: reads of old records stay slower. Apache Kafka has no such "
+                "setting."),
         Setting("barnabas.log.format", Kind.STRING, "text", one_of("text", "json"),
                 "Format of the log lines on standard error. Apache Kafka has no such setting."),
         Setting("barnabas.log.max.open.files", Kind.INT, "-1", between_or(MIN_LIMIT, MAX_INT, -1),

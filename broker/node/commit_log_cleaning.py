@@ -1,97 +1,156 @@
-"""The periodic cleaning of the commit logs.
+"""The periodic cleaning and settling of the commit logs.
 
-RULES    1. In each log directory a pass begins `_INTERVAL_MS` after the last one has ended. Its steps run in the directory's
-            background thread, one at a time, so that deletions are not delayed for long.
-         2. A step begins when the bytes written before it are within the rate. On a full disk it begins at once.
+RULES    1. In each log directory a pass of cleaning, and one of settling, begins `_INTERVAL_MS` after the last one has ended.
+            Their steps run in the directory's background thread, one at a time, so that deletions are not delayed for long.
+         2. A step begins when the bytes of those before it are within the rate, which each pass has for itself. On a full disk
+            it begins at once.
          3. A full disk ends a pass; another failure takes the directory offline.
-NOT HERE What is cleaned (storage/commitlog/cleaner.py).
+         4. `barnabas.commitlog.settle`: with `idle`, steps of settling begin only while the event loop was busy for less than
+            `IDLE_SHARE` of the last interval; all appends and reads run on it. A pass that is under way waits.
+NOT HERE What is cleaned and settled (storage/commitlog/cleaner.py).
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
+from broker.config.broker_config import BrokerConfig
 from broker.node.kraft_runtime import RuntimeDependencies
 from replication.io_executor import IoResult
 from replication.partition.replica_manager import ReplicaManager
 
 _INTERVAL_MS: Final = 30_000
+IDLE_SHARE: Final = 0.1
 _ENDED: Final = -1
 
 
+@dataclass(slots=True, eq=False)
+class _Pass:
+    """A pass in one log directory."""
+
+    directory: str
+    steps: Iterator[int]
+    begin_next: Callable[[str], None]
+    is_settling: bool
+    due_ms: float
+    """When the bytes so far are within the rate."""
+
+
 class CommitLogCleaning:
-    """Cleans the commit logs of one broker."""
+    """Cleans and settles the commit logs of one broker."""
 
     def __init__(
-        self, dependencies: RuntimeDependencies, replicas: ReplicaManager, setting: Callable[[str], int]
+        self,
+        dependencies: RuntimeDependencies,
+        replicas: ReplicaManager,
+        config: Callable[[], BrokerConfig],
+        busy_s: Callable[[], float] = time.thread_time,
     ) -> None:
-        """`setting`: the value of a broker configuration now."""
+        """`config`: as it is now; `busy_s`: the CPU time of the calling thread, which is that of the event loop."""
         self._dependencies = dependencies
         self._replicas = replicas
-        self._setting = setting
+        self._config = config
+        self._busy_s = busy_s
+        self._busy_before_s = 0.0
+        self._is_idle = False
         self.is_stopped = False
 
     def start(self) -> None:
         """Begin the first passes after an interval."""
+        self._busy_before_s = self._busy_s()
+        self._after(_INTERVAL_MS, self._observe)
         for directory in self._replicas.log_manager.directories:
-            self._after(_INTERVAL_MS, partial(self._begin, directory))
+            self._begin_later(self._clean, directory)
+            self._begin_later(self._settle, directory)
+
+    def _observe(self) -> None:
+        busy_s = self._busy_s()
+        self._is_idle = busy_s - self._busy_before_s < IDLE_SHARE * _INTERVAL_MS / 1000
+        self._busy_before_s = busy_s
+        self._after(_INTERVAL_MS, self._observe)
 
     def _after(self, delay_ms: int, task: Callable[[], None]) -> None:
         if not self.is_stopped:
             self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + delay_ms, task)
 
-    def _begin(self, directory: str) -> None:
-        manager, clock = self._replicas.log_manager, self._dependencies.clock
-        if directory not in manager.directories:
-            return  # it is offline
-        max_dead_ms, is_full = self._setting("barnabas.commitlog.max.dead.ms"), self._is_full(directory)
-        steps = manager.engines.clean(directory, clock.wall_ms(), max_dead_ms, is_full=is_full)
+    def _begin_later(self, begin: Callable[[str], None], directory: str) -> None:
+        self._after(_INTERVAL_MS, partial(begin, directory))
+
+    # ---- passes ------------------------------------------------------------------------------------------
+
+    def _clean(self, directory: str) -> None:
+        max_dead_ms, is_full = self._config().number("barnabas.commitlog.max.dead.ms"), self._is_full(directory)
+        engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
+        if self._is_online(directory):
+            steps = engines.clean(directory, wall_ms, max_dead_ms, is_full=is_full)
+            self._begin(directory, steps, self._clean, is_settling=False)
+
+    def _settle(self, directory: str) -> None:
+        engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
+        if self._is_online(directory):
+            may_settle = self._may_settle(directory)
+            steps = engines.settle(directory, wall_ms, partial(self._is_full, directory)) if may_settle else None
+            self._begin(directory, steps, self._settle, is_settling=True)
+
+    def _begin(
+        self, directory: str, steps: Iterator[int] | None, begin_next: Callable[[str], None], *, is_settling: bool
+    ) -> None:
         if steps is None:
-            self._end(directory)
+            self._begin_later(begin_next, directory)
         else:
-            self._step(directory, steps, clock.mono_ms())
+            now_ms = self._dependencies.clock.mono_ms()
+            self._step(_Pass(directory, steps, begin_next, is_settling, now_ms))
 
-    def _end(self, directory: str) -> None:
-        self._after(_INTERVAL_MS, partial(self._begin, directory))
-
-    def _step(self, directory: str, steps: Iterator[int], due_ms: float) -> None:
-        """Run a step; `due_ms`: when the bytes written so far are within the rate."""
-        written = [_ENDED]
-
-        def run() -> None:
-            written[0] = next(steps, _ENDED)
-
-        def on_result(result: IoResult) -> None:
-            if result.value is not None:
-                self._failed(directory, result)
-            elif written[0] == _ENDED:
-                self._end(directory)
-            else:
-                self._wait(directory, steps, due_ms + written[0] * 1000 / self._rate)
-
-        if not self.is_stopped:
-            self._dependencies.worker.background(directory, run).then(on_result)
-
-    @property
-    def _rate(self) -> int:
-        return self._setting("barnabas.commitlog.clean.max.bytes.per.second")
+    def _is_online(self, directory: str) -> bool:
+        return directory in self._replicas.log_manager.directories
 
     def _is_full(self, directory: str) -> bool:
         return self._replicas.log_manager.disk_space[directory].is_full
 
-    def _wait(self, directory: str, steps: Iterator[int], due_ms: float) -> None:
-        delay_ms = due_ms - self._dependencies.clock.mono_ms()
-        if delay_ms < 1 or self._is_full(directory):
-            self._step(directory, steps, due_ms)
-        else:
-            self._after(int(delay_ms), partial(self._step, directory, steps, due_ms))
+    def _may_settle(self, directory: str) -> bool:
+        mode = self._config().value("barnabas.commitlog.settle")
+        return (mode == "always" or (mode == "idle" and self._is_idle)) and not self._is_full(directory)
 
-    def _failed(self, directory: str, result: IoResult) -> None:
+    # ---- steps -------------------------------------------------------------------------------------------
+
+    def _step(self, some: _Pass) -> None:
+        written = [_ENDED]
+
+        def run() -> None:
+            written[0] = next(some.steps, _ENDED)
+
+        def on_result(result: IoResult) -> None:
+            if result.value is not None:
+                self._failed(some, result)
+            elif written[0] == _ENDED:
+                self._begin_later(some.begin_next, some.directory)
+            else:
+                some.due_ms += (
+                    written[0] * 1000 / self._config().number("barnabas.commitlog.clean.max.bytes.per.second")
+                )
+                self._wait(some)
+
+        if not self.is_stopped:
+            self._dependencies.worker.background(some.directory, run).then(on_result)
+
+    def _wait(self, some: _Pass) -> None:
+        now_ms, is_full = self._dependencies.clock.mono_ms(), self._is_full(some.directory)
+        if some.is_settling and not is_full and not self._may_settle(some.directory):
+            some.due_ms = now_ms + _INTERVAL_MS
+            self._after(_INTERVAL_MS, partial(self._wait, some))
+        elif some.due_ms - now_ms < 1 or is_full:
+            self._step(some)
+        else:
+            self._after(int(some.due_ms - now_ms), partial(self._wait, some))
+
+    def _failed(self, some: _Pass, result: IoResult) -> None:
         error = result.value
         assert error is not None
         if error.is_full:
-            self._end(directory)
+            self._begin_later(some.begin_next, some.directory)
         else:
-            self._replicas.directory_failed(directory, error)
+            self._replicas.directory_failed(some.directory, error)

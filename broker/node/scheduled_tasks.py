@@ -80,7 +80,7 @@ class ScheduledTasks:
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._dependencies.clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
         self._after(min(first_ms, retention_ms), lambda: self._start_retention(retention_ms))
-        self._commit_logs = CommitLogCleaning(self._dependencies, replicas, self._setting)
+        self._commit_logs = CommitLogCleaning(self._dependencies, replicas, lambda: self._config)
         self._commit_logs.start()
         for listener in listeners:
             self._close_idle_connections(listener)
@@ -99,9 +99,6 @@ class ScheduledTasks:
         if self._compaction is not None and self._backoff_ms != backoff:
             self._compaction.cancel()
             self._schedule_compaction()
-
-    def _setting(self, name: str) -> int:
-        return self._config.number(name)
 
     def _after(self, delay_ms: int, task: Callable[[], None]) -> Timer | None:
         if self.is_stopped:

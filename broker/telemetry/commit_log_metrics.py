@@ -1,4 +1,4 @@
-"""The commit logs: live and dead bytes, and what their cleaning copied and removed.
+"""The commit logs: live and dead bytes, what their cleaning copied and removed, and their settling copied.
 
 RULES    1. A log directory is the label `directory`. Bytes are those of the last cleaning pass, in sealed files.
 NOT HERE Cleaning (`storage/commitlog/cleaner.py`).
@@ -17,7 +17,7 @@ class CommitLogMetrics:
         self._log_manager = log_manager
 
     def families(self) -> Families:
-        """Live, dead, copied and removed bytes."""
+        """Live, dead, copied, removed and settled bytes."""
         found = [
             (label_text(("directory", directory)), cleaner.metrics)
             for directory, cleaner in list(self._log_manager.engines.cleaners.items())
@@ -43,6 +43,11 @@ class CommitLogMetrics:
             "barnabas_commitlog_cleaned_bytes",
             "Bytes that the cleaning of a commit log wrote.",
             [(labels, metrics.copied_bytes) for labels, metrics in found],
+        )
+        yield counters(
+            "barnabas_commitlog_settled_bytes",
+            "Bytes that the settling of a commit log wrote.",
+            [(labels, metrics.settled_bytes) for labels, metrics in found],
         )
         yield counters(
             "barnabas_commitlog_freed_bytes",

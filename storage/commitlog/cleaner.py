@@ -1,4 +1,4 @@
-"""The cleaner of a commit log: it removes dead batches by rewriting neighbouring sealed files into runs.
+"""The cleaner of a commit log: it rewrites neighbouring sealed files into runs, to remove dead batches or to settle them.
 
 RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites windows of files (run_choice.py) while one is worth
             it. `begin_pass` runs on the thread of the appends, the steps of `clean` in another one, one pass at a time.
@@ -10,6 +10,8 @@ RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites window
             removed; the log is as before.
          6. A file with a damaged frame stays as it is; it is tried again when fewer of its batches are live, and removed when
             none is.
+         7. Settling (`settle`) rewrites files for readers, each once. It may be under way while passes clean other files. It
+            needs twice the space of its run and ends when the disk is nearly full.
 NOT HERE When passes run and how fast (broker/node/scheduled_tasks.py).
 """
 
@@ -17,16 +19,17 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from errno import EIO
+from errno import EIO, ENOSPC
 from typing import Final
 
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.live_bytes import Extent, FileSpace, LiveBytes
 from storage.commitlog.log_file import LogFile, LogName, parse_log_name
-from storage.commitlog.run_choice import Candidate, Window, choose
-from storage.commitlog.run_file import DamagedSource, RunWriter, Source, run_queue
+from storage.commitlog.run_choice import Candidate, Window, choose, choose_unsettled
+from storage.commitlog.run_file import DamagedSource, RunQueue, RunWriter, Source, is_settled_run, run_queue_steps
 from storage.commitlog.run_recovery import remove_files
 from storage.commitlog.sealing import queue_path
 from storage.io.disk import TEMPORARY, Disk, StorageError
@@ -48,6 +51,8 @@ class CleanerMetrics:
     removed_bytes: int = 0
     """Sizes of removed log files, less those of the runs in their place."""
     runs: int = 0
+    settled_bytes: int = 0
+    """Written by settling."""
     damaged_files: int = 0
 
 
@@ -62,6 +67,8 @@ class Cleaner:
     _space: LiveBytes = field(init=False)
     _active: tuple[str, int] | None = field(default=None, init=False)  # path, and when it was first seen
     _damaged: dict[str, int] = field(default_factory=dict, init=False)  # live bytes of damaged files, by path
+    _settled: dict[str, bool] = field(default_factory=dict, init=False)  # of runs, by path
+    _rewritten: set[str] = field(default_factory=set, init=False)  # the paths of files that are being rewritten
 
     def __post_init__(self) -> None:
         self._space = LiveBytes(self._disk)
@@ -78,7 +85,7 @@ class Cleaner:
             self._commit_log.finish_active()
 
     def clean(self, wall_ms: int, *, is_full: bool = False) -> Iterator[int]:
-        """One pass; yields the number of bytes written in each step, and ends when nothing is worth rewriting.
+        """One pass; yields the bytes written, or read again, in each step; ends when nothing is worth rewriting.
 
         Raises:
             StorageError: the disk failed. A full disk ends the pass.
@@ -99,12 +106,36 @@ class Cleaner:
             try:
                 yield from self._rewrite(sources, extents, written_ms)
             except DamagedSource as error:
-                self._on_damage(error, {file.path: space.live for file, space in zip(files, spaces, strict=True)})
+                self._on_damage(error, _live_by_path(files, spaces))
             except StorageError as error:
                 if not error.is_full:
                     raise
                 if not log.release_ballast():
                     break
+
+    def settle(self, wall_ms: int, is_full: Callable[[], bool] = lambda: False) -> Iterator[int]:
+        """Settle the oldest files that never were, if there are enough; yields as `clean`. `is_full`: in any thread.
+
+        Raises:
+            StorageError: the disk failed. A nearly full disk ends it.
+        """
+        log = self._commit_log
+        files, extents = log.sealed_files, log.extents()
+        spaces = self._space.update(files, extents, wall_ms) if files else []
+        candidates = [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
+        window = choose_unsettled(candidates, self._usable // 2 - _FULL_FILES * log.file_bytes)
+        if window is None:
+            return
+        sources = [files[number] for number in window.files]
+        try:
+            yield from self._rewrite(
+                sources, extents, max([spaces[number].written_ms for number in window.files]), is_full
+            )
+        except DamagedSource as error:
+            self._on_damage(error, _live_by_path(files, spaces))
+        except StorageError as error:
+            if not error.is_full:
+                raise
 
     def oldest_dead_ms(self, wall_ms: int) -> int:
         """For how long the oldest dead batches have been dead, as of the last pass; 0 without any."""
@@ -117,7 +148,7 @@ class Cleaner:
         self, files: Sequence[LogFile], spaces: Sequence[FileSpace], wall_ms: int, *, is_full: bool
     ) -> Window | None:
         log = self._commit_log
-        _, usable = self._disk.space(log.directory)
+        usable = self._usable
         is_full = is_full or usable < _FULL_FILES * log.file_bytes
         candidates = [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
         return choose(
@@ -125,22 +156,68 @@ class Cleaner:
         )
 
     def _candidate(self, file: LogFile, space: FileSpace, wall_ms: int) -> Candidate | None:
-        if space.live >= self._damaged.get(file.path, space.live + 1):
+        if space.live >= self._damaged.get(file.path, space.live + 1) or file.path in self._rewritten:
             return None
         is_overdue = space.dead_since_ms is not None and space.dead_since_ms + self.max_dead_ms * 7 // 8 <= wall_ms
-        return Candidate(space.live, space.dead, wall_ms - space.written_ms, is_overdue)
+        entries = 0 if file.queue_header is None else file.queue_header.entry_count
+        return Candidate(
+            space.live, space.dead, wall_ms - space.written_ms, is_overdue, entries, self._is_settled(file)
+        )
 
-    def _rewrite(self, sources: Sequence[LogFile], extents: Mapping[int, Extent], written_ms: int) -> Iterator[int]:
+    def _is_settled(self, file: LogFile) -> bool:
+        if not _generation(file):
+            return False
+        if file.path not in self._settled:
+            self._settled[file.path] = is_settled_run(self._disk, file.path)
+        return self._settled[file.path]
+
+    @property
+    def _usable(self) -> int:
+        """Free bytes of the disk."""
+        return self._disk.space(self._commit_log.directory)[1]
+
+    @contextmanager
+    def _rewriting(self, sources: Sequence[LogFile]) -> Iterator[None]:
+        """No other rewriting uses these files meanwhile."""
+        paths = {file.path for file in sources}
+        self._rewritten |= paths
+        try:
+            yield
+        finally:
+            self._rewritten -= paths
+            for path in paths:
+                self._settled.pop(path, None)
+
+    def _rewrite(
+        self,
+        sources: Sequence[LogFile],
+        extents: Mapping[int, Extent],
+        written_ms: int,
+        is_full: Callable[[], bool] | None = None,
+    ) -> Iterator[int]:
+        """Replace the sources by a run, which is settled if `is_full` is given: that ends it."""
+        with self._rewriting(sources):
+            yield from self._write_run(sources, extents, written_ms, is_full)
+
+    def _write_run(
+        self,
+        sources: Sequence[LogFile],
+        extents: Mapping[int, Extent],
+        written_ms: int,
+        is_full: Callable[[], bool] | None,
+    ) -> Iterator[int]:
         disk, log = self._disk, self._commit_log
         start, end = sources[-1].start, sources[-1].end
         path = f"{log.directory}/{LogName(start, max(map(_generation, sources)) + 1)}"
         file_id, run = log.new_run(path, start, end)
         described = [_described(file) for file in sources]
+        is_settled = is_full is not None or any(map(self._is_settled, sources))
+        writer = RunWriter(disk, path, file_id, described, extents, is_settled=is_settled)
         try:
-            for written in RunWriter(disk, path, file_id, described, extents).steps():
-                self.metrics.copied_bytes += written
+            for written in writer.steps():
+                self._count_written(written, path, is_full)
                 yield written
-            queue = self._checked_queue(path, start)
+            queue = yield from self._checked_queue(path, start)
             disk.set_modified_ms(path, written_ms)
             log.sync_written()
             disk.replace_atomically(queue_path(path), queue)
@@ -150,9 +227,17 @@ class Cleaner:
             raise
         self._commit(sources, run, queue)
 
-    def _checked_queue(self, path: str, start: int) -> bytes:
+    def _count_written(self, written: int, path: str, is_full: Callable[[], bool] | None) -> None:
+        if is_full is None:
+            self.metrics.copied_bytes += written
+            return
+        self.metrics.settled_bytes += written
+        if is_full() or self._usable < _FULL_FILES * self._commit_log.file_bytes:
+            raise StorageError("settle files to", path, OSError(ENOSPC, os.strerror(ENOSPC)))
+
+    def _checked_queue(self, path: str, start: int) -> Generator[int, None, bytes]:
         """The queue of a run that was written; the disk has failed if it does not return what was written."""
-        queue = run_queue(self._disk, path, start)
+        queue: RunQueue = yield from run_queue_steps(self._disk, path, start)
         if queue.lost:
             raise StorageError("read what was written to", path, OSError(EIO, os.strerror(EIO)))
         return queue.data
@@ -177,6 +262,10 @@ class Cleaner:
         self._damaged[error.path] = live[error.path]
         self.metrics.damaged_files = len(self._damaged)
         _log.error("%s; the file stays as it is until all of its batches are deleted", error)
+
+
+def _live_by_path(files: Sequence[LogFile], spaces: Sequence[FileSpace]) -> dict[str, int]:
+    return {file.path: space.live for file, space in zip(files, spaces, strict=True)}
 
 
 def _generation(file: LogFile) -> int:

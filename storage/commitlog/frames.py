@@ -16,7 +16,7 @@ FORMAT   file header, 40 bytes: magic `BCLG`, version 4, file id 16 (random), st
              DROP     nothing: the partition is deleted
              SNAPSHOT offset 8, then the producer state there (storage/log/producer_state.py)
              RUN      start 8 of the first file and end 8 of the last one that the run replaces, then the end offset 8 of each
-                      slot at that end, by number; the first frame of a run (run_file.py)
+                      slot at that end, by number; the first frame of a run (run_file.py). Flag SETTLED: it is not settled again
              STATE    JSON: the state of the slot at the end of the last file that the run replaces (slots.py)
 RULES    1. The CRC covers the frame's position, the file id and the head. Of BATCHES it covers the first 21 bytes of each
             batch, which are those that the batch's own CRC does not cover; of other kinds the payload. Bytes of an earlier use
@@ -50,6 +50,7 @@ _CRC: Final = Struct(">I")
 MAGIC: Final = 0xC10F
 _MAGIC_BYTES: Final = MAGIC.to_bytes(2, "big")
 ROLLED: Final = 1
+SETTLED: Final = 1
 
 LONG: Final = Struct(">q")
 FOLLOWS_PAYLOAD: Final = Struct(">qq")

@@ -15,13 +15,15 @@ RULES    1. A run has the place of the last replaced file: cuts and resets in la
          6. Of the sources, the one with the start of the run is removed first, durably. A start that finds a run without a
             valid queue file therefore knows: with a lower generation of that start, all sources exist and the run is removed;
             without, the queue file is made again.
+         7. A settled run replaces more files than cleaning would, for readers: a slot's batches of all these files touch. A run
+            with a settled source is settled.
 NOT HERE Which files (run_choice.py), when (cleaner.py), starting with runs (run_recovery.py).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, NamedTuple
 
@@ -30,7 +32,9 @@ from storage.commitlog.frames import (
     FILE_HEADER,
     HEAD,
     LONG,
+    MAGIC,
     RUN_PAYLOAD,
+    SETTLED,
     Frame,
     FrameKind,
     FrameWindow,
@@ -93,7 +97,14 @@ class RunWriter:
     """Writes the file of a run; the caller runs the steps in any thread."""
 
     def __init__(
-        self, disk: Disk, path: str, file_id: bytes, sources: Sequence[Source], extents: Mapping[int, Extent]
+        self,
+        disk: Disk,
+        path: str,
+        file_id: bytes,
+        sources: Sequence[Source],
+        extents: Mapping[int, Extent],
+        *,
+        is_settled: bool = False,
     ) -> None:
         """`sources`: neighbours, oldest first; `extents`: of all slots, not older than the sources."""
         self._disk = disk
@@ -103,6 +114,7 @@ class RunWriter:
         self._file_id = file_id
         self._file_id_crc = crc32c(file_id)
         self._start = sources[-1].start
+        self._flags = SETTLED if is_settled else 0
         self._file: File | None = None
         self._windows: dict[str, tuple[FrameWindow, int]] = {}
         self._pieces: list[Buffer] = []
@@ -123,7 +135,7 @@ class RunWriter:
         self._file = self._disk.open(self._path, write=True, create=True)
         self._file.truncate(0)
         self._add([file_header(self._file_id, self._start)])
-        self._add_frame(FrameKind.RUN, 0, 0, self._run_payload())
+        self._add_frame(FrameKind.RUN, 0, 0, self._run_payload(), flags=self._flags)
         for number in sorted(self._states):
             self._add_frame(FrameKind.STATE, number, 0, self._states[number])
         for number in sorted(self._live):
@@ -226,10 +238,11 @@ class RunWriter:
         *,
         covered: Buffer | None = None,
         count: int = 0,
+        flags: int = 0,
     ) -> None:
         checked = payload if covered is None else covered
-        position = self._start + self._at
-        head = frame_head(self._file_id_crc, position, kind, slot, previous_end, len(payload), checked, count=count)
+        position, crc = self._start + self._at, self._file_id_crc
+        head = frame_head(crc, position, kind, slot, previous_end, len(payload), checked, flags=flags, count=count)
         self._add([head, payload])
 
     def _add(self, pieces: list[Buffer]) -> None:
@@ -272,12 +285,29 @@ class RunQueue(NamedTuple):
     """Invalid ranges of the run: begin and end in the file."""
 
 
+def is_settled_run(disk: Disk, path: str) -> bool:
+    """Whether a run was settled; as its first frame says, which is not checked here."""
+    head = disk.open(path, write=False).pread(HEAD.size, FILE_HEADER.size)
+    return len(head) == HEAD.size and HEAD.unpack(head)[:3] == (MAGIC, FrameKind.RUN, SETTLED)
+
+
 def run_queue(disk: Disk, path: str, start: int) -> RunQueue:
     """Make the queue file of a run, from all frames that are valid.
 
     Raises:
         StorageError: the file is not the log file with this start.
     """
+    steps = run_queue_steps(disk, path, start)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            found: RunQueue = end.value
+            return found
+
+
+def run_queue_steps(disk: Disk, path: str, start: int) -> Generator[int, None, RunQueue]:
+    """The same in steps; yields the number of bytes read in each."""
     file = disk.open(path, write=False)
     file_id, size = parse_file_header(file.pread(FILE_HEADER.size, 0), start), file.size()
     if file_id is None:
@@ -287,7 +317,11 @@ def run_queue(disk: Disk, path: str, start: int) -> RunQueue:
     states: list[bytes] = []
     entries: dict[int, bytearray] = {}
     lost: list[tuple[int, int]] = []
+    done = 0
     for frame in scan(file, file_id, start, size):
+        if frame.end - start - done >= _STEP_BYTES:
+            yield frame.end - start - done
+            done = frame.end - start
         if not isinstance(frame, Frame):
             lost.append((frame.start - start, frame.end - start))
         elif frame.kind == FrameKind.RUN:

@@ -1,7 +1,7 @@
 """Reading the batches of a slot: the files of an offset, entries, regions, timestamps.
 
-RULES    1. A slot's entries are in the queue files of sealed log files, then in the slot's slices. `entries_from` finds the
-            first one by bisection over the rows of the queue files, then over the entries of one file.
+RULES    1. A slot's entries are in the queue files of sealed log files, then in the slot's slices of other files.
+            `entries_from` finds the first one by bisection over the rows of the queue files, then over the entries of one file.
          2. With `read_resident` nothing waits for the disk: NotResident is raised instead, also if a file is not open.
          3. Batches that touch are one range of a region: those of one frame. The ranges in one file are one region.
 NOT HERE Which thread reads (commit_log_engine.py).

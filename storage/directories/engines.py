@@ -263,6 +263,11 @@ class Engines:
         cleaner.begin_pass(wall_ms)
         return cleaner.clean(wall_ms, is_full=is_full)
 
+    def settle(self, directory: str, wall_ms: int, is_full: Callable[[], bool]) -> Iterator[int] | None:
+        """The steps of settling some old files, as `clean`; None without a commit log. It ends when the disk is full."""
+        cleaner = self.cleaners.get(directory)
+        return None if cleaner is None else cleaner.settle(wall_ms, is_full)
+
     def begin_shutdown(self) -> None:
         """From now on all work runs at once, so that its failure is that of the shutdown."""
         self.submit = _run_now

@@ -25,6 +25,7 @@ from storage.commitlog.frames import (
     LONG,
     ROLLED,
     RUN_PAYLOAD,
+    SETTLED,
     Frame,
     FrameKind,
     InvalidRange,
@@ -117,7 +118,7 @@ def frame_fields(frame: Frame) -> dict[str, Any]:
         return {"offset": LONG.unpack_from(frame.payload)[0]}
     if frame.kind == FrameKind.RUN:
         first, end = RUN_PAYLOAD.unpack_from(frame.payload)
-        return {"firstStart": first, "end": end}
+        return {"firstStart": first, "end": end, "settled": bool(frame.flags & SETTLED)}
     if frame.kind == FrameKind.STATE:
         return {"state": json.loads(bytes(frame.payload))}
     if frame.kind not in _PAYLOADS:

@@ -7,11 +7,13 @@ ACKS      One producer (librdkafka, acks=all, five requests in flight, no linger
           not. `device bytes` are those that the block device wrote for one record, until everything was on it. From 100
           partitions on the same for requests with a record of 1 KiB for each partition, five in flight.
 ONE       Batches of 16 KiB to one partition without syncs; reads of 1 MiB of such batches between those of 99 others.
+SETTLED   Reads of 1 MiB as in ONE after the first 4 GiB of the commit log were settled, on both engines; not part of --quick
+          unless --only names it.
 STARTS    The loads of `partitions`: creation, first use, starts after a clean stop and after SIGKILL, memory, descriptors.
 
---width selects numbers of partitions, --only parts by name (acks, one, starts, and loads within them). --quick measures 1, 100
-and 1,000 partitions for a short time, 10,000 on Barnabas only, starts with 2,000; about eight minutes. Otherwise starts have
-10,000 partitions, and 50,000 on the commit log only.
+--width selects numbers of partitions, --only parts by name (acks, one, settled, starts, and loads within them). --quick
+measures 1, 100 and 1,000 partitions for a short time, 10,000 on Barnabas only, starts with 2,000; about eight minutes.
+Otherwise starts have 10,000 partitions, and 50,000 on the commit log only.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 
+from barnabas.embedded import Broker
 from tests.benchmark.load import raw
 from tests.benchmark.load.catalogue import SMALL_INDEXES
 from tests.benchmark.load.durable import acknowledged, record_to_each
@@ -37,8 +40,11 @@ from tests.benchmark.report.terminal import (
     show_progress,
 )
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 SEGMENTS, COMMIT_LOG = "segments", "commit log"
+_READ = "100 partitions: Fetch 1 MiB of one, batches of 16 KiB"
+_READ_SETTLED = "100 partitions: Fetch 1 MiB of one, batches of 16 KiB, settled"
 VARIANTS = {SEGMENTS: {}, COMMIT_LOG: {"barnabas.log.storage.engine": "commitlog"}}
 WIDTHS = (1, 10, 100, 1000, 5000, 10_000)
 QUICK_WIDTHS = (1, 100, 1000, 10_000)
@@ -52,6 +58,16 @@ _ACKS_AIMS = {"records/s": 6.0, "p99 ms": 0.1}
 _INDEXES = {name.replace(".", "_"): value for name, value in SMALL_INDEXES.items()}
 _BATCH_BYTES, _READ_BYTES = 16 << 10, 1 << 20
 _ONE_BYTES, _READ_TOTAL = 256 << 20, 1 << 30
+_SETTLING = {
+    SEGMENTS: {},
+    COMMIT_LOG: {
+        "barnabas.log.storage.engine": "commitlog",
+        "barnabas.commitlog.settle": "always",
+        "barnabas.commitlog.clean.max.bytes.per.second": "1073741824",
+    },
+}
+_SETTLED_BYTES = 19 * _ONE_BYTES  # 16 files are settled, which is more than the offsets that are read
+_CPU = "CPU s/GiB"
 _PATIENCE_S = 300.0
 
 
@@ -70,6 +86,8 @@ class EngineRun:
                 brokers = [start(name, node)[0] for name, node in made.items()]
                 for turn in range(self._wanted.rounds):
                     self._measure_running(brokers, turn)
+        if self._wanted.wants("settled") and (self._wanted.only or not self._wanted.quick):
+            self._measure_settled()
         for width in self._widths or (QUICK_STARTS if self._wanted.quick else STARTS):
             if self._wanted.wants("starts"):
                 self._measure_starts(width)
@@ -80,8 +98,8 @@ class EngineRun:
                 for broker in in_turn(self._able(brokers, width), turn):
                     self._measure_acks(broker, width)
         if self._wanted.wants("one"):
-            for broker in in_turn(brokers, turn):
-                self._measure_one(broker)
+            reads = {broker.name: self._measure_one(broker) for broker in in_turn(brokers, turn)}
+            self._add_shares(_READ, reads, 1.5)
 
     def _able(self, brokers: list[RunningBroker], width: int) -> list[RunningBroker]:
         is_wide = width > QUICK_WIDEST_OF_ALL and self._wanted.quick
@@ -110,7 +128,34 @@ class EngineRun:
         share = Outcome({"of the unsynced rate": rates["synced"] / rates["unsynced"]})
         self._results.add(f"{count}, synced", broker.name, share)
 
-    def _measure_one(self, broker: RunningBroker) -> None:
+    def _add_shares(self, load: str, reads: Mapping[str, Outcome], aim: float) -> None:
+        """The CPU of each node, as a share of that with segments."""
+        for name, read in reads.items():
+            share = read.figures[_CPU] / reads[SEGMENTS].figures[_CPU]
+            self._results.add(load, name, Outcome({f"CPU, of segments, at most {aim}": share}))
+
+    def _measure_settled(self) -> None:
+        with nodes(self._wanted, _SETTLING) as made:
+            brokers = [start(name, made[name])[0] for name in _SETTLING]
+            for broker in brokers:
+                show_progress(f"settled: {broker.name}")
+                with RawClient(broker.bootstrap, _PATIENCE_S) as admin:
+                    raw.create_topic(admin, "settled", 100, **SMALL_INDEXES)
+                raw.fill(broker.bootstrap, "settled", _BATCH_BYTES, _SETTLED_BYTES, 100)
+            log = made[COMMIT_LOG]
+            assert isinstance(log, Broker)
+            until(lambda: any(log.data_dir.rglob("*-*.queue")), "files are settled", within_s=_PATIENCE_S)
+            for turn in range(self._wanted.rounds):
+                reads = {broker.name: self._read(_READ_SETTLED, broker, "settled") for broker in in_turn(brokers, turn)}
+                self._add_shares(_READ_SETTLED, reads, 1.1)
+
+    def _read(self, load: str, broker: RunningBroker, topic: str) -> Outcome:
+        read = raw.fetch(broker, topic, _READ_BYTES, _READ_TOTAL)
+        self._results.add(load, broker.name, read)
+        return read
+
+    def _measure_one(self, broker: RunningBroker) -> Outcome:
+        """Writes and reads; returns the figures of the reads."""
         for name, partitions in {"one": 1, "read": 100}.items():
             show_progress(f"{name}: {broker.name}")
             topic = f"{name}-{time.monotonic_ns()}"
@@ -121,9 +166,9 @@ class EngineRun:
                 self._results.add("one partition: Produce 16 KiB", broker.name, written)
             else:
                 raw.fill(broker.bootstrap, topic, _BATCH_BYTES, 4 * _ONE_BYTES, partitions)
-                read = raw.fetch(broker, topic, _READ_BYTES, _READ_TOTAL)
-                self._results.add("100 partitions: Fetch 1 MiB of one, batches of 16 KiB", broker.name, read)
+                read = self._read(_READ, broker, topic)
             self._delete(broker, topic)
+        return read
 
     def _measure_starts(self, width: int) -> None:
         with nodes(self._wanted, VARIANTS) as made:

@@ -51,6 +51,7 @@ FIXED_SEEDS = [
             294383840,
             1953811205,
             1953841224,
+            1703,
         ],
         id="commitlog-found-later",
     ),

@@ -47,9 +47,9 @@ SEARCHES = {
         bugs_in(tests.simulation.commitlog.planted_bugs),
         600,
         {
-            "a_run_is_used_before_the_deletions_are_durable": 1137,
-            "files_behind_the_end_of_the_log_stay": 4066,
-            "the_end_of_the_previous_file_is_not_compared": 3441,
+            "a_run_is_used_before_the_deletions_are_durable": 4291,
+            "files_behind_the_end_of_the_log_stay": 1370,
+            "the_end_of_the_previous_file_is_not_compared": 2161,
         },
     ),
     "coordinators": Search(simulate_coordinators, bugs_in(tests.simulation.coordinators.planted_bugs), 100, {}),

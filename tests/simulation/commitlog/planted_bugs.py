@@ -6,6 +6,7 @@ NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
@@ -13,6 +14,7 @@ from pytest import MonkeyPatch  # noqa: PT013
 import storage.commitlog.catalog
 import storage.commitlog.run_recovery
 import storage.commitlog.sealing
+from storage.commitlog.cleaner import Cleaner
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.live_bytes import Extent
@@ -210,6 +212,11 @@ def an_unfinished_run_replaces_its_sources(patch: MonkeyPatch) -> None:
         return 0 if first is None else first
 
     patch.setattr("storage.commitlog.run_recovery._first_of", planted)
+
+
+def files_that_are_being_settled_are_cleaned_too(patch: MonkeyPatch) -> None:
+    """Two runs replace the same files."""
+    patch.setattr(Cleaner, "_rewriting", lambda *_: nullcontext())
 
 
 def frames_are_dropped_before_the_copy_replaces_the_log(patch: MonkeyPatch) -> None:

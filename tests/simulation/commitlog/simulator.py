@@ -63,8 +63,8 @@ class CommitLogOperations(Operations):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        self._all.append(self.clean)
-        self._all_weights.append(8)
+        self._all += [self.clean, self.settle]
+        self._all_weights += [8, 6]
 
     def run_loop_step(self) -> None:
         manager = self._simulation.manager
@@ -90,6 +90,26 @@ class CommitLogOperations(Operations):
                 pass
 
         simulation.queues.push("background", directory, work, simulation.on_result(directory))
+
+    def settle(self) -> None:
+        """Settle old files of a commit log in the background, in several jobs: others run between them."""
+        simulation = self._simulation
+        manager = simulation.manager
+        directory = self._random.choice(list(simulation.directories))
+        if directory not in manager.directories:
+            return
+        steps = manager.engines.settle(directory, simulation.now_ms, lambda: False)
+        if steps is None:
+            return
+
+        def work() -> None:
+            if next(steps, None) is not None and simulation.manager is manager:
+                push()
+
+        def push() -> None:
+            simulation.queues.push("background", directory, work, simulation.on_result(directory))
+
+        push()
 
     def new_place(self, log: Log) -> tuple[str, LogConfig] | None:
         """Another log directory, or the other engine in the same one."""

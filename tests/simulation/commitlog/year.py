@@ -3,12 +3,14 @@
 TOPICS    Each day the topics of `RETENTION_DAYS` get an equal share of the bytes, in batches of 1 KiB that alternate. A topic
           is kept for its number of days, as by retention; that with 0 days is a queue, whose records are deleted every hour.
           One topic is deleted and created again each month. All partitions share one commit log.
-TIME      Model time; a cleaning pass every hour, as far as it is worth it (storage/commitlog/run_choice.py).
+TIME      Model time; a cleaning pass every hour, as far as it is worth it (storage/commitlog/run_choice.py); with and without
+          settling after it.
 SCALE     Files have 128 KiB instead of 256 MiB, and two are filled each day: a year is 730 files.
-FIGURES   Write amplification: bytes written, appended or copied, for each byte appended. Dead share: dead bytes of all bytes in
-          sealed files, the mean and the greatest of the days after the first 30. Delay: from the deletion of a batch until it
-          is no longer on the disk; the mean (dead bytes over time, divided by deleted bytes), and the greatest.
-Decision 0101 quotes them.
+FIGURES   Write amplification: bytes written, appended or copied, for each byte appended; the part of settling. Dead share: dead
+          bytes of all bytes in sealed files, the mean and the greatest of the days after the first 30. Delay: from the
+          deletion of a batch until it is no longer on the disk; the mean (dead bytes over time, divided by deleted bytes), and
+          the greatest.
+Decisions 0101 and 0108 quote them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ import tempfile
 from collections import deque
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from itertools import product
 from typing import Final
 
 from storage.commitlog.cleaner import Cleaner
@@ -71,11 +74,12 @@ class Figures:
 class Year:
     """The commit log over a year."""
 
-    def __init__(self, root: str, max_dead_days: int) -> None:
+    def __init__(self, root: str, max_dead_days: int, *, is_settling: bool) -> None:
         self._disk = ModelTimeDisk(0)
         self._log = CommitLog(self._disk, root, random_bytes=os.urandom, new_lock=nullcontext, file_bytes=FILE_BYTES)
         self._cleaner = Cleaner(self._disk, self._log, max_dead_ms=max_dead_days * DAY_MS)
         self._root = root
+        self._is_settling = is_settling
         self._topics = [self._topic(number, days) for number, days in enumerate(RETENTION_DAYS)]
         self._monthly = self._topic(100, 365)
         self.figures = Figures()
@@ -112,6 +116,9 @@ class Year:
         self._cleaner.begin_pass(self._disk.now_ms)
         for _ in self._cleaner.clean(self._disk.now_ms):
             pass
+        if self._is_settling:
+            for _ in self._cleaner.settle(self._disk.now_ms):
+                pass
         self.figures.dead_hours += self._cleaner.metrics.dead_bytes
 
     def _measure(self, day: int) -> None:
@@ -127,7 +134,9 @@ class Year:
         deleted = figures.appended - live
         return [
             str(max_dead_days),
-            f"{1 + metrics.copied_bytes / figures.appended:.2f}",
+            "yes" if self._is_settling else "no",
+            f"{1 + (metrics.copied_bytes + metrics.settled_bytes) / figures.appended:.2f}",
+            f"{metrics.settled_bytes / figures.appended:.2f}",
             f"{100 * statistics.mean(figures.shares):.0f} %",
             f"{100 * max(figures.shares):.0f} %",
             f"{figures.dead_hours / deleted / _HOURS:.1f}",
@@ -144,12 +153,13 @@ def main() -> None:
     parser.add_argument("--folder", help="where the log is written; a file system in memory makes it short")
     options = parser.parse_args()
     print(
-        "| max.dead.ms, days | write amplification | dead share, mean | most | delay, days, mean | most | runs | files |"
+        "| max.dead.ms, days | settled | write amplification | by settling | dead share, mean | most | delay, days, mean "
+        "| most | runs | files |"
     )
-    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
-    for max_dead_days in MAX_DEAD_DAYS:
+    print("|---:|---|---:|---:|---:|---:|---:|---:|---:|---:|")
+    for max_dead_days, is_settling in product(MAX_DEAD_DAYS, (False, True)):
         with tempfile.TemporaryDirectory(dir=options.folder) as root:
-            year = Year(root, max_dead_days)
+            year = Year(root, max_dead_days, is_settling=is_settling)
             year.run(options.days)
             print(f"| {' | '.join(year.row(max_dead_days))} |", flush=True)
 

@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
+import storage.commitlog.run_choice
+import storage.commitlog.run_file
 import storage.directories.log_directory
 import storage.directories.log_manager
 import storage.log.log_flush
@@ -27,6 +29,9 @@ _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
     (((storage.segments.active_segment, "_RECOVERY_READ_BYTES"),), 150),
     (((storage.segments.segment_files, "FIRST_READ_BYTES"),), 100),
     (((storage.segments.segment_files, "LONG_READ_BYTES"),), 150),
+    (((storage.commitlog.run_choice, "SETTLED_FILES"),), 2),
+    (((storage.commitlog.run_file, "FRAME_BYTES"),), 400),
+    (((storage.commitlog.run_file, "_STEP_BYTES"),), 150),
     (((storage.log.recovery, "REPLAY_BYTES"),), 150),
     (((storage.log.recovery, "RECALLED_BYTES"),), 150),
     (((storage.directories.log_manager, "LAZY_RECOVERY_BYTES"),), 300),

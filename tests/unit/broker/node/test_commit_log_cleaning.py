@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,28 +13,36 @@ from replication.timer_queue import TimerQueue
 from storage.io.deferred_file_ops import DiskSpace
 from storage.io.disk import StorageError
 
-SETTINGS = {"barnabas.commitlog.max.dead.ms": 5000, "barnabas.commitlog.clean.max.bytes.per.second": 1000}
+SETTINGS = {
+    "barnabas.commitlog.max.dead.ms": 5000,
+    "barnabas.commitlog.clean.max.bytes.per.second": 1000,
+    "barnabas.commitlog.settle": "idle",
+}
 INTERVAL_MS = 30_000
 
 
 class _Node:
     """A broker with one log directory, whose passes have the given steps."""
 
-    def __init__(self, *passes: list[int | StorageError]) -> None:
+    def __init__(self, *passes: list[int | StorageError], settle: str = "idle") -> None:
         self.now_ms = 0
         self.timers = TimerQueue()
         self.log: list[tuple[int, str]] = []
         self._passes = list(passes)
+        self.settling: list[list[int | StorageError]] = []
+        self.busy_s = 0.0
         space = {"/a": DiskSpace()}
         self.space = space["/a"]
-        engines = SimpleNamespace(clean=self._clean)
+        engines = SimpleNamespace(clean=self._clean, settle=self._settle)
         manager = SimpleNamespace(directories={"/a": None}, disk_space=space, engines=engines)
         replicas: Any = SimpleNamespace(
             log_manager=manager, directory_failed=lambda path, _: self.log.append((self.now_ms, f"{path} failed"))
         )
         clock = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: self.now_ms)
         dependencies: Any = SimpleNamespace(worker=InlineIoExecutor(), timers=self.timers, clock=clock)
-        self.cleaning = CommitLogCleaning(dependencies, replicas, SETTINGS.__getitem__)
+        settings = {**SETTINGS, "barnabas.commitlog.settle": settle}
+        config: Any = SimpleNamespace(number=settings.__getitem__, value=settings.__getitem__)
+        self.cleaning = CommitLogCleaning(dependencies, replicas, lambda: config, lambda: self.busy_s)
         self.cleaning.start()
 
     def _clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
@@ -43,6 +51,10 @@ class _Node:
             return None
         self.log.append((self.now_ms, "full" if is_full else "begins"))
         return self._steps(self._passes.pop(0))
+
+    def _settle(self, directory: str, wall_ms: int, is_full: Callable[[], bool]) -> Iterator[int] | None:
+        assert (directory, wall_ms, is_full()) == ("/a", self.now_ms, False)
+        return self._steps(self.settling.pop(0)) if self.settling else None
 
     def _steps(self, results: list[int | StorageError]) -> Iterator[int]:
         for result in results:
@@ -96,3 +108,60 @@ def test_nothing_is_cleaned_after_the_stop() -> None:
     node.cleaning.is_stopped = True
     node.run_until(10 * INTERVAL_MS)
     assert [what for _, what in node.log] == ["begins", "5000 bytes"]
+
+
+def test_files_are_settled_at_the_rate_while_the_loop_is_idle() -> None:
+    node = _Node()
+    node.settling = [[2000, 10], [7]]
+    node.run_until(5 * INTERVAL_MS)
+    assert node.log == [
+        (INTERVAL_MS, "2000 bytes"),
+        (INTERVAL_MS + 2000, "10 bytes"),
+        (2 * INTERVAL_MS + 2010, "7 bytes"),
+    ]
+
+
+def test_settling_waits_while_the_loop_is_busy() -> None:
+    node = _Node()
+    node.settling = [[40_000, 10]]
+    node.run_until(INTERVAL_MS)
+    node.busy_s += 4
+    node.run_until(2 * INTERVAL_MS)
+    node.busy_s += 4
+    node.run_until(3 * INTERVAL_MS)
+    assert node.log == [(INTERVAL_MS, "40000 bytes")]
+    node.run_until(6 * INTERVAL_MS)
+    assert [what for _, what in node.log] == ["40000 bytes", "10 bytes"]
+
+
+def test_always_settles_under_load_and_never_not_at_all() -> None:
+    always, never = _Node(settle="always"), _Node(settle="never")
+    for node in (always, never):
+        node.settling = [[5], [6]]
+        for turn in range(4):
+            node.busy_s += 25
+            node.run_until(turn * INTERVAL_MS)
+    assert [what for _, what in always.log] == ["5 bytes", "6 bytes"]
+    assert never.log == []
+
+
+def test_nothing_is_settled_on_a_full_disk() -> None:
+    node = _Node(settle="always")
+    node.settling = [[5]]
+    node.space.is_full = True
+    node.run_until(5 * INTERVAL_MS)
+    assert node.log == []
+    node.space.is_full = False
+    node.run_until(6 * INTERVAL_MS)
+    assert [what for _, what in node.log] == ["5 bytes"]
+
+
+def test_cleaning_goes_on_while_a_settling_waits() -> None:
+    node = _Node([], [1], [2])
+    node.settling = [[40_000, 10]]
+    node.run_until(INTERVAL_MS)
+    node.busy_s += 30
+    node.run_until(2 * INTERVAL_MS)
+    node.busy_s += 30
+    node.run_until(3 * INTERVAL_MS + 10)
+    assert [what for _, what in node.log if "bytes" in what] == ["40000 bytes", "1 bytes", "2 bytes"]

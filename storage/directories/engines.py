@@ -6,7 +6,7 @@ RULES    1. What is on disk decides: a partition with frames in the commit log s
             move to this log directory has created it; its frames contain its name, and before the first one nothing is on disk.
          2. A commit log that exists is opened, and recovered if necessary, before the logs of its directory are listed; another
             one is created by the first use.
-         3. A partition's frames are dropped after its directory was renamed durably: else the directory could reappear without
+         3. A partition's frames are dropped after its directory, if any, was renamed durably: else it could reappear without
             them. A new partition starts without the frames of an earlier one, durably, before its directory is created.
          4. The frames of a future replica have an incarnation of their own, which follows from its directory's name: one log
             directory can contain a log and its copy in the other engine. They stay with the copy when it replaces the log.
@@ -37,7 +37,7 @@ from storage.directories.partition_directory import (
     suffixed_dir_name,
 )
 from storage.engine import Engine, EngineFactory
-from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
+from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, TopicPartition, read_topic_id
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.file_handle_cache import FileHandleCache
@@ -198,11 +198,21 @@ class Engines:
     # ---- commit logs -------------------------------------------------------------------------------------
 
     def open(self, directory: str, names: Sequence[str]) -> None:
-        """Open the commit log of a log directory with these entries, if it exists; drop what a crash has left (rule 5)."""
-        if DIRECTORY not in names:
+        """Open the commit log of a log directory with these entries, if it exists; `drop_leftovers` follows."""
+        if DIRECTORY in names:
+            self._commit_log(directory).open()
+
+    def has_partition(self, key: TopicPartition) -> bool:
+        """Whether an open commit log contains a partition without a directory."""
+        return any(
+            (slot.topic, slot.slot_id.partition) == key for log in self.commit_logs.values() for slot in log.slots
+        )
+
+    def drop_leftovers(self, directory: str, names: Sequence[str]) -> None:
+        """Drop what a crash has left in the commit log of a log directory with these entries (rule 5)."""
+        log = self.commit_logs.get(directory)
+        if log is None:
             return
-        log = self._commit_log(directory)
-        log.open()
         copies = {slot_id for slot_id, name in self._slot_ids(directory, names) if parse_future_dir_name(name)}
         deleted = {slot_id[:2] for slot_id, name in self._slot_ids(directory, names) if parse_deleted_dir_name(name)}
         doubtful = [found for found in log.slot_ids() if found.incarnation or found[:2] in deleted]

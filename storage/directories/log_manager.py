@@ -134,7 +134,7 @@ class LogManager:
         Raises:
             StorageError: no directory is left in service, or a partition of one topic is in two of them.
         """
-        for step in (LogDirectory.begin_use, self._finish_moves, partial(self._load, id_of)):
+        for step in (LogDirectory.begin_use, self._open_commit_log, self._finish_moves, partial(self._load, id_of)):
             for directory in list(self.directories.values()):
                 try:
                     step(directory)
@@ -144,16 +144,20 @@ class LogManager:
         if not self.directories:
             raise next(iter(self.offline.values()))
 
+    def _open_commit_log(self, directory: LogDirectory) -> None:
+        self.engines.open(directory.path, directory.names)
+
     def _finish_moves(self, directory: LogDirectory) -> None:
+        has_log = self.engines.has_partition
         names = {path: log_dir.names for path, log_dir in self.directories.items()}
         if not self.offline:
-            finish_interrupted_moves(self._disk, directory.path, names)
-        for _, key in copies_without_log(self._disk, directory.path, names):
+            finish_interrupted_moves(self._disk, directory.path, names, has_log)
+        for _, key in copies_without_log(self._disk, directory.path, names, has_log):
             self._offline_logs[key] = None  # the log may be in a failed directory
 
     def _load(self, id_of: Callable[[str], bytes | None], directory: LogDirectory) -> None:
         path = directory.path
-        self.engines.open(path, directory.names)
+        self.engines.drop_leftovers(path, directory.names)
         for name in directory.names:
             if name.endswith(DELETED):
                 self._deletions.add(path, [f"{path}/{name}"], has_delay=False, since_ms=0)
@@ -176,13 +180,6 @@ class LogManager:
     def _select_log(self, log: Log, other: Log, topic_id: bytes | None) -> None:
         """Of two logs with one name, keep the one of the current topic, or the one that may be its."""
         if log.files.topic_id == other.files.topic_id:
-            if log.files.has_directory != other.files.has_directory:  # a crash interrupted a move to the directory
-                source, moved = (other, log) if log.files.has_directory else (log, other)
-                drop = self.engines.drop_of(source.path, source.files.topic_id)
-                assert drop is not None, "a log without a directory has frames"
-                drop()
-                self.logs[log.topic, log.partition] = moved
-                return
             raise StorageError(
                 "use", log.directory, OSError(0, f"{log.name} is in {other.directory} too; remove one of them")
             )
@@ -451,8 +448,9 @@ class LogManager:
         self._write_checkpoints(log_dir, checkpoints)
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         renamed: list[str] = []
-        taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path)
-        swap = sequential([taking, drop or _no_op, partial(renamed.append, deleted_files)])
+        first, last = (None, drop) if log.files.has_directory else (drop, None)
+        taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path, first)
+        swap = sequential([taking, last or _no_op, partial(renamed.append, deleted_files)])
         self.submit_directory_op(copy.directory, swap)
         # So that the log is not opened before the rename.
         copy.files.submit_op(_no_op, partial(self.submit_directory_op, copy.directory))

@@ -13,6 +13,7 @@ from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slots import Slot
 from storage.config.log_config import LogConfig
+from storage.directories.future_replica import FUTURE
 from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
@@ -166,16 +167,43 @@ def test_the_frames_of_a_moved_log_are_dropped_after_the_rename_of_its_directory
     assert not started(*roots).engines.commit_logs[str(path.parent)].slots
 
 
-def test_a_move_that_a_crash_interrupted_after_the_swap_is_finished(tmp_path: Path) -> None:
+class Killed(BaseException):
+    pass
+
+
+def kill(*_: object) -> None:
+    raise Killed
+
+
+def test_a_move_that_a_crash_interrupted_before_the_last_rename_is_finished(tmp_path: Path) -> None:
     roots = tmp_path / "a", tmp_path / "b"
     manager = started(*roots)
     log = log_of(manager)
     append(log, "a")
-    manager.engines.drop_of = lambda *_: None  # type: ignore[method-assign]
-    copy = moved(manager, log)
+    rename = manager._disk.rename
+    manager._disk.rename = lambda path, name: kill() if path.endswith(FUTURE) else rename(path, name)  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        moved(manager, log)
+    source, target = log.directory, next(path for path in manager.directories if path != log.directory)
+    assert not started(Path(source)).logs, "the log may be in the other directory"
     again = started(*roots)
-    assert again.logs["t", 0].directory == copy.directory
-    assert not again.engines.commit_logs[log.directory].slots
+    assert again.logs["t", 0].directory == target
+    assert values_of(again.logs["t", 0]) == [(0, "a")]
+    assert not again.engines.commit_logs[source].slots
+
+
+def test_a_copy_does_not_replace_the_log_that_went_on_without_its_directory(tmp_path: Path) -> None:
+    roots = tmp_path / "a", tmp_path / "b"
+    manager = started(*roots)
+    log = log_of(manager)
+    append(log, "a")
+    manager.engines.drop_of = lambda path, _: kill if path == log.path else None  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        moved(manager, log)
+    append(started(Path(log.directory)).logs["t", 0], "b")
+    again = started(*roots)
+    assert values_of(again.logs["t", 0]) == [(0, "a"), (1, "b")]
+    assert again.logs["t", 0].directory == log.directory
 
 
 def test_a_failed_directory_takes_its_commit_log_with_it(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ class Deliverer:
 
     def _must_load(self, wall_ms: int) -> bool:
         """Whether records are due soon that the loader has not seen."""
-        is_old = self._loaded_until_ms < wall_ms + _LOAD_AHEAD_MS // 2
+        is_old = self._loaded_until_ms < wall_ms + _LOAD_AHEAD_MS // 2 and not self._loader.is_reading
         return is_old and self._queue.next_due_ms() <= wall_ms + _LOAD_AHEAD_MS
 
     def _must_scan_ahead(self, wall_ms: int) -> bool:

@@ -41,6 +41,11 @@ class RecordLoader:
         self.limit = MAX_RECORDS
         """For how many offsets the next pass should be."""
 
+    @property
+    def is_reading(self) -> bool:
+        """Whether a pass has begun and not ended."""
+        return self._pass is not None
+
     def load(self, offsets: Iterable[int]) -> Completion[None]:
         """Reads the records at these offsets, or continues the pass before; completes when a pass has ended."""
         if self._pass is None:

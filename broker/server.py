@@ -268,6 +268,7 @@ class Server:
             max_open_files=self._descriptor_limits.files,
             new_lock=threading.Lock,
         )
+        self._log_manager.engines.commit_log_file_bytes = config.number("barnabas.commitlog.file.bytes")
         handles = self._log_manager.file_handles
         handles.on_eviction_needed = partial(self._loop.call_soon_threadsafe, handles.close_surplus)
         self._log_manager.load(partial(_id_of, replayed))
@@ -308,8 +309,7 @@ class Server:
         self._disk_full_policy = DiskFullPolicy(
             config.node_id, self._metadata_log.directory, self._publisher, self.listeners
         )
-        registration = self._broker_registration()
-        self._lifecycle = BrokerLifecycle(self._channel, registration, self._timers, self._clock, config)
+        self._lifecycle = BrokerLifecycle(self._channel, self._broker_registration(), self._timers, self._clock, config)
         channel, lifecycle = self._channel, self._lifecycle
         self._assignments_manager = AssignmentsManager(channel, lifecycle, self._log_manager, config.node_id)
         self._log_dir_moves = LogDirMoves(self._replicas, self._io, self._timers, self._clock)

@@ -32,6 +32,8 @@ _OWN: dict[str, Setting] = {
         Setting("barnabas.commitlog.clean.max.bytes.per.second", Kind.LONG, "33554432", at_least(1),
                 "Most bytes per second that the cleaning of a commit log writes and checks, except while its disk is "
                 "full, and that its settling does. Apache Kafka has no such setting."),
+        Setting("barnabas.commitlog.file.bytes", Kind.INT, "268435456", at_least(1024 * 1024),
+                "Size of new files of a commit log, of which two are created ahead. Apache Kafka has no such setting."),
         Setting("barnabas.commitlog.max.dead.ms", Kind.LONG, "604800000", at_least(1000),
                 "Deleted records are removed from the files of a commit log within this time, and the time of one cleaning. "
                 "Apache Kafka has no such setting."),

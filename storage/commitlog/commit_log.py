@@ -382,10 +382,10 @@ class CommitLog:
         last = self.files[-1] if self.files else None
         start = self._next_start(0 if last is None else last.end)
         with self._ahead_lock:
-            while self._ahead and self._ahead[0][0] < start:
+            while self._ahead and self._ahead[0][0] != start:  # a large append, or files of another size
                 self._disk.unlink(self._ahead.pop(0)[2].path)
-            if not self._ahead or self._ahead[0][0] != start:
-                self._ahead.insert(0, self._create(start))
+            if not self._ahead:
+                self._ahead.append(self._create(start))
             _, file_id, handle = self._ahead.pop(0)
             self._next_ahead = start + self.file_bytes
         file = LogFile(

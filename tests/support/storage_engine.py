@@ -11,6 +11,8 @@ from typing import Any
 from barnabas.embedded import Broker
 
 SETTING = "barnabas.log.storage.engine"
+SMALL_FILES = {"barnabas.commitlog.file.bytes": "4194304"}
+"""Files are created ahead: those of 256 MiB of all brokers would fill the disk."""
 
 
 def default_engine(environment: Any = os.environ) -> str:
@@ -27,6 +29,6 @@ def use_engine_of(environment: Any = os.environ) -> None:
 
     def created(self: Broker, *args: Any, **options: Any) -> None:
         create(self, *args, **options)
-        self.settings.setdefault(SETTING, engine)
+        self.settings.update({SETTING: engine, **SMALL_FILES, **self.settings})
 
     Broker.__init__ = created  # type: ignore[method-assign]

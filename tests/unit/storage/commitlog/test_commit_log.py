@@ -180,6 +180,18 @@ class TestQueueFiles:
         assert starts == [0, FILE_BYTES, 5 * FILE_BYTES, 6 * FILE_BYTES, 7 * FILE_BYTES]
         assert bytes_of(Process(tmp_path)[0]) == expected
 
+    @pytest.mark.parametrize("file_bytes", [FILE_BYTES // 4, FILE_BYTES * 4])
+    def test_a_log_continues_in_files_of_another_size(self, tmp_path: Path, file_bytes: int) -> None:
+        process = Process(tmp_path)
+        expected = append_to(process[0], 500)
+        process.log.close()
+        again = Process(tmp_path, file_bytes=file_bytes)
+        for _ in range(10):
+            expected += append_to(again[0], 500)
+            *_, active, first, second = [int(path.stem) for path in again.paths(".clog")]
+            assert (first, second) == (active + file_bytes, active + 2 * file_bytes)
+        assert bytes_of(again[0]) == bytes_of(Process(tmp_path)[0]) == expected
+
     def test_files_of_a_log_with_many_partitions_and_few_open_files(self, tmp_path: Path) -> None:
         process = Process(tmp_path, file_bytes=64 * 1024)
         expected = {number: append_to(process[number]) for number in range(500)}

@@ -144,6 +144,8 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
         server.start(ready)
         loop.run_forever()
         server.close()
+    except StorageError as error:  # of the metadata log, while it is closed; the next start recovers it
+        raise StartError(f"the metadata log was not closed: {error}") from None
     finally:
         server.release()
         end_tasks(loop)
@@ -239,14 +241,12 @@ class Server:
         settings = self._config.socket_settings()
         quotas = ConnectionQuotas.of(self._config, are_brokers=listeners is self.listeners)
         for endpoint in endpoints:
-            name = endpoint.name
-            tls = self._tls.of(name)
+            tls = self._tls.of(endpoint.name)
             try:
-                authentication = self._sasl.of_listener(name, dispatcher)
-                listener = Listener(self._loop, *endpoint, dispatcher, settings, tls, authentication, quotas)
+                authentication = self._sasl.of_listener(endpoint.name, dispatcher)
+                listeners.append(Listener(self._loop, *endpoint, dispatcher, settings, tls, authentication, quotas))
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
-            listeners.append(listener)
 
     def _bind_metrics_page(self) -> None:
         try:

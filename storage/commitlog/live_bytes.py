@@ -138,7 +138,7 @@ class LiveBytes:
     def _changed(files: Sequence[LogFile], number: int, old: Extent, new: Extent | None) -> Iterator[str]:
         def row_of(file: LogFile) -> Row:
             queue, slot_count = opened_queue(file)
-            return read_row(queue, number, read_waiting) if number < slot_count else Row(0, -1, 0, 0, 0)
+            return read_row(queue, number, slot_count, read_waiting)
 
         own = [file for file in files if file.start >= old.begin]
         is_trimmed = new is not None and (new.begin, new.cuts) == (old.begin, old.cuts)

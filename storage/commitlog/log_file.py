@@ -203,6 +203,12 @@ def parse_log_name(name: str) -> LogName | None:
     return LogName(int(stem), int(generation or 0))
 
 
+def is_run(path: str) -> bool:
+    """Whether this log file is a run (run_file.py)."""
+    name = parse_log_name(path.rpartition("/")[2])
+    return name is not None and name.generation > 0
+
+
 def log_file_name(start: int) -> str:
     """The name of the log file with this start that appends write."""
     return str(LogName(start, 0))

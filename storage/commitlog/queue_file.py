@@ -55,6 +55,9 @@ class Row(NamedTuple):
     """The sum of the batch sizes."""
 
 
+_NO_ROW: Final = Row(0, -1, 0, 0, 0)
+
+
 class QueueHeader(NamedTuple):
     """What a queue file contains."""
 
@@ -163,9 +166,20 @@ def header_of(packed: bytes) -> QueueHeader:
     return QueueHeader(*fields)
 
 
-def read_row(file: File, number: int, read: Read) -> Row:
-    """The row of a slot."""
+def read_row(file: File, number: int, slot_count: int, read: Read) -> Row:
+    """The row of a slot; of one that is newer than the queue file, or whose first frame there was damaged, an empty one."""
+    if number >= slot_count:
+        return _NO_ROW
     return Row(*ROW.unpack(read(file, ROW.size, HEADER.size + ROW.size * number)))
+
+
+def last_batch_end(file: File, header: QueueHeader) -> int:
+    """The position after the batch of the last entry in the log file; 0 without entries. In a run no batch is after it."""
+    if not header.entry_count:
+        return 0
+    at = HEADER.size + ROW.size * header.slot_count + ENTRY.size * (header.entry_count - 1)
+    position, size, _, _ = ENTRY.unpack(file.pread(ENTRY.size, at))
+    return int(position + size)
 
 
 def read_rows(file: File, slot_count: int, read: Read) -> list[Row]:

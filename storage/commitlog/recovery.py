@@ -48,7 +48,7 @@ from storage.commitlog.frames import (
 from storage.commitlog.log_file import CachedFile, LogFile
 from storage.commitlog.queue_file import QueueHeader, parse_queue
 from storage.commitlog.run_recovery import log_paths
-from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed
+from storage.commitlog.sealing import forget_slices, has_all_batches, queue_of, queue_path, read_queue_header, seal, set_sealed
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import Cut, Slot, SlotId, slot_id_of
 from storage.engine import AbortedTransaction
@@ -210,6 +210,9 @@ class _Loader:
             _log.warning("%s is invalid; it is made again from the log file", path)
             return False
         header, states = found
+        if not has_all_batches(self._disk, file.path, header):
+            _log.warning("%s has lost its end: %d bytes of it were sealed", file.path, header.end - file.start)
+            return False
         for state in json.loads(states):
             self._restore(file, state)
         self._take_sealed(file, header)

@@ -64,7 +64,7 @@ def survey(disk: Disk, directory: str, known: Mapping[LogName, bytes] = MappingP
 
 
 def _first_of(disk: Disk, path: str, start: int, known: bytes | None) -> int | None:
-    """The start of the first file that a run replaces; None without a valid queue file."""
+    """The start of the first file that a run replaces; None without a valid queue file, or if the run has lost its end."""
     found = read_queue_header(disk, path, start, known)
     return None if found is None else found.first
 

@@ -11,8 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, CachedFile, LogFile, Slice
-from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, parse_queue
+from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, CachedFile, LogFile, Slice, is_run
+from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, last_batch_end, parse_queue
 from storage.commitlog.slots import Slot
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting
@@ -25,7 +25,7 @@ def queue_path(path: str) -> str:
 
 
 def read_queue_header(disk: Disk, path: str, start: int, known: bytes | None) -> QueueHeader | None:
-    """The header of a log file's queue file; None without a valid one.
+    """The header of a log file's queue file; None without a valid one, or if the log file has lost its end.
 
     `known`: the header that it had when all of it was valid, so that no more is read if it has that now; None checks all of it.
     """
@@ -37,9 +37,20 @@ def read_queue_header(disk: Disk, path: str, start: int, known: bytes | None) ->
         packed = file.pread(HEADER.size, 0)
         file.close()
         if packed == known:
-            return header_of(packed)
+            header = header_of(packed)
+            return header if has_all_batches(disk, path, header) else None
     found = parse_queue(disk.read(queue), start)
-    return None if found is None else found[0]
+    return None if found is None or not has_all_batches(disk, path, found[0]) else found[0]
+
+
+def has_all_batches(disk: Disk, path: str, header: QueueHeader) -> bool:
+    """Whether a sealed log file is as long as its queue file says; of a run, up to its last batch."""
+    if not is_run(path):
+        return disk.size(path) >= header.end - header.start
+    queue = disk.open(queue_path(path), write=False)
+    is_whole = queue.size() == header.file_size and disk.size(path) >= last_batch_end(queue, header)
+    queue.close()
+    return is_whole
 
 
 def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:

@@ -204,7 +204,8 @@ class SlotReader:
 
         def valid_end_of(file: LogFile) -> int:
             assert file.queue is not None
-            row = read_row(file.queue.get(self._read), slot.number, self._read)
+            assert file.queue_header is not None
+            row = read_row(file.queue.get(self._read), slot.number, file.queue_header.slot_count, self._read)
             return slot.valid_end(file.start, row.end_offset)
 
         for number in range(bisect_left(files, offset + 1, begin, end, key=valid_end_of), end):
@@ -212,9 +213,10 @@ class SlotReader:
             assert file.queue is not None
             assert file.queue_header is not None
             handle = file.queue.get(self._read)
-            row = read_row(handle, slot.number, self._read)
+            slot_count = file.queue_header.slot_count
+            row = read_row(handle, slot.number, slot_count, self._read)
             if row.entry_count:
-                run = queue_run(handle, file.queue_header.slot_count, row, self._read)
+                run = queue_run(handle, slot_count, row, self._read)
                 entries = LoadedRun(run) if run.count <= _LOADED else run
                 yield _Piece(file, entries, row.max_timestamp, slot.valid_end(file.start, row.end_offset))
 

@@ -205,7 +205,9 @@ class _FileFrames:
         known = ends.get(slot, frame.previous_end)
         if frame.previous_end > known and not self._is_run:  # a run may begin later: the batches before are deleted
             self.gaps.setdefault(slot, (known, frame.previous_end))
-        end_offset = frame.previous_end
+        end_offset = max(
+            known, frame.previous_end
+        )  # a SNAPSHOT names the end before the batches that are not published
         if frame.kind == FrameKind.BATCHES:
             self._truncate(slot, frame.previous_end)
             added = self.entries.setdefault(slot, [])

@@ -142,7 +142,7 @@ class StoredQueue(NamedTuple):
 
     def row(self, slot: int) -> Row:
         """The row of a slot."""
-        return read_row(self.file, slot, read_waiting)
+        return read_row(self.file, slot, self.header.slot_count, read_waiting)
 
     def entries(self, row: Row) -> list[Entry]:
         """The entries of a row."""

@@ -83,7 +83,7 @@ def test_acks_0_counts_bytes(bootstrap: str) -> None:
 def test_a_fetch_over_the_quota_is_empty_and_keeps_its_session(bootstrap: str) -> None:
     with RawClient(bootstrap) as client:
         create(client, "fetched")
-        append_when_ready(client, "fetched", one_record(bytes(60_000)))
+        append_when_ready(client, "fetched", one_record(bytes(69_928)))  # a batch of 70,000 bytes
         produce(client, "fetched", 60_000)
     set_quotas(bootstrap, ({"client-id": "consumer"}, FETCHED, 13_000.0))
     with client_of(bootstrap, "consumer") as client:

@@ -14,8 +14,8 @@ import pytest
 from barnabas import Broker
 from barnabas.embedded import BrokerError
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from tests.process.damaging import Content, TopicPartition, Trial, doctor, written_to
-from tests.support.data_directory import PARTITIONS, make_data_directory
+from tests.process.damaging import Trial, doctor
+from tests.support.data_directory import PARTITIONS, Content, TopicPartition, make_data_directory
 
 pytestmark = pytest.mark.long
 
@@ -23,25 +23,26 @@ SEEDS = 8
 SENTENCE = re.compile(r"^barnabas: .*\.$", re.MULTILINE)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undamaged directory."""
+@pytest.fixture(scope="module", params=["segments", "commitlog"])
+def made(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, dict[TopicPartition, Content]]:
+    """An undamaged directory, and its records."""
     path = tmp_path_factory.mktemp("damaged") / "data"
-    make_data_directory(path)
-    return path
+    return path, make_data_directory(path, request.param)
 
 
 @pytest.fixture(scope="module")
-def truth(whole: Path) -> dict[TopicPartition, Content]:
-    """Its records."""
-    return written_to(whole)
+def whole(made: tuple[Path, dict[TopicPartition, Content]]) -> Path:
+    """The directory."""
+    return made[0]
 
 
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_damaged_directory_is_served_and_repaired_or_refused_with_a_sentence(
-    seed: int, whole: Path, truth: dict[TopicPartition, Content], tmp_path: Path
+    seed: int, made: tuple[Path, dict[TopicPartition, Content]], tmp_path: Path
 ) -> None:
-    trial = Trial(whole, truth, tmp_path, seed)
+    trial = Trial(*made, tmp_path, seed)
     trial.run()
     assert not trial.problems, (trial.done, trial.problems)
 

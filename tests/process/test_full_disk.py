@@ -5,6 +5,7 @@ FULL_DISK_SECONDS=60 keeps it full for a minute.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -22,7 +23,7 @@ from barnabas.embedded import Broker, BrokerError
 from tests.cli.running import Verbs
 from tests.process.acknowledged_state import name_of
 from tests.process.killing import Run
-from tests.support.librdkafka import create_topic, produce, set_configs
+from tests.support.librdkafka import create_topic, produce, read_to_end, set_configs
 from tests.support.loading import append_one
 from tests.support.raw_client import RawClient
 from tests.support.seeds import seed_of
@@ -116,23 +117,31 @@ def test_deletions_run_while_writes_wait_for_space(
         def note(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
             (delivered.append(message.offset()) if error is None else refused.append(error))
 
+        keys = itertools.count()
+
         def write(count: int) -> None:
-            for number in range(count):
+            for number in itertools.islice(keys, count):
                 producer.produce("t", os.urandom(100_000), str(number), 0, on_delivery=note)
+
+        def is_full() -> bool:
+            """Writes on until the files that a commit log has created ahead are full too."""
+            if producer.poll(0.05) and len(producer) == 0:
+                write(10)
+            return "is full: appends are rejected" in broker.log()
 
         write(60)
         assert producer.flush(30) == 0
         fill(small_disk)
         write(20)
-        until(lambda: producer.poll(0.05) or "is full: appends are rejected" in broker.log(), "the log reports it")
+        until(is_full, "the log reports it")
         if by == "retention":
             set_configs(broker.bootstrap, ResourceType.TOPIC, "t", {"retention.bytes": "2097152"})
         else:
             delete_before(broker.bootstrap, 40)
-        assert producer.flush(40) == 0
+        assert producer.flush(90) == 0
         assert "has space again" in broker.log()
         assert refused == []
-        assert sorted(delivered) == list(range(80))
+        assert sorted(delivered) == list(range(next(keys)))
 
 
 def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Path) -> None:
@@ -228,6 +237,18 @@ def test_a_start_on_a_full_disk_is_a_sentence(small_disk: Path) -> None:
     filler.unlink()
     with broker:
         produce(broker.bootstrap, "t", [b"x"])
+
+
+def test_a_broker_that_finds_its_disk_full_when_it_stops_ends_with_a_sentence(small_disk: Path) -> None:
+    with Broker(small_disk / "data") as broker:
+        produce(broker.bootstrap, "t", [b"x"])
+        filler = fill(small_disk)
+        with pytest.raises(BrokerError, match=r"the metadata log was not closed: .* No space left on device"):
+            broker.stop()
+        assert "Traceback" not in broker.log()
+        filler.unlink()
+        broker.start()
+        assert len(read_to_end(broker.bootstrap, "t")) == 1
 
 
 def test_a_broker_with_a_full_disk_stops_without_waiting_for_space(small_disk: Path) -> None:

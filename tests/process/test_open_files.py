@@ -14,6 +14,7 @@ import pytest
 from barnabas.embedded import Broker
 from broker.process.resource_limits import MAX_OPEN_FILES, RESERVED_DESCRIPTORS
 from tests.support.librdkafka import create_topic, produce, read_to_end
+from tests.support.storage_engine import default_engine
 
 MOST_FILES = 100
 WIDTH = 400
@@ -86,5 +87,7 @@ def test_open_files_stay_below_the_limit(broker: Broker) -> None:
         watch.end()
     everything = Counter((partition, b"%d" % number) for partition in range(WIDTH) for number in range(ROUNDS))
     assert founds == [everything, everything]
-    assert MOST_FILES // 2 < watch.most["data"] <= MOST_FILES
+    if default_engine() == "segments":
+        assert watch.most["data"] > MOST_FILES // 2, "the limit was reached"
+    assert watch.most["data"] <= MOST_FILES
     assert watch.most["sockets"] + watch.most["others"] < RESERVED_DESCRIPTORS

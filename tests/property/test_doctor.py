@@ -23,13 +23,15 @@ from tests.support.data_directory import change_logs, damage, make_data_director
 from tests.support.logs import bytes_of
 
 SEEDS = 60
+SEGMENTS = pytest.mark.parametrize("whole", ["segments"], indirect=True)
+"""Damage of a commit log is not repaired: what is left of a sealed file is served."""
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture(scope="module", params=["segments", "commitlog"])
+def whole(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A directory in which nothing is wrong."""
     path = tmp_path_factory.mktemp("doctor") / "data"
-    make_data_directory(path)
+    make_data_directory(path, request.param)
     return path
 
 
@@ -57,6 +59,7 @@ def test_nothing_is_wrong_with_a_directory_that_nobody_damaged(whole: Path, tmp_
     }
 
 
+@SEGMENTS
 @pytest.mark.long
 def test_random_damage_is_mended_or_refused_and_whole_batches_remain(whole: Path, tmp_path: Path) -> None:
     """After a repair nothing is left to be found, and readers get whole batches in the order of their offsets."""
@@ -96,6 +99,7 @@ def _read_everything(manager: LogManager) -> None:
         assert end == log.log_end_offset, log
 
 
+@SEGMENTS
 def test_every_byte_of_a_batch_that_is_changed_is_found(whole: Path, tmp_path: Path) -> None:
     """One bit of each byte of a batch in the middle of a segment, one after the other."""
     path = shutil.copytree(whole, tmp_path / "data")

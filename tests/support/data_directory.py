@@ -10,35 +10,50 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import confluent_kafka
 
 from barnabas import Broker
 from protocol.compression import Compression
-from protocol.records import ControlType
+from protocol.records import ControlType, headers, records
+from storage.commitlog.commit_log import DIRECTORY
 from storage.config.log_config import LogConfig
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk
 from storage.log.log import AppendOrigin, Log
-from tests.support.librdkafka import create_topic
-from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, marker
+from tests.support.loading import create
+from tests.support.logs import NOW_MS, ProducerInfo, append, append_records, bytes_of, marker
+from tests.support.raw_client import RawClient
+from tests.support.storage_engine import SETTING
 
 PARTITIONS = (("plain", 0), ("plain", 1), ("split", 0), ("packed", 0), ("empty", 0), ("trimmed", 0))
+_SMALL = {"index_interval_bytes": 300, "internal_segment_bytes": 4000}
+TOPICS: dict[str, dict[str, Any]] = {
+    "plain": {"partitions": 2},
+    "split": _SMALL,
+    "packed": {"message_timestamp_type": "LogAppendTime"},
+    "empty": {},
+    "trimmed": _SMALL,
+}
 SMALL_SEGMENTS = LogConfig(segment_bytes=4000, index_interval_bytes=300)
+COMMIT_LOG_FILE_BYTES = 8192
+
+TopicPartition = tuple[str, int]
+Content = dict[int, tuple[bytes | None, ...]]
+"""Key and value by offset."""
 
 
-def make_data_directory(path: Path) -> None:
-    """Create the directory, with a clean shutdown."""
-    with Broker(path, settings={"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2}) as broker:
-        small = {"index.interval.bytes": "300", "internal.segment.bytes": "4000"}
-        create_topic(broker.bootstrap, "plain", 2)
-        create_topic(broker.bootstrap, "split", 1, 1, **small)
-        create_topic(broker.bootstrap, "packed", message_timestamp_type="LogAppendTime")
-        create_topic(broker.bootstrap, "empty")
-        create_topic(broker.bootstrap, "trimmed", 1, 1, **small)
+def make_data_directory(path: Path, engine: str = "segments") -> dict[TopicPartition, Content]:
+    """Create the directory, with a clean shutdown; returns all records that were written, deleted ones too."""
+    settings = {"group.initial.rebalance.delay.ms": 0, "offsets.topic.num.partitions": 2, SETTING: engine}
+    with Broker(path, settings=settings) as broker:
+        with RawClient(broker.bootstrap) as client:
+            ids = {name: create(client, name, **configs)[0] for name, configs in TOPICS.items()}
         consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
         consumer.subscribe(["empty"])
         for _ in range(100):
@@ -47,44 +62,61 @@ def make_data_directory(path: Path) -> None:
             consumer.poll(0.1)
         consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
         consumer.close()
-    change_logs(path, _fill)
+    written: dict[TopicPartition, Content] = {}
+    change_logs(path, lambda manager: written.update(_fill(manager, ids, engine)))
+    change_logs(path, lambda manager: _clean(manager, str(path)))
     for file in path.rglob("*.deleted"):
         file.unlink()
+    return written
 
 
 def change_logs(path: Path, act: Callable[[LogManager], None]) -> None:
     """Change the logs of a stopped node."""
     manager = LogManager(Disk(), {str(path): bytes(16)}, SMALL_SEGMENTS, random_bytes=os.urandom)
+    manager.engines.commit_log_file_bytes = COMMIT_LOG_FILE_BYTES
     manager.load()
     act(manager)
     manager.shutdown(manager.previous_broker_epoch)
 
 
-def _fill(manager: LogManager) -> None:
-    plain, other = _log(manager, "plain", 0), _log(manager, "plain", 1)
+def _fill(manager: LogManager, ids: Mapping[str, bytes], engine: str) -> dict[TopicPartition, Content]:
+    def log_of(topic: str, partition: int) -> Log:
+        config = SMALL_SEGMENTS if topic in {"split", "trimmed"} else LogConfig()
+        return manager.get_or_create(topic, partition, ids[topic], replace(config, barnabas_storage_engine=engine))
+
+    logs = {place: log_of(*place) for place in PARTITIONS}
+    plain, other = logs["plain", 0], logs["plain", 1]
     for sequence in range(20):
         append(plain, f"value {sequence}", producer=ProducerInfo(7, 0, sequence))
         append(other, f"first {sequence}", f"second {sequence}", timestamp_ms=NOW_MS + sequence)
     for kind, producer_id in ((ControlType.ABORT, 8), (ControlType.COMMIT, 9)):
         append(plain, "in a transaction", producer=ProducerInfo(producer_id, 0, 0, transactional=True))
         append_records(plain, marker(kind, producer_id, 0), origin=AppendOrigin.COORDINATOR)
-    split, trimmed = _log(manager, "split", 0), _log(manager, "trimmed", 0)
     for number in range(60):
-        append(split, f"{number}: " + "x" * 200, timestamp_ms=NOW_MS + number)
-        append(trimmed, "y" * 200)
-    packed = _log(manager, "packed", 0)
+        append(logs["split", 0], f"{number}: " + "x" * 200, timestamp_ms=NOW_MS + number)
+        append(logs["trimmed", 0], "y" * 200)
     for codec in Compression:
-        append(packed, *[f"{codec.name} {number}" for number in range(10)], compression=codec)
-    for log in (plain, other, split, trimmed, packed):
+        append(logs["packed", 0], *[f"{codec.name} {number}" for number in range(10)], compression=codec)
+    written = {place: content_of(bytes_of(log)) for place, log in logs.items()}
+    for log in logs.values():
         log.high_watermark = log.log_end_offset
-    trimmed.open().trim(30, NOW_MS)
+    logs["trimmed", 0].open().trim(30, NOW_MS)
+    return written
 
 
-def _log(manager: LogManager, topic: str, partition: int) -> Log:
-    log = manager.logs.get((topic, partition))
-    assert log is not None
-    log.update_config(SMALL_SEGMENTS if topic in {"split", "trimmed"} else LogConfig())
-    return log
+def _clean(manager: LogManager, directory: str) -> None:
+    """Replace the files of a commit log with deleted records by a run."""
+    for _ in manager.engines.clean(directory, NOW_MS, 1000, is_full=False) or ():
+        pass
+
+
+def content_of(batches: bytes) -> Content:
+    """The records of whole batches."""
+    return {
+        record.offset: tuple(None if data is None else bytes(data) for data in (record.key, record.value))
+        for position, header in headers(batches)
+        for record in records(batches, position, header, max_bytes=1 << 24)
+    }
 
 
 def damage(path: Path, dice: random.Random) -> list[str]:
@@ -95,20 +127,25 @@ def damage(path: Path, dice: random.Random) -> list[str]:
         done.append("no clean shutdown")
     for _ in range(dice.choice((1, 1, 1, 2, 3))):
         kinds: dict[str, list[Path]] = {}
-        for file in sorted(path.rglob("*")):
+        is_in_commit_log = (path / DIRECTORY).exists() and dice.random() < 0.7
+        for file in sorted((path / DIRECTORY if is_in_commit_log else path).rglob("*")):
             if file.is_file():
                 internal = file.parent.name.partition("-")[0] if file.parent.name.startswith("__") else ""
                 kinds.setdefault(internal + (file.suffix or file.name), []).append(file)
-        file = dice.choice(kinds[dice.choice(sorted(kinds))])
-        done.append(f"{_damage(file, dice)} {file.relative_to(path)}")
+        alike = kinds[dice.choice(sorted(kinds))]
+        file = dice.choice(alike)
+        done.append(f"{_damage(file, alike, dice)} {file.relative_to(path)}")
     return done
 
 
-def _damage(file: Path, dice: random.Random) -> str:
+def _damage(file: Path, alike: list[Path], dice: random.Random) -> str:
     content = bytearray(file.read_bytes())
     at = dice.randrange(len(content) or 1)
     length = dice.choice((1, 4, 20, 200))
-    match dice.choice(("flip", "flip", "flip", "random bytes", "zeros", "cut", "empty", "append", "delete", "strange")):
+    kind = dice.choice(
+        (*["flip"] * 3, "random bytes", "zeros", "cut", "empty", "append", "delete", "exchange", "strange")
+    )
+    match kind:
         case "flip" if content:
             content[at] ^= 1 << dice.randrange(8)
             file.write_bytes(content)
@@ -130,6 +167,11 @@ def _damage(file: Path, dice: random.Random) -> str:
         case "delete":
             file.unlink()
             return "delete"
+        case "exchange" if len(alike) > 1:
+            other = dice.choice([one for one in alike if one != file])
+            file.write_bytes(other.read_bytes())
+            other.write_bytes(content)
+            return f"exchange {other.name} with"
         case "strange":
             name = dice.choice(("00000000000000000000.log.swap", "notes.txt", "00000000000000000007.cleaned", "1.log"))
             (file.parent / name).write_bytes(dice.randbytes(length))

@@ -464,6 +464,21 @@ class TestDamage:
         assert bytes_of(again[2]) != expected[2]
         assert "is damaged from byte" in caplog.text
 
+    def test_a_run_that_lost_its_end_costs_only_what_was_there(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process = Process(tmp_path)
+        expected = fill(process, 6, 20)
+        delete_odd(process, 6)
+        clean(process)
+        process.log.close()
+        run, at = place_of(process, 4, 9)
+        os.truncate(run, at + 90)
+        again = Process(tmp_path)
+        assert bytes_of(again[0]) == expected[0], "batches of a run are in the order of the slots"
+        assert bytes_of(again[4]) != expected[4]
+        assert f"{run} is damaged from byte" in caplog.text
+
 
 class TestFullDisk:
     def test_cleaning_frees_space_when_there_is_none_but_that_of_files_made_ahead(self, tmp_path: Path) -> None:

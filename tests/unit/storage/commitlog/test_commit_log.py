@@ -271,6 +271,25 @@ class TestRecovery:
         kept[0] += append_to(again[0])
         assert bytes_of(Process(tmp_path)[0]) == kept[0]
 
+    def test_a_sealed_file_that_lost_its_end_costs_only_what_was_there(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process = Process(tmp_path, file_bytes=2048)
+        kept = {0: append_to(process[0], 300)}
+        end = process.paths(".clog")[0].stat().st_size
+        append_to(process[0], 300)
+        append_to(process[1], 300)
+        kept[0] += append_to(process[0], 1500)
+        kept[1] = append_to(process[1], 300)
+        process.log.close()
+        first, *_ = process.paths(".clog")
+        os.truncate(first, end + 100)
+        again = Process(tmp_path, file_bytes=2048)
+        assert bytes_of(again[0], 0) == kept[0]
+        assert bytes_of(again[1], 0) == kept[1], "its first frame is lost"
+        assert f"{first} has lost its end" in caplog.text
+        assert {number: bytes_of(Process(tmp_path)[number], 0) for number in kept} == kept
+
     def test_an_invalid_frame_behind_every_proof_ends_the_log(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
         kept = append_to(process[0])

@@ -48,7 +48,15 @@ from storage.commitlog.frames import (
 from storage.commitlog.log_file import CachedFile, LogFile
 from storage.commitlog.queue_file import QueueHeader, parse_queue
 from storage.commitlog.run_recovery import log_paths
-from storage.commitlog.sealing import forget_slices, has_all_batches, queue_of, queue_path, read_queue_header, seal, set_sealed
+from storage.commitlog.sealing import (
+    forget_slices,
+    has_all_batches,
+    queue_of,
+    queue_path,
+    read_queue_header,
+    seal,
+    set_sealed,
+)
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import Cut, Slot, SlotId, slot_id_of
 from storage.engine import AbortedTransaction

@@ -448,7 +448,7 @@ class Server:
         self._publisher.start()
         strays = self._replicas.rename_strays()
         if strays:
-            _log.warning("renamed stray partitions, which belong to no topic of this cluster: %s", ", ".join(strays))
+            _log.warning("took strays out of service, which belong to no topic of this cluster: %s", ", ".join(strays))
         offline = self._replicas.offline_partitions
         if offline:
             names = ", ".join(offline[:_MAX_LISTED]) + (", …" if len(offline) > _MAX_LISTED else "")

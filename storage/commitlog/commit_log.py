@@ -44,6 +44,7 @@ from storage.commitlog.log_file import CachedFile, LogFile, Slice, log_file_name
 from storage.commitlog.recovery import Recovered, load
 from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
+from storage.commitlog.slot_numbers import SlotNumbers
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
 from storage.commitlog.zeroing import ZeroAhead
 from storage.engine import AbortedTransaction, Buffer, Reservation
@@ -97,7 +98,7 @@ class CommitLog:
         self._next_ahead = 0  # the start after that of the active file
         self._slots: dict[SlotId, Slot] = {}
         self._numbered: dict[int, Slot] = {}
-        self._slot_count = 0
+        self._numbers = SlotNumbers()
         self._durable = 0
         self._proven = 0  # the position of the last DURABLE frame
         self._has_finished = False  # a finished file is not sealed yet
@@ -123,7 +124,8 @@ class CommitLog:
 
     def _adopt(self, found: Recovered) -> None:
         self.files, self._ahead = tuple(found.files), found.ahead
-        self._slots, self._numbered, self._slot_count = found.slots, found.numbered, found.slot_count
+        self._slots, self._numbered = found.slots, found.numbered
+        self._numbers = SlotNumbers(found.slot_count, found.numbered)
         if found.files:
             self._durable = self._proven = found.files[-1].end
             self._sealed_start = found.files[-1].start
@@ -132,7 +134,7 @@ class CommitLog:
         """Seal all files and close them: the next `open` scans no frame."""
         with self.lock:
             if self._active is not None:
-                self._active.slot_count = self._slot_count
+                self._active.slot_count = self._numbers.count
                 self._active = None
                 self._zeros.stop()
             self._ahead.clear()
@@ -158,7 +160,7 @@ class CommitLog:
         """Append to the active file no more, so that it can be sealed; on the thread of the appends."""
         with self.lock:
             if self._active is not None:
-                self._active.slot_count = self._slot_count
+                self._active.slot_count = self._numbers.count
                 self._active = None
                 self._zeros.stop()
         self.seal_finished()
@@ -335,7 +337,7 @@ class CommitLog:
         """Number a new slot, and add the frames that must precede the next one of this slot (rule 2)."""
         file = frames.file
         if slot.number == UNBOUND:
-            slot.number, self._slot_count = self._slot_count, self._slot_count + 1
+            slot.number = self._numbers.take()
             self._slots[slot.slot_id] = self._numbered[slot.number] = slot
             frames.new_slots.append(slot)
         if not frames.pieces:
@@ -358,7 +360,8 @@ class CommitLog:
         except StorageError:
             for slot in reversed(frames.new_slots):
                 del self._slots[slot.slot_id], self._numbered[slot.number]
-                slot.number, self._slot_count = UNBOUND, self._slot_count - 1
+                self._numbers.give_back(slot.number)
+                slot.number = UNBOUND
             raise
         self._proven = frames.durable
         for slot in frames.new_slots:
@@ -375,7 +378,7 @@ class CommitLog:
         is_empty = active.end == active.start + FILE_HEADER.size
         if is_empty or active.end + size <= active.start + self.file_bytes:
             return active
-        active.slot_count = self._slot_count
+        active.slot_count = self._numbers.count
         return self._next_file()
 
     def _next_file(self) -> LogFile:
@@ -450,6 +453,7 @@ class CommitLog:
             slot, file = self._dropped.popleft()
             slot.drop(file)
             del self._numbered[slot.number]
+            self._numbers.release(slot.number, file)
 
     def _seal_in_order(self) -> None:
         """Seal the finished files; after a failed sync none, since a later sync might succeed without the data."""

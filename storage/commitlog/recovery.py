@@ -87,7 +87,7 @@ class Recovered:
     def bind(self, number: int, slot_id: SlotId, topic: str = "") -> Slot:
         """The slot with this number."""
         slot = self.numbered.get(number)
-        if slot is not None and slot.slot_id != slot_id:  # its DROP is damaged
+        if slot is not None and slot.slot_id != slot_id:  # its DROP is damaged, or a run has the next slot's state only
             self.drop(number)
             slot = None
         if slot is None:

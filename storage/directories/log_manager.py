@@ -9,7 +9,8 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
             a directory with unrecovered logs is not marked clean.
          3. A log directory with a failed disk goes offline for good, alone: its logs refuse every use, nothing is
             written there, and its partitions are not created elsewhere; nor is a partition of a missing directory.
-         4. A partition directory with another topic id belongs to a deleted topic: it is renamed as a stray.
+         4. A partition directory with another topic id belongs to a deleted topic: it is renamed as a stray. One without
+            a directory is deleted: its topic id does not return.
          5. Deletion renames the directory; the files are deleted after `log.segment.delete.delay.ms`, as work for a
             thread. A log without a directory is deleted by a frame of the commit log (engines.py). Directories are created and
             renamed through `submit_directory_op` and not accessed before. A name that is used again gets the same log
@@ -332,8 +333,8 @@ class LogManager:
             self._deletions.add(log.directory, renamed, has_delay=True)
 
     def rename_to_stray(self, log: Log) -> None:
-        """Take the log of a topic that the cluster does not have out of service; its directory is kept."""
-        self._remove_log(log, STRAY)
+        """Take the log of a topic that the cluster does not have out of service: its directory is kept, frames are dropped."""
+        self._remove_log(log, STRAY if log.files.has_directory else DELETED)
 
     def _remove_log(self, log: Log, suffix: str) -> list[str]:
         """Remove a log from service; the returned list gets its new path after the rename."""
@@ -395,9 +396,8 @@ class LogManager:
                 deleted_files = self._new_path(directory, key, DELETED)
                 renamed: list[str] = []  # at once: Kafka does not start with two copies of one log
                 drop, rename = self.engines.drop_of(path, None), partial(self._disk.rename, path, deleted_files)
-                self.submit_directory_op(
-                    directory, sequential([rename, drop or _no_op, partial(renamed.append, deleted_files)])
-                )
+                delete = sequential([rename, drop or _no_op, partial(renamed.append, deleted_files)])
+                self.submit_directory_op(directory, delete)
                 self._deletions.add(directory, renamed, has_delay=False, since_ms=0)
         return list(moves.items())
 
@@ -476,7 +476,7 @@ class LogManager:
             self.submit_directory_op(log_dir.path, work)
 
     def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> None:
-        known, directory = log.checkpoint, self.directories[log.directory]
+        known = log.checkpoint
         bases = [segment.base_offset for segment in log.open().engine.segments() if segment.base_offset <= end_offset]
         lowered = Checkpoint(
             min(known.recovery_point, bases[-1] if bases else 0),  # the future last segment
@@ -484,7 +484,7 @@ class LogManager:
             min(known.high_watermark, end_offset),
             min(known.first_dirty_offset, end_offset),
         )
-        work = directory.update_checkpoints({(log.topic, log.partition): lowered})
+        work = self.directories[log.directory].update_checkpoints({(log.topic, log.partition): lowered})
         if work is not None:
             work()
 

@@ -221,7 +221,7 @@ def _restore(files: list[LogFile], numbered: dict[int, Slot], state: list[Any]) 
         numbered.pop(number, None)
         return
     slot = numbered.get(number)
-    if slot is None:
-        _, topic_id, partition, incarnation, *_, topic = state
+    _, topic_id, partition, incarnation, *_, topic = state
+    if slot is None or (slot.topic_id, slot.partition, slot.incarnation) != (topic_id, partition, incarnation):
         slot = numbered[number] = Slot(files, number, topic_id, partition, incarnation, topic)
     slot.restore(state)

@@ -12,10 +12,17 @@ from storage.commitlog import recovery
 from storage.commitlog.catalog import CATALOG, merged, packed_state, slots_in
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.queue_file import HEADER
-from storage.io.disk import Disk
+from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
 from tests.unit.storage.commitlog.test_cleaning import clean, delete_odd, drop, fill
-from tests.unit.storage.commitlog.test_commit_log import Process, append_to, change_at_random, damage, state_of
+from tests.unit.storage.commitlog.test_commit_log import (
+    Process,
+    append_to,
+    bytes_of,
+    change_at_random,
+    damage,
+    state_of,
+)
 
 MAX = (1 << 63) - 1
 
@@ -187,3 +194,61 @@ class TestUse:
         assert states(Process(process.root)) == expected
         assert queue.read_bytes() == whole
         assert not list(Process(process.root, Disk()).log.check_queues())
+
+
+class TestNumbers:
+    def test_a_number_is_used_again_after_its_drop_is_in_a_sealed_file(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        for number in range(3):
+            append_to(process[number])
+        drop(process, 1)
+        append_to(process[3])
+        assert process[3]._slot.number == 3
+        append_to(process[0], 1900)
+        append_to(process[0], 1900)
+        append_to(process[0], 1900)
+        append_to(process[4])
+        assert process[4]._slot.number == 1
+        append_to(process[5])
+        assert process[5]._slot.number == 4
+
+    def test_a_number_without_a_frame_is_free_again(self, tmp_path: Path) -> None:
+        disk = FaultyDisk()
+        process = Process(tmp_path, disk)
+        append_to(process[0])
+        disk.space_left = 0
+        with pytest.raises(StorageError):
+            append_to(process[1])
+        disk.space_left = None
+        append_to(process[2])
+        assert process[2]._slot.number == 1
+
+    @pytest.mark.parametrize("seed", range(4))
+    def test_partitions_with_used_numbers_have_their_own_batches(self, tmp_path: Path, seed: int) -> None:
+        """Partitions are created and deleted all the time, files cleaned, processes end."""
+        dice = Random(seed)
+        process, expected, used = Process(tmp_path), dict[int, bytes](), 0
+        for _ in range(12):
+            for _ in range(20):
+                what = dice.random()
+                if what < 0.15:
+                    used += 1
+                    expected[used] = append_to(process[used], dice.randrange(150, 900))
+                elif what < 0.27 and expected:
+                    drop(process, gone := dice.choice(list(expected)))
+                    del expected[gone]
+                elif expected:
+                    number = dice.choice(list(expected))
+                    expected[number] += append_to(process[number], dice.randrange(150, 900))
+            if dice.random() < 0.5:
+                clean(process)
+            if dice.random() < 0.3:
+                process.log.close()
+            if dice.random() < 0.3:
+                (tmp_path / "commitlog" / CATALOG).unlink(missing_ok=True)
+            if dice.random() < 0.5:
+                process = Process(tmp_path)
+                process.log.open()
+            assert {number: bytes_of(process[number]) for number in expected} == expected
+            assert {slot.slot_id.partition for slot in process.log.slots} == set(expected)
+        assert process.log._numbers.count < used

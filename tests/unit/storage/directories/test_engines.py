@@ -24,6 +24,7 @@ from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, fl
 from tests.unit.storage.directories.test_log_manager import started
 
 COMMIT_LOG = replace(SMALL, barnabas_storage_engine="commitlog")
+OTHER_ID = bytes(16)
 
 
 def log_of(manager: LogManager, config: LogConfig = COMMIT_LOG, topic: str = "t", **options: object) -> Log:
@@ -111,19 +112,26 @@ def test_a_partition_in_the_commit_log_has_no_directory(tmp_path: Path) -> None:
     assert values_of(started(tmp_path).logs["t", 0]) == [(0, "a")]
 
 
-def test_a_log_of_a_deleted_topic_gives_way_to_that_of_the_current_one(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("current", "value", "stray"), [(TOPIC_ID, "a", OTHER_ID), (OTHER_ID, "b", TOPIC_ID)], ids=["first", "second"]
+)
+def test_a_log_of_a_deleted_topic_gives_way_to_that_of_the_current_one(
+    tmp_path: Path, current: bytes, value: str, stray: bytes
+) -> None:
     """The DROP was lost, and its name is used again."""
     manager = started(tmp_path)
     append(log_of(manager), "a")
-    other = bytes(16)
     manager.logs.clear()
-    append(manager.get_or_create("t", 0, other, COMMIT_LOG), "b")
-    for current, value, stray in ((TOPIC_ID, "a", other), (other, "b", TOPIC_ID)):
-        again = started(tmp_path, topic_id=current)
-        assert values_of(again.logs["t", 0]) == [(0, value)]
-        assert [log.files.topic_id for log in again.strays] == [stray]
-        again.rename_to_stray(again.strays[0])
-        assert again.logs["t", 0].files.topic_id == current
+    append(manager.get_or_create("t", 0, OTHER_ID, COMMIT_LOG), "b")
+    again = started(tmp_path, topic_id=current)
+    assert values_of(again.logs["t", 0]) == [(0, value)]
+    assert [log.files.topic_id for log in again.strays] == [stray]
+    again.rename_to_stray(again.strays[0])
+    assert again.logs["t", 0].files.topic_id == current
+    for topic_id in (stray, current):
+        last = started(tmp_path, topic_id=topic_id)
+        assert not last.strays, "its frames were dropped, durably"
+        assert values_of(last.logs["t", 0]) == [(0, value)]
 
 
 def test_a_new_replica_starts_without_the_frames_of_an_earlier_one(tmp_path: Path) -> None:

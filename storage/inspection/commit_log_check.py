@@ -1,4 +1,4 @@
-"""Checks the files of a commit log: frames, the chain of each slot, queue files against the frames.
+"""Checks the files of a commit log: frames, the chain of each slot, queue files against the frames, the catalog.
 
 RULES    1. Each file is read once. A frame names the end offset of its slot before it: what is missing in this chain is lost.
          2. An invalid range is damage if it is proven durable, as for a recovery: a DURABLE frame or a sealed file follows.
@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
+from storage.commitlog.catalog import CATALOG
 from storage.commitlog.commit_log import DIRECTORY
 from storage.commitlog.frames import (
     CUT_PAYLOAD,
@@ -27,6 +28,7 @@ from storage.commitlog.queue_file import Entry, Row
 from storage.commitlog.run_recovery import survey
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId
+from storage.inspection.catalog_check import catalog_problem
 from storage.inspection.commit_log_files import FrameScan, StoredQueue, partition_text, read_queue_file
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk
@@ -51,7 +53,8 @@ class CommitLogCheck:
         self.bytes = 0
         """Of all frames."""
         self.rebuildable: list[str] = []
-        """Queue files that a start makes again if they are missing, without a loss: all frames of their log files are valid."""
+        """Files that a start makes again if they are missing, without a loss: the catalog, and queue files if all frames of
+        their log files are valid."""
         self._proof = 0
         self._ends: dict[int, int] = {}  # by slot
         self._partitions: dict[int, SlotId] = {}
@@ -68,6 +71,10 @@ class CommitLogCheck:
             self._check_file(f"{self.path}/{name}", name.start, is_run=name.generation > 0)
         for path, invalid, queue, start, is_run in self._invalid:
             self._report_invalid(path, invalid, queue, start, is_run=is_run)
+        problem = catalog_problem(self._disk, self.path, found.kept)
+        if problem is not None:
+            self._add(Severity.HARMLESS, f"{self.path}/{CATALOG}", problem)
+            self.rebuildable.append(f"{self.path}/{CATALOG}")
 
     def _add(self, severity: Severity, path: str, text: str) -> None:
         self.issues.append(Issue(severity, path, text))

@@ -183,10 +183,13 @@ class SlotCheck:
                 self._add(Severity.HARMLESS, text)
 
     def _check_epochs(self) -> None:
-        start = self._engine.start_offset
-        known = [(epoch, max(offset, start)) for epoch, offset in self._engine.leader_epochs()]
+        start, known = self._engine.start_offset, self._engine.leader_epochs()
+        before = [
+            epoch for epoch, offset in known if offset <= start
+        ]  # the last one is that of the first batch, if any
+        stored = [(epoch, start) for epoch in before[-1:] if self._epochs] + [one for one in known if one[1] > start]
         found = [(epoch, max(offset, start)) for epoch, offset in self._epochs]
-        if known != found:
+        if stored != found:
             self._add(Severity.HARMLESS, f"Its leader epochs are {known}, those of its batches {found}.")
 
     def _check_aborted(self) -> None:

@@ -16,6 +16,7 @@ import storage.directories.engines
 from broker.cli import main
 from protocol.errors import KafkaError
 from protocol.records import crc_is_valid, parse_header
+from storage.commitlog.catalog import CATALOG, packed_states, read_catalog, slots_in, write_catalog
 from storage.commitlog.log_file import QUEUE_SUFFIX
 from storage.commitlog.queue_file import ENTRY, build_queue, parse_queue, queue_run, read_rows
 from storage.directories.log_manager import LogManager
@@ -96,6 +97,18 @@ def move_an_entry(data: Path) -> None:
     )
 
 
+def break_the_catalog(data: Path) -> None:
+    changed(data / "commitlog" / CATALOG, 100)
+
+
+def forge_the_catalog(data: Path) -> None:
+    """A catalog that is valid and wrong."""
+    catalog = read_catalog(Disk(), f"{data}/commitlog")
+    slots = list(slots_in(catalog.states))
+    slots[0].end_offset += 1
+    write_catalog(Disk(), f"{data}/commitlog", catalog._replace(states=packed_states(slots)))
+
+
 def lose_a_file(data: Path) -> None:
     with_split(data).unlink()
     with_split_queue = [path for path in (data / "commitlog").glob("*.queue") if not path.with_suffix(".clog").exists()]
@@ -117,6 +130,8 @@ DAMAGES = {
     "a broken frame": Damage(break_a_head, "loss", "are no valid frame"),
     "a lost file": Damage(lose_a_file, "loss", "It does not follow the file before"),
     "a broken queue file": Damage(break_a_queue, "harmless", "It is invalid: a start makes it again", is_mended=True),
+    "a broken catalog": Damage(break_the_catalog, "harmless", "reads all queue files instead", is_mended=True),
+    "a wrong catalog": Damage(forge_the_catalog, "harmless", "are not those of the queue files", is_mended=True),
     "a wrong queue file": Damage(move_an_entry, "harmless", "A repair makes it again", is_mended=True),
     "a start offset above the end": Damage(
         lambda data: rewrite_split_offset(data, "log-start-offset-checkpoint"), "loss", "the next start empties the log"

@@ -124,6 +124,9 @@ class SharedLog(Protocol):
     def begin_round(self) -> FlushTask:
         """The same task, of one of many rounds: the log may prepare for the next ones. On the thread of the appends."""
 
+    def end_round(self, task: FlushTask) -> None:
+        """A task of `begin_round` has succeeded; `Engine.mark_shared_flushed` follows for the engines in the round."""
+
 
 class PublishedBatches(Protocol):
     """The published batches of one partition."""
@@ -327,6 +330,9 @@ class Engine(PublishedBatches, Protocol):
 
     def mark_flushed(self, end_offset: int) -> None:
         """Record that the sync with this end offset has succeeded."""
+
+    def mark_shared_flushed(self, end_offset: int) -> None:
+        """All before this offset is durable by a round of the shared log; a truncation meanwhile has lowered it."""
 
 
 EngineFactory = Callable[[str, LogConfig], Engine]

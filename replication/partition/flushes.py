@@ -2,8 +2,8 @@
 
 RULES    1. All partitions of a log directory share its flush rounds (group commit): a round covers what is committed when it
             begins, the next round covers the rest.
-         2. A partition joins the flush of its shared log if a flush syncs nothing else (`LogFlush.is_shared`). If that has
-            changed when the round begins, it is flushed alone.
+         2. A partition joins the flush of its shared log. If a flush of it must sync other files too when the round begins
+            (`LogFlush.begin_shared`), it is flushed alone in the next one.
          3. The first partition submits the task, the others join it: no limit of a round applies to their number.
          4. A partition is durable up to its end when the round began.
 NOT HERE When a partition is flushed (partition.py, follower_log.py), rounds (group_commit.py).
@@ -12,15 +12,14 @@ NOT HERE When a partition is flushed (partition.py, follower_log.py), rounds (gr
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import partial
 
 from replication.cooperative_tasks import no_op
 from replication.io_executor import IoExecutor, IoResult, Run
 from replication.partition.partition import Partition
 from storage.engine import SharedLog
 from storage.io.disk import StorageError
-from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.log_flush import LogFlush
+from storage.io.flush_task import SEGMENTS_AT_A_TIME, FlushTask
+from storage.log.log_flush import LogFlush, SharedFlush
 
 OnFlushed = Callable[[Partition, StorageError | None], None]
 
@@ -28,13 +27,14 @@ OnFlushed = Callable[[Partition, StorageError | None], None]
 class Flushes:
     """The flushes of one broker's partitions, and those of shared logs that wait for their round."""
 
-    __slots__ = ("_directory_failed", "_executor", "_waiting")
+    __slots__ = ("_directory_failed", "_executor", "_on_synced", "_waiting")
 
     def __init__(self, executor: IoExecutor, directory_failed: Callable[[str, StorageError], None]) -> None:
         """`directory_failed` is called with a log directory whose disk failed."""
         self._executor = executor
         self._directory_failed = directory_failed
-        self._waiting: dict[SharedLog, _SharedFlush] = {}
+        self._on_synced: OnFlushed = self._on_flushed  # one bound method for all
+        self._waiting: dict[SharedLog, _Round] = {}
 
     def sync(self, partition: Partition) -> None:
         """Flush a partition's log in the next round of its directory (rule 1).
@@ -44,7 +44,7 @@ class Flushes:
         if partition.is_syncing or partition.is_offline:
             return
         partition.is_syncing = True
-        self.flush(partition, self._on_flushed)
+        self.flush(partition, self._on_synced)
 
     def _on_flushed(self, partition: Partition, error: StorageError | None) -> None:
         partition.is_syncing = False
@@ -56,12 +56,19 @@ class Flushes:
     def flush(self, partition: Partition, on_flushed: OnFlushed) -> None:
         """Flush a log in the next round of its directory, up to its end when that begins; then call `on_flushed`."""
         log = partition.log
-        if log.opened is not None and log.opened.flush.is_shared:
-            shared_log = log.opened.engine.shared_log
-            assert shared_log is not None
-            self._join(shared_log, partition, on_flushed)
-        else:
+        opened = log.opened
+        shared_log = None if opened is None else opened.engine.shared_log
+        if shared_log is None:
             self._flush_alone(partition, on_flushed)
+            return
+        waiting = self._waiting.get(shared_log)
+        if waiting is not None:
+            waiting.partitions.append((partition, on_flushed))
+            self._executor.join_sync(log.directory)
+            return
+        waiting = self._waiting[shared_log] = _Round(shared_log, self._begin)
+        waiting.partitions.append((partition, on_flushed))
+        self._executor.sync(log.directory, waiting.begin).then(waiting.on_synced)
 
     def _flush_alone(self, partition: Partition, on_flushed: OnFlushed) -> None:
         log = partition.log
@@ -87,38 +94,42 @@ class Flushes:
 
         self._executor.sync(log.directory, begin).then(on_synced)
 
-    def _join(self, shared_log: SharedLog, partition: Partition, on_flushed: OnFlushed) -> None:
-        waiting, directory = self._waiting.get(shared_log), partition.log.directory
-        if waiting is not None:
-            waiting.partitions.append((partition, on_flushed))
-            self._executor.join_sync(directory)
-            return
-        flush = self._waiting[shared_log] = _SharedFlush()
-        flush.partitions.append((partition, on_flushed))
-        self._executor.sync(directory, partial(self._begin, shared_log)).then(flush.on_synced)
-
-    def _begin(self, shared_log: SharedLog) -> Run:
-        flush = self._waiting.pop(shared_log)
-        for partition, on_flushed in flush.partitions:
+    def _begin(self, waiting: _Round) -> Run:
+        del self._waiting[waiting.shared_log]
+        begun = waiting.begun
+        for partition, on_flushed in waiting.partitions:
             opened = partition.log.opened
-            if opened is None or not opened.flush.is_shared:
+            flush = None if opened is None else opened.flush.begin_shared()
+            if opened is None or flush is None:
                 self._flush_alone(partition, on_flushed)
             else:
-                flush.begun.append((partition, on_flushed, opened.flush, opened.flush.begin_shared()))
-        return shared_log.begin_round() if flush.begun else no_op
+                begun.append((partition, on_flushed, opened.flush, flush))
+        if not begun:
+            return no_op
+        waiting.task = waiting.shared_log.begin_round()
+        return waiting.task
 
 
-class _SharedFlush:
-    """One flush; the next one may begin before its result is reported."""
+class _Round:
+    """The flush of a shared log in one round; the next one may begin before its result is reported."""
 
-    __slots__ = ("begun", "partitions")
+    __slots__ = ("_begin", "begun", "partitions", "shared_log", "task")
 
-    def __init__(self) -> None:
+    def __init__(self, shared_log: SharedLog, begin: Callable[[_Round], Run]) -> None:
+        self.shared_log = shared_log
+        self._begin = begin
         self.partitions: list[tuple[Partition, OnFlushed]] = []
-        self.begun: list[tuple[Partition, OnFlushed, LogFlush, int]] = []
+        self.begun: list[tuple[Partition, OnFlushed, LogFlush, SharedFlush]] = []
+        self.task: FlushTask | None = None
+
+    def begin(self) -> Run:
+        return self._begin(self)
 
     def on_synced(self, synced: IoResult) -> None:
-        for partition, on_flushed, flush, end_offset in self.begun:
-            if synced.value is None and not partition.is_offline:
-                flush.complete(end_offset)
-            on_flushed(partition, synced.value)
+        error = synced.value
+        if error is None and self.task is not None:
+            self.shared_log.end_round(self.task)
+        for partition, on_flushed, log_flush, flush in self.begun:
+            if error is None and not partition.is_offline:
+                log_flush.complete_shared(flush)
+            on_flushed(partition, error)

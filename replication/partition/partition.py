@@ -350,12 +350,13 @@ class Partition:
             flushed = opened.engine.flushed_end_offset
             needs_sync = end - flushed >= limit
             end = flushed if needs_sync else end
-        if end > self._durable_end_offset:
+        has_advanced = end > self._durable_end_offset
+        if has_advanced:
             self._durable_end_offset = end
-            waiting = self._leader_ack_waiters
-            if waiting:
-                self._complete_acks(waiting, end)
-        self.move_high_watermark()
+            if self._leader_ack_waiters:
+                self._complete_acks(self._leader_ack_waiters, end)
+        if has_advanced or not needs_sync:  # after an append that needs a sync, that moves it
+            self.move_high_watermark()
         if needs_sync:
             self._request_sync(self)
 

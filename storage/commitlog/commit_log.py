@@ -65,6 +65,10 @@ _start = attrgetter("start")
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
 
 
+def _always() -> bool:
+    return True
+
+
 class CommitLog:
     """The log that all partitions of a log directory share."""
 
@@ -509,7 +513,8 @@ class CommitLog:
 
     def flush_task(self) -> FlushTask:
         """The task of `SharedLog`; a failure always counts: this log is never deleted."""
-        return FlushTask(self._disk, self.unsynced()[1], lambda: True)
+        position, files = self.unsynced()
+        return FlushTask(self._disk, files, _always, end_offset=position)
 
     def begin_round(self) -> FlushTask:
         """As `SharedLog`: write zeros ahead for the next rounds."""
@@ -517,6 +522,10 @@ class CommitLog:
         if active is not None and self._zeros.is_due(active):
             self.submit(self._zeros.write)
         return self.flush_task()
+
+    def end_round(self, task: FlushTask) -> None:
+        """As `SharedLog`."""
+        self.mark_durable(task.end_offset)
 
     def sync(self) -> None:
         """Make everything that is written durable now."""

@@ -351,6 +351,9 @@ class CommitLogEngine:
                 self._log.mark_durable(position)
                 break
 
+    def mark_shared_flushed(self, end_offset: int) -> None:
+        self._flushed = max(self._flushed, end_offset)
+
     def _limit_flushed(self) -> None:
         end_offset = self._slot.end_offset
         self._flushed = min(self._flushed, end_offset)

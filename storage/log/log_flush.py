@@ -14,12 +14,23 @@ from storage.log.log_files import LogFiles
 from storage.log.recovery import RecoveredLog
 
 
+class SharedFlush:
+    """A flush of one log by the sync of a shared log; a truncation lowers its offsets."""
+
+    __slots__ = ("decided_end_offset", "end_offset")
+
+    def __init__(self, end_offset: int, decided_end_offset: int) -> None:
+        self.end_offset = end_offset
+        self.decided_end_offset = decided_end_offset
+        """`LogFlush.decided_end_offset` after it."""
+
+
 class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_appends", "_decided_end_after_flush", "_engine", "_epochs", "_files", "_producers", "_snapshots",
-        "decided_end_offset",
+        "_appends", "_decided_end_after_flush", "_engine", "_epochs", "_files", "_producers", "_shared",
+        "_snapshots", "decided_end_offset",
     )  # fmt: skip
 
     def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles) -> None:
@@ -31,6 +42,7 @@ class LogFlush:
         """Records below this offset are durable, and so are the markers of their transactions."""
         # By end offset of a pending flush: `decided_end_offset` after it.
         self._decided_end_after_flush: dict[int, int] = {}
+        self._shared: list[SharedFlush] = []  # in progress
 
     def _first_undecided(self) -> int:
         undecided = self._producers.first_undecided_offset
@@ -50,23 +62,24 @@ class LogFlush:
             or self.unflushed_messages >= config.flush_messages
         )
 
-    @property
-    def is_shared(self) -> bool:
-        """Whether a flush syncs nothing but the log that the engine shares with others."""
-        return (
-            self._engine.shared_log is not None
-            and self._files.is_entry_durable
-            and self._snapshots.all_synced
-            and self._epochs.is_up_to_date
-        )
-
-    def begin_shared(self) -> int:
-        """Begin a flush up to the current end by `SharedLog.flush_task`; the end offset for `complete` after it succeeded."""
-        end_offset = self._engine.collect_sync().end_offset
-        self._decided_end_after_flush[end_offset] = self._first_undecided()
+    def begin_shared(self) -> SharedFlush | None:
+        """Begin a flush up to the current end by `SharedLog.begin_round`; None if it would have to sync other files too."""
+        engine = self._engine
+        if not (self._files.is_entry_durable and self._snapshots.all_synced and self._epochs.is_up_to_date):
+            return None
+        end_offset = engine.end_offset
+        undecided = self._producers.first_undecided_offset
+        flush = SharedFlush(end_offset, end_offset if undecided is None else undecided)
+        self._shared.append(flush)
         self._appends.has_rolled = False
         self._appends.unflushed_since_ms = -1
-        return end_offset
+        return flush
+
+    def complete_shared(self, flush: SharedFlush) -> None:
+        """A flush of `begin_shared` has succeeded."""
+        self._shared.remove(flush)
+        self._engine.mark_shared_flushed(flush.end_offset)
+        self.decided_end_offset = max(self.decided_end_offset, flush.decided_end_offset)
 
     def begin(self, limit: int | None = None) -> FlushTask:
         """The task that flushes the log up to its current end; call `complete` with its end offset after it succeeded.
@@ -106,3 +119,6 @@ class LogFlush:
         self._decided_end_after_flush = {
             end: min(decided, end_offset) for end, decided in self._decided_end_after_flush.items()
         }
+        for flush in self._shared:
+            flush.end_offset = min(flush.end_offset, end_offset)
+            flush.decided_end_offset = min(flush.decided_end_offset, end_offset)

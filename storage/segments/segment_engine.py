@@ -517,6 +517,9 @@ class SegmentEngine:
     def mark_flushed(self, end_offset: int) -> None:
         self._durability.mark_flushed(end_offset)
 
+    def mark_shared_flushed(self, end_offset: int) -> None:
+        raise NotImplementedError
+
     # ---- private -----------------------------------------------------------------------------------------
 
     @property

@@ -322,6 +322,9 @@ class ScatteredEngine:
         self._syncing.append([self._end, self._end])
         return SyncWork(self._end, [self._store.file])
 
+    def mark_shared_flushed(self, end_offset: int) -> None:
+        raise NotImplementedError
+
     def mark_flushed(self, end_offset: int) -> None:
         for number, (promised, counts) in enumerate(self._syncing):
             if promised == end_offset:

@@ -55,6 +55,7 @@ SECONDS, QUICK_SECONDS = 10.0, 3.0
 MANY = 100
 _ACKS_AIMS = {"records/s": 6.0, "p99 ms": 0.1}
 """Of synced records over MANY partitions or more, as factors of Apache Kafka's figures."""
+_START_AIMS = {"s": 0.05}
 _INDEXES = {name.replace(".", "_"): value for name, value in SMALL_INDEXES.items()}
 _BATCH_BYTES, _READ_BYTES = 16 << 10, 1 << 20
 _ONE_BYTES, _READ_TOTAL = 256 << 20, 1 << 30
@@ -173,7 +174,7 @@ class EngineRun:
     def _measure_starts(self, width: int) -> None:
         with nodes(self._wanted, VARIANTS) as made:
             chosen = {name: node for name, node in made.items() if name == COMMIT_LOG or width <= WIDEST_OF_ALL}
-            restarts = PartitionRestarts(chosen, self._results, width)
+            restarts = PartitionRestarts(chosen, self._results, width, _START_AIMS)
             show_progress(f"starts with {width:,} partitions")
             restarts.fill()
             for turn in range(1, self._wanted.rounds + 1):

@@ -20,6 +20,7 @@ import re
 from base64 import urlsafe_b64decode
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -59,13 +60,15 @@ Task = tuple[SegmentRead | CommitLogRead, ReadRequest]
 """What one worker reads."""
 
 
-class PartitionLog(NamedTuple):
-    """The files of one partition at the time of listing."""
+@dataclass(frozen=True, slots=True)
+class StoredLog:
+    """One partition at the time of listing, whatever its storage engine."""
 
     directory: str
     topic: str
     partition: int
     bases: tuple[int, ...]
+    """The base offsets of its segments."""
     start_offset: int
     known_end: int | None
     """The checkpointed high watermark."""
@@ -74,6 +77,12 @@ class PartitionLog(NamedTuple):
     def segment_of(self, offset: int) -> int:
         """Returns the index of the segment that contains the offset."""
         return max(bisect_right(self.bases, offset) - 1, 0)
+
+
+class PartitionLog(StoredLog):
+    """A partition in segment files."""
+
+    __slots__ = ()
 
     def written_end(self) -> int:
         """Returns the offset after the last complete batch."""
@@ -122,21 +131,11 @@ class PartitionLog(NamedTuple):
                 yield segment, request._replace(start_offset=begin, end_offset=until)
 
 
-class CommitLogPartition(NamedTuple):
-    """A partition in a commit log at the time of listing, with the methods of PartitionLog."""
+@dataclass(frozen=True, slots=True)
+class CommitLogPartition(StoredLog):
+    """A partition in a commit log, with the methods of PartitionLog."""
 
-    directory: str
-    topic: str
-    partition: int
-    bases: tuple[int, ...]
-    start_offset: int
-    known_end: int | None
-    recovery_point: int
     slot: Slot
-
-    def segment_of(self, offset: int) -> int:
-        """Returns the index of the segment that contains the offset."""
-        return max(bisect_right(self.bases, offset) - 1, 0)
 
     def written_end(self) -> int:
         """Returns the offset after the last complete batch."""

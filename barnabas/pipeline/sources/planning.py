@@ -11,6 +11,7 @@ RULES    1. The driver decides everything that needs several segments: ends, tim
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import NamedTuple
 
 from barnabas.pipeline.sources.damage import BadOption, MissingRecords
@@ -75,7 +76,7 @@ def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[Partiti
 
 def _parts(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None) -> list[Task]:
     start = log.start_offset if broker_extent is None else max(broker_extent.start, log.bases[0])
-    log = log._replace(start_offset=start)
+    log = replace(log, start_offset=start)
     if broker_extent is not None:
         end = broker_extent.end
     elif options.is_bounded and log.known_end is not None:

@@ -29,7 +29,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-commitlog sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest test-commitlog goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-commitlog sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -48,6 +48,9 @@ test-all: .venv/.test kafka-jars ## all tests, long ones and comparisons with a 
 
 test-rest: .venv/.test kafka-jars ## what make test leaves out
 	@exec $(PYTEST) -m "not ($(FAST))" $(ARGS)
+
+test-commitlog: .venv/.test kafka-jars ## tests of brokers and clients with the commit log as default engine; ARGS="--budget-s 600" stops in time
+	@STORAGE_ENGINE=commitlog exec $(PYTEST) tests/process tests/cli tests/conformance tests/exactly_once $(ARGS)
 
 goldens: .venv/.test kafka-jars ## record Apache Kafka's answers in tests/goldens
 	@RECORD_GOLDENS=1 exec $(BIN)/python -m pytest -q -m golden $(ARGS)

@@ -20,7 +20,7 @@ from barnabas.__main__ import is_compiled
 from tests.support import time_budget
 from tests.support.kafka import why_no_kafka
 from tests.support.stall_lines import StallLines
-from tests.support.storage_engine import use_engine_of
+from tests.support.storage_engine import use_engine_of, why_segments_only
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -47,11 +47,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Skip what cannot run: without Apache Kafka, or on a compiled build."""
+    """Skip what cannot run: without Apache Kafka, with another storage engine, or on a compiled build."""
     reason = why_no_kafka()
     for item in items:
         if reason is not None and item.get_closest_marker("needs_kafka"):
             item.add_marker(pytest.mark.skip(reason=reason))
+        if (why_segments := why_segments_only(item.nodeid)) is not None:
+            item.add_marker(pytest.mark.skip(reason=f"STORAGE_ENGINE: {why_segments}"))
         pure = item.get_closest_marker("pure_python")
         if pure is not None and is_compiled():
             item.add_marker(pytest.mark.skip(reason=f"compiled build: {pure.args[0]}"))

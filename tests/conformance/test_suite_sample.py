@@ -21,7 +21,7 @@ from tests.conformance.suite.tables.records import CODECS
 
 SEED = int(os.environ.get("CONFORMANCE_SEED") or os.environ.get("SEED") or 1)
 DAILY = ("Python", "Java")
-SCENARIOS_PER_CLIENT = 8
+SCENARIOS_PER_CLIENT = 5
 
 
 def todays_clients() -> list[Client]:

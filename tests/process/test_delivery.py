@@ -36,7 +36,7 @@ def broker() -> Iterator[Broker]:
         yield running
 
 
-@pytest.fixture(params=["segments", "commitlog"])
+@pytest.fixture(params=[pytest.param("segments", marks=pytest.mark.long), "commitlog"])
 def of_engine(request: pytest.FixtureRequest) -> Iterator[Broker]:
     with Broker(settings={"barnabas.log.storage.engine": request.param}) as running:
         yield running

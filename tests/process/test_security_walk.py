@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.cluster import free_ports
 
+pytestmark = pytest.mark.long
 PAGE = Path(__file__).parents[2] / "docs" / "security.md"
 SECTION = PAGE.read_text().partition("## A closed cluster in ten minutes\n")[2].partition("\n## ")[0]
 COMMANDS = "".join(re.findall(r"^```sh\n(.*?)^```$", SECTION, re.MULTILINE | re.DOTALL))

@@ -147,7 +147,7 @@ def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Cha
     assert sender.is_idle
 
 
-@pytest.mark.parametrize("sender_on", SENDERS)
+@pytest.mark.parametrize("sender_on", [pytest.param(Sender, marks=pytest.mark.long), copying_sender])
 def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain, sender_on) -> None:
     transport = FakeTransport(iter(lambda: 1, None))
     send_everything(sender_on(transport), chain.parts)

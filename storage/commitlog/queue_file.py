@@ -16,6 +16,7 @@ NOT HERE Which entries are still valid after truncations (slot_reader.py).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from struct import Struct
 from typing import Final, NamedTuple
@@ -103,23 +104,36 @@ class QueueRun:
         """The last offset of an entry."""
         return last_offset_in(self.get(number, 1), 0)
 
+    def part_from(self, offset: int, loaded: int) -> QueuePart:
+        """The entries that reach to `offset`; up to `loaded` are read at once."""
+        begin, end = 0, self.count
+        while end - begin > loaded // 2:
+            middle = (begin + end) // 2
+            if self.last_offset(middle) >= offset:
+                end = middle
+            else:
+                begin = middle + 1
+        data = self.get(begin, min(loaded, self.count - begin))
+        first = bisect_left(range(end - begin), offset, key=lambda number: last_offset_in(data, ENTRY.size * number))
+        return QueuePart(self, begin + first, data[ENTRY.size * first :])
 
-class LoadedRun:
-    """The same in memory."""
 
-    __slots__ = ("_data", "count")
+class QueuePart:
+    """The entries of a slot in a queue file from the first that reaches to an offset on; the first of them are in memory."""
 
-    def __init__(self, run: QueueRun) -> None:
-        self._data = run.get(0, run.count)
-        self.count = run.count
+    __slots__ = ("_data", "_first", "_run", "count")
+
+    def __init__(self, run: QueueRun, first: int, data: Buffer) -> None:
+        """`first`: the number of its first entry in the run; `data`: the entries that are in memory."""
+        self._run = run
+        self._first = first
+        self._data = data
+        self.count = run.count - first
 
     def get(self, first: int, count: int) -> Buffer:
         """Some neighbouring entries, packed."""
-        return self._data[ENTRY.size * first : ENTRY.size * (first + count)]
-
-    def last_offset(self, number: int) -> int:
-        """The last offset of an entry."""
-        return last_offset_in(self._data, ENTRY.size * number)
+        data = self._data[ENTRY.size * first : ENTRY.size * (first + count)]
+        return data if len(data) == ENTRY.size * count else self._run.get(self._first + first, count)
 
 
 def unpack_entries(data: Buffer) -> list[Entry]:

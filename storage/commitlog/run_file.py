@@ -62,7 +62,7 @@ from storage.engine import BatchInfo, Buffer
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
 
-FRAME_BYTES: Final = 1 << 20
+FRAME_BYTES: Final = 4 << 20
 _STEP_BYTES: Final = 256 * 1024
 
 

@@ -12,12 +12,12 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from operator import attrgetter
-from typing import Final, NamedTuple, Protocol
+from typing import Final, NamedTuple
 
 from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
 from storage.commitlog.frames import LONG
 from storage.commitlog.log_file import LogFile, Slice
-from storage.commitlog.queue_file import ENTRY, Entry, LoadedRun, queue_run, read_row, unpack_entries
+from storage.commitlog.queue_file import ENTRY, Entry, QueuePart, Row, queue_run, read_row, unpack_entries
 from storage.commitlog.slots import UNBOUND, Cut, Slot
 from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
@@ -25,26 +25,18 @@ from storage.io.disk import File
 from storage.io.disk_lookup import Read, read_waiting
 
 _STEP: Final = 64  # entries per read
-_LOADED: Final = 512  # entries that are read at once, to be searched in memory
+_LOADED: Final = 256  # entries of a sealed file that are read at once
 _start = attrgetter("start")
 _iter_entries = ENTRY.iter_unpack
 
 FoundBatch = tuple[LogFile, Entry]
 
 
-class _Entries(Protocol):
-    count: int
-
-    def get(self, first: int, count: int) -> Buffer: ...
-
-    def last_offset(self, number: int) -> int: ...
-
-
 class _Piece(NamedTuple):
     """A slot's entries in one file."""
 
     file: LogFile
-    entries: _Entries
+    entries: Slice | QueuePart
     max_timestamp: int
     """At or above those of the valid entries."""
     valid_end: int
@@ -202,10 +194,13 @@ class SlotReader:
         while end > begin and not files[end - 1].is_sealed:
             end -= 1
 
+        rows: dict[int, Row] = {}
+
         def valid_end_of(file: LogFile) -> int:
             assert file.queue is not None
             assert file.queue_header is not None
-            row = read_row(file.queue.get(self._read), slot.number, file.queue_header.slot_count, self._read)
+            slot_count = file.queue_header.slot_count
+            row = rows[file.start] = read_row(file.queue.get(self._read), slot.number, slot_count, self._read)
             return slot.valid_end(file.start, row.end_offset)
 
         for number in range(bisect_left(files, offset + 1, begin, end, key=valid_end_of), end):
@@ -214,10 +209,10 @@ class SlotReader:
             assert file.queue_header is not None
             handle = file.queue.get(self._read)
             slot_count = file.queue_header.slot_count
-            row = read_row(handle, slot.number, slot_count, self._read)
+            row = rows.get(file.start) or read_row(handle, slot.number, slot_count, self._read)
             if row.entry_count:
                 run = queue_run(handle, slot_count, row, self._read)
-                entries = LoadedRun(run) if run.count <= _LOADED else run
+                entries = run.part_from(offset, _LOADED)
                 yield _Piece(file, entries, row.max_timestamp, slot.valid_end(file.start, row.end_offset))
 
     def _entries_of(self, piece: _Piece, offset: int) -> Iterator[Entry]:
@@ -231,7 +226,7 @@ class SlotReader:
     def _packed_from(self, piece: _Piece, offset: int) -> Iterator[Buffer]:
         """The entries of a piece that reach to `offset` or above, packed, some at a time."""
         entries, count = piece.entries, piece.entries.count
-        index = _first_reaching(entries, count, offset)
+        index = _first_reaching(entries, count, offset) if isinstance(entries, Slice) else 0
         while index < count:
             yield entries.get(index, min(_STEP, count - index))
             index += _STEP
@@ -241,7 +236,7 @@ def _region(file: File, spans: list[tuple[int, int]], size: int) -> Region:
     return ScatteredRegion(file, spans, size) if len(spans) > 1 else FileRegion(file, *spans[0])
 
 
-def _first_reaching(entries: _Entries, count: int, offset: int) -> int:
+def _first_reaching(entries: Slice, count: int, offset: int) -> int:
     """The number of the first entry that reaches to `offset`: most reads are near the end, so the search starts there."""
     end, step = count, 1
     begin = count - 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from pathlib import Path
 from random import Random
@@ -10,7 +12,6 @@ import pytest
 
 from storage.commitlog import recovery
 from storage.commitlog.catalog import CATALOG, merged, packed_state, slots_in
-from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.queue_file import HEADER
 from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
@@ -105,23 +106,28 @@ class TestUpdates:
         assert set(reads) == {(0, HEADER.size)}
         assert states(again) == expected
 
-    def test_a_full_disk_leaves_the_catalog_before(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        disk = FaultyDisk()
+    def test_a_full_disk_leaves_the_catalog_before(self, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+        disk = _FullDisk()
         process = Process(tmp_path, disk)
         fill(process, 4, 10)
         path = tmp_path / "commitlog" / CATALOG
         before = path.read_bytes()
-        update = CommitLog._update_catalog
-
-        def on_full_disk(log: CommitLog) -> None:
-            disk.space_left = 0
-            update(log)
-            disk.space_left = None
-
-        monkeypatch.setattr(CommitLog, "_update_catalog", on_full_disk)
+        disk.has_space_for_catalogs = False
         process.log.close()
         assert path.read_bytes() == before
+        assert "The next start takes longer" in caplog.text
         assert states(Process(tmp_path)) == states(process)
+
+
+class _FullDisk(Disk):
+    """A disk without space for a catalog."""
+
+    has_space_for_catalogs = True
+
+    def write_temporary(self, path, data, *args, **kwargs):
+        if path.endswith(CATALOG) and not self.has_space_for_catalogs:
+            raise StorageError("write", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+        return super().write_temporary(path, data, *args, **kwargs)
 
 
 class TestUse:

@@ -13,6 +13,7 @@ import pytest
 
 from barnabas import Broker
 from barnabas.embedded import BrokerError
+from storage.commitlog.commit_log import DIRECTORY
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from tests.process.damaging import Trial, doctor
 from tests.support.data_directory import PARTITIONS, Content, TopicPartition, make_data_directory
@@ -89,6 +90,8 @@ def test_a_metadata_log_without_its_topics_is_refused(
     assert "refuses: " in foreseen.stdout
     assert hashes(path) == before
     (path / CLEAN_SHUTDOWN).unlink(missing_ok=True)
+    if (path / DIRECTORY).exists():
+        shutil.rmtree(path / DIRECTORY)
     for name in {topic for topic, _ in PARTITIONS} | {"__consumer_offsets"}:
         for directory in path.glob(f"{name}-?"):
             shutil.rmtree(directory)

@@ -127,6 +127,7 @@ class CommitLogCleaning:
             if result.value is not None:
                 self._failed(some, result)
             elif written[0] == _ENDED:
+                self._replicas.log_manager.engines.release_replaced(some.directory)
                 self._begin_later(some.begin_next, some.directory)
             else:
                 some.due_ms += (

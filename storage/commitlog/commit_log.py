@@ -13,15 +13,19 @@ RULES    1. A write gets its position when it is written, under the lock, so the
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
          7. `open` and all writes take the lock. `publish` and `settle` do not: they run on the thread of the appends. `drop`
             runs in any thread, so the slot and the files learn of it there, before the next file is sealed.
+         8. Appends leave a reserve with which a full disk can be cleaned. They begin a file only if half a file of space is
+            left, as a file ahead (`release_ballast`) or unused. The last 64th of a file is for frames that delete batches.
 NOT HERE One partition (commit_log_engine.py), the state of a slot (slots.py). Why: docs/decisions/0093-the-commit-log.md
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from errno import ENOSPC
 from operator import attrgetter
 from typing import Final
 
@@ -87,6 +91,7 @@ class CommitLog:
         self.directory = f"{directory}/{DIRECTORY}"
         self._random_bytes = random_bytes
         self.file_bytes = file_bytes
+        self._reserve = file_bytes // 64  # of each file, for other frames than appends (rule 8)
         self._cache = open_files
         self.lock = new_lock()
         """Held by writes (rule 7)."""
@@ -111,6 +116,7 @@ class CommitLog:
         self._seal_lock = new_lock()
         self._has_failed = False  # a file could not be sealed
         self._catalog_lock = new_lock()  # held while files are replaced and the catalog is written; taken before `lock`
+        self._replaced: list[LogFile] = []  # files in whose place are runs, until nothing here refers to them
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
         self._dropped: deque[tuple[Slot, LogFile]] = deque()  # slots, and the files of their DROP frames
 
@@ -182,7 +188,22 @@ class CommitLog:
             first = files.index(sources[0])
             assert files[first : first + len(sources)] == tuple(sources)
             self.files = (*files[:first], run, *files[first + len(sources) :])
+            self._replaced.extend(sources)
         self._update_catalog()
+
+    def release_replaced(self) -> None:
+        """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends."""
+        self._release_slices()
+        replaced = set[LogFile]()
+        while self._replaced:
+            file = self._replaced.pop()
+            replaced.add(file)
+            file.unregister()
+        for slot in list(self._numbered.values()) if replaced else ():
+            if slot.bound_in in replaced:
+                slot.bound_in = None
+            if slot.file in replaced:
+                slot.file = None
 
     def sync_written(self) -> None:
         """Make all frames durable that were written before; any thread."""
@@ -191,8 +212,10 @@ class CommitLog:
 
     @property
     def ballast_bytes(self) -> int:
-        """What `release_ballast` frees."""
-        return self.file_bytes if len(self._ahead) >= FILES_AHEAD else 0
+        """What `release_ballast` frees: a file, if frames that delete batches have space without it (rule 8)."""
+        active, ahead = self._active, len(self._ahead)
+        has_space = active is not None and active.end + self._reserve // 2 <= active.start + self.file_bytes
+        return self.file_bytes if ahead >= FILES_AHEAD or (ahead and has_space) else 0
 
     def release_ballast(self) -> bool:
         """Free the space of a file that was created ahead, if another one is left; any thread."""
@@ -247,7 +270,7 @@ class CommitLog:
             and self._durable == self._proven
             and len(unwritten) == 1
             and unwritten[0] is append
-            and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self.file_bytes
+            and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self.file_bytes - self._reserve
         )
 
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
@@ -299,8 +322,8 @@ class CommitLog:
 
     def _write_appends(self, appends: list[SlotAppend], first: int) -> int:
         """Write the appends from number `first` on that fit in the active file; returns the number after them."""
-        frames = self._begin(len(appends[first].buffer))
-        file, limit = frames.file, self.file_bytes
+        frames = self._begin(len(appends[first].buffer), is_append=True)
+        file, limit = frames.file, self.file_bytes - self._reserve
         end = first
         while end < len(appends):
             append = appends[end]
@@ -333,9 +356,9 @@ class CommitLog:
         slot.owed_cut, slot.bound_in = None, frames.file
         return frames.file
 
-    def _begin(self, length: int) -> FrameGroup:
+    def _begin(self, length: int, *, is_append: bool = False) -> FrameGroup:
         """The frames of a system call, whose first payload has this length."""
-        return FrameGroup(self._file_for(HEAD.size + length + _MAX_EXTRA), self._durable)
+        return FrameGroup(self._file_for(HEAD.size + length + _MAX_EXTRA, is_append=is_append), self._durable)
 
     def _precede(self, frames: FrameGroup, slot: Slot, previous_end: int) -> None:
         """Number a new slot, and add the frames that must precede the next one of this slot (rule 2)."""
@@ -374,23 +397,29 @@ class CommitLog:
 
     # ---- files -------------------------------------------------------------------------------------------
 
-    def _file_for(self, size: int) -> LogFile:
-        """The active file, or the next one if these bytes do not fit."""
-        active = self._active
+    def _file_for(self, size: int, *, is_append: bool) -> LogFile:
+        """The active file, or the next one if these bytes do not fit.
+
+        Raises:
+            StorageError: the disk is full, but for the reserve if it is an append (rule 8).
+        """
+        active, limit = self._active, self.file_bytes - (self._reserve if is_append else 0)
         if active is None:
-            return self._next_file()
+            return self._next_file(is_append=is_append)
         is_empty = active.end == active.start + FILE_HEADER.size
-        if is_empty or active.end + size <= active.start + self.file_bytes:
+        if is_empty or active.end + size <= active.start + limit:
             return active
         active.slot_count = self._numbers.count
-        return self._next_file()
+        return self._next_file(is_append=is_append)
 
-    def _next_file(self) -> LogFile:
+    def _next_file(self, *, is_append: bool) -> LogFile:
         last = self.files[-1] if self.files else None
         start = self._next_start(0 if last is None else last.end)
         with self._ahead_lock:
             while self._ahead and self._ahead[0][0] != start:  # a large append, or files of another size
                 self._disk.unlink(self._ahead.pop(0)[2].path)
+            if is_append and last is not None:
+                self._check_reserve()
             if not self._ahead:
                 self._ahead.append(self._create(start))
             _, file_id, handle = self._ahead.pop(0)
@@ -405,12 +434,20 @@ class CommitLog:
         self.submit(self._create_ahead)
         return file
 
+    def _check_reserve(self) -> None:
+        """Whether the reserve is left when the next file is begun."""
+        if len(self._ahead) * self.file_bytes + self._usable_bytes() < self.file_bytes * 3 // 2:
+            raise StorageError("write to", self.directory, OSError(ENOSPC, os.strerror(ENOSPC)))
+
+    def _usable_bytes(self) -> int:
+        return self._disk.space(self.directory)[1]
+
     def _next_start(self, end: int) -> int:
         return -(-end // self.file_bytes) * self.file_bytes
 
     def _create_ahead(self) -> None:
         with self._ahead_lock:
-            while len(self._ahead) < FILES_AHEAD:
+            while len(self._ahead) < FILES_AHEAD and self._usable_bytes() >= self.file_bytes:
                 start = self._ahead[-1][0] + self.file_bytes if self._ahead else self._next_ahead
                 self._ahead.append(self._create(start))
 

@@ -72,6 +72,11 @@ class CachedFile:
         if self._cache is not None:
             self._cache.register(self, CachedFile.close)
 
+    def unregister(self) -> None:
+        """Undo `release`: the cache no longer refers to this object."""
+        if self._cache is not None:
+            self._cache.unregister(self)
+
     def close(self) -> bool:
         """Close the file after its last use elsewhere."""
         self._file = None
@@ -170,6 +175,12 @@ class LogFile:
 
     def __repr__(self) -> str:
         return f"LogFile({self.path!r}, {self.start}..{self.end})"
+
+    def unregister(self) -> None:
+        """No file handle cache refers to the file any more."""
+        self.log.unregister()
+        if self.queue is not None:
+            self.queue.unregister()
 
     @property
     def is_sealed(self) -> bool:

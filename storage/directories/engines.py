@@ -278,6 +278,12 @@ class Engines:
         cleaner = self.cleaners.get(directory)
         return None if cleaner is None else cleaner.settle(wall_ms, is_full)
 
+    def release_replaced(self, directory: str) -> None:
+        """Release the space of files that a pass has replaced; on the thread of the appends."""
+        log = self.commit_logs.get(directory)
+        if log is not None:
+            log.release_replaced()
+
     def begin_shutdown(self) -> None:
         """From now on all work runs at once, so that its failure is that of the shutdown."""
         self.submit = _run_now

@@ -54,7 +54,7 @@ class FileHandleCache:
         self._limit = limit
         self._target = limit - max(limit // _RESERVED, _MIN_RESERVED)
         self._owners: OrderedDict[HandleOwner, Close[Any]] = OrderedDict()  # the next to check is first
-        self._new: list[HandleOwner] = []  # since the last check
+        self._new: dict[HandleOwner, None] = {}  # since the last check
         self._is_eviction_requested = False
         self.closed = 0
         """Number of owners closed so far because of the limit."""
@@ -75,14 +75,15 @@ class FileHandleCache:
         """Register an owner that has opened files; `close` closes them and returns whether it did."""
         owner.usage = NEW
         self._owners[owner] = close
-        self._new.append(owner)
+        self._new[owner] = None
         if self._disk.open_files > self._target and not self._is_eviction_requested:
             self._is_eviction_requested = True
             self.on_eviction_needed()
 
     def unregister(self, owner: HandleOwner) -> None:
-        """Remove an owner whose files are closed."""
+        """Remove an owner whose files are closed, or whose files nothing but their readers may keep open."""
         self._owners.pop(owner, None)
+        self._new.pop(owner, None)
 
     def close_surplus(self) -> None:
         """Close files until the target is reached."""
@@ -115,8 +116,8 @@ class FileHandleCache:
         return False
 
     def _take_new(self) -> list[HandleOwner]:
-        new, self._new = self._new, []
-        return new
+        new, self._new = self._new, {}
+        return list(new)
 
 
 class HandleRegistration:

@@ -192,7 +192,8 @@ def test_metrics_and_verbs_tell_of_a_full_disk(small_disk: Path) -> None:
         filler = fill(small_disk)
         with RawClient(broker.bootstrap) as client:
             until(lambda: append_one(client, "t", 0, b"x" * 100_000) == "KAFKA_STORAGE_ERROR", "the disk is full")
-        assert (shown("full"), shown("free_bytes")) == (1, 0)
+        assert shown("full") == 1
+        assert shown("free_bytes") < 1 << 20
         with mock.patch("barnabas.client.record_writer.PATIENCE_S", 1):
             sentence = Verbs(broker.bootstrap).refused(f"produce t -l --acks 1 -i {__file__}")
         assert "the leader's disk has failed or is full" in sentence

@@ -50,7 +50,7 @@ SEARCHES = {
             "a_run_is_used_before_the_deletions_are_durable": 4291,
             "a_sync_skips_finished_files": 855,
             "deleted_partitions_stay_in_the_catalog": 951,
-            "files_behind_the_end_of_the_log_stay": 1370,
+            "files_behind_the_end_of_the_log_stay": 1055,
             "the_end_of_the_previous_file_is_not_compared": 2161,
         },
     ),

@@ -36,7 +36,6 @@ SEGMENTS_ONLY = {
     "tests/conformance/test_segments_and_retention.py": _FILES,
     "tests/conformance/test_tools.py": _NAMED,
     "tests/process/test_cold_reads.py": _FILES,
-    "tests/process/test_full_disk.py::test_deletions_run_while_writes_wait": "cleaning may have no space (docs/limits.md)",
 }
 """The first characters of the ids of tests that are skipped with another default engine, and the reason."""
 

@@ -33,7 +33,9 @@ class _Node:
         self.busy_s = 0.0
         space = {"/a": DiskSpace()}
         self.space = space["/a"]
-        engines = SimpleNamespace(clean=self._clean, settle=self._settle)
+        self.releases: list[int] = []
+        """When replaced files were released."""
+        engines = SimpleNamespace(clean=self._clean, settle=self._settle, release_replaced=self._release)
         manager = SimpleNamespace(directories={"/a": None}, disk_space=space, engines=engines)
         replicas: Any = SimpleNamespace(
             log_manager=manager, directory_failed=lambda path, _: self.log.append((self.now_ms, f"{path} failed"))
@@ -44,6 +46,10 @@ class _Node:
         config: Any = SimpleNamespace(number=settings.__getitem__, value=settings.__getitem__)
         self.cleaning = CommitLogCleaning(dependencies, replicas, lambda: config, lambda: self.busy_s)
         self.cleaning.start()
+
+    def _release(self, directory: str) -> None:
+        assert directory == "/a"
+        self.releases.append(self.now_ms)
 
     def _clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
         assert (directory, wall_ms, max_dead_ms) == ("/a", self.now_ms, 5000)
@@ -73,6 +79,7 @@ def test_a_pass_begins_an_interval_after_the_last_one_has_ended() -> None:
     node = _Node([0], [], [0])
     node.run_until(10 * INTERVAL_MS)
     assert [at for at, what in node.log if what == "begins"] == [INTERVAL_MS, 2 * INTERVAL_MS, 3 * INTERVAL_MS]
+    assert node.releases == [INTERVAL_MS, 2 * INTERVAL_MS, 3 * INTERVAL_MS]
 
 
 def test_bytes_are_written_at_the_rate() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import shutil
 from pathlib import Path
@@ -17,8 +18,9 @@ from storage.commitlog.run_file import run_queue
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import SlotId
 from storage.io.deferred_file_ops import FileOp
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting, wait_for_disk
+from storage.io.file_handle_cache import FileHandleCache
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.model_time_disk import ModelTimeDisk
@@ -296,6 +298,22 @@ class TestRuns:
             run()
         clean(process)
         assert runs(process)
+        assert bytes_of(process[0]) == expected
+
+    def test_partitions_without_appends_do_not_keep_replaced_files_open(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        process.log._cache = FileHandleCache(process.disk)
+        expected = fill(process, 3, 12)[0]
+        drop(process, 1)
+        process.log.finish_active()
+        before = {file.path for file in process.log.files}
+        clean(process)
+        process.log.release_replaced()
+        replaced = before - {file.path for file in process.log.files}
+        gc.collect()
+        opened = [file.path for file in gc.get_objects() if type(file) is File and file.fileno() >= 0]
+        assert replaced
+        assert not replaced & set(opened)
         assert bytes_of(process[0]) == expected
 
     def test_truncations_and_resets_after_a_cleaning_apply_to_the_run(self, tmp_path: Path) -> None:

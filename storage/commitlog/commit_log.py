@@ -116,7 +116,6 @@ class CommitLog:
         self._seal_lock = new_lock()
         self._has_failed = False  # a file could not be sealed
         self._catalog_lock = new_lock()  # held while files are replaced and the catalog is written; taken before `lock`
-        self._replaced: list[LogFile] = []  # files in whose place are runs, until nothing here refers to them
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
         self._dropped: deque[tuple[Slot, LogFile]] = deque()  # slots, and the files of their DROP frames
 
@@ -188,22 +187,15 @@ class CommitLog:
             first = files.index(sources[0])
             assert files[first : first + len(sources)] == tuple(sources)
             self.files = (*files[:first], run, *files[first + len(sources) :])
-            self._replaced.extend(sources)
+        for file in sources:
+            file.unregister()
         self._update_catalog()
 
     def release_replaced(self) -> None:
         """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends."""
         self._release_slices()
-        replaced = set[LogFile]()
-        while self._replaced:
-            file = self._replaced.pop()
-            replaced.add(file)
-            file.unregister()
-        for slot in list(self._numbered.values()) if replaced else ():
-            if slot.bound_in in replaced:
-                slot.bound_in = None
-            if slot.file in replaced:
-                slot.file = None
+        with self.lock:
+            self._numbers.collect()
 
     def sync_written(self) -> None:
         """Make all frames durable that were written before; any thread."""
@@ -265,7 +257,7 @@ class CommitLog:
         """Whether nothing but its own frame is to be written for an append, as for most."""
         slot, unwritten = append.slot, append.unwritten
         return (
-            slot.bound_in is file
+            slot.bound_in == file.start
             and slot.owed_cut is None
             and self._durable == self._proven
             and len(unwritten) == 1
@@ -333,7 +325,7 @@ class CommitLog:
                 if used > limit or slot.owed_cut is not None:  # an append after a missing CUT begins a call
                     break
             if (
-                slot.bound_in is not file
+                slot.bound_in != file.start
                 or slot.owed_cut is not None
                 or (end == first and frames.durable > self._proven)
             ):
@@ -343,7 +335,7 @@ class CommitLog:
             end += 1
         self._write(frames)
         for append in appends[first:end]:
-            append.slot.owed_cut, append.slot.bound_in = None, file
+            append.slot.owed_cut, append.slot.bound_in = None, file.start
             append.file, append.buffer = file, b""
         file.written += end - first
         return end
@@ -353,7 +345,7 @@ class CommitLog:
         self._precede(frames, slot, previous_end)
         frames.add(kind, slot.number, previous_end, payload)
         self._write(frames)
-        slot.owed_cut, slot.bound_in = None, frames.file
+        slot.owed_cut, slot.bound_in = None, frames.file.start
         return frames.file
 
     def _begin(self, length: int, *, is_append: bool = False) -> FrameGroup:
@@ -374,7 +366,7 @@ class CommitLog:
                 frames.add(FrameKind.FOLLOWS, slot.number, previous_end, payload)
             if frames.durable > self._proven:
                 frames.add(FrameKind.DURABLE, slot.number, previous_end, LONG.pack(frames.durable))
-        if slot.bound_in is not file and not slot.is_dropped:
+        if slot.bound_in != file.start and not slot.is_dropped:
             payload = BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset) + slot.topic.encode()
             frames.add(FrameKind.BIND, slot.number, previous_end, payload)
         if slot.owed_cut is not None:

@@ -58,7 +58,7 @@ from storage.commitlog.sealing import (
     set_sealed,
 )
 from storage.commitlog.slot_reader import SlotReader
-from storage.commitlog.slots import Cut, Slot, SlotId, slot_id_of
+from storage.commitlog.slots import NO_FILE, Cut, Slot, SlotId, slot_id_of
 from storage.engine import AbortedTransaction
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
@@ -176,7 +176,7 @@ class _Loader:
         last = self._catalog.last
         if last is not None and file.start == last.start:
             for slot in slots_in(self._catalog.states):
-                slot.file = file
+                slot.last_file = file.start
                 self._found.add(slot)
 
     def _renew_catalog(self) -> None:
@@ -241,7 +241,7 @@ class _Loader:
             return
         slot = self._found.bind(number, slot_id_of(state))
         slot.restore(state)
-        slot.file = file
+        slot.last_file = file.start
 
     def _add(self, file: LogFile) -> None:
         self._found.files.append(file)
@@ -348,7 +348,7 @@ class _Replay:
         if kind == FrameKind.BIND:
             topic_id, partition, incarnation, _, topic = parse_bind(frame.payload)
             slot = found.bind(frame.slot, SlotId(topic_id, partition, incarnation), topic)
-            if slot.file is None and not slot.begin:
+            if slot.last_file == NO_FILE and not slot.begin:
                 slot.begin = self._file.start
             return
         if kind == FrameKind.DROP:

@@ -3,7 +3,7 @@
 RULES    1. The number of a deleted partition is used again when the file with its DROP is sealed. Files before that one may
             contain its rows and batches: those are before the `begin` of the next slot, so its readers and cleaning skip them.
          2. A file therefore has frames of one slot for each number, or after a DROP those that are ignored.
-         3. `take` and `give_back` are called under the lock of the log, `release` in any thread.
+         3. `take`, `collect` and `give_back` are called under the lock of the log, `release` in any thread.
 NOT HERE The slots (slots.py).
 """
 
@@ -27,12 +27,16 @@ class SlotNumbers:
 
     def take(self) -> int:
         """A number for a new slot."""
-        while self._released and self._released[0][1].is_sealed:
-            self._free.append(self._released.popleft()[0])
+        self.collect()
         if self._free:
             return self._free.pop()
         self.count += 1
         return self.count - 1
+
+    def collect(self) -> None:
+        """Find the numbers that are free by now, and forget the files with their DROP frames."""
+        while self._released and self._released[0][1].is_sealed:
+            self._free.append(self._released.popleft()[0])
 
     def give_back(self, number: int) -> None:
         """No frame was written with the number that was taken last."""

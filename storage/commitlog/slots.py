@@ -32,6 +32,7 @@ from storage.engine import AbortedTransaction, BatchInfo, SegmentInfo
 
 UNBOUND: Final = -1
 NO_EPOCH: Final = -1
+NO_FILE: Final = -1
 _file_start = itemgetter(0)
 
 
@@ -67,7 +68,7 @@ class Slot:
     """The state of one partition."""
 
     __slots__ = (
-        "aborted", "begin", "bound_in", "cuts", "end_offset", "epochs", "file", "is_dropped", "latest_epoch", "number",
+        "aborted", "begin", "bound_in", "cuts", "end_offset", "epochs", "is_dropped", "last_file", "latest_epoch", "number",
         "owed_cut", "segments", "slices", "slot_id", "snapshots", "topic",
     )  # fmt: skip
 
@@ -76,10 +77,10 @@ class Slot:
         self.topic = topic
         """The topic of a partition without a directory; else empty."""
         self.number = UNBOUND
-        self.bound_in: LogFile | None = None
-        """The last file with a BIND frame."""
-        self.file: LogFile | None = None
-        """The last file that changed the end offset."""
+        self.bound_in = NO_FILE
+        """The start of the last file with a BIND frame."""
+        self.last_file = NO_FILE
+        """The start of the last file that changed the end offset."""
         self.begin = 0
         self.end_offset = 0
         self.segments = [LogicalSegment(0)]
@@ -130,7 +131,7 @@ class Slot:
 
     def append(self, file: LogFile, position: int, batches: Sequence[BatchInfo], *, rolled: bool) -> None:
         """BATCHES: `position` is that of the payload."""
-        if self.file is not file:
+        if self.last_file != file.start:
             self._enter(file)
         if rolled:
             self._begin_segment(batches[0].base_offset)
@@ -231,12 +232,12 @@ class Slot:
 
     def _enter(self, file: LogFile) -> None:
         """The slot gets a frame in `file` that changes its end."""
-        if self.file is not file:
+        if self.last_file != file.start:
             earlier = file.previous
             while earlier is not None and not earlier.is_sealed:
                 self.record_in(earlier)
-                earlier = earlier.previous if earlier is not self.file else None
-            self.file = file
+                earlier = earlier.previous if earlier.start != self.last_file else None
+            self.last_file = file.start
         file.touched.add(self.number)
 
     def _add_epochs(self, batches: Sequence[BatchInfo]) -> None:

@@ -28,7 +28,7 @@ from struct import Struct, pack, unpack_from
 from typing import Any, Final, NamedTuple
 
 from protocol.crc32c import crc32c
-from storage.commitlog.log_file import LogFile, LogName, parse_log_name
+from storage.commitlog.log_file import LogFile, LogName, name_at
 from storage.commitlog.queue_file import HEADER, parse_queue
 from storage.commitlog.slots import LogicalSegment, Slot, SlotId
 from storage.engine import AbortedTransaction, Buffer
@@ -125,13 +125,6 @@ def update_catalog(disk: Disk, directory: str, files: Sequence[LogFile]) -> None
 def _is_in_a_run(name: LogName, files: Sequence[LogFile]) -> bool:
     """Whether a run replaces a file of which the catalog was right."""
     return any(file.queue_header is not None and file.queue_header.first <= name.start <= file.start for file in files)
-
-
-def name_at(path: str) -> LogName:
-    """The name of the log file at a path."""
-    name = parse_log_name(path.rpartition("/")[2])
-    assert name is not None
-    return name
 
 
 def header_of_queue(file: LogFile) -> bytes:

@@ -27,7 +27,7 @@ from typing import Final
 
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.live_bytes import Extent, FileSpace, LiveBytes
-from storage.commitlog.log_file import LogFile, LogName, parse_log_name
+from storage.commitlog.log_file import LogFile, LogName, is_run, name_at
 from storage.commitlog.run_choice import Candidate, Window, choose, choose_unsettled
 from storage.commitlog.run_file import DamagedSource, RunQueue, RunWriter, Source, is_settled_run, run_queue_steps
 from storage.commitlog.run_recovery import remove_files
@@ -101,12 +101,8 @@ class Cleaner:
             window = self._choose(files, spaces, wall_ms, is_full=is_full)
             if window is None:
                 break
-            sources = [files[number] for number in window.files]
-            written_ms = max([spaces[number].written_ms for number in window.files])
             try:
-                yield from self._rewrite(sources, extents, written_ms)
-            except DamagedSource as error:
-                self._on_damage(error, _live_by_path(files, spaces))
+                yield from self._rewrite(window, files, spaces, extents)
             except StorageError as error:
                 if not error.is_full:
                     raise
@@ -122,17 +118,12 @@ class Cleaner:
         log = self._commit_log
         files, extents = log.sealed_files, log.extents()
         spaces = self._space.update(files, extents, wall_ms) if files else []
-        candidates = [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
-        window = choose_unsettled(candidates, self._usable // 2 - _FULL_FILES * log.file_bytes)
+        candidates = self._candidates(files, spaces, wall_ms)
+        window = choose_unsettled(candidates, log.usable_bytes // 2 - _FULL_FILES * log.file_bytes)
         if window is None:
             return
-        sources = [files[number] for number in window.files]
         try:
-            yield from self._rewrite(
-                sources, extents, max([spaces[number].written_ms for number in window.files]), is_full
-            )
-        except DamagedSource as error:
-            self._on_damage(error, _live_by_path(files, spaces))
+            yield from self._rewrite(window, files, spaces, extents, is_full)
         except StorageError as error:
             if not error.is_full:
                 raise
@@ -148,12 +139,17 @@ class Cleaner:
         self, files: Sequence[LogFile], spaces: Sequence[FileSpace], wall_ms: int, *, is_full: bool
     ) -> Window | None:
         log = self._commit_log
-        usable = self._usable
+        usable = log.usable_bytes
         is_full = is_full or usable < _FULL_FILES * log.file_bytes
-        candidates = [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
+        candidates = self._candidates(files, spaces, wall_ms)
         return choose(
             candidates, log.file_bytes, is_full=is_full, max_live=usable + log.ballast_bytes - log.file_bytes // 8
         )
+
+    def _candidates(
+        self, files: Sequence[LogFile], spaces: Sequence[FileSpace], wall_ms: int
+    ) -> list[Candidate | None]:
+        return [self._candidate(file, space, wall_ms) for file, space in zip(files, spaces, strict=True)]
 
     def _candidate(self, file: LogFile, space: FileSpace, wall_ms: int) -> Candidate | None:
         if space.live >= self._damaged.get(file.path, space.live + 1) or file.path in self._rewritten:
@@ -165,16 +161,11 @@ class Cleaner:
         )
 
     def _is_settled(self, file: LogFile) -> bool:
-        if not _generation(file):
+        if not is_run(file.path):
             return False
         if file.path not in self._settled:
             self._settled[file.path] = is_settled_run(self._disk, file.path)
         return self._settled[file.path]
-
-    @property
-    def _usable(self) -> int:
-        """Free bytes of the disk."""
-        return self._disk.space(self._commit_log.directory)[1]
 
     @contextmanager
     def _rewriting(self, sources: Sequence[LogFile]) -> Iterator[None]:
@@ -190,14 +181,20 @@ class Cleaner:
 
     def _rewrite(
         self,
-        sources: Sequence[LogFile],
+        window: Window,
+        files: Sequence[LogFile],
+        spaces: Sequence[FileSpace],
         extents: Mapping[int, Extent],
-        written_ms: int,
         is_full: Callable[[], bool] | None = None,
     ) -> Iterator[int]:
-        """Replace the sources by a run, which is settled if `is_full` is given: that ends it."""
+        """Replace the files of a window by a run, which is settled if `is_full` is given: that ends it."""
+        sources = [files[number] for number in window.files]
+        written_ms = max([spaces[number].written_ms for number in window.files])
         with self._rewriting(sources):
-            yield from self._write_run(sources, extents, written_ms, is_full)
+            try:
+                yield from self._write_run(sources, extents, written_ms, is_full)
+            except DamagedSource as error:
+                self._on_damage(error, {file.path: space.live for file, space in zip(files, spaces, strict=True)})
 
     def _write_run(
         self,
@@ -208,7 +205,7 @@ class Cleaner:
     ) -> Iterator[int]:
         disk, log = self._disk, self._commit_log
         start, end = sources[-1].start, sources[-1].end
-        path = f"{log.directory}/{LogName(start, max(map(_generation, sources)) + 1)}"
+        path = f"{log.directory}/{LogName(start, max([name_at(file.path).generation for file in sources]) + 1)}"
         file_id, run = log.new_run(path, start, end)
         described = [_described(file) for file in sources]
         is_settled = is_full is not None or any(map(self._is_settled, sources))
@@ -232,7 +229,8 @@ class Cleaner:
             self.metrics.copied_bytes += written
             return
         self.metrics.settled_bytes += written
-        if is_full() or self._usable < _FULL_FILES * self._commit_log.file_bytes:
+        log = self._commit_log
+        if is_full() or log.usable_bytes < _FULL_FILES * log.file_bytes:
             raise StorageError("settle files to", path, OSError(ENOSPC, os.strerror(ENOSPC)))
 
     def _checked_queue(self, path: str, start: int) -> Generator[int, None, bytes]:
@@ -262,16 +260,6 @@ class Cleaner:
         self._damaged[error.path] = live[error.path]
         self.metrics.damaged_files = len(self._damaged)
         _log.error("%s; the file stays as it is until all of its batches are deleted", error)
-
-
-def _live_by_path(files: Sequence[LogFile], spaces: Sequence[FileSpace]) -> dict[str, int]:
-    return {file.path: space.live for file, space in zip(files, spaces, strict=True)}
-
-
-def _generation(file: LogFile) -> int:
-    name = parse_log_name(file.path.rpartition("/")[2])
-    assert name is not None
-    return name.generation
 
 
 def _described(file: LogFile) -> Source:

@@ -203,6 +203,11 @@ class CommitLog:
             file.sync()
 
     @property
+    def usable_bytes(self) -> int:
+        """The free bytes of the disk."""
+        return self._disk.space(self.directory)[1]
+
+    @property
     def ballast_bytes(self) -> int:
         """What `release_ballast` frees: a file, if frames that delete batches have space without it (rule 8)."""
         active, ahead = self._active, len(self._ahead)
@@ -428,18 +433,15 @@ class CommitLog:
 
     def _check_reserve(self) -> None:
         """Whether the reserve is left when the next file is begun."""
-        if len(self._ahead) * self.file_bytes + self._usable_bytes() < self.file_bytes * 3 // 2:
+        if len(self._ahead) * self.file_bytes + self.usable_bytes < self.file_bytes * 3 // 2:
             raise StorageError("write to", self.directory, OSError(ENOSPC, os.strerror(ENOSPC)))
-
-    def _usable_bytes(self) -> int:
-        return self._disk.space(self.directory)[1]
 
     def _next_start(self, end: int) -> int:
         return -(-end // self.file_bytes) * self.file_bytes
 
     def _create_ahead(self) -> None:
         with self._ahead_lock:
-            while len(self._ahead) < FILES_AHEAD and self._usable_bytes() >= self.file_bytes:
+            while len(self._ahead) < FILES_AHEAD and self.usable_bytes >= self.file_bytes:
                 start = self._ahead[-1][0] + self.file_bytes if self._ahead else self._next_ahead
                 self._ahead.append(self._create(start))
 

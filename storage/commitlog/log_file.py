@@ -214,10 +214,16 @@ def parse_log_name(name: str) -> LogName | None:
     return LogName(int(stem), int(generation or 0))
 
 
+def name_at(path: str) -> LogName:
+    """The name of the log file at a path."""
+    name = parse_log_name(path.rpartition("/")[2])
+    assert name is not None
+    return name
+
+
 def is_run(path: str) -> bool:
     """Whether this log file is a run (run_file.py)."""
-    name = parse_log_name(path.rpartition("/")[2])
-    return name is not None and name.generation > 0
+    return name_at(path).generation > 0
 
 
 def log_file_name(start: int) -> str:

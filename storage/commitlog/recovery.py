@@ -24,7 +24,6 @@ from typing import Final
 from storage.commitlog.catalog import (
     Catalog,
     header_of_queue,
-    name_at,
     packed_states,
     read_catalog,
     remove_catalog,
@@ -45,7 +44,7 @@ from storage.commitlog.frames import (
     parse_file_header,
     scan,
 )
-from storage.commitlog.log_file import CachedFile, LogFile
+from storage.commitlog.log_file import CachedFile, LogFile, name_at
 from storage.commitlog.queue_file import QueueHeader, parse_queue
 from storage.commitlog.run_recovery import log_paths
 from storage.commitlog.sealing import (

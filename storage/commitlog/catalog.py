@@ -10,10 +10,10 @@ FORMAT   `catalog` in the directory of the commit log: magic `BCLC`, version 4, 
              epochs as in a queue file (slots.py), offset and size of each snapshot; then the snapshots (base64) and the topic
 RULES    1. It is made from queue files alone. The state of a slot is that of the last queue file that has one, of those up to
             the last one that the catalog names. Deleted partitions have none. How often it was updated does not change a byte.
-         2. A start uses it if the last file that it names has the queue file that it had: the header contains the CRC of all
-            bytes. The states in queue files up to that one are not read. Of old ones nothing but the header is read, and
-            compared; one that is not in the catalog, as that of a later run, is checked as a whole. Without such a catalog all
-            queue files are read.
+         2. A start uses it if the last file that it names has a valid header and the queue file that it had: the header of
+            that contains the CRC of all bytes. The states in queue files up to that one are not read. Of old ones nothing but
+            the header is read, and compared; one that is not in the catalog, as that of a later run, is checked as a whole.
+            Without such a catalog all queue files are read.
          3. It replaces the one before after files are sealed or replaced, in the thread that does this. A crash before that
             leaves an older catalog: the states of later queue files are read after it.
 NOT HERE The states of files (slots.py, sealing.py), loading a log (recovery.py).

@@ -166,7 +166,8 @@ class _Loader:
                 found[start] = header
                 if budget < 0:
                     self._unchecked.add(start)
-        return found if found[last.start].packed == catalog.files[last] else {}
+        is_readable = _file_id(self._disk.open(self._paths[last.start], write=False), last.start) is not None
+        return found if is_readable and found[last.start].packed == catalog.files[last] else {}
 
     def _take_covered(self, file: LogFile) -> None:
         header = self._covered[file.start]
@@ -197,7 +198,7 @@ class _Loader:
         """The log file; None if it has no frames, or its header is invalid."""
         path = self._paths[start]
         handle = self._disk.open(path, write=True)
-        file_id = parse_file_header(handle.pread(FILE_HEADER.size, 0), start)
+        file_id = _file_id(handle, start)
         size = handle.size()
         if file_id is None:
             _log.warning("%s has no valid header; its %d bytes are skipped", path, size)
@@ -279,7 +280,7 @@ class _Loader:
         return is_whole
 
     def _id_of(self, file: LogFile) -> bytes:
-        file_id = parse_file_header(file.log.get(read_waiting).pread(FILE_HEADER.size, 0), file.start)
+        file_id = _file_id(file.log.get(read_waiting), file.start)
         assert file_id is not None
         return file_id
 
@@ -306,7 +307,7 @@ class _Loader:
             if start != file.start and self._disk.exists(queue_path(path)):
                 yield start
             handle = self._disk.open(path, write=False)
-            file_id = parse_file_header(handle.pread(FILE_HEADER.size, 0), start)
+            file_id = _file_id(handle, start)
             if file_id is not None:
                 for frame in scan(handle, file_id, start, handle.size()):
                     if isinstance(frame, Frame) and frame.kind == FrameKind.DURABLE:
@@ -329,6 +330,11 @@ class _Loader:
             self._disk.unlink(queue_path(path), missing_ok=True)
             self._disk.unlink(path, missing_ok=True)
             self._disk.sync_dir(self._directory)
+
+
+def _file_id(file: File, start: int) -> bytes | None:
+    """The id of a log file; None if its header is invalid."""
+    return parse_file_header(file.pread(FILE_HEADER.size, 0), start)
 
 
 class _Replay:

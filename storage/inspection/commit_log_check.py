@@ -3,6 +3,7 @@
 RULES    1. Each file is read once. A frame names the end offset of its slot before it: what is missing in this chain is lost.
          2. An invalid range is damage if it is proven durable, as for a recovery: a DURABLE frame or a sealed file follows.
             Else the next start removes it.
+            The end of a sealed file that is missing counts as such a range.
          3. Of a sealed file, the entries of each slot are those of its frames, below the slot's end in that file.
 NOT HERE The batches of a partition and its other files (partition_check.py).
 """
@@ -24,7 +25,7 @@ from storage.commitlog.frames import (
     FrameKind,
     InvalidRange,
 )
-from storage.commitlog.queue_file import Entry, Row
+from storage.commitlog.queue_file import Entry, Row, last_batch_end
 from storage.commitlog.run_recovery import survey
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId
@@ -88,10 +89,11 @@ class CommitLogCheck:
 
     def _check_file(self, path: str, start: int, *, is_run: bool) -> None:
         scanned = FrameScan(self._disk.open(path, write=False), start)
-        if scanned.file_id is None:
-            self._add(Severity.LOSS, path, f"It has no valid header; a start skips its {scanned.size} bytes.")
-            return
         queue = self._queue(path, start)
+        if scanned.file_id is None:
+            text = f"It has no valid header; a start skips its {scanned.size} bytes"
+            self._add(Severity.LOSS, path, f"{text}: {self._affected(queue, 0, scanned.size)}.")
+            return
         frames = _FileFrames(self._ends, is_run=is_run)
         for found in scanned:
             if isinstance(found, InvalidRange):
@@ -100,6 +102,11 @@ class CommitLogCheck:
             else:
                 self._partitions.update(scanned.partitions)
                 self._proof = max(self._proof, frames.apply(found, start))
+        sealed_size = 0 if queue is None else _sealed_size(queue, is_run=is_run)
+        if scanned.size < sealed_size:
+            missing = InvalidRange(start + scanned.size, start + sealed_size)
+            self._invalid.append((path, missing, queue, start, is_run))
+            frames.is_whole = False
         if queue is not None and not frames.is_whole:
             frames.gaps.clear()  # the invalid ranges are reported
         for slot, gap in frames.gaps.items():
@@ -180,8 +187,12 @@ class CommitLogCheck:
         elif not is_run and invalid.start >= self._proof:
             self._add(Severity.HARMLESS, path, f"{where}: a write that was not durable. A start removes them.")
         else:
-            affected = [] if queue is None else [self._name(slot) for slot in _touching(queue, begin, end)]
-            self._add(Severity.LOSS, path, f"{where}: {', '.join(affected) or 'damaged'}.")
+            self._add(Severity.LOSS, path, f"{where}: {self._affected(queue, begin, end)}.")
+
+    def _affected(self, queue: StoredQueue | None, begin: int, end: int) -> str:
+        """The partitions with batches in a range of a log file."""
+        affected = [] if queue is None else [self._name(slot) for slot in _touching(queue, begin, end)]
+        return ", ".join(affected) or "damaged"
 
 
 class _FileFrames:
@@ -249,6 +260,11 @@ def _difference(row: Row, found: list[Entry], expected: list[Entry]) -> str | No
     if (row.size, row.max_timestamp) != (size, greatest):
         return f"Its row of {{}} says {row.size} bytes up to time {row.max_timestamp}, the entries {size} up to {greatest}."
     return None
+
+
+def _sealed_size(queue: StoredQueue, *, is_run: bool) -> int:
+    """The size of a log file when it was sealed; of a run, up to its last batch."""
+    return last_batch_end(queue.file, queue.header) if is_run else queue.header.end - queue.header.start
 
 
 def _touching(queue: StoredQueue, begin: int, end: int) -> list[int]:

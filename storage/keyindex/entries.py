@@ -66,6 +66,11 @@ def new_entry(hashed: bytes, offset: int, timestamp_ms: int) -> bytes:
     return hashed + (offset << 32 | seconds_of(timestamp_ms)).to_bytes(ENTRY_BYTES - HASH_BYTES, "big")
 
 
+def upper_bound(hashed: bytes, before_offset: int) -> bytes:
+    """The first 12 bytes of an entry: those of the hash with offsets below `before_offset` are smaller."""
+    return hashed + before_offset.to_bytes(OFFSET_END - HASH_BYTES, "big")
+
+
 def entry_offset(entry: bytes) -> int:
     """The offset in an entry."""
     return int.from_bytes(entry[HASH_BYTES:OFFSET_END], "big")

@@ -9,7 +9,8 @@ RULES    1. A file never changes. It is written under a temporary name, synced a
          2. It has the entries of all records from its first offset to its end, except records below the log's start, and
             others that were removed from the log since.
          3. Header and root are read when it is opened: 14 KiB for 10^8 entries. A search then reads one page of fences and one
-            of entries, and earlier pages of entries if the hash continues there.
+            of entries, and earlier pages of entries if the hash continues there. The first two are announced: a search in
+            several files waits for the disk twice, not twice for each file.
          4. A page with a wrong CRC raises DamagedIndex.
 NOT HERE What an entry means (entries.py), which files a partition has (index_directory.py).
 """
@@ -37,7 +38,6 @@ _HEADER: Final = Struct(">4sQIIqqiqq8s")
 greatest timestamp in ms, digest of the indexed fields."""
 _MAGIC: Final = b"BKI1"
 _PAGES_AT_A_TIME: Final = 64
-_OFFSET_BYTES: Final = OFFSET_END - HASH_BYTES
 
 
 class DamagedIndex(Exception):
@@ -156,14 +156,34 @@ class IndexFile:
             raise DamagedIndex(path, "root")
         self._root = _split(root[_CRC.size :], OFFSET_END)
 
-    def find(self, hashed: bytes, before_offset: int) -> Iterator[bytes]:
-        """The entries of a hash with offsets below `before_offset`, the highest offset first.
+    def announce(self, upper: bytes) -> None:
+        """Begin to read the page of fences that `locate` needs."""
+        slot = bisect_left(self._root, upper) - 1
+        if slot >= 0:
+            self._announce_page(1 + self._entry_pages + slot)
+
+    def locate(self, upper: bytes) -> int:
+        """The last page of entries whose first entry is below `upper`; -1 if there is none. Begins to read it.
 
         Raises:
             DamagedIndex, StorageError: as above.
         """
-        upper = hashed + before_offset.to_bytes(_OFFSET_BYTES, "big")
-        number = self._last_page_below(upper)
+        slot = bisect_left(self._root, upper) - 1
+        if slot < 0:
+            return -1
+        count = min(_FENCES, self._entry_pages - slot * _FENCES)
+        fences = _split(self._read_page(1 + self._entry_pages + slot)[: count * OFFSET_END], OFFSET_END)
+        number = slot * _FENCES + bisect_left(fences, upper) - 1
+        self._announce_page(1 + number)
+        return number
+
+    def find(self, upper: bytes, number: int) -> Iterator[bytes]:
+        """The entries below `upper` with its hash, the highest offset first; `number` is what `locate` returned.
+
+        Raises:
+            DamagedIndex, StorageError: as above.
+        """
+        hashed = upper[:HASH_BYTES]
         while number >= 0:
             entries = self._entries(number)
             for at in range(bisect_left(entries, upper) - 1, -1, -1):
@@ -182,21 +202,15 @@ class IndexFile:
                 found += self._parse(data[PAGE_BYTES * page : PAGE_BYTES * (page + 1)], number + page)
             yield found
 
-    def _last_page_below(self, upper: bytes) -> int:
-        """The last page of entries whose first entry is below `upper`; -1 if there is none."""
-        slot = bisect_left(self._root, upper) - 1
-        if slot < 0:
-            return -1
-        count = min(_FENCES, self._entry_pages - slot * _FENCES)
-        fences = _split(self._read_page(1 + self._entry_pages + slot)[: count * OFFSET_END], OFFSET_END)
-        return slot * _FENCES + bisect_left(fences, upper) - 1
-
     def _entries(self, number: int) -> list[bytes]:
         return self._parse(self._file.pread(PAGE_BYTES, PAGE_BYTES * (1 + number)), number)
 
     def _parse(self, page: bytes, number: int) -> list[bytes]:
         count = min(_ENTRIES, self.range.entry_count - number * _ENTRIES)
         return _split(_checked(page, self._file.path)[: count * ENTRY_BYTES], ENTRY_BYTES)
+
+    def _announce_page(self, number: int) -> None:
+        self._file.announce_reads([(PAGE_BYTES * number, PAGE_BYTES)])
 
     def _read_page(self, number: int) -> bytes:
         return _checked(self._file.pread(PAGE_BYTES, PAGE_BYTES * number), self._file.path)

@@ -24,6 +24,7 @@ from storage.keyindex.entries import (
     index_batches,
     matching,
     seconds_of,
+    upper_bound,
 )
 from storage.keyindex.index_directory import covering, delete_ranges, load_ranges, merge, offsets_of
 from storage.keyindex.index_file import DamagedIndex, IndexFile, IndexRange, IndexWriter
@@ -203,20 +204,15 @@ class IndexJobs:
     # ---- searching ---------------------------------------------------------------------------------------
 
     def _find(self, job: FindOffsets) -> list[int] | JobFailed:
-        hashed, first_s, last_s = field_hash(job.field, job.value), seconds_of(job.from_ms), seconds_of(job.to_ms)
+        upper = upper_bound(field_hash(job.field, job.value), job.before_offset)
+        first_s, last_s = seconds_of(job.from_ms), seconds_of(job.to_ms)
+        files, complete_from = self._files_of(job)
+        for file in files:
+            file.announce(upper)
+        pages = [file.locate(upper) for file in files]
         found: list[int] = []
-        complete_from = job.before_offset
-        for name in reversed(covering(self._disk.listdir(job.directory))):
-            start_offset, end_offset = offsets_of(name)
-            if start_offset >= complete_from or complete_from <= job.from_offset:
-                continue
-            if end_offset < complete_from:
-                break
-            complete_from = start_offset
-            file = self._open(f"{job.directory}/{name}")
-            if file.range.min_timestamp_ms >= job.to_ms or file.range.max_timestamp_ms < job.from_ms:
-                continue
-            for entry in file.find(hashed, job.before_offset):
+        for file, page in zip(files, pages, strict=True):
+            for entry in file.find(upper, page):
                 offset = entry_offset(entry)
                 if offset < job.from_offset:
                     break
@@ -227,6 +223,22 @@ class IndexJobs:
         if complete_from > job.from_offset:
             return JobFailed(f"{job.directory} has no index file before offset {complete_from}", is_missing=True)
         return found
+
+    def _files_of(self, job: FindOffsets) -> tuple[list[IndexFile], int]:
+        """The files that may have such records, the last one first, and the offset from which on no file is missing."""
+        files: list[IndexFile] = []
+        complete_from = job.before_offset
+        for name in reversed(covering(self._disk.listdir(job.directory))):
+            start_offset, end_offset = offsets_of(name)
+            if start_offset >= complete_from or complete_from <= job.from_offset:
+                continue
+            if end_offset < complete_from:
+                break
+            complete_from = start_offset
+            file = self._open(f"{job.directory}/{name}")
+            if file.range.min_timestamp_ms < job.to_ms and file.range.max_timestamp_ms >= job.from_ms:
+                files.append(file)
+        return files, complete_from
 
     def _open(self, path: str) -> IndexFile:
         """The file, from the last searches if it is the same (another one may have got the name)."""

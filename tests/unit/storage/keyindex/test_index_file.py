@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from storage.io.disk import Disk, File
-from storage.keyindex.entries import entry_offset, entry_seconds, field_hash, new_entry
+from storage.keyindex.entries import entry_offset, entry_seconds, field_hash, new_entry, upper_bound
 from storage.keyindex.index_directory import FAN, MAX_ENTRIES, MAX_SOURCES, due_merge, load_ranges, merge
 from storage.keyindex.index_file import PAGE_BYTES, SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter
+from storage.keyindex.index_jobs import FindOffsets, IndexJobs
 
 FIELDS = ("key",)
 EVERYWHERE = 1 << 50
@@ -29,7 +30,12 @@ def write(path: Path, keys: list[bytes], start: int = 0, fields: tuple[str, ...]
 def offsets(path: Path, written: IndexRange, key: bytes, before: int = EVERYWHERE) -> list[int]:
     file = IndexFile(Disk(), f"{path}/{written.file_name}")
     assert file.range == written
-    return [entry_offset(entry) for entry in file.find(field_hash("key", key), before)]
+    return found_in(file, key, before)
+
+
+def found_in(file: IndexFile, key: bytes, before: int = EVERYWHERE) -> list[int]:
+    upper = upper_bound(field_hash("key", key), before)
+    return [entry_offset(entry) for entry in file.find(upper, file.locate(upper))]
 
 
 def all_offsets(path: Path, written: IndexRange, keys: list[bytes]) -> list[list[int]]:
@@ -63,9 +69,31 @@ def test_a_search_in_an_open_file_reads_two_pages(tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(File, "pread", lambda self, length, at: reads.append(length) or pread(self, length, at))
     sampled = random.Random(1).sample(range(len(keys)), 300)
     for at in sampled:
-        assert [entry_offset(one) for one in file.find(field_hash("key", keys[at]), EVERYWHERE)] == [at]
+        assert found_in(file, keys[at]) == [at]
     assert set(reads) == {PAGE_BYTES}
     assert len(reads) <= 2 * len(sampled) + 5  # an entry is at the start of a page now and then
+
+
+def test_a_search_announces_the_pages_of_all_files_before_it_reads_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for start in (0, 1000, 2000):
+        write(tmp_path, [b"%d" % at for at in range(1000)], start)
+    job = FindOffsets(str(tmp_path), "key", b"7", 0, 3000, 0, EVERYWHERE, 10)
+    jobs = IndexJobs(Disk())
+    assert jobs.run(job) == [2007, 1007, 7]
+    calls: list[tuple[str, str]] = []
+    pread, announce = File.pread, File.announce_reads
+    monkeypatch.setattr(
+        File, "pread", lambda self, length, at: calls.append(("read", self.path)) or pread(self, length, at)
+    )
+    monkeypatch.setattr(
+        File, "announce_reads", lambda self, spans: calls.append(("announce", self.path)) or announce(self, spans)
+    )
+    jobs.run(job)
+    assert [name for name, _ in calls] == ["announce"] * 3 + ["read", "announce"] * 3 + ["read"] * 3
+    assert [path for _, path in calls[:3]] == [path for _, path in calls[-3:]]
+    assert len(set(calls)) == 6
 
 
 def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:

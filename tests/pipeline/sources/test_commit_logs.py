@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from hashlib import md5
 from pathlib import Path
 from random import Random
@@ -35,6 +34,7 @@ from tests.support.logs import (
     marker,
     segments,
 )
+from tests.support.seeds import seed_of
 
 ENGINES = {"segments": segments, "commitlog": commitlog}
 PRODUCERS = 3
@@ -114,7 +114,7 @@ def answer(root: Path, **options: Any) -> Any:
 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_both_engines_give_the_same_answers(tmp_path: Path, *, is_closed: bool) -> None:
-    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    seed = seed_of()
     print(f"SEED={seed}")
     random = Random(seed)
     for number in range(4):
@@ -140,7 +140,7 @@ def test_both_engines_give_the_same_answers(tmp_path: Path, *, is_closed: bool) 
 @pytest.mark.parametrize("is_closed", [True, False])
 def test_committed_records_are_those_that_a_broker_answers(tmp_path: Path, *, is_closed: bool) -> None:
     """Also when a trim has removed the first records of transactions, open ones or ended later."""
-    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    seed = seed_of()
     print(f"SEED={seed}")
     random = Random(seed)
     for number in range(4):
@@ -198,7 +198,7 @@ def _question(random: Random, end_offset: int) -> dict[str, Any]:
 @pytest.mark.parametrize("has_queues", [True, False])
 def test_cleaning_changes_no_answer(tmp_path: Path, *, has_queues: bool) -> None:
     """Also when the queue files of runs are missing, as after damage."""
-    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    seed = seed_of()
     print(f"SEED={seed}")
     random = Random(seed)
     twins = Twins(tmp_path)

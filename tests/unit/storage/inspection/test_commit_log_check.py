@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from random import Random
 
@@ -14,6 +13,7 @@ from storage.inspection.issues import Issue, Severity
 from storage.inspection.slot_check import SlotCheck, StoredSlot, stored_slots
 from storage.io.disk import Disk
 from storage.log.log_offsets import Checkpoint
+from tests.support.seeds import seed_of
 from tests.unit.storage.commitlog.test_cleaning import clean
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, damage, sync
 
@@ -75,7 +75,7 @@ def test_an_intact_commit_log_has_no_issues(tmp_path: Path, *, is_closed: bool) 
 
 
 def test_random_histories_have_no_issues(tmp_path: Path) -> None:
-    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    seed = seed_of()
     print(f"SEED={seed}")
     random = Random(seed)
     for number in range(20):

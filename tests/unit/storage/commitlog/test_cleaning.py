@@ -86,6 +86,23 @@ def delete_odd(process: Process, partitions: int) -> None:
         drop(process, number)
 
 
+def fill_and_delete_odd(process: Process, partitions: int, batches: int) -> dict[int, bytes]:
+    """Fill partitions durably and delete the odd ones; returns the contents of the even ones."""
+    contents = fill(process, partitions, batches)
+    sync(process[0])
+    delete_odd(process, partitions)
+    return contents
+
+
+def cleaned(root: Path, partitions: int, batches: int) -> tuple[Process, dict[int, bytes]]:
+    """A closed commit log whose even partitions are in runs, and their contents."""
+    process = Process(root)
+    contents = fill_and_delete_odd(process, partitions, batches)
+    clean(process)
+    process.log.close()
+    return process, contents
+
+
 def place_of(process: Process, partition: int, offset: int) -> tuple[Path, int]:
     """The file with a batch, and its position there."""
     file, entry = next(process[partition].view().entries_from(offset))
@@ -251,11 +268,7 @@ class TestRuns:
             assert len(found.regions) <= 2
 
     def test_the_queue_of_a_run_is_made_again_byte_for_byte(self, tmp_path: Path) -> None:
-        process = Process(tmp_path)
-        expected = fill(process, 6, 30)
-        delete_odd(process, 6)
-        clean(process)
-        process.log.close()
+        process, expected = cleaned(tmp_path, 6, 30)
         queues = {path: path.read_bytes() for path in process.paths(".queue")}
         assert runs(process)
         for path in queues:
@@ -318,8 +331,7 @@ class TestRuns:
 
     def test_truncations_and_resets_after_a_cleaning_apply_to_the_run(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
-        expected = fill(process, 6, 30)
-        delete_odd(process, 6)
+        expected = fill_and_delete_odd(process, 6, 30)
         clean(process)
         process[0].truncate(9)
         process[2].reset(5)
@@ -349,9 +361,7 @@ class TestCrashes:
             root.mkdir()
             disk = _DyingDisk()
             process = Process(root, disk)
-            expected = fill(process, 4, 12)
-            sync(process[0])
-            delete_odd(process, 4)
+            expected = fill_and_delete_odd(process, 4, 12)
             disk.calls_left = calls
             try:
                 clean(process)
@@ -444,8 +454,7 @@ class TestDamage:
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
         process = Process(tmp_path)
-        expected = fill(process, 4, 30)
-        delete_odd(process, 4)
+        expected = fill_and_delete_odd(process, 4, 30)
         damaged, at = place_of(process, 0, 9)
         damage(damaged, at + 80)
         cleaner = clean(process)
@@ -464,11 +473,7 @@ class TestDamage:
     def test_damage_of_a_run_and_its_queue_costs_only_the_damaged_batches(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        process = Process(tmp_path)
-        expected = fill(process, 6, 20)
-        delete_odd(process, 6)
-        clean(process)
-        process.log.close()
+        process, expected = cleaned(tmp_path, 6, 20)
         run, at = place_of(process, 2, 9)
         name = parse_log_name(run.name)
         assert name is not None
@@ -485,11 +490,7 @@ class TestDamage:
     def test_a_run_that_lost_its_end_costs_only_what_was_there(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:
-        process = Process(tmp_path)
-        expected = fill(process, 6, 20)
-        delete_odd(process, 6)
-        clean(process)
-        process.log.close()
+        process, expected = cleaned(tmp_path, 6, 20)
         run, at = place_of(process, 4, 9)
         os.truncate(run, at + 90)
         again = Process(tmp_path)
@@ -502,9 +503,7 @@ class TestFullDisk:
     def test_cleaning_frees_space_when_there_is_none_but_that_of_files_made_ahead(self, tmp_path: Path) -> None:
         disk = _SmallDisk()
         process = Process(tmp_path, disk, file_bytes=SMALL_DISK_FILE_BYTES)
-        expected = fill(process, 4, 100)
-        sync(process[0])
-        delete_odd(process, 4)
+        expected = fill_and_delete_odd(process, 4, 100)
         disk.limit = disk.used(tmp_path)
         used = disk.limit
         cleaner = clean(process, is_full=True)
@@ -517,9 +516,7 @@ class TestFullDisk:
     def test_a_run_without_space_changes_nothing(self, tmp_path: Path) -> None:
         disk = _SmallDisk()
         process = Process(tmp_path, disk, file_bytes=SMALL_DISK_FILE_BYTES)
-        expected = fill(process, 4, 100)
-        sync(process[0])
-        delete_odd(process, 4)
+        expected = fill_and_delete_odd(process, 4, 100)
         while process.log.release_ballast():
             pass
         before = names(process)
@@ -532,9 +529,7 @@ class TestFullDisk:
     def test_an_error_of_the_disk_is_reported_and_nothing_is_lost(self, tmp_path: Path) -> None:
         disk = FaultyDisk()
         process = Process(tmp_path, disk)
-        expected = fill(process, 4, 30)
-        sync(process[0])
-        delete_odd(process, 4)
+        expected = fill_and_delete_odd(process, 4, 30)
         disk.fail_syncs = 5
         with pytest.raises(StorageError):
             clean(process)

@@ -6,6 +6,7 @@ RULES    1. A path of the repository that is named in prose exists.
          4. "decision 0022" is a page in docs/decisions; every page there has another number.
          5. Documents that are not in the repository are not referred to.
          6. `make TARGET` is a target of the Makefile.
+         7. Each figure in docs/figures is shown on a page.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import cache
 
 import pytest
 
-from tests.house.sources import ROOT, prose
+from tests.house.sources import ROOT, pages, prose
 
 FOLDERS = r"(?:broker|storage|replication|protocol|barnabas|tests|docs|config|docker)"
 ENDINGS = r"(?:py|md|toml|properties|yml|java|svg|ddl|json)"
@@ -94,3 +95,10 @@ def test_prose_never_refers_to(kind: str) -> None:
 
 def test_decisions_have_unique_numbers() -> None:
     assert len(decisions()) == len(set(decisions()))
+
+
+def test_each_figure_is_shown_on_a_page() -> None:
+    shown = "\n".join(pages().values())
+    figures = sorted(path.name for path in (ROOT / "docs" / "figures").iterdir())
+    assert figures
+    assert [name for name in figures if f"figures/{name})" not in shown] == []

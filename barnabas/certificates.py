@@ -53,6 +53,29 @@ class Issued(NamedTuple):
     """False: the file had a certificate with these names, and was kept."""
 
 
+def check_node(name: str, hosts: Sequence[str]) -> None:
+    """Check what `CertificateAuthority.issue_node` would get.
+
+    Raises:
+        CertificateError: the name or a host is malformed, or there is no host.
+    """
+    check_client(name)
+    if not hosts:
+        raise CertificateError(f"node {name} has no host: name its DNS names and addresses")
+    for host in hosts:
+        _general_name(host)
+
+
+def check_client(name: str) -> None:
+    """Check what `CertificateAuthority.issue_client` would get.
+
+    Raises:
+        CertificateError: the name is malformed.
+    """
+    if _NAME.fullmatch(name) is None or name == "ca":
+        raise CertificateError(f"{name!r} cannot be a name: use letters, digits, '.', '_' and '-', not 'ca'")
+
+
 class CertificateAuthority:
     """The authority of a folder."""
 
@@ -94,8 +117,7 @@ class CertificateAuthority:
         Raises:
             CertificateError: the name or a host is malformed, or the existing file is unreadable.
         """
-        if not hosts:
-            raise CertificateError(f"node {name} has no host: name its DNS names and addresses")
+        check_node(name, hosts)
         return self._issue(name, hosts, days)
 
     def issue_client(self, name: str, days: int = 365) -> Issued:
@@ -104,11 +126,10 @@ class CertificateAuthority:
         Raises:
             CertificateError: the name is malformed, or the existing file is unreadable.
         """
+        check_client(name)
         return self._issue(name, (), days)
 
     def _issue(self, name: str, hosts: Sequence[str], days: int) -> Issued:
-        if _NAME.fullmatch(name) is None or name == "ca":
-            raise CertificateError(f"{name!r} cannot be a name: use letters, digits, '.', '_' and '-', not 'ca'")
         names = [_general_name(host) for host in dict.fromkeys(hosts)]
         path = self.folder / f"{name}.pem"
         certificate = self._find(path, names)

@@ -1,7 +1,8 @@
 """`barnabas certs`: a certificate authority, and certificates of nodes and clients, as PEM files.
 
 RULES    1. One line on standard output for each file: what was created, and what was kept.
-         2. Without the package `cryptography` it prints how to install it, and the exit status is 1.
+         2. All names are checked before the first file is written.
+         3. Without the package `cryptography` it prints how to install it, and the exit status is 1.
 NOT HERE Certificates and files (`certificates.py`).
 """
 
@@ -46,7 +47,7 @@ def certs(*, folder: str, nodes: tuple[str, ...], clients: tuple[str, ...], days
     Files that are valid for 30 days more are kept: the same command renews the others.
     """
     try:
-        from barnabas.certificates import CertificateAuthority, CertificateError
+        from barnabas.certificates import CertificateAuthority, CertificateError, check_client, check_node
     except ImportError:
         return _fail(_HINT)
     hosts_of = dict(map(_node, nodes))
@@ -54,6 +55,10 @@ def certs(*, folder: str, nodes: tuple[str, ...], clients: tuple[str, ...], days
     if len(set(names)) < len(nodes) + len(clients):
         return _fail("two files would have the same name: name each node and client once")
     try:
+        for name, hosts in hosts_of.items():
+            check_node(name, hosts)
+        for client in clients:
+            check_client(client)
         authority = CertificateAuthority.open_or_create(Path(folder))
         click.echo(f"{authority.certificate_path}: authority, {'new' if authority.is_new else 'kept'}")
         for name, hosts in hosts_of.items():

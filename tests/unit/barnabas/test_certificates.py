@@ -114,11 +114,12 @@ def test_a_certificate_that_expires_soon_is_replaced(tmp_path: Path, monkeypatch
         (("--client", "node1", *NODE), "two files would have the same name"),
     ],
 )
-def test_wrong_names_are_refused(
+def test_wrong_names_are_refused_before_a_file_is_written(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], reason: str
 ) -> None:
-    assert run(tmp_path, *arguments) == 1
+    assert run(tmp_path / "certs", "--client", "app", *arguments) == 1
     assert reason in capsys.readouterr().err
+    assert not (tmp_path / "certs").exists()
 
 
 def test_files_of_others_are_not_replaced(tmp_path: Path) -> None:

@@ -150,7 +150,8 @@ def _order(directories: tuple[str, ...], config_file: str | None, engine: str, t
     if config_file is None:
         return Order(directories, engine, topics)
     config = load_config(config_file, {})
-    return Order(config.log_dirs, engine, topics, config.given)
+    file_bytes = config.number("barnabas.commitlog.file.bytes")
+    return Order(config.log_dirs, engine, topics, config.given, file_bytes)
 
 
 @contextmanager

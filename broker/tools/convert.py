@@ -24,8 +24,7 @@ from replication.metadata.metadata_records import UnreadableMetadata
 from replication.metadata_log.formatting import NodeIdentity, UnusableDirectory
 from replication.metadata_log.metadata_replay import read_metadata
 from storage.config.log_config import COMMIT_LOG, STORAGE_ENGINE, log_config
-from storage.directories.conversion import DROP_FILE_BYTES, Conversion
-from storage.directories.engines import NEW_FILES_BYTES
+from storage.directories.conversion import Conversion
 from storage.directories.log_directory import lock_directories
 from storage.directories.log_manager import LogManager
 from storage.inspection.dry_run_disk import DryRunDisk
@@ -34,9 +33,8 @@ from storage.log.log import Log
 
 EXIT_CONVERTED, EXIT_FAILURES, EXIT_NOT_BEGUN = 0, 1, 2
 
-_SEGMENT_OVERHEAD: Final = (
-    32 * 1024
-)  # bytes of a segment's indexes and snapshot, at most, and of a partition's other files
+_SEGMENT_OVERHEAD: Final = 32 * 1024
+"""Bytes of a segment's indexes and snapshot, at most, and of a partition's other files."""
 
 Progress = Callable[[int, int, int, int], None]
 """Called with the numbers of converted partitions and of all, and with their bytes."""
@@ -57,6 +55,8 @@ class Order(NamedTuple):
     """Only these; empty: all."""
     settings: Mapping[str, str] = {}  # never modified
     """The broker's own settings as texts, by name."""
+    commit_log_file_bytes: int | None = None
+    """The size of new files of a commit log; None: the default."""
 
 
 class PlannedLog(NamedTuple):
@@ -177,6 +177,8 @@ class _Node:
         self._manager.load(self._id_of)
         for error in self._manager.offline.values():
             raise error
+        if order.commit_log_file_bytes is not None:
+            self._manager.engines.commit_log_file_bytes = order.commit_log_file_bytes
         self._conversion = Conversion(disk, self._manager, order.engine, wall_ms)
 
     def _id_of(self, topic: str) -> bytes | None:
@@ -203,7 +205,7 @@ class _Node:
             ]
             plan.logs += logs
             plan.remaining[directory] = len(due) - len(chosen) if order.engine != COMMIT_LOG else 0
-            needed = _needed_bytes(logs, order.engine)
+            needed = self._needed_bytes(logs)
             if needed > usage.usable_bytes:
                 plan.missing[directory] = needed - usage.usable_bytes
         topics = {log.topic for log in plan.logs}
@@ -227,6 +229,15 @@ class _Node:
         if reason is not None:
             plan.left.append((log.name, reason))
         return reason is None
+
+    def _needed_bytes(self, logs: Sequence[PlannedLog]) -> int:
+        """The free space that the conversion of the logs of one log directory needs."""
+        if not logs:
+            return 0
+        new_files = self._manager.engines.new_files_bytes
+        if self._order.engine == COMMIT_LOG:  # the segments of a partition are deleted before the next one is converted
+            return max([log.size for log in logs]) + new_files
+        return sum([log.size + log.size // 100 + (1 + log.segments) * _SEGMENT_OVERHEAD for log in logs]) + new_files
 
     # ---- the conversion ----------------------------------------------------------------------------------
 
@@ -254,13 +265,3 @@ class _Node:
             progress(number + 1, len(plan.logs), done, plan.size)
         self._conversion.remove_unused_commit_logs()
         manager.shutdown(epoch)
-
-
-def _needed_bytes(logs: Sequence[PlannedLog], engine: str) -> int:
-    """The free space that the conversion of the logs of one log directory needs."""
-    if not logs:
-        return 0
-    if engine == COMMIT_LOG:  # the segments of a partition are deleted before the next one is converted
-        return max([log.size for log in logs]) + NEW_FILES_BYTES
-    written = sum([log.size + log.size // 100 + (1 + log.segments) * _SEGMENT_OVERHEAD for log in logs])
-    return written + 3 * DROP_FILE_BYTES

@@ -28,6 +28,7 @@ from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 
 DROP_FILE_BYTES: Final = 1 << 20
+"""The size of new files of a commit log that is emptied: they contain only what deletes the replaced logs."""
 
 
 class Conversion:
@@ -41,9 +42,7 @@ class Conversion:
         self._wall_ms = wall_ms
         manager.deletion_delay_ms = 0
         if engine != COMMIT_LOG:
-            manager.engines.commit_log_file_bytes = (
-                DROP_FILE_BYTES  # a new file has only what deletes the replaced logs
-            )
+            manager.engines.commit_log_file_bytes = DROP_FILE_BYTES
 
     def discard_copies(self) -> list[str]:
         """Delete unfinished future replicas; returns the names of logs whose move to another log directory that cancels."""

@@ -46,9 +46,6 @@ from storage.log.log import Log
 from storage.log.log_files import index_path
 from storage.segments.segment_engine import SegmentEngine
 
-NEW_FILES_BYTES: Final = (1 + FILES_AHEAD) * FILE_BYTES
-"""What the first append to a commit log takes of the free space."""
-
 _SEGMENT_SUFFIX: Final = ".log"
 
 
@@ -93,6 +90,11 @@ class Engines:
 
         self._incarnations: dict[tuple[str, bytes, int], int] = {}  # by log directory, topic id and partition, unless 0
         self._creating = new_lock()
+
+    @property
+    def new_files_bytes(self) -> int:
+        """What the first append to a commit log takes of the free space."""
+        return (1 + FILES_AHEAD) * self.commit_log_file_bytes
 
     # ---- engines -----------------------------------------------------------------------------------------
 

@@ -10,31 +10,16 @@ from pathlib import Path
 
 import pytest
 
-import storage.directories.engines
 from broker.cli import main
 from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk
-from tests.support.data_directory import make_data_directory
 from tests.support.kafka import combined_node
 
+MIB = 1 << 20
 SOME = ["plain-0", "plain-1", "split-0"]
 
 
-@pytest.fixture(autouse=True)
-def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(storage.directories.engines, "FILE_BYTES", 1 << 16)
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("convert") / "data"
-    make_data_directory(path)
-    return path
-
-
-@pytest.fixture
-def data(whole: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "data")
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 def convert(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str]:
@@ -42,6 +27,15 @@ def convert(capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, str
     status = main(["convert", *options])
     shown = capsys.readouterr()
     return status, shown.out + shown.err
+
+
+def settings_file(tmp_path: Path, data: Path, settings: dict[str, object]) -> str:
+    """The path of a settings file of the node."""
+    file = tmp_path / "server.properties"
+    node = combined_node("127.0.0.1:9092", "127.0.0.1:9093") | {"node.id": 1, "log.dirs": data}
+    node |= {"controller.quorum.voters": "1@127.0.0.1:9093"}
+    file.write_text("".join(f"{name}={value}\n" for name, value in {**node, **settings}.items()))
+    return str(file)
 
 
 def contents(data: Path) -> dict[str, bytes]:
@@ -84,13 +78,25 @@ def test_one_topic_leaves_the_others_in_the_commit_log(data: Path, capsys: pytes
 
 
 def test_a_settings_file_names_the_directories(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    file = tmp_path / "server.properties"
-    settings = {"log.dirs": data, "log.cleanup.policy": "compact", "controller.quorum.voters": "1@127.0.0.1:9093"}
-    settings |= combined_node("127.0.0.1:9092", "127.0.0.1:9093") | {"node.id": 1}
-    file.write_text("".join(f"{name}={value}\n" for name, value in settings.items()))
-    status, shown = convert(capsys, "--config", str(file), "--to", "commitlog")
+    file = settings_file(tmp_path, data, {"log.cleanup.policy": "compact"})
+    status, shown = convert(capsys, "--config", file, "--to", "commitlog")
     assert status == 0
     assert "split-0 is compacted" in shown, "the broker's default counts"
+
+
+@pytest.mark.parametrize(("free_bytes", "expected"), [(11 * MIB, 2), (13 * MIB, 0)])
+def test_the_space_for_new_files_is_that_of_the_settings_file(
+    data: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    free_bytes: int,
+    expected: int,
+) -> None:
+    monkeypatch.setattr(Disk, "space", lambda *_: (1 << 40, free_bytes))
+    file = settings_file(tmp_path, data, {"barnabas.commitlog.file.bytes": 4 * MIB})
+    status, shown = convert(capsys, "--config", file, "--to", "commitlog", "--dry-run")
+    assert status == expected, shown
 
 
 def test_a_running_broker_keeps_the_conversion_out(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,23 +15,8 @@ from protocol.records import HEADER, parse_header
 from storage.directories.log_directory import lock_directories
 from storage.io.checkpoint_file import read_epochs, read_offsets, write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk
-from tests.support.data_directory import make_data_directory
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000014"
-
-
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An undamaged directory."""
-    path = tmp_path_factory.mktemp("doctor") / "data"
-    make_data_directory(path)
-    return path
-
-
-@pytest.fixture
-def data(whole: Path, tmp_path: Path) -> Path:
-    """A copy of it to damage."""
-    return shutil.copytree(whole, tmp_path / "data")
 
 
 def run_doctor(data: Path, capsys: pytest.CaptureFixture[str], *options: str) -> tuple[int, list[dict[str, Any]]]:

@@ -8,11 +8,10 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
-import storage.directories.engines
 from broker.cli import main
 from protocol.errors import KafkaError
 from protocol.records import crc_is_valid, parse_header
@@ -25,33 +24,21 @@ from storage.io.checkpoint_file import write_topic_id
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting
 from storage.log.log import Log
-from tests.support.data_directory import SMALL_SEGMENTS, change_logs, make_data_directory
+from tests.support.data_directory import SMALL_SEGMENTS, change_logs
 from tests.support.logs import append
+from tests.support.seeds import seed_of
 from tests.unit.broker.tools.test_doctor import changed, does, found, rewrite_split_offset, run_doctor
 
-FILE_BYTES = 1 << 13
-
-
-@pytest.fixture(autouse=True, scope="module")
-def small_files() -> Any:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.directories.engines, "FILE_BYTES", FILE_BYTES)
-        yield
+pytestmark = pytest.mark.usefixtures("small_files")
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory, small_files: None) -> Path:
+def whole(tmp_path_factory: pytest.TempPathFactory, whole: Path, small_files: None) -> Path:
     """An undamaged directory with several files of a commit log."""
-    path = tmp_path_factory.mktemp("doctor") / "data"
-    make_data_directory(path)
+    path = shutil.copytree(whole, tmp_path_factory.mktemp("doctor") / "data")
     assert main(["convert", "--log-dir", str(path), "--to", "commitlog"]) == 0
     assert len(logs(path)) > 3
     return path
-
-
-@pytest.fixture
-def data(whole: Path, tmp_path: Path) -> Path:
-    return shutil.copytree(whole, tmp_path / "data")
 
 
 def logs(data: Path) -> list[Path]:
@@ -245,7 +232,7 @@ def damage(path: Path, dice: Random) -> None:
 def test_random_damage_is_never_an_error_and_its_losses_are_named(
     count: int, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seed = int(os.environ.get("SEED") or int.from_bytes(os.urandom(3), "big"))
+    seed = seed_of()
     dice = Random(seed)
     truth = intact(data)
     for number in range(count):

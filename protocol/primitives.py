@@ -1,9 +1,10 @@
-"""Varints and uuids.
+"""Varints, and texts of uuids and bytes.
 
 FORMAT   uvarint  7 bits per byte, lowest first; the top bit is set if more bytes follow; at most 5 bytes, below 2**31
                   as a length
          varint   zigzag (0, -1, 1, -2, ...) written as a uvarint of 32 or 64 bits
          uuid     16 bytes; as text url-safe base64 without padding, as Kafka prints it
+         bytes    in JSON a string if they are UTF-8, otherwise {"base64":"/w=="}
 RULES    1. A value that exceeds the buffer or its type's size raises MalformedRequest.
 NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec.py`). Signed varints of records are read in
          `record_codec.py`.
@@ -84,6 +85,16 @@ def uuid_text(uuid: bytes) -> str:
     assert len(uuid) == len(ZERO_UUID), "a uuid has 16 bytes"
     text = binascii.b2a_base64(uuid, newline=False).rstrip(b"=")
     return text.replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
+
+
+def json_value(data: bytes | None) -> str | dict[str, str] | None:
+    """Bytes as a JSON value: a string if they are UTF-8, otherwise an object with the field `base64`."""
+    if data is None:
+        return None
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return {"base64": binascii.b2a_base64(data, newline=False).decode("ascii")}
 
 
 def uuid_from_text(text: str) -> bytes:

@@ -15,8 +15,6 @@ from barnabas.client.cluster import Cluster, Partition
 from barnabas.client.errors import ArgumentError, ClientError
 
 BY_KEY: Final = "by-key"
-_MASK = 0xFFFFFFFF
-_MULTIPLIER, _SEED = 0x5BD1E995, 0x9747B28C
 
 
 class Partitioner:
@@ -43,7 +41,7 @@ class Partitioner:
         if wanted is None and not self._is_by_key:
             wanted = record.partition
         if wanted is None and record.key is not None:
-            wanted = (murmur2(record.key) & 0x7FFFFFFF) % len(partitions)
+            wanted = partition_of_key(record.key, len(partitions))
         if wanted is None:
             self._turn = wanted = (self._turn + 1) % len(partitions)
         found = partitions.get(wanted) or self._partitions_of(topic).get(wanted)  # created a moment ago
@@ -66,16 +64,9 @@ def _number(choice: str | None) -> int:
     return int(choice)
 
 
-def murmur2(data: bytes) -> int:
-    """The hash of Kafka's Java client (Kafka: Utils.murmur2), unsigned."""
-    size = len(data)
-    found = (_SEED ^ size) & _MASK
-    whole = size & ~3
-    for at in range(0, whole, 4):
-        word = int.from_bytes(data[at : at + 4], "little") * _MULTIPLIER & _MASK
-        word = (word ^ word >> 24) * _MULTIPLIER & _MASK
-        found = (found * _MULTIPLIER & _MASK) ^ word
-    if size > whole:
-        found = (found ^ int.from_bytes(data[whole:], "little")) * _MULTIPLIER & _MASK
-    found = (found ^ found >> 13) * _MULTIPLIER & _MASK
-    return found ^ found >> 15
+def partition_of_key(key: bytes, partitions: int) -> int:
+    """The partition that Java's default partitioner chooses."""
+    from confluent_kafka import murmur2  # only for records with keys: its library takes 20 ms to load
+
+    found: int = murmur2(key, partitions)
+    return found

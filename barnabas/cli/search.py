@@ -6,7 +6,6 @@ NOT HERE The requests (`client/search.py`).
 
 from __future__ import annotations
 
-from base64 import b64encode
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -99,17 +98,10 @@ def _text(data: bytes | None) -> str | None:
 
 def _fields(record: FoundRecord) -> dict[str, object]:
     """As `consume` prints records."""
-    fields = {**record._asdict(), "key": _value(record.key), "value": _value(record.value)}
-    return {**fields, "headers": [{"key": _value(name), "value": _value(value)} for name, value in record.headers]}
+    from barnabas.cli.records.json_lines import json_value
 
-
-def _value(data: bytes | None) -> object:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}
+    headers = [{"key": json_value(name), "value": json_value(value)} for name, value in record.headers]
+    return {**record._asdict(), "key": json_value(record.key), "value": json_value(record.value), "headers": headers}
 
 
 def _note_limits(answer: SearchAnswer) -> None:

@@ -9,7 +9,6 @@ NOT HERE The contents of files (dump_rows.py), Kafka's lines (dump_text.py).
 from __future__ import annotations
 
 import sys
-from base64 import b64encode
 from collections.abc import Callable, Iterable
 from typing import Any, TextIO
 
@@ -17,6 +16,7 @@ from broker.tools.dump_batches import Options, Row, UnknownFile, problem
 from broker.tools.dump_rows import rows
 from broker.tools.dump_text import line
 from broker.tools.message_json import json_text
+from protocol.primitives import json_value
 from storage.io.disk import Disk, StorageError
 
 _SHOWN = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160), 0x2028, 0x2029)}
@@ -63,18 +63,14 @@ def as_json(out: TextIO) -> Show:
 
     def show(path: str, row: Row) -> None:
         if row["type"] != "file":
-            shown = {name: _jsonable(value) for name, value in row.items()}
+            shown = {name: _json_value(value) for name, value in row.items()}
             out.write(json_text({"file": path, **shown}) + "\n")
 
     return show
 
 
-def _jsonable(value: Any) -> Any:
-    """Bytes in JSON are text if they are UTF-8."""
-    try:
-        return value.decode() if isinstance(value, bytes) else value
-    except UnicodeDecodeError:
-        return {"base64": b64encode(value).decode("ascii")}
+def _json_value(value: Any) -> Any:
+    return json_value(value) if isinstance(value, bytes) else value
 
 
 def standard_output() -> TextIO:

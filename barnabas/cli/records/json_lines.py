@@ -37,13 +37,19 @@ def line_of(record: Record, *, has_value: bool = True) -> bytes:
     ).encode()
 
 
-def _text(data: bytes | None) -> str:
+def json_value(data: bytes | None) -> str | dict[str, str] | None:
+    """A key, a value or a part of a header as a JSON value: text, an object with base64, or null."""
     if data is None:
-        return "null"
+        return None
     try:
-        return encode_basestring(data.decode())
+        return data.decode()
     except UnicodeDecodeError:
-        return f'{{"base64":"{b64encode(data).decode()}"}}'
+        return {"base64": b64encode(data).decode()}
+
+
+def _text(data: bytes | None) -> str:
+    value = json_value(data)
+    return encode_basestring(value) if type(value) is str else json.dumps(value, separators=(",", ":"))
 
 
 def _header(header: Header) -> str:

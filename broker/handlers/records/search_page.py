@@ -16,7 +16,6 @@ NOT HERE Sockets (`broker/telemetry/page.py`), the search (replication/partition
 from __future__ import annotations
 
 import json
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
@@ -26,6 +25,7 @@ from broker.handlers.records.search import TIMEOUT_MS
 from broker.security.authorizer import ANONYMOUS, Authorizer, Operation, Requester, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import json_value
 from protocol.records import Record
 from replication.completion import Completion, completed
 from replication.partition.key_search import MAX_RECORDS, KeySearch, PartitionAnswer, SearchQuery
@@ -179,19 +179,10 @@ def _record(partition: int, record: Record) -> dict[str, Any]:
         "partition": partition,
         "offset": record.offset,
         "timestamp": record.timestamp_ms,
-        "key": _text(record.key),
-        "value": _text(record.value),
+        "key": json_value(record.key),
+        "value": json_value(record.value),
         "headers": [
-            {"key": _text(name.encode("utf-8", "surrogateescape")), "value": _text(value)}
+            {"key": json_value(name.encode("utf-8", "surrogateescape")), "value": json_value(value)}
             for name, value in record.headers
         ],
     }
-
-
-def _text(data: bytes | None) -> Any:
-    if data is None:
-        return None
-    try:
-        return data.decode()
-    except UnicodeDecodeError:
-        return {"base64": b64encode(data).decode()}

@@ -6,7 +6,7 @@ import pytest
 
 from barnabas.cli.admin.common import compiled
 from barnabas.cli.offset_ranges import OffsetRange, Place, number_ranges, parse_range
-from barnabas.cli.partitioning import murmur2
+from barnabas.cli.partitioning import partition_of_key
 from barnabas.cli.progress import describe
 from barnabas.cli.records.input_parser import LineParser
 from barnabas.cli.records.parsed_record import ParsedRecord
@@ -117,9 +117,10 @@ def test_a_malformed_filter_is_refused(options: dict[str, str]) -> None:
     ("key", "expected"),
     [(b"21", -973932308), (b"foobar", -790332482), (b"a-little-bit-long-string", -985981536), (b"abc", 479470107)],
 )
-def test_keys_are_hashed_as_in_java(key: bytes, expected: int) -> None:
-    """Expectations of Kafka's UtilsTest."""
-    assert murmur2(key) == expected % (1 << 32)
+@pytest.mark.parametrize("partitions", [1, 7, 1000])
+def test_keys_have_the_partitions_that_java_chooses(key: bytes, expected: int, partitions: int) -> None:
+    """Hashes of Kafka's UtilsTest."""
+    assert partition_of_key(key, partitions) == (expected & 0x7FFFFFFF) % partitions
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])

@@ -20,7 +20,6 @@ from broker.peers.controller_peers import ControllerPeers
 from broker.peers.controller_registration import ControllerRegistration
 from broker.peers.endpoints import protocol_id
 from broker.peers.quorum_config import QuorumConfig
-from broker.process.timer import SystemClock
 from broker.security.node_tls import NodeTls
 from replication.completion import Completion
 from replication.controller.controller import LocalController
@@ -32,7 +31,7 @@ from replication.metadata_log.formatting import NodeIdentity, new_uuid
 from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.raft.voters import ListenerAddress
-from replication.timer_queue import TimerQueue
+from replication.timer_queue import Clock, TimerQueue
 from storage.io.disk import Disk
 
 _RESIGN_DELAY_MS: Final = 200
@@ -46,7 +45,7 @@ class RuntimeDependencies(NamedTuple):
     disk: Disk
     worker: IoExecutor
     timers: TimerQueue
-    clock: SystemClock
+    clock: Clock
 
 
 class KraftRuntime:

@@ -10,6 +10,7 @@ broker, --add with other --width and --only continues a long run; --quick has a 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import psutil
 
@@ -59,7 +60,7 @@ class PartitionRestarts:
         self._width = width
         self._start_aims = start_aims
         segmented = width // _SEGMENTED_SHARE
-        self._settings = {_SEGMENTED: {"segment.ms": _SEGMENT_MS}}
+        self._settings: dict[str, dict[str, Any]] = {_SEGMENTED: {"segment.ms": _SEGMENT_MS}}
         self._topics = {_SEGMENTED: segmented}
         for first in range(0, width - segmented, _TOPIC_PARTITIONS):
             self._topics[f"{_TOPIC}{first}"] = min(_TOPIC_PARTITIONS, width - segmented - first)

@@ -48,7 +48,7 @@ def written(directory: Path, count: int, per_batch: int, codec: Compression) -> 
 def read(segment: SegmentRead, request: ReadRequest) -> float:
     """Records per second of CPU time."""
     started = time.process_time()
-    rows = sum(batch.num_rows for batch in read_segment(segment, request))
+    rows: int = sum(batch.num_rows for batch in read_segment(segment, request))
     assert rows == request.end_offset, f"{rows} of {request.end_offset} records came"
     return rows / (time.process_time() - started)
 

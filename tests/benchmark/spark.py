@@ -36,7 +36,7 @@ TIMES = "times the Kafka source"
 
 class WindowSpec(NamedTuple):
     name: str
-    count: int
+    records: int
     value_bytes: int
 
     @property
@@ -57,7 +57,7 @@ class Loads:
     def fill(self, shape: WindowSpec) -> None:
         with RawClient(self._broker.bootstrap) as client:
             raw.create_topic(client, shape.topic, PARTITIONS)
-        librdkafka.produce(self._broker, shape.topic, shape.count, shape.value_bytes)
+        librdkafka.produce(self._broker, shape.topic, shape.records, shape.value_bytes)
 
     def batch(self, shape: WindowSpec) -> Outcome:
         """All records, from the broker."""
@@ -72,19 +72,19 @@ class Loads:
 
     def stream(self, shape: WindowSpec) -> Outcome:
         """All records, in several triggers."""
-        source = {**self._source(shape), "maxOffsetsPerTrigger": str(shape.count // TRIGGERS + 1)}
+        source = {**self._source(shape), "maxOffsetsPerTrigger": str(shape.records // TRIGGERS + 1)}
         frame = self._spark.readStream.format("kafka").options(**source).load()
         with tempfile.TemporaryDirectory(dir=self._scratch) as checkpoint, Meter(self._broker.pid) as meter:
             query = frame.writeStream.format("noop").option("checkpointLocation", checkpoint)
             running = query.trigger(availableNow=True).start()
             running.awaitTermination()
             rows = sum(progress["numInputRows"] for progress in running.recentProgress)
-        assert rows == shape.count + PARTITIONS, f"the stream saw {rows} of {shape.count + PARTITIONS} records"
-        return self._outcome(meter, shape.count, shape.value_bytes)
+        assert rows == shape.records + PARTITIONS, f"the stream saw {rows} of {shape.records + PARTITIONS} records"
+        return self._outcome(meter, shape.records, shape.value_bytes)
 
     def sink(self, shape: WindowSpec) -> Outcome:
         """A tenth of the records, into another topic."""
-        topic, count = f"sink-{time.monotonic_ns()}", shape.count // SINK_SHARE
+        topic, count = f"sink-{time.monotonic_ns()}", shape.records // SINK_SHARE
         with RawClient(self._broker.bootstrap) as client:
             raw.create_topic(client, topic, PARTITIONS)
         rows = self._spark.range(0, count, 1, PARTITIONS)
@@ -98,9 +98,9 @@ class Loads:
     def _added_up(self, shape: WindowSpec, frame: Any) -> Outcome:
         with Meter(self._broker.pid) as meter:
             row = frame.selectExpr("count(1) as records", "sum(length(value)) as bytes").first()
-        everything = (shape.count + PARTITIONS, shape.count * shape.value_bytes + PARTITIONS * TOUCH_BYTES)
+        everything = (shape.records + PARTITIONS, shape.records * shape.value_bytes + PARTITIONS * TOUCH_BYTES)
         assert (row.records, row.bytes) == everything, f"{row}, and not {everything}"
-        return self._outcome(meter, shape.count, shape.value_bytes)
+        return self._outcome(meter, shape.records, shape.value_bytes)
 
     @staticmethod
     def _outcome(meter: Meter, count: int, value_bytes: int) -> Outcome:
@@ -115,7 +115,7 @@ class Loads:
 
 def measure_loads(results: Results, wanted: Wanted, all_loads: dict[str, Loads]) -> None:
     """Every load on every broker, in every round."""
-    for shape in (shape._replace(count=shape.count // 10) if wanted.quick else shape for shape in SHAPES):
+    for shape in (shape._replace(records=shape.records // 10) if wanted.quick else shape for shape in SHAPES):
         chosen: dict[str, Callable[[Loads, WindowSpec], Outcome]] = {
             f"{shape.name}, {kind.__name__}": kind
             for kind in (Loads.batch, Loads.stream, Loads.sink, Loads.segments)

@@ -20,7 +20,7 @@ from barnabas.cluster import free_ports
 from tests.benchmark.builds import MeasuredBroker
 from tests.benchmark.load import raw
 from tests.benchmark.load.meter import Outcome
-from tests.benchmark.load.running_broker import RunningBroker, in_turn, start
+from tests.benchmark.load.running_broker import Node, RunningBroker, in_turn, start
 from tests.benchmark.load.tls_peer import TlsPeer
 from tests.benchmark.report.publish import compare
 from tests.benchmark.report.rows import NO_AIMS, THEIRS, Results
@@ -118,7 +118,7 @@ def running(wanted: Wanted) -> Iterator[tuple[list[RunningBroker], Connect]]:
             if name == THEIRS:
                 kafka = ApacheKafka(settings, jvm=STOCK_JVM, address=("127.0.0.1", plain))
                 kafka.controller_port = controller
-                node = kafka
+                node: Node = kafka
             else:
                 limits = {"start_timeout_s": _LIMIT_S, "stop_timeout_s": _LIMIT_S}
                 node = MeasuredBroker(wanted.builds[name], settings=settings, **limits)

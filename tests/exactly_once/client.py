@@ -167,9 +167,10 @@ def is_record(message: Any) -> bool:
 def run(main: Callable[[Client], None], *failures: type[Exception]) -> None:
     """Runs the program; a KafkaException, or one of these failures, ends it with FAILED."""
     client = Client()
+    expected: tuple[type[Exception], ...] = (confluent_kafka.KafkaException, *failures)
     try:
         main(client)
-    except (confluent_kafka.KafkaException, *failures) as error:
+    except expected as error:
         print(f"{client.name}-{client.incarnation}: {error!r}", file=sys.stderr, flush=True)
         os._exit(FAILED)  # exits without waiting for records in flight
     client.history.close()

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Protocol
 
 from confluent_kafka import Consumer, KafkaException, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic
+from confluent_kafka.admin import AdminClient
+from confluent_kafka.cimpl import NewTopic
 
 from tests.exactly_once.anomalies import AT_ANY_TIME, Partition, anomalies
 from tests.exactly_once.client import QUICK

@@ -5,6 +5,8 @@ With `to-the-end` it exits at the end of the topics.
 
 from __future__ import annotations
 
+from typing import Any
+
 import confluent_kafka
 
 from tests.exactly_once.client import Client, read_committed, run
@@ -28,7 +30,8 @@ def follow(client: Client) -> None:
         client.history.note("assigned", "", topic_partition.topic, topic_partition.partition)
     left = {(topic_partition.topic, topic_partition.partition) for topic_partition in partitions}
     while left and not client.stop_requested.is_set():
-        for message in consumer.consume(500, POLL_S):
+        messages: list[Any] = consumer.consume(500, POLL_S)
+        for message in messages:
             topic_and_partition = message.topic(), message.partition()
             if message.error() is None:
                 client.history.note("polled", "", *topic_and_partition, message.offset(), message.value().decode())

@@ -146,7 +146,8 @@ class Cluster:
 
     def view(self) -> View:
         """Brokers and partitions, from the first node that answers."""
-        return until(lambda: self._ask(view_of), "a node answers Metadata", HEALTHY_WITHIN_S)
+        found: View = until(lambda: self._ask(view_of), "a node answers Metadata", HEALTHY_WITHIN_S)
+        return found
 
     def controller(self) -> int:
         """The quorum's leader, from the first node that answers."""

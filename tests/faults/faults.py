@@ -12,7 +12,8 @@ import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from tests.faults import disks, preload, reassignments
 from tests.faults.cluster import Cluster
@@ -212,15 +213,14 @@ def bad_lines(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     all_machines = [*cluster.numbers, OUTSIDE]
     is_all = rng.random() < 0.4
     links = list(between(all_machines, all_machines) if is_all else between([number], all_machines))
-    how = rng.choice(
-        (
-            {"loss": rng.uniform(0.02, 0.2)},
-            {"delay_s": rng.uniform(0.01, 0.3)},
-            {"delay_s": 0.005, "jitter_s": rng.uniform(0.02, 0.2), "twice": 0.1},
-            {"bytes_per_s": rng.uniform(20_000, 200_000)},
-            {"turns_s": rng.uniform(0.2, 1.5)},
-        )
+    kinds: tuple[dict[str, Any], ...] = (
+        {"loss": rng.uniform(0.02, 0.2)},
+        {"delay_s": rng.uniform(0.01, 0.3)},
+        {"delay_s": 0.005, "jitter_s": rng.uniform(0.02, 0.2), "twice": 0.1},
+        {"bytes_per_s": rng.uniform(20_000, 200_000)},
+        {"turns_s": rng.uniform(0.2, 1.5)},
     )
+    how = rng.choice(kinds)
     amounts = ", ".join(f"{what} {amount:.3g}" for what, amount in how.items())
     words = f"bad lines of {'all' if is_all else name}: {amounts}"
     with cluster.network.degrade(links, **how):
@@ -290,6 +290,10 @@ def power_lost(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     cluster.start([number])
 
 
+def _has_small_isr(cluster: Cluster, partition: tuple[str, int], limit: int) -> bool:
+    return len(cluster.view().partitions[partition].isr) <= limit
+
+
 @contextmanager
 def last_in_sync(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault]:
     """KIP-966: two followers leave the ISR, then the last in-sync replica loses its power, and they return.
@@ -307,9 +311,7 @@ def last_in_sync(cluster: Cluster, rng: random.Random) -> Iterator[InjectedFault
                 cluster.pause(number)
             else:
                 cuts.enter_context(cluster.network.cut(between([state.leader], [number]), PORT))
-            until(
-                lambda count=count: len(cluster.view().partitions[partition].isr) <= 3 - count, "it leaves the ISR", 60
-            )
+            until(partial(_has_small_isr, cluster, partition, 3 - count), "it leaves the ISR", 60)
         lost = lose_power(cluster, state.leader, rng)
         for number in others:
             cluster.resume(number)

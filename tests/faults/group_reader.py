@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from tests.exactly_once.client import Client, is_record, member, run
 from tests.exactly_once.processor import CLASSIC_SESSION
 
@@ -14,7 +16,8 @@ def read(client: Client) -> None:
     settings = {"group.protocol": protocol, "auto.commit.interval.ms": 500}
     consumer = member(client, group, topic, **settings, **(CLASSIC_SESSION if protocol == "classic" else {}))
     while not client.stop_requested.is_set():
-        for message in consumer.consume(100, POLL_S):
+        messages: list[Any] = consumer.consume(100, POLL_S)
+        for message in messages:
             if is_record(message):
                 topic_and_partition = message.topic(), message.partition()
                 client.history.note("polled", "", *topic_and_partition, message.offset(), message.value().decode())

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -92,7 +93,11 @@ def test_a_link_is_cut_for_one_port(network: Network, echo_address: tuple[str, i
 def test_an_intermittent_link_loses_and_delivers_in_turns(network: Network, echo_address: tuple[str, int]) -> None:
     with network.degrade([(OUTSIDE, 1)], turns_s=1.0):
         for is_there in (True, False, True):
-            until(lambda is_there=is_there: (echoes(echo_address) == [b"0"]) == is_there, "its turn")
+            until(partial(_answers, echo_address, is_there), "its turn")
+
+
+def _answers(echo_address: tuple[str, int], expected: bool) -> bool:
+    return (echoes(echo_address) == [b"0"]) == expected
 
 
 @needs_machines

@@ -99,7 +99,7 @@ def _assigned(body: list[ast.stmt]) -> set[str]:
 
 
 def _stored_generators(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    consumed = set()
+    consumed: set[int] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             name = node.func.attr if isinstance(node.func, ast.Attribute) else dotted(node.func)

@@ -3,7 +3,8 @@
 RULES    1. A simulation is a function of its seed. A failure names the command that repeats it.
          2. `--seed N` alone repeats one simulation and prints its event log. Otherwise simulations run in two processes until
             the time or the number is reached, or five failed.
-         3. A planted bug is found if one of a fixed list of seeds fails with it.
+         3. A planted bug is found if one of a fixed list of seeds fails with it. A TypeError is an error of the plant: the
+            function that it replaces has got other parameters.
 """
 
 from __future__ import annotations
@@ -100,7 +101,11 @@ def bugs_in(module: ModuleType) -> list[PlantedBug]:
 
 def finds(simulate: Simulate, seeds: Iterable[int]) -> bool:
     """Whether one of the seeds fails (rule 3)."""
-    return any(simulate(seed) is not None for seed in seeds)
+    failure = next(filter(None, map(simulate, seeds)), None)
+    assert failure is None or "TypeError" not in failure.summary, (
+        f"the planted function has wrong parameters: {failure}"
+    )
+    return failure is not None
 
 
 # ---- command line --------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.benchmark.load import java, librdkafka, raw, sessions
 from tests.benchmark.load.meter import Outcome
@@ -23,7 +23,7 @@ _REQUESTS = "requests"
 _SMALL, _LARGE = "batches-of-16k", "batches-of-128k"
 _WIDTHS = (100, 1000)
 _WIDE_RECORDS = 4
-SMALL_INDEXES = {"segment.index.bytes": 64 << 10}
+SMALL_INDEXES: Mapping[str, Any] = {"segment.index.bytes": 64 << 10}
 """For wide topics, on both brokers. Apache Kafka maps two sparse index files of 10 MiB per partition, and on a
 device with a large read-ahead the first store into each reads megabytes of zeros into the page cache: 16 GiB and 9 s
 for 1,000 partitions on the machine of docs/performance.md. Small index files avoid this.

@@ -12,7 +12,7 @@ import psutil
 
 from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest
-from tests.benchmark.builds import MeasuredBroker
+from tests.benchmark.builds import Build, MeasuredBroker
 from tests.benchmark.load.meter import Meter, Outcome, cpu_seconds
 from tests.benchmark.report.rows import OURS, THEIRS
 from tests.benchmark.report.terminal import Wanted
@@ -58,7 +58,9 @@ def nodes(
     """
     with contextlib.ExitStack() as held:
         limits = {"start_timeout_s": _LIMIT_S, "stop_timeout_s": _LIMIT_S}
-        wanted_ours = {name: (build, {}) for name, build in wanted.builds.items()}
+        wanted_ours: dict[str, tuple[Build, Mapping[str, str]]] = {
+            name: (build, {}) for name, build in wanted.builds.items()
+        }
         if variants:
             wanted_ours = {name: (wanted.builds[OURS], settings) for name, settings in variants.items()}
         made: dict[str, Node] = {

@@ -38,13 +38,13 @@ class _Step(NamedTuple):
 
     frame: bytes
     first: int
-    count: int = 1
+    codes: int = 1
     tail: int = 0
 
     def error(self, answer: memoryview) -> int:
         """The first error in a response; 0 if there is none."""
-        each = (len(answer) - self.first - self.tail) // self.count
-        for number in range(self.count):
+        each = (len(answer) - self.first - self.tail) // self.codes
+        for number in range(self.codes):
             (code,) = _I16.unpack_from(answer, self.first + number * each)
             if code:
                 return int(code)

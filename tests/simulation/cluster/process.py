@@ -123,6 +123,9 @@ class Process:
     def call_later(self, delay_ms: int, act: Callable[[], object]) -> None:
         self._simulation.after(delay_ms, lambda: self.do(act))
 
+    def _drain(self) -> None:
+        self.purgatory.drain()
+
     def _soon(self, act: Callable[[], None]) -> None:
         self.call_later(0, act)
 
@@ -218,7 +221,7 @@ class Process:
     def _build_broker(self) -> None:
         config, clock = self.config, self
         self.purgatory = Purgatory(self.timers)
-        self.purgatory.on_wake = lambda: self._soon(self.purgatory.drain)
+        self.purgatory.on_wake = lambda: self._soon(self._drain)
         self.replicas = ReplicaManager(
             self.log_manager,
             self._worker,
@@ -258,8 +261,8 @@ class Process:
         self.replicas.on_partition_changed = self._on_partition_changed
         numbers = itertools.count(1)
         authorizer = AllowAll()
-        heartbeat_tracker = FetchSessions(self.purgatory, lambda: next(numbers))
-        self._fetching = FetchHandler(self.replicas, heartbeat_tracker, self.purgatory, authorizer)
+        sessions = FetchSessions(self.purgatory, lambda: next(numbers))
+        self._fetching = FetchHandler(self.replicas, sessions, self.purgatory, authorizer)
         self._offsets = ListOffsetsHandler(self.replicas, authorizer)
         self.publisher.on_image = self._on_image
         self.publisher.on_published = self._on_published

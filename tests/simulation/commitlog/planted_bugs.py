@@ -19,6 +19,7 @@ from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.live_bytes import Extent
 from storage.commitlog.log_file import LogFile
+from storage.commitlog.queue_file import Row
 from storage.commitlog.recovery import _Loader
 from storage.commitlog.run_file import RunWriter
 from storage.commitlog.slots import Cut, Slot
@@ -27,6 +28,7 @@ from storage.directories.engines import Engines
 from storage.directories.future_replica import FUTURE
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
+from storage.io.disk_lookup import read_waiting
 from tests.simulation.simulated_disk import SimulatedFile
 
 
@@ -107,7 +109,7 @@ def files_are_sealed_before_they_are_durable(patch: MonkeyPatch) -> None:
 
     def planted(disk: Disk, file: LogFile, *args: Any) -> Any:
         with MonkeyPatch.context() as inner:
-            inner.setattr(type(file.log.get(storage.commitlog.sealing.read_waiting)), "sync", _nothing)
+            inner.setattr(type(file.log.get(read_waiting)), "sync", _nothing)
             return seal(disk, file, *args)
 
     patch.setattr("storage.commitlog.commit_log.seal", planted)
@@ -130,12 +132,11 @@ def the_end_of_the_previous_file_is_not_compared(patch: MonkeyPatch) -> None:
 
 def rows_are_short(patch: MonkeyPatch) -> None:
     """A row names one entry less than there are."""
-    row = storage.commitlog.sealing.Row
 
     def planted(end: int, greatest: int, first: int, count: int, size: int) -> Any:
-        return row(end, greatest, first, max(count - 1, 0), size)
+        return Row(end, greatest, first, max(count - 1, 0), size)
 
-    patch.setattr(storage.commitlog.sealing, "Row", planted)
+    patch.setattr("storage.commitlog.sealing.Row", planted)
 
 
 # ---- the catalog ---------------------------------------------------------------------------------------------
@@ -224,7 +225,9 @@ def frames_are_dropped_before_the_copy_replaces_the_log(patch: MonkeyPatch) -> N
     drop_of = Engines.drop_of
 
     def planted(self: Engines, path: str, topic_id: bytes | None) -> FileOp:
-        drop_of(self, path, topic_id)()
+        drop = drop_of(self, path, topic_id)
+        if drop is not None:
+            drop()
         return _nothing
 
     patch.setattr(Engines, "drop_of", planted)

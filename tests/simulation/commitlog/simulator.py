@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ class HeldLock:
 class SmallFilesManager(LogManager):
     """A log manager whose commit logs have small files."""
 
-    def __init__(self, *args, **kwargs) -> None:
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self.locks: list[HeldLock] = []
         self.engines.new_lock = self._new_lock

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
@@ -455,7 +455,7 @@ class Operations:
             return
         simulation.manager.add_future_log(copy)
         while copy.log_end_offset < end:
-            data = wait_for_disk(
+            data: Any = wait_for_disk(
                 log.open().reader.read_records,
                 max(copy.log_end_offset, log.log_start_offset),
                 copy.config.segment_bytes,

@@ -5,20 +5,23 @@ NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 
 from __future__ import annotations
 
+from dataclasses import replace
 from inspect import isfunction
 from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import storage.compaction.cleanable
 import storage.directories.log_manager
 import storage.directories.summary_file
 import storage.log.recovery
 import storage.segments.active_segment
 import tests.support.compaction
+from storage.compaction.cleanable import make_job
 from storage.compaction.cleaner import _Cleaner
+from storage.compaction.cleaner_job import CleanerJob
 from storage.directories.log_directory import LogDirectory
 from storage.directories.log_manager import LogManager
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.log.append_pipeline import AppendPipeline
 from storage.log.leader_epoch_cache import LeaderEpochCache
@@ -89,8 +92,12 @@ def compaction_swaps_unsynced_segments(patch: MonkeyPatch) -> None:
 
 def tombstones_are_removed_too_early(patch: MonkeyPatch) -> None:
     """The next compaction ignores `delete.retention.ms`."""
-    make_job = storage.compaction.cleanable.make_job
-    patch.setattr(tests.support.compaction, "make_job", lambda *args: make_job(*args)._replace(delete_retention_ms=0))
+
+    def planted(*args: Any) -> CleanerJob:
+        job = make_job(*args)
+        return job._replace(config=replace(job.config, delete_retention_ms=0))
+
+    patch.setattr(tests.support.compaction, "make_job", planted)
 
 
 def producer_snapshots_are_ahead_of_the_log(patch: MonkeyPatch) -> None:
@@ -136,10 +143,10 @@ def the_clean_shutdown_marker_comes_back(patch: MonkeyPatch) -> None:
 
 def checkpoints_are_renamed_before_the_sync(patch: MonkeyPatch) -> None:
     """The new name can be durable without the contents."""
-    replace = Disk.replace_atomically
+    replace_atomically = Disk.replace_atomically
 
-    def planted(self: Disk, path: str, data: Any, *, sync: bool = True) -> None:
-        replace(self, path, data, sync=sync and not path.endswith("-checkpoint"))
+    def planted(self: Disk, path: str, data: Any, *, sync: bool = True, **options: Any) -> None:
+        replace_atomically(self, path, data, sync=sync and not path.endswith("-checkpoint"), **options)
 
     patch.setattr(Disk, "replace_atomically", planted)
 
@@ -147,7 +154,8 @@ def checkpoints_are_renamed_before_the_sync(patch: MonkeyPatch) -> None:
 def a_move_has_no_marker(patch: MonkeyPatch) -> None:
     """The log's directory is renamed before the copy is marked as complete."""
 
-    def swap_in_future_log(disk: Disk, log: str, doomed: str, copy: str, name: str) -> None:
+    def swap_in_future_log(disk: Disk, log: str, doomed: str, copy: str, name: str, drop: FileOp | None) -> None:
+        assert drop is None, "all logs have directories"
         disk.rename(log, doomed)
         for _ in range(30):  # widen the gap: otherwise one of two thousand simulations crashes in it
             disk.sync_dir(log.rpartition("/")[0])

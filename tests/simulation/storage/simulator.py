@@ -385,7 +385,7 @@ def simulate(
             simulation.run()
     except Exception as error:  # noqa: BLE001  # any error belongs to this seed
         trace = [] if simulation is None else simulation.trace
-        steps = "\n".join(f"{number:4} {step}" for number, step in enumerate(trace, 1))
+        shown = "\n".join(f"{number:4} {step}" for number, step in enumerate(trace, 1))
         summary = f"seed {seed}: {type(error).__name__}: {error}"
-        return Failure(f"make sim{part} SEED={seed}", summary, f"{steps}\n{''.join(traceback.format_exception(error))}")
+        return Failure(f"make sim{part} SEED={seed}", summary, f"{shown}\n{''.join(traceback.format_exception(error))}")
     return None

@@ -27,8 +27,9 @@ from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.records import ControlType, control_type, headers, records
 from protocol.schema import Message
 from replication.completion import Completion, completed
+from replication.controller.controller_client import Client
 from replication.cooperative_tasks import no_op
-from replication.metadata.image import MetadataDelta
+from replication.metadata.image import MetadataDelta, MetadataImage
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.group_harness import no_other_broker
@@ -105,7 +106,12 @@ class Node:
             ]
         )
 
-    def submit(self, _request: Message) -> Completion[Any]:
+    @property
+    def image(self) -> MetadataImage:
+        return self._world.image
+
+    def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
+        del request, client
         self._next_block += 1000
         block = AllocateProducerIdsResponse(error_code=0, producer_id_start=self._next_block, producer_id_len=1000)
         return completed(block)

@@ -49,6 +49,7 @@ BASE = "f9d990eda3d0591d01678409b52d40c841770b91"
 PUBLISHED = frozenset(
     {
         "Answer descriptions of configs and ACLs in Apache Kafka's order and texts",
+        "Check the types of more tests, and mend planted bugs that failed by accident",
         "Test kills on both engines, and that positions of schedules do not expire",
     }
 )

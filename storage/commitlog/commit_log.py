@@ -41,6 +41,7 @@ from storage.commitlog.frames import (
     LONG,
     FrameKind,
     batches_head,
+    durable_frame,
     file_header,
 )
 from storage.commitlog.live_bytes import Extent, extents_of
@@ -247,24 +248,25 @@ class CommitLog:
             if file is None or not self._is_one_frame(append, file, length):
                 self._write_all(take_writable(((append, buffer),)))
                 return
-            position, slot = file.end, append.slot
-            head = batches_head(
-                file.file_id_crc, position, slot.number, append.previous_end, buffer, append.batches,
-                rolled=append.rolled,
-            )  # fmt: skip
-            file.log.get(read_waiting).pwritev((head, buffer), position - file.start)
+            crc, number, previous_end = file.file_id_crc, append.slot.number, append.previous_end
+            position, durable, proof = file.end, self._durable, b""
+            if durable > self._proven:  # the first append after a sync
+                proof = durable_frame(crc, position, number, previous_end, durable)
+                position += len(proof)
+            head = batches_head(crc, position, number, previous_end, buffer, append.batches, rolled=append.rolled)
+            file.log.get(read_waiting).pwritev((proof + head, buffer), file.end - file.start)
+            self._proven = durable
             append.unwritten.pop(0)
             append.file, append.position = file, position + HEAD.size
             file.end = position + HEAD.size + length
             file.written += 1
 
     def _is_one_frame(self, append: SlotAppend, file: LogFile, length: int) -> bool:
-        """Whether nothing but its own frame is to be written for an append, as for most."""
+        """Whether nothing but its own frame and a DURABLE is to be written for an append, as for most."""
         slot, unwritten = append.slot, append.unwritten
         return (
             slot.bound_in == file.start
             and slot.owed_cut is None
-            and self._durable == self._proven
             and len(unwritten) == 1
             and unwritten[0] is append
             and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self.file_bytes - self._reserve
@@ -324,9 +326,9 @@ class CommitLog:
         end = first
         while end < len(appends):
             append = appends[end]
-            slot, buffer = append.slot, append.buffer
+            slot = append.slot
             if end > first:
-                used = frames.end - file.start + HEAD.size + len(buffer) + _MAX_EXTRA
+                used = frames.end - file.start + HEAD.size + len(append.buffer) + _MAX_EXTRA
                 if used > limit or slot.owed_cut is not None:  # an append after a missing CUT begins a call
                     break
             if (
@@ -335,8 +337,7 @@ class CommitLog:
                 or (end == first and frames.durable > self._proven)
             ):
                 self._precede(frames, slot, append.previous_end)
-            frames.add_batches(slot.number, append.previous_end, buffer, append.batches, rolled=append.rolled)
-            append.position = frames.end - len(buffer)
+            frames.add_append(append)
             end += 1
         self._write(frames)
         for append in appends[first:end]:

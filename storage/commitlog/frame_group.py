@@ -5,13 +5,13 @@ NOT HERE Which frames, and what changes when they are written (commit_log.py).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 from storage.commitlog.frames import HEAD, batches_head, frame_head
 from storage.commitlog.log_file import LogFile
+from storage.commitlog.slot_append import SlotAppend
 from storage.commitlog.slots import Slot
-from storage.engine import BatchInfo, Buffer
+from storage.engine import Buffer
 
 _HEAD_SIZE: Final = HEAD.size
 
@@ -40,11 +40,12 @@ class FrameGroup:
         self.pieces.append(payload)
         self.end += _HEAD_SIZE + length
 
-    def add_batches(
-        self, slot: int, previous_end: int, buffer: Buffer, batches: Sequence[BatchInfo], *, rolled: bool
-    ) -> None:
-        """Add a frame with whole batches."""
-        head = batches_head(self._file_id_crc, self.end, slot, previous_end, buffer, batches, rolled=rolled)
-        self.pieces.append(head)
-        self.pieces.append(buffer)
-        self.end += _HEAD_SIZE + len(buffer)
+    def add_append(self, append: SlotAppend) -> None:
+        """Add the frame of an append, and set the position of its payload."""
+        buffer, end = append.buffer, self.end
+        head = batches_head(
+            self._file_id_crc, end, append.slot.number, append.previous_end, buffer, append.batches, rolled=append.rolled
+        )
+        self.pieces += head, buffer
+        append.position = end = end + _HEAD_SIZE
+        self.end = end + len(buffer)

@@ -112,10 +112,11 @@ class Slice:
         """Add batches, whose buffer is at this position in the log; returns their size."""
         position -= self.file.start
         added = 0
-        for batch in batches:
-            self._data += _pack_entry(position + batch.position, batch.size, batch.last_offset, batch.max_timestamp)
-            added += batch.size
-            self.max_timestamp = max(self.max_timestamp, batch.max_timestamp)
+        for at, size, _, last_offset, timestamp, _ in batches:
+            self._data += _pack_entry(position + at, size, last_offset, timestamp)
+            added += size
+            if timestamp > self.max_timestamp:
+                self.max_timestamp = timestamp
         self.count += len(batches)
         self.size += added
         return added

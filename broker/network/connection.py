@@ -13,8 +13,8 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
             together with data only once, as readable. Without the second receive the descriptor would leak.
          8. Other connections are served between `_REQUESTS_PER_TURN` queued requests.
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
-        10. The times of a request are recorded when the socket has the last byte of its response; those of one that closes the
-            connection are not.
+        10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
+            that closes the connection are not.
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -57,7 +57,8 @@ class _InFlightRequest(NamedTuple):
     response: Response
     api_key: bytearray
     size: int
-    times: RequestTimes
+    times: RequestTimes | None
+    """None: it is not timed."""
 
 
 class Connection:
@@ -255,9 +256,10 @@ class Connection:
                 self._record_sent(RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns))
         else:
             response: Response = completed(answer) if isinstance(answer, list) else answer
-            if not is_timed:
-                handled_ns = time.monotonic_ns()
-            times = RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns)
+            times: RequestTimes | None = None
+            if is_timed:
+                times = RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns)
+                times.weight = metrics.weight
             self._in_flight.append(_InFlightRequest(response, frame[:_API_KEY_BYTES], len(frame), times))
             self._in_flight_bytes += len(frame)
             response.then(self._on_response)
@@ -308,9 +310,10 @@ class Connection:
             else:
                 if parts is not None:
                     self._send(parts)
-                times.completed_ns = max(completed_ns, times.handled_ns)
-                times.sending_ns = max(now_ns, times.handled_ns)
-                now_ns = self._record(times)
+                if times is not None:
+                    times.completed_ns = max(completed_ns, times.handled_ns)
+                    times.sending_ns = max(now_ns, times.handled_ns)
+                    now_ns = self._record(times)
         sender.is_holding = False
         self._flush_held()
         if self._queued_frames and not self.is_closed:

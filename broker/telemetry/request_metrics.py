@@ -4,9 +4,8 @@ RULES    1. Phases, in order: *queue* until the dispatcher begins; *local* until
             response is complete: it waits for followers, flushes, data, or earlier requests of its connection; *response
             queue* until sending begins; *send* until the socket has the last byte. *throttle* is the time for which the
             connection is muted afterwards, which is not part of the total.
-         2. All requests are counted. Reading the clock twice more would cost 2 % of a small request: of those that are answered
-            at once, the first `EXACT` after a scrape are timed, then one of `SAMPLE_MASK` + 1, whose time
-            counts `SAMPLE_MASK` + 1 times. All requests that wait are timed, and all requests while slow ones are logged.
+         2. All requests are counted. Timing all would cost 2 % of a small request: the first `EXACT` after a scrape are timed,
+            then one of `SAMPLE_MASK` + 1, whose time counts `SAMPLE_MASK` + 1 times. All are timed while slow ones are logged.
          3. A request without a response (acks=0) ends when its handler is done.
          4. Errors are counted as in the response, one for each partition; a request without any counts as NONE.
 NOT HERE The clock (`broker/network/connection.py`), metric names (`request_families.py`).
@@ -43,7 +42,7 @@ class ApiMetrics:
         self.count = 0
         """All requests, whether they were timed or not."""
         self.sample_mask = 0
-        """An immediate request is timed if the clock has none of these bits when it begins."""
+        """A request is timed if the clock has none of these bits when it begins."""
         self.weight = 1
         """How many requests one of them stands for."""
         self.total = Histogram()
@@ -68,9 +67,7 @@ class ApiMetrics:
         self.total.record(total_ns, weight)
         self.local.record(handled_ns - began_ns, weight)
         self.send.record(sent_ns - handled_ns, weight)
-        self._exact_left -= 1
-        if not self._exact_left:
-            self.sample_mask, self.weight = SAMPLE_MASK, SAMPLE_MASK + 1
+        self._count_timed()
         return total_ns >= self.slow_ns
 
     def record(self, times: RequestTimes, sent_ns: int) -> bool:
@@ -88,10 +85,16 @@ class ApiMetrics:
             self.remote.record(remote_ns, weight)
         if times.sending_ns > times.completed_ns:
             self.response_queue.record(times.sending_ns - times.completed_ns, weight)
+        self._count_timed()
         return total_ns - (remote_ns if self.waits_for_clients else 0) >= self.slow_ns
 
+    def _count_timed(self) -> None:
+        self._exact_left -= 1
+        if not self._exact_left:
+            self.sample_mask, self.weight = SAMPLE_MASK, SAMPLE_MASK + 1
+
     def time_all(self) -> None:
-        """Times the next `EXACT` immediate requests without exception."""
+        """Times the next `EXACT` requests without exception."""
         self.sample_mask, self.weight = 0, 1
         self._exact_left = EXACT if self.slow_ns == NEVER_SLOW else -1
 

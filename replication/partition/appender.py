@@ -108,7 +108,7 @@ class Appender:
             append.fail(KafkaError(self._absence_error(topic, index)))
             return False
         append.partition = partition
-        if append.origin.is_client and partition.log.files.disk_space.is_full:
+        if partition.log.files.disk_space.is_full and append.origin.is_client:
             append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             return False
         waiting = self._waiting.get(partition)

@@ -71,7 +71,7 @@ class PreparedAppend:
         # State for the later steps.
         self.reservation: Reservation | None = None
         # Of batches with a producer id: the header with its offset, and the transaction marker.
-        self.of_producers: list[tuple[BatchHeader, EndTransactionMarker | None]] = []
+        self.of_producers: Sequence[tuple[BatchHeader, EndTransactionMarker | None]] = ()
         self.snapshot: bytes | None = None  # of the producer state, if this append starts a segment
 
     def write(self) -> None:
@@ -277,11 +277,13 @@ class AppendPipeline:
         if reservation.rolled:
             prepared.snapshot = producers.snapshot()
         if markers is not None:
+            of_producers = []
             for (_, header), marker, info in zip(batches, markers, infos, strict=True):
                 if header.producer_id >= 0:
                     placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
                     producers.reserve(placed, marker)
-                    prepared.of_producers.append((placed, marker))
+                    of_producers.append((placed, marker))
+            prepared.of_producers = of_producers
         self._pending.append(prepared)
         self.next_offset = infos[-1].last_offset + 1
 

@@ -82,6 +82,9 @@ class AppendOrigin(IntEnum):
         return self <= AppendOrigin.CLIENT_FROM_0
 
 
+_CLIENT: Final = AppendOrigin.CLIENT
+
+
 class RejectedRecords(KafkaError):
     """A batch with invalid records; `record_errors` has (index in the batch, reason)."""
 
@@ -143,7 +146,7 @@ def validate(
     Raises:
         KafkaError: the same error as Apache Kafka; RejectedRecords for invalid records.
     """
-    if not origin.is_client:
+    if origin is not _CLIENT and not origin.is_client:
         return _validate_internal(records, rules, wall_ms, origin)
     if records is None or len(records) < BATCH_OVERHEAD:
         _refuse_short(records)

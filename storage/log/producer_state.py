@@ -347,7 +347,7 @@ class ProducerState:
     @property
     def first_undecided_offset(self) -> int | None:
         """The first offset of the oldest transaction without a marker."""
-        return next(iter(self._open), None)
+        return next(iter(self._open)) if self._open else None
 
     def first_unstable_offset(self, high_watermark: int) -> int | None:
         """The lower bound of what a read_committed consumer may not read yet (rule 6)."""

@@ -132,7 +132,7 @@ class Appender:
             self._waiting.setdefault(partition, deque()).appendleft(append)
             lookups.append((partition, prepared))
             return False
-        append.records = _NO_RECORDS  # large records are not kept while the append waits for its acks
+        append.records = _NO_RECORDS
         if prepared.duplicate is not None:
             append.info = prepared.duplicate
             partition.await_acks(append)
@@ -183,10 +183,10 @@ class Appender:
 
     def _write(self, directory: str, appends: list[Append]) -> list[Append]:
         """Write prepared appends to logs in one directory; returns those that are committed already."""
-        if len(appends) == 1:
-            run, size = appends[0].prepared.write, appends[0].prepared.size
+        prepared = [append.prepared for append in appends if append.prepared is not None]
+        if len(prepared) == 1:
+            run, size = prepared[0].write, prepared[0].size
         else:
-            prepared = [append.prepared for append in appends]
             run, size = partial(write_together, prepared[0].shared_log, prepared), sum([one.size for one in prepared])
         written = self._executor.write(directory, size, run)
         if written is SUCCEEDED:
@@ -215,18 +215,20 @@ class Appender:
         """Publish written records; returns the appends that succeeded."""
         committed: list[Append] = []
         for append in appends:
-            partition = append.partition
+            partition, prepared = append.partition, append.prepared
+            assert prepared is not None
             try:
-                append.info = partition.commit(append.prepared, append.wall_ms)
+                append.info = partition.commit(prepared, append.wall_ms)
             except KafkaError as rejection:
                 append.fail(rejection.with_traceback(None))
             except StorageError as storage_error:
                 append.fail(self._storage_error(partition, storage_error))
             else:
                 committed.append(append)
+                append.prepared = None
                 counts, info = partition.counts, append.info
                 counts.appends += 1
-                counts.bytes_in += append.prepared.size
+                counts.bytes_in += prepared.size
                 counts.messages_in += info.last_offset - info.base_offset + 1
         return committed
 
@@ -262,7 +264,8 @@ class _SharedWrites:
 
     def add(self, append: Append) -> None:
         """Write it in the next job of its directory, or of its shared log."""
-        directory, shared_log = append.partition.log.directory, append.prepared.shared_log
+        directory, prepared = append.partition.log.directory, append.prepared
+        shared_log = None if prepared is None else prepared.shared_log
         key = directory if shared_log is None else shared_log
         group = self._unwritten.get(key)
         if group is None:

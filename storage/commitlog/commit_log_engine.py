@@ -59,7 +59,7 @@ class CommitLogEngine:
         self._outstanding: list[SlotAppend] = []  # an empty deque has 0.7 KiB
         self._unwritten: list[SlotAppend] = []
         self._created_ms = -1  # wall time of the first reservation in the last segment
-        self._flushed = 0
+        self.flushed_end_offset = 0
         self._syncing: list[list[int]] = []  # end offset, end offset that counts, position in the log
         self._recovered_end = _NOT_RECOVERING
         self._lookups = PendingLookups()
@@ -72,7 +72,7 @@ class CommitLogEngine:
         del names
         self._log.open()
         slot = self._slot = self._log.slot(self._slot_id, self._topic)
-        self._flushed = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
+        self.flushed_end_offset = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
         if recovery_point is None or slot.number == UNBOUND:
             return None
         bases = [segment.base_offset for segment in slot.segments if segment.base_offset <= recovery_point]
@@ -107,7 +107,7 @@ class CommitLogEngine:
         self._recovered_end = _NOT_RECOVERING
         if at < end_offset:
             self.truncate(at)
-        self._flushed = min(self._flushed, self._slot.end_offset)
+        self.flushed_end_offset = min(self.flushed_end_offset, self._slot.end_offset)
 
     def close(self, *, sync: bool = False) -> None:
         slot = self._slot
@@ -228,12 +228,8 @@ class CommitLogEngine:
         return self._slot.size
 
     @property
-    def flushed_end_offset(self) -> int:
-        return self._flushed
-
-    @property
     def recovery_point(self) -> int:
-        return self._flushed
+        return self.flushed_end_offset
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         return self._slot.segment_infos(limit)
@@ -347,16 +343,16 @@ class CommitLogEngine:
         for number, (promised, counts, position) in enumerate(self._syncing):
             if promised == end_offset:
                 del self._syncing[: number + 1]
-                self._flushed = max(self._flushed, counts)
+                self.flushed_end_offset = max(self.flushed_end_offset, counts)
                 self._log.mark_durable(position)
                 break
 
     def mark_shared_flushed(self, end_offset: int) -> None:
-        self._flushed = max(self._flushed, end_offset)
+        self.flushed_end_offset = max(self.flushed_end_offset, end_offset)
 
     def _limit_flushed(self) -> None:
         end_offset = self._slot.end_offset
-        self._flushed = min(self._flushed, end_offset)
+        self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
         for sync in self._syncing:
             sync[1] = min(sync[1], end_offset)
 

@@ -44,7 +44,13 @@ class FrameGroup:
         """Add the frame of an append, and set the position of its payload."""
         buffer, end = append.buffer, self.end
         head = batches_head(
-            self._file_id_crc, end, append.slot.number, append.previous_end, buffer, append.batches, rolled=append.rolled
+            self._file_id_crc,
+            end,
+            append.slot.number,
+            append.previous_end,
+            buffer,
+            append.batches,
+            rolled=append.rolled,
         )
         self.pieces += head, buffer
         append.position = end = end + _HEAD_SIZE

@@ -115,8 +115,7 @@ class Slice:
         for at, size, _, last_offset, timestamp, _ in batches:
             self._data += _pack_entry(position + at, size, last_offset, timestamp)
             added += size
-            if timestamp > self.max_timestamp:
-                self.max_timestamp = timestamp
+            self.max_timestamp = max(self.max_timestamp, timestamp)
         self.count += len(batches)
         self.size += added
         return added

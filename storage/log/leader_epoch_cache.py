@@ -31,7 +31,7 @@ class LeaderEpochCache:
     """The leader epochs of one partition and their checkpoint file."""
 
     __slots__ = (
-        "_disk", "_epochs", "_has_temporary", "_is_up_to_date", "_offsets", "_writes_started", "is_unreadable",
+        "_disk", "_epochs", "_has_temporary", "_offsets", "_writes_started", "is_unreadable", "is_up_to_date",
         "latest", "path",
     )  # fmt: skip
 
@@ -50,7 +50,8 @@ class LeaderEpochCache:
         """The last epoch; -1 if there is none."""
         self.is_unreadable = False
         """Whether the file is corrupt, so that the batches have to be scanned."""
-        self._is_up_to_date = True
+        self.is_up_to_date = True
+        """Whether the file has all epochs, or will have them after what was taken to be written."""
         if known is None:
             self._read()
         else:
@@ -66,7 +67,7 @@ class LeaderEpochCache:
             entries, self.is_unreadable = [], True
         for epoch, offset in entries:
             self.assign(epoch, offset)
-        self._is_up_to_date = self.entries() == entries and not self.is_unreadable
+        self.is_up_to_date = self.entries() == entries and not self.is_unreadable
 
     def entries(self) -> list[tuple[int, int]]:
         """(epoch, start offset), ascending."""
@@ -81,7 +82,7 @@ class LeaderEpochCache:
         epochs[keep:] = [epoch]
         offsets[keep:] = [start_offset]
         self.latest = epoch
-        self._is_up_to_date = self._disk is None
+        self.is_up_to_date = self._disk is None
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Replace all entries by those of another cache."""
@@ -119,13 +120,13 @@ class LeaderEpochCache:
 
     def write(self) -> None:
         """Write the file now if it is out of date."""
-        if not self._is_up_to_date and self._disk is not None:
+        if not self.is_up_to_date and self._disk is not None:
             write_epochs(self._disk, self.path, self.entries())
-            self._is_up_to_date = True
+            self.is_up_to_date = True
 
     def write_temporary(self) -> None:
         """Write the temporary file without a sync if the file is out of date; the caller syncs it, then `commit_temporary`."""
-        if not self._is_up_to_date and self._disk is not None:
+        if not self.is_up_to_date and self._disk is not None:
             self._disk.write_temporary(self.path, epochs_text(self.entries())).close()
             self._has_temporary = True
 
@@ -133,26 +134,21 @@ class LeaderEpochCache:
         """Rename the temporary file, which is durable, into place; the new name is not durable yet."""
         if self._has_temporary and self._disk is not None:
             self._disk.commit_temporary(self.path)
-            self._has_temporary, self._is_up_to_date = False, True
+            self._has_temporary, self.is_up_to_date = False, True
 
     def take_write(self) -> Callable[[], None] | None:
         """The write as self-contained work for a thread, or None. It counts as done: a failure takes the directory offline."""
-        if self._is_up_to_date:
+        if self.is_up_to_date:
             return None
-        self._is_up_to_date = True
+        self.is_up_to_date = True
         self._writes_started += 1
         return partial(self._write, self._writes_started, self.entries())
 
-    @property
-    def is_up_to_date(self) -> bool:
-        """Whether the file has all epochs, or will have them after what was taken to be written."""
-        return self._is_up_to_date
-
     def take_replacement(self) -> list[tuple[str, bytes]]:
         """The same as (path, new contents); empty if the file is up to date."""
-        if self._is_up_to_date:
+        if self.is_up_to_date:
             return []
-        self._is_up_to_date = True
+        self.is_up_to_date = True
         self._writes_started += 1
         return [(self.path, epochs_text(self.entries()))]
 
@@ -160,9 +156,9 @@ class LeaderEpochCache:
         if number == self._writes_started and self._disk is not None:
             write_epochs(self._disk, self.path, entries, suffix=".let-go")
         if number != self._writes_started:
-            self._is_up_to_date = False
+            self.is_up_to_date = False
 
     def _set_entries(self, epochs: list[int], offsets: list[int]) -> None:
         self._epochs, self._offsets = epochs, offsets
         self.latest = epochs[-1] if epochs else UNDEFINED
-        self._is_up_to_date = self._disk is None
+        self.is_up_to_date = self._disk is None

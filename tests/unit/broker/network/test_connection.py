@@ -456,10 +456,15 @@ def test_a_request_that_closes_its_connection_is_not_timed(timed: ConnectionHarn
     assert recorded(timed) == {}
 
 
-def test_of_many_requests_some_are_timed_for_all(timed: ConnectionHarness) -> None:
+@pytest.mark.parametrize("waits", [False, True])
+def test_of_many_requests_some_are_timed_for_all(timed: ConnectionHarness, *, waits: bool) -> None:
     timed.info.metrics.sample_mask, timed.info.metrics.weight = SAMPLE_MASK, SAMPLE_MASK + 1
     for _ in range(1000):
-        timed.receive(b"a")
+        if waits:
+            timed.receive(b"later")
+            timed.complete(b"later", b"x")
+        else:
+            timed.receive(b"a")
     found = sum(timed.info.metrics.total.buckets)
     assert found % (SAMPLE_MASK + 1) == 0
     assert found < 1000 * (SAMPLE_MASK + 1)

@@ -108,9 +108,12 @@ def test_fetches_of_consumers_and_followers_are_apart_and_together() -> None:
 
 def test_after_the_first_ones_a_request_is_timed_for_several() -> None:
     metrics = ApiMetrics("Produce", 9)
-    for _ in range(EXACT):
+    for number in range(EXACT):
         assert not metrics.sample_mask
-        metrics.record_immediate(0, US, US)
+        if number % 2:
+            metrics.record(waiting(metrics), 15 * MS)
+        else:
+            metrics.record_immediate(0, US, US)
     assert metrics.sample_mask == SAMPLE_MASK
     metrics.record_immediate(0, US, US)
     assert sum(metrics.total.buckets) == EXACT + SAMPLE_MASK + 1

@@ -128,6 +128,16 @@ def test_appends_after_the_begin_of_a_round_wait_for_the_next_one(tmp_path: Path
     assert late.value.base_offset == 2
 
 
+def test_an_append_that_waits_for_a_sync_keeps_no_records(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, partitions=1)
+    records = batch()
+    batches = [("t", 0, memoryview(records))]
+    (append,) = harness.replicas.appender.append_all(batches, acks=-1, wall_ms=harness.wall_ms)
+    batches.clear()
+    assert not append.is_done
+    records.append(0)  # a view of it would raise BufferError
+
+
 def test_a_failed_sync_fails_all_appends_of_its_round(tmp_path: Path) -> None:
     harness = Harness(tmp_path, partitions=5)
     appends = harness.append_to(range(5))

@@ -7,8 +7,11 @@ from random import Random
 
 import pytest
 
+from storage.commitlog.frames import FILE_HEADER, LONG, Frame, FrameKind, parse_file_header, scan
 from storage.commitlog.slot_append import SlotAppend
+from storage.engine import Buffer
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import read_waiting
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, infos
@@ -38,6 +41,16 @@ def publish(process: Process, writes: Writes) -> dict[int, bytes]:
     return added
 
 
+def frames_of(process: Process) -> list[tuple[FrameKind, Buffer]]:
+    """Kind and payload of the frames in the last file."""
+    log_file = process.log.files[-1]
+    file = log_file.log.get(read_waiting)
+    file_id = parse_file_header(file.pread(FILE_HEADER.size, 0), log_file.start)
+    assert file_id is not None
+    frames = scan(file, file_id, log_file.start, log_file.end - log_file.start)
+    return [(frame.kind, frame.payload) for frame in frames if isinstance(frame, Frame)]
+
+
 def test_appends_of_many_partitions_are_one_system_call(tmp_path: Path) -> None:
     disk = FaultyDisk()
     process = Process(tmp_path, disk, file_bytes=1 << 20)
@@ -47,6 +60,26 @@ def test_appends_of_many_partitions_are_one_system_call(tmp_path: Path) -> None:
     process.log.write_together(writes)
     assert len(disk.writes) == 1
     assert publish(process, writes) == {number: bytes_of(process[number]) for number in range(1, 101)}
+
+
+def test_the_first_append_after_a_sync_is_one_write_with_the_proof_of_the_sync(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    process = Process(tmp_path, disk, file_bytes=1 << 20)
+    append_to(process[0])
+    sync(process[0])
+    durable = process.log.files[-1].end
+    ((append, data),) = reserve(process, [(0, 200)])
+    disk.space_left = 10
+    with pytest.raises(StorageError):
+        process.log.write(append, data)
+    disk.space_left = None
+    disk.reset_counters()
+    process.log.write(append, data)
+    assert publish(process, [(append, data)]) == {0: data}
+    append_to(process[0])
+    assert len(disk.writes) == 2
+    proof = FrameKind.DURABLE, LONG.pack(durable)
+    assert frames_of(process)[-3:] == [proof, (FrameKind.BATCHES, b""), (FrameKind.BATCHES, b"")]
 
 
 def test_an_end_of_a_file_divides_a_write_and_nothing_else(tmp_path: Path) -> None:

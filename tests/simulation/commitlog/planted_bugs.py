@@ -67,7 +67,7 @@ def the_log_counts_as_flushed_when_the_sync_starts(patch: MonkeyPatch) -> None:
 
     def planted(self: CommitLogEngine, limit: int | None = None) -> Any:
         work = collect(self, limit)
-        self._flushed = work.end_offset
+        self.flushed_end_offset = work.end_offset
         return work
 
     patch.setattr(CommitLogEngine, "collect_sync", planted)

@@ -1,11 +1,11 @@
-"""Constructs the logs of a log directory: those with a partition directory, and those that are only in its commit log.
+"""Constructs the logs of a log directory: those with a partition directory, those that are only in its commit log, and copies.
 
-NOT HERE Deleted logs and copies (log_manager.py), opening a log (storage/log/log.py).
+NOT HERE Deleted logs (deletions.py), what becomes of a copy (future_replica.py), opening a log (storage/log/log.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 
 from storage.config.log_config import LogConfig
@@ -15,7 +15,7 @@ from storage.directories.partition_directory import parse_partition_dir_name
 from storage.io.deferred_file_ops import FileOp, sequential
 from storage.io.disk import Disk
 from storage.log.log import Log
-from storage.log.log_offsets import Checkpoint
+from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 
 
 def logs_in(disk: Disk, log_dir: LogDirectory, engines: Engines, config: LogConfig) -> Iterator[Log]:
@@ -54,8 +54,31 @@ def new_log(
     )
 
 
-def creation(log_dir: LogDirectory, engines: Engines, log: Log, topic_id: bytes) -> FileOp | None:
-    """The operation that creates a log on disk; None if there is nothing to do."""
+def new_copy(
+    disk: Disk,
+    log_dir: LogDirectory,
+    engines: Engines,
+    log: Log,
+    start_offset: int,
+    config: LogConfig,
+    new_path: Callable[[], str],
+) -> Log:
+    """A future replica of a log; `creation` follows. `new_path` returns a path for its directory, each time another one."""
+    topic_id = log.files.topic_id
+    assert topic_id is not None, "a log in service has a topic id"
+    topic, partition = log.topic, log.partition
+    copy = Log(disk, engines.create, log_dir.path, topic, partition, config, topic_id=topic_id, is_new=True)
+    while copy.path == f"{log_dir.path}/{copy.name}" or engines.has_frames(copy.path, topic_id):
+        copy.files.path = new_path()
+    if log.offsets.first_dirty_offset != NEVER_CLEANED:
+        copy.offsets.first_dirty_offset = start_offset
+    return copy
+
+
+def creation(log_dir: LogDirectory, engines: Engines, log: Log) -> FileOp | None:
+    """The operation that creates a new log on disk; None if there is nothing to do."""
+    topic_id = log.files.cached_topic_id
+    assert topic_id is not None, "a new log has a topic id"
     drop = engines.drop_of(log.path, topic_id)
     if not log.files.has_directory:
         return drop

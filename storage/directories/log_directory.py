@@ -181,6 +181,18 @@ class LogDirectory:
         work = self.checkpoints.update(now, in_background=in_background)
         return work if work is None or unflushed is None else sequential([unflushed.flush_task(), work])
 
+    def lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> Work | None:
+        """Work that writes what the checkpoint of a log will be after a truncation; None if nothing changes."""
+        known = log.checkpoint
+        bases = [segment.base_offset for segment in log.open().engine.segments() if segment.base_offset <= end_offset]
+        lowered = Checkpoint(
+            min(known.recovery_point, bases[-1] if bases else 0),  # the future last segment
+            start_offset,
+            min(known.high_watermark, end_offset),
+            min(known.first_dirty_offset, end_offset),
+        )
+        return self.update_checkpoints({(log.topic, log.partition): lowered})
+
     def checkpoint(self) -> Work | None:
         """The same in the background; `is_writing` is true until it has run."""
         work = self.update_checkpoints(in_background=True)

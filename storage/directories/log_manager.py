@@ -12,13 +12,13 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
          4. A partition directory with another topic id belongs to a deleted topic: it is renamed as a stray. One without
             a directory is deleted: its topic id does not return.
          5. Deletion renames the directory; the files are deleted after `log.segment.delete.delay.ms`, as work for a
-            thread. A log without a directory is deleted by a frame of the commit log (engines.py). Directories are created and
-            renamed through `submit_directory_op` and not accessed before. A name that is used again gets the same log
-            directory, after the rename is durable and no checkpoint has an offset of the previous log. A rename waits for the
-            users of the log's paths (path_guard.py).
+            thread (deletions.py). Directories are created and renamed through `submit_directory_op` and not accessed before. A
+            name that is used again gets the same log directory, after the rename is durable and no checkpoint has an offset of
+            the previous log.
          6. Long operations run in steps (an iterator, one log per step) or as work for a thread.
          7. The future replica of a moving log gets no periodic work, and is not in `logs` before the swap.
-NOT HERE One log (log.py), meta.properties (replication/metadata_log/formatting.py), the schedule (broker/server.py).
+NOT HERE One log (log.py), how logs are constructed (log_construction.py) and retained (log_retention.py),
+         meta.properties (replication/metadata_log/formatting.py), the schedule (broker/node/scheduled_tasks.py).
          Why recovery may wait: docs/decisions/0005-recovery-on-first-use.md
 """
 
@@ -31,7 +31,6 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
-from protocol.errors import KafkaError
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
 from storage.directories.deletions import Deletions
@@ -45,19 +44,19 @@ from storage.directories.future_replica import (
     parse_future_dir_name,
     swap_in_future_log,
 )
-from storage.directories.log_construction import creation, logs_in, new_log
+from storage.directories.log_construction import creation, logs_in, new_copy, new_log
 from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
-from storage.directories.partition_directory import DELETED, STRAY, delete_paths, suffixed_dir_name
+from storage.directories.log_retention import retain_all
+from storage.directories.partition_directory import DELETED, STRAY, delete_paths
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
-from storage.io.deferred_file_ops import DiskSpace, FileOp, sequential
+from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
 from storage.io.path_guard import LockContext, PathGuard
 from storage.log.log import Log
-from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
+from storage.log.log_offsets import Checkpoint
 from storage.log.producer_state import DEFAULT_EXPIRATION_MS
-from storage.log.retention import is_retention_due, retain
 
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
@@ -112,7 +111,7 @@ class LogManager:
         self._has_unknown_logs = bool(failed)
         self.strays: list[Log] = []
         """Logs of deleted topics whose names are used again: their directory was missing at the deletion."""
-        self._deletions = Deletions()
+        self._deletions = Deletions(disk, self.engines, self._path_guard, random_bytes, self._submit_name)
         self.submit: Callable[[str, FileOp], None] = lambda _, op: op()
         """Runs file operations of the logs in a log directory: at once unless replaced."""
         self._submits = {path: partial(self._submit, path) for path in directories}
@@ -304,10 +303,10 @@ class LogManager:
         try:
             if previous is not None:
                 self.submit_directory_op(log_dir.path, partial(self._disk.sync_dir, log_dir.path))
-            create = creation(log_dir, self.engines, log, topic_id)
+            create = creation(log_dir, self.engines, log)
             if log_dir.checkpoints.may_contain(key):
                 self._write_checkpoints(log_dir)
-                create = create or _no_op  # so that the log is not used before
+                create = create or no_op  # so that the log is not used before
             if create is not None:
                 log.files.submit_op(create, partial(self.submit_directory_op, log_dir.path))
         except StorageError:
@@ -347,27 +346,7 @@ class LogManager:
             if logs.get(key) is log:
                 del logs[key]
         _put_bounded(self._previous_dirs, key, log_dir.path)
-        return self._submit_rename(log, suffix)
-
-    def _submit_rename(self, log: Log, suffix: str) -> list[str]:
-        path = self._new_path(log.directory, (log.topic, log.partition), suffix)
-        renamed: list[str] = []
-        drop = self.engines.drop_of(log.path, log.files.cached_topic_id) if suffix == DELETED else None
-        if not log.files.has_directory:
-            if drop is not None:
-                self.submit_directory_op(log.directory, drop)
-            return []
-        rename = sequential([partial(self._rename, log, path), drop or _no_op, partial(renamed.append, path)])
-        self.submit_directory_op(log.directory, rename)
-        return renamed
-
-    def _new_path(self, directory: str, key: TopicPartition, suffix: str) -> str:
-        return f"{directory}/{suffixed_dir_name(*key, self._random_bytes(16), suffix)}"
-
-    def _rename(self, log: Log, path: str) -> None:
-        self._path_guard.wait_for_users(log.files)
-        if self._disk.exists(log.path):  # else it was deleted before it was created
-            self._disk.rename(log.path, path)
+        return self._deletions.submit_rename(log, suffix)
 
     def _attach(self, log: Log) -> None:
         log.files.submit = self._submits[log.directory]
@@ -376,6 +355,9 @@ class LogManager:
 
     def _submit(self, directory: str, op: FileOp) -> None:
         self.submit(directory, op)
+
+    def _submit_name(self, directory: str, op: FileOp) -> None:
+        self.submit_directory_op(directory, op)
 
     def _submit_reclaim(self, directory: str, op: FileOp) -> None:
         self.submit_reclaim_op(directory, op)
@@ -392,13 +374,8 @@ class LogManager:
         moves: dict[TopicPartition, str] = {}
         for key, path in found:
             if key in self.logs:  # else the log may be in a missing directory: left to the operator
-                moves[key] = directory = path.rpartition("/")[0]
-                deleted_files = self._new_path(directory, key, DELETED)
-                renamed: list[str] = []  # at once: Kafka does not start with two copies of one log
-                drop, rename = self.engines.drop_of(path, None), partial(self._disk.rename, path, deleted_files)
-                delete = sequential([rename, drop or _no_op, partial(renamed.append, deleted_files)])
-                self.submit_directory_op(directory, delete)
-                self._deletions.add(directory, renamed, has_delay=False, since_ms=0)
+                moves[key] = path.rpartition("/")[0]
+                self._deletions.submit_copy(path, key)
         return list(moves.items())
 
     def new_future_log(
@@ -408,17 +385,10 @@ class LogManager:
 
         `config`: of the copy, which chooses its engine; None: that of the log. Raises StorageError if the directory is offline.
         """
-        log_dir, topic_id = self._choose_directory(directory), log.files.topic_id
-        assert topic_id is not None, "a log in service has a topic id"
-        copy = Log(
-            self._disk, self.engines.create, log_dir.path, log.topic, log.partition, config or log.config,
-            topic_id=topic_id, is_new=True,
-        )  # fmt: skip
-        while copy.path == f"{log_dir.path}/{copy.name}" or self.engines.has_frames(copy.path, topic_id):
-            copy.files.path = self._new_path(log_dir.path, (log.topic, log.partition), FUTURE)
-        if log.offsets.first_dirty_offset != NEVER_CLEANED:
-            copy.offsets.first_dirty_offset = start_offset
-        create = creation(log_dir, self.engines, copy, topic_id)
+        log_dir, key = self._choose_directory(directory), (log.topic, log.partition)
+        new_path = partial(self._deletions.new_path, log_dir.path, key, FUTURE)
+        copy = new_copy(self._disk, log_dir, self.engines, log, start_offset, config or log.config, new_path)
+        create = creation(log_dir, self.engines, copy)
         assert create is not None, "a copy has a directory"
         return copy, partial(create_future_log, create, copy, start_offset)
 
@@ -431,12 +401,12 @@ class LogManager:
         """Delete a future replica, also one that was not added."""
         self.future_logs = {key: other for key, other in self.future_logs.items() if other is not copy}
         copy.delete()
-        self._deletions.add(copy.directory, self._submit_rename(copy, DELETED), has_delay=False)
+        self._deletions.add(copy.directory, self._deletions.submit_rename(copy, DELETED), has_delay=False)
 
     def replace_with_future_log(self, log: Log, copy: Log) -> None:
         """Replace a log by its complete, durable and closed future replica (future_replica.py rule 1)."""
         key = (log.topic, log.partition)
-        deleted_files = self._new_path(log.directory, key, DELETED)
+        deleted_files = self._deletions.new_path(log.directory, key, DELETED)
         future_path, copy.files.path = copy.path, f"{copy.directory}/{copy.name}"
         drop = self.engines.drop_of(log.path, log.files.cached_topic_id)
         self.engines.switch(future_path, copy.path, copy.files.cached_topic_id)
@@ -450,10 +420,10 @@ class LogManager:
         renamed: list[str] = []
         first, last = (None, drop) if log.files.has_directory else (drop, None)
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path, first)
-        swap = sequential([taking, last or _no_op, partial(renamed.append, deleted_files)])
+        swap = sequential([taking, last or no_op, partial(renamed.append, deleted_files)])
         self.submit_directory_op(copy.directory, swap)
         # So that the log is not opened before the rename.
-        copy.files.submit_op(_no_op, partial(self.submit_directory_op, copy.directory))
+        copy.files.submit_op(no_op, partial(self.submit_directory_op, copy.directory))
         self._deletions.add(log.directory, renamed, has_delay=True)
 
     def truncate(self, log: Log, offset: int) -> bool:
@@ -476,15 +446,7 @@ class LogManager:
             self.submit_directory_op(log_dir.path, work)
 
     def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> None:
-        known = log.checkpoint
-        bases = [segment.base_offset for segment in log.open().engine.segments() if segment.base_offset <= end_offset]
-        lowered = Checkpoint(
-            min(known.recovery_point, bases[-1] if bases else 0),  # the future last segment
-            start_offset,
-            min(known.high_watermark, end_offset),
-            min(known.first_dirty_offset, end_offset),
-        )
-        work = self.directories[log.directory].update_checkpoints({(log.topic, log.partition): lowered})
+        work = self.directories[log.directory].lower_checkpoint(log, end_offset, start_offset)
         if work is not None:
             work()
 
@@ -531,33 +493,8 @@ class LogManager:
         ]
 
     def retain(self, wall_ms: int) -> Iterator[Log]:
-        """Apply retention, a few segments per step; a log that was not open is closed again."""
-        for log in list(self.logs.values()):
-            skips_queue = log.files.disk_space.is_full and log.is_open  # else the log's files may not be created yet
-            is_busy = log.is_unavailable if skips_queue else log.is_busy
-            if is_busy or not is_retention_due(log, wall_ms):
-                continue
-            was_open = log.is_open
-            while has_more := self._retain_some(log, wall_ms, was_open=was_open):
-                yield log
-                if not log.is_open or log.is_being_cleaned:
-                    break
-            if not has_more:
-                yield log
-
-    def _retain_some(self, log: Log, wall_ms: int, *, was_open: bool) -> bool:
-        """Returns whether more can be deleted."""
-        has_more = False
-        try:
-            has_more = retain(log, wall_ms)
-            if not (was_open or has_more):
-                log.release()
-        except StorageError as error:
-            if not error.is_full:  # else retention runs when there is space
-                self.go_offline(log.directory, error)
-        except KafkaError as error:
-            _log.warning("retention of %s failed: %s", log.name, error.message or error.code.name)
-        return has_more
+        """Apply retention, a few segments per step (log_retention.py)."""
+        return retain_all(list(self.logs.values()), wall_ms, self.go_offline)
 
     def deletions(self, wall_ms: int) -> list[tuple[str, Work]]:
         """For each log directory, work that deletes the files and directories that are due.
@@ -592,7 +529,3 @@ def _put_bounded(directories: dict[TopicPartition, str], key: TopicPartition, di
     directories[key] = directory
     if len(directories) > MAX_REMEMBERED:
         del directories[next(iter(directories))]
-
-
-def _no_op() -> None:
-    """Does nothing; only its turn in the queue counts."""

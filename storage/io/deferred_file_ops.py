@@ -28,8 +28,12 @@ def run_now(op: FileOp) -> None:
     op()
 
 
+def no_op() -> None:
+    """Do nothing: only the turn of the operation counts."""
+
+
 def sequential(steps: list[FileOp]) -> FileOp:
-    """One operation of several steps; a retry resumes at the failed step."""
+    """One operation of several steps, which may append further ones; a retry resumes at the failed step."""
 
     def op() -> None:
         while steps:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from storage.directories import log_manager
+from storage.directories import log_retention
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
@@ -72,6 +72,6 @@ def test_retention_continues_after_a_log_that_cannot_be_opened(
     def refuse(_: Log, wall_ms: int) -> bool:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")
 
-    monkeypatch.setattr(log_manager, "retain", refuse)
+    monkeypatch.setattr(log_retention, "retain", refuse)
     assert list(manager.retain(NOW_MS)) == logs
     assert f"retention of t-1 failed: no log at {NOW_MS}" in caplog.text

@@ -76,10 +76,11 @@ def leaders(admin: AdminClient, topic: str) -> dict[int, tuple[int, list[int]]]:
     return {index: (partition.leader, sorted(partition.isrs)) for index, partition in found.items()}
 
 
-def test_acknowledged_records_survive_their_leaders(cluster: Cluster) -> None:
+@pytest.mark.parametrize("victims", [(1,), pytest.param((2, 3), marks=pytest.mark.long)])
+def test_acknowledged_records_survive_their_leaders(cluster: Cluster, victims: tuple[int, ...]) -> None:
     admin = create(cluster, "kept")
     writer = Writer(cluster, "kept")
-    for victim in (1, 2):
+    for victim in victims:
         writer.write(600)
         writer.flush()
         cluster.nodes[victim].kill()

@@ -83,7 +83,7 @@ def logged_in(address: str) -> RawClient:
     return client
 
 
-@pytest.mark.parametrize("mechanism", ["PLAIN", "OAUTHBEARER"])
+@pytest.mark.parametrize("mechanism", [pytest.param("PLAIN", marks=pytest.mark.long), "OAUTHBEARER"])
 def test_nodes_authenticate_to_each_other(mechanism: str, tmp_path: Path) -> None:
     own = settings() if mechanism == "PLAIN" else with_tokens(tmp_path)
     with Cluster(2, 1, settings=own) as cluster:

@@ -11,7 +11,7 @@ from tests.support.cluster import Cluster
 from tests.support.librdkafka import create_topic
 
 
-@pytest.mark.parametrize("nodes", [1, 3])
+@pytest.mark.parametrize("nodes", [1, pytest.param(3, marks=pytest.mark.long)])
 def test_nothing_is_wrong_with_nodes_that_stopped_cleanly(nodes: int) -> None:
     replicas = {"offsets.topic.replication.factor": "1", "default.replication.factor": "1", "min.insync.replicas": "1"}
     with Cluster(nodes, replicas if nodes == 1 else None) as cluster:

@@ -16,7 +16,7 @@ from tests.support.seeds import seed_of
 
 pytestmark = pytest.mark.long
 
-COUNT = int(os.environ.get("KILL_COUNT", "3"))
+COUNT = int(os.environ.get("KILL_COUNT", "2"))
 SEED = seed_of("KILL_SEED")
 
 

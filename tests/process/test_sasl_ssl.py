@@ -192,6 +192,7 @@ def cluster_settings(certificates: Certificates) -> dict[str, str]:
     }
 
 
+@pytest.mark.long
 def test_three_nodes_talk_sasl_ssl_on_all_listeners(tmp_path: Path) -> None:
     certificates = Certificates(tmp_path / "ca")
     with Cluster(3, data_dir=tmp_path / "data", settings=cluster_settings(certificates)) as cluster:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any
 
-from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, Message, Producer, TopicPartition
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
 from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
     AdminClient,
     AlterConfigOpType,
@@ -14,6 +15,8 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are it
     NewTopic,
     ResourceType,
 )
+
+from tests.support.waiting import until
 
 WAIT_S = 60.0
 
@@ -88,3 +91,20 @@ def read_to_end(bootstrap: str, topic: str, isolation: str = "read_uncommitted")
         return found
     finally:
         consumer.close()
+
+
+def error_of(settings: Mapping[str, Any]) -> object:
+    """The first error that a client with these settings reports; fails if it gets metadata."""
+    errors: list[object] = []
+    options: dict[str, Any] = {**settings, "log_level": 0, "error_cb": errors.append}
+    client = AdminClient(options)
+
+    def look() -> object:
+        with suppress(KafkaException):
+            brokers = client.list_topics(timeout=0.1).brokers
+            raise AssertionError(f"the client is connected to {brokers}")
+        client.poll(0)
+        return errors
+
+    until(look, "an error of the connection")
+    return errors[0]

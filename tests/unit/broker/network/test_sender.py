@@ -116,13 +116,16 @@ def answer_of(records: dict[tuple[str, int], Any]) -> list[Part]:
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory: pytest.TempPathFactory) -> Chain:
-    """50 topics of 20 partitions; a partition has a region, two regions, or nothing. Two regions are not small."""
-    path = tmp_path_factory.mktemp("chain") / "segment"
+    return chain_of(tmp_path_factory.mktemp("chain") / "segment", TOPICS, PARTITIONS)
+
+
+def chain_of(path: Path, topics: int, partitions: int) -> Chain:
+    """A partition has a region, two regions, or nothing. The regions of two partitions are not small."""
     data = random.Random(1).randbytes(90_000)
     file = file_with(path, data)
     rng = random.Random(2)
     regions: dict[tuple[str, int], tuple[FileRegion, ...]] = {}
-    for topic, index in product(range(TOPICS), range(PARTITIONS)):
+    for topic, index in product(range(topics), range(partitions)):
         count = rng.choice([0, 1, 1, 1, 2])
         size = LARGE if index == 7 and topic in (3, 4) else 200
         regions[f"topic-{topic}", index] = tuple(
@@ -147,8 +150,10 @@ def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Cha
     assert sender.is_idle
 
 
-@pytest.mark.parametrize("sender_on", [pytest.param(Sender, marks=pytest.mark.long), copying_sender])
-def test_parts_are_sent_in_order_one_byte_at_a_time(chain: Chain, sender_on) -> None:
+@pytest.mark.parametrize("sender_on", SENDERS)
+def test_parts_are_sent_in_order_one_byte_at_a_time(tmp_path: Path, sender_on) -> None:
+    chain = chain_of(tmp_path / "segment", 5, 8)
+    assert len(chain.answer) > COPIED_REGION_BYTES, "one region is large"
     transport = FakeTransport(iter(lambda: 1, None))
     send_everything(sender_on(transport), chain.parts)
     assert bytes(transport.taken) == chain.answer

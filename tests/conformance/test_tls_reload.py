@@ -3,8 +3,8 @@
 RULES    1. A case prepares files, alters configs of the broker, and notes the answer, and whether the listener has another
             certificate afterwards. The cases follow each other on one node.
          2. Paths and Java's class names are left out of messages.
-         3. A thread applies a change after the response to it. A certificate that Barnabas must replace is awaited for long, one
-            that it must keep for a moment.
+         3. A thread applies a change after the response to it. A certificate that Barnabas must replace is awaited for
+            long, one that it must keep for a moment.
 """
 
 from __future__ import annotations

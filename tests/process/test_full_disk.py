@@ -191,7 +191,8 @@ def test_metrics_and_verbs_tell_of_a_full_disk(small_disk: Path) -> None:
         assert shown("full") == 0
         filler = fill(small_disk)
         with RawClient(broker.bootstrap) as client:
-            until(lambda: append_one(client, "t", 0, b"x" * 100_000) == "KAFKA_STORAGE_ERROR", "the disk is full")
+            # The append that finds the disk full waits for space, until its timeout; those after it are rejected.
+            until(lambda: append_one(client, "t", 0, b"x" * 100_000, 500) == "KAFKA_STORAGE_ERROR", "the disk is full")
         assert shown("full") == 1
         assert shown("free_bytes") < 1 << 20
         with mock.patch("barnabas.client.record_writer.PATIENCE_S", 1):

@@ -77,16 +77,19 @@ def one_record(value: bytes, timestamp_ms: int = RECENT_MS) -> bytes:
     return bytes(builder.build())
 
 
-def append_request(topic: str, partition: int, data: bytes) -> ProduceRequest:
+def append_request(topic: str, partition: int, data: bytes, timeout_ms: int = 30_000) -> ProduceRequest:
     """A request with a batch for one partition."""
-    request = produce_request({topic: [data]})
+    request = produce_request({topic: [data]}, timeout_ms=timeout_ms)
     request.topic_data[0].partition_data[0].index = partition
     return request
 
 
-def append_one(client: RawClient, topic: str, partition: int, value: bytes) -> str:
-    """Append one record; returns the error's name."""
-    request = append_request(topic, partition, one_record(value))
+def append_one(client: RawClient, topic: str, partition: int, value: bytes, timeout_ms: int = 30_000) -> str:
+    """Append one record; returns the error's name.
+
+    A test that awaits REQUEST_TIMED_OUT needs a timeout below the client's of 30 s.
+    """
+    request = append_request(topic, partition, one_record(value), timeout_ms)
     (answer,) = client.ask(request, 9).responses[0].partition_responses
     return ErrorCode(answer.error_code).name
 

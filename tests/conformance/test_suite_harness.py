@@ -25,7 +25,13 @@ from tests.conformance.suite.steps import (
     scenario,
     without,
 )
-from tests.conformance.suite.tables.all_scenarios import FLAKY, KNOWN_FAILURES, SCENARIOS, SECURITY_SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import (
+    FLAKY,
+    KNOWN_FAILURES,
+    SCENARIOS,
+    SECURITY_SCENARIOS,
+    scenarios_of,
+)
 
 DRIVER = """
 import json, sys
@@ -114,6 +120,15 @@ def test_no_two_scenarios_share_a_name() -> None:
     names = [one.name for one in (*SCENARIOS, *SECURITY_SCENARIOS)]
     assert sorted(set(names)) == sorted(names)
     assert {name for _, name in KNOWN_FAILURES.keys() | FLAKY.keys()} <= set(names)
+
+
+def test_the_scenarios_of_a_cluster_expect_its_nodes(tmp_path: Path) -> None:
+    """All other scenarios are those of one node."""
+    (changed,) = [three for one, three in zip(SCENARIOS, scenarios_of(3), strict=True) if one is not three]
+    (step,) = changed.steps
+    for brokers, outcome in ([1, 2, 3], PASSED), ([1, 2], FAILED), ([1], FAILED):
+        answer = {"told": {"controller": 2, "brokers": brokers}}
+        assert played(tmp_path, {"describe_cluster": [answer]}, step).state == outcome
 
 
 def test_the_table_distinguishes_failed_from_not_run(tmp_path: Path) -> None:

@@ -11,12 +11,14 @@ import random
 
 import pytest
 
+from barnabas import Cluster
 from tests.conformance.suite import matrix
+from tests.conformance.suite.__main__ import SETTINGS
 from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing, available
 from tests.conformance.suite.compatibility_page import faults_of
 from tests.conformance.suite.player import FAILED, Player
 from tests.conformance.suite.steps import Scenario
-from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS, scenarios_of
 from tests.conformance.suite.tables.records import CODECS
 
 SEED = int(os.environ.get("CONFORMANCE_SEED") or os.environ.get("SEED") or 1)
@@ -58,6 +60,13 @@ def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
 @pytest.mark.parametrize("client", [one for one in CLIENTS if one.language == "Python"], ids=lambda client: client.name)
 def test_a_python_client_runs_every_scenario(kafka_broker, client: Client) -> None:
     assert failures(client, kafka_broker.bootstrap, list(SCENARIOS)) == {}
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("client", [one for one in CLIENTS if one.language == "Python"], ids=lambda client: client.name)
+def test_a_python_client_runs_every_scenario_on_three_nodes(client: Client) -> None:
+    with Cluster(3, settings=SETTINGS) as cluster:
+        assert failures(client, cluster.nodes[1].bootstrap, list(scenarios_of(3))) == {}
 
 
 def test_every_python_client_reads_what_the_others_wrote(kafka_broker) -> None:

@@ -121,7 +121,7 @@ func (f *franz) createTopic(r *Request) (result, error) {
 	for name, value := range r.Configs {
 		configs[name] = &value
 	}
-	_, err := f.admin.CreateTopic(inTime(), int32(r.Count), 1, configs, r.Topic)
+	_, err := f.admin.CreateTopic(inTime(), int32(r.Count), -1, configs, r.Topic)
 	return nil, err
 }
 

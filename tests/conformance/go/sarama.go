@@ -123,7 +123,7 @@ func (s *saramaDriver) createTopic(r *Request) (result, error) {
 	for name, value := range r.Configs {
 		configs[name] = &value
 	}
-	detail := &sarama.TopicDetail{NumPartitions: int32(r.Count), ReplicationFactor: 1, ConfigEntries: configs}
+	detail := &sarama.TopicDetail{NumPartitions: int32(r.Count), ReplicationFactor: -1, ConfigEntries: configs}
 	return nil, s.admin.CreateTopic(r.Topic, detail, false)
 }
 

@@ -168,7 +168,7 @@ async function createTopic({ topic, count, configs }) {
   const configEntries = Object.entries(configs).map(([name, value]) => ({ name, value }))
   const isNew = await admin.createTopics({
     waitForLeaders: false, // it gives up at once where a broker has not heard of the topic yet
-    topics: [{ topic, numPartitions: count, replicationFactor: 1, configEntries }]
+    topics: [{ topic, numPartitions: count, replicationFactor: -1, configEntries }]
   })
   if (!isNew) throw new Refused(36, 'createTopics says false: it exists')
 }

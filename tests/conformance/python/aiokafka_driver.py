@@ -79,7 +79,9 @@ class AioKafka(driver.KeywordDriver):
     # ---- administration
 
     def create_topic(self, topic: str, count: int, configs: dict[str, str]) -> None:
-        response = self._admin.create_topics([NewTopic(topic, count, 1, topic_configs=configs)])
+        new_topic = NewTopic(topic, count, 1, topic_configs=configs)
+        new_topic.replication_factor = -1  # the broker's default, which the constructor refuses
+        response = self._admin.create_topics([new_topic])
         _raise_errors(response.topic_errors)
 
     def delete_topic(self, topic: str) -> None:

@@ -46,7 +46,7 @@ class Confluent(driver.Driver):
     # ---- administration
 
     def create_topic(self, topic: str, count: int, configs: dict[str, str]) -> None:
-        _result(self._admin.create_topics([admin.NewTopic(topic, count, 1, config=configs)]))
+        _result(self._admin.create_topics([admin.NewTopic(topic, count, -1, config=configs)]))
 
     def delete_topic(self, topic: str) -> None:
         _result(self._admin.delete_topics([topic]))

@@ -49,7 +49,7 @@ class KafkaPython(driver.KeywordDriver):
     # ---- administration
 
     def create_topic(self, topic: str, count: int, configs: dict[str, str]) -> None:
-        self._admin.create_topics({topic: {"num_partitions": count, "replication_factor": 1, "configs": configs}})
+        self._admin.create_topics({topic: {"num_partitions": count, "replication_factor": -1, "configs": configs}})
 
     def delete_topic(self, topic: str) -> None:
         self._admin.delete_topics([topic])

@@ -2,6 +2,7 @@
 
 python -m tests.conformance.suite                              against its own Barnabas broker; writes the page
 python -m tests.conformance.suite --kafka                      against Apache Kafka 4.3.1
+python -m tests.conformance.suite --nodes 3                    against its own cluster of three nodes
 python -m tests.conformance.suite --bootstrap HOST:PORT        against any broker
 python -m tests.conformance.suite --security SASL_SSL/PLAIN    on a listener with security and ACLs, also with --kafka
 python -m tests.conformance.suite --client sarama --only transactions
@@ -17,13 +18,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from barnabas import Broker
+from barnabas import Broker, Cluster
 from tests.conformance.suite import compatibility_page, matrix
 from tests.conformance.suite.clients import CLIENTS, available
 from tests.conformance.suite.player import FAILED, Outcome, Player
 from tests.conformance.suite.steps import Scenario
 from tests.conformance.suite.tables import security
-from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, SCENARIOS
+from tests.conformance.suite.tables.all_scenarios import CLIENT_FAULTS, scenarios_of
 from tests.support.kafka import KAFKA_VERSION, ApacheKafka
 from tests.support.security_profiles import PROFILES, SecuredNode
 from tests.support.storage_engine import use_engine_of
@@ -39,6 +40,7 @@ class _Target(NamedTuple):
 
     bootstrap: str
     name: str
+    nodes: int = 1
     security: Mapping[str, Any] = {}
     security_scenarios: Sequence[Scenario] = ()
 
@@ -49,7 +51,7 @@ def main(arguments: Sequence[str]) -> int:
     able = [one for one in CLIENTS if one.has_security or not options.security]
     clients = [one for one in able if not options.client or one.name in options.client]
     with _broker(options) as target:
-        every = [*SCENARIOS, *target.security_scenarios]
+        every = [*scenarios_of(target.nodes), *target.security_scenarios]
         scenarios = [one for one in every if options.only in f"{one.subject}: {one.name}"]
         is_whole = len(clients) == len(able) and len(scenarios) == len(every)
         commands, absent = available(clients)
@@ -58,7 +60,7 @@ def main(arguments: Sequence[str]) -> int:
     languages = {one.name: one.language for one in clients}
     results = compatibility_page.Results(versions, languages, absent, outcomes, cells)
     page = compatibility_page.page(results, target.name)
-    if is_whole and not (options.bootstrap or options.kafka or options.security):
+    if is_whole and target.name == "Barnabas":
         PAGE.write_text(page)
     if is_whole:
         print(page)
@@ -70,6 +72,7 @@ def main(arguments: Sequence[str]) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="make conformance", description=__doc__)
     parser.add_argument("--bootstrap", metavar="HOST:PORT", help="an existing broker")
+    parser.add_argument("--nodes", type=int, default=1, metavar="N", help="start a cluster of N nodes, ids 1 to N")
     parser.add_argument("--kafka", action="store_true", help="start Apache Kafka and run against it")
     parser.add_argument(
         "--security", choices=list(PROFILES), help="a profile; the clients authenticate and need rights"
@@ -83,15 +86,18 @@ def _parser() -> argparse.ArgumentParser:
 def _broker(options: argparse.Namespace) -> Iterator[_Target]:
     name = f"Apache Kafka {KAFKA_VERSION}" if options.kafka else "Barnabas"
     if options.bootstrap:
-        yield _Target(options.bootstrap, f"the broker at {options.bootstrap}")
+        yield _Target(options.bootstrap, f"the broker at {options.bootstrap}", options.nodes)
     elif options.security:
         with SecuredNode(PROFILES[options.security], SETTINGS, kafka=options.kafka) as node:
             security.grant(node)
             secured = {"logins": security.logins(node), "inside": node.inside}
-            yield _Target(node.bootstrap, f"{name}, {options.security}", secured, security.scenarios(node))
+            yield _Target(node.bootstrap, f"{name}, {options.security}", 1, secured, security.scenarios(node))
     elif options.kafka:
         with ApacheKafka(SETTINGS) as kafka:
             yield _Target(kafka.bootstrap, name)
+    elif options.nodes > 1:
+        with Cluster(options.nodes, settings=SETTINGS) as cluster:
+            yield _Target(cluster.nodes[1].bootstrap, f"{name}, {options.nodes} nodes", options.nodes)
     else:
         with Broker(settings=SETTINGS) as broker:
             yield _Target(broker.bootstrap, name)

@@ -91,7 +91,7 @@ class Administration {
     private void createTopic(JsonNode request) throws Exception {
         Map<String, String> configs = new HashMap<>();
         request.get("configs").fields().forEachRemaining(field -> configs.put(field.getKey(), field.getValue().asText()));
-        NewTopic topic = new NewTopic(topic(request), Optional.of(request.get("count").asInt()), Optional.of((short) 1));
+        NewTopic topic = new NewTopic(topic(request), Optional.of(request.get("count").asInt()), Optional.empty());
         admin.createTopics(List.of(topic.configs(configs))).all().get();
     }
 

@@ -52,7 +52,7 @@ impl Administration {
 
     fn create_topic(&self, request: &Value) -> Told {
         let count = request["count"].as_i64().expect("a count") as i32;
-        let mut topic = NewTopic::new(text(request, "topic"), count, TopicReplication::Fixed(1));
+        let mut topic = NewTopic::new(text(request, "topic"), count, TopicReplication::Fixed(-1));
         for (name, value) in request["configs"].as_object().expect("configs") {
             topic = topic.set(name, value.as_str().expect("a value"));
         }

@@ -4,12 +4,31 @@ from __future__ import annotations
 
 from functools import partial
 
-from tests.conformance.suite.steps import Matcher, Record, containing, do, including, numbered, scenario, without
+from tests.conformance.suite.steps import (
+    Matcher,
+    Record,
+    Scenario,
+    containing,
+    do,
+    including,
+    numbered,
+    one_of,
+    scenario,
+    without,
+)
 from tests.conformance.suite.tables.records import read, topic, write
 
 _administration = partial(scenario, "administration")
 _refusal = partial(scenario, "refusals")
 SOMETHING = Matcher("something", bool)
+
+
+def cluster_of(nodes: int) -> Scenario:
+    """The nodes of the cluster have the ids 1 to `nodes`, and one of them is the controller."""
+    ids = range(1, nodes + 1)
+    described = do("describe_cluster").gives(controller=one_of(*ids), brokers=list(ids))
+    return _administration("the cluster is described", described)
+
 
 SCENARIOS = (
     _administration(
@@ -47,11 +66,11 @@ SCENARIOS = (
         "broker configs are described",
         do("describe_configs", kind="broker", name="1").gives(configs=including(num_io_threads=SOMETHING)),
     ),
-    _administration("the cluster is described", do("describe_cluster").gives(controller=1, brokers=[1])),
+    cluster_of(1),
     _administration("the cluster has an id", do("cluster_id").gives(id=SOMETHING)),
     _administration(
         "min.insync.replicas above the replication factor",
-        topic(min_insync_replicas="2"),
+        topic(min_insync_replicas="4"),
         write(numbered(1)).gives(offsets=[0]),
     ),
     _administration(

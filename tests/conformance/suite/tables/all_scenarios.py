@@ -13,6 +13,13 @@ SCENARIOS: tuple[Scenario, ...] = (
     *administration.SCENARIOS,
 )
 
+
+def scenarios_of(nodes: int) -> tuple[Scenario, ...]:
+    """The scenarios for a cluster of so many nodes, with the ids from 1."""
+    cluster = administration.cluster_of(nodes)
+    return tuple(cluster if one.name == cluster.name else one for one in SCENARIOS)
+
+
 SECURITY_SCENARIOS = security.SCENARIOS
 """They need a secured listener."""
 

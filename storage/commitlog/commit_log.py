@@ -419,7 +419,7 @@ class CommitLog:
             if is_append and last is not None:
                 self._check_reserve()
             if not self._ahead:
-                self._ahead.append(self._create(start))
+                self._ahead.append(self._create(start)[0])
             _, file_id, handle = self._ahead.pop(0)
             self._next_ahead = start + self.file_bytes
         file = LogFile(
@@ -444,18 +444,23 @@ class CommitLog:
         with self._ahead_lock:
             while len(self._ahead) < FILES_AHEAD and self.usable_bytes >= self.file_bytes:
                 start = self._ahead[-1][0] + self.file_bytes if self._ahead else self._next_ahead
-                self._ahead.append(self._create(start))
+                created, has_space = self._create(start)
+                if not has_space:  # it is no reserve (rule 8)
+                    self._disk.unlink(created[2].path)
+                    break
+                self._ahead.append(created)
 
-    def _create(self, start: int) -> tuple[int, bytes, File]:
+    def _create(self, start: int) -> tuple[tuple[int, bytes, File], bool]:
+        """Create an unused file; and whether the disk had space for all of it."""
         path = f"{self.directory}/{log_file_name(start)}"
         file_id = self._random_bytes(16)
         self._disk.unlink(path, missing_ok=True)
         handle = self._disk.open(path, write=True, create=True)
         handle.pwrite(file_header(file_id, start), 0)
-        handle.allocate(self.file_bytes)
+        has_space = handle.allocate(self.file_bytes)
         handle.sync()
         self._disk.sync_dir(self.directory)
-        return start, file_id, handle
+        return (start, file_id, handle), has_space
 
     # ---- sealing -----------------------------------------------------------------------------------------
 

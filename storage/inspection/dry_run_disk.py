@@ -74,8 +74,9 @@ class _DryRunFile(File):
             del self.tail[size - self.kept :]
             self.tail.extend(bytes(size - self.size()))
 
-    def allocate(self, size: int) -> None:
+    def allocate(self, size: int) -> bool:  # noqa: ARG002
         """Does nothing."""
+        return True
 
     def sync_once(self) -> None:
         """Does nothing."""

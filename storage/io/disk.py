@@ -201,8 +201,11 @@ class File:
         with _as_storage_error("truncate", self.path):
             os.ftruncate(self._descriptor, size)
 
-    def allocate(self, size: int) -> None:
-        """Allocate disk space for `size` bytes without changing the file size; a no-op if unsupported."""
+    def allocate(self, size: int) -> bool:
+        """Allocate disk space for `size` bytes without changing the file size; a no-op if unsupported.
+
+        Returns False if the disk is full: nothing is allocated.
+        """
         import ctypes  # noqa: PLC0415  # rarely used
 
         system = ctypes.CDLL(None, use_errno=True)
@@ -210,11 +213,12 @@ class File:
         if not hasattr(system, "fallocate") or not system.fallocate(
             self._descriptor, _KEEP_SIZE, ctypes.c_int64(0), length
         ):
-            return
+            return True
         number = ctypes.get_errno()
         if number not in (errno.EOPNOTSUPP, errno.ENOSYS, errno.ENOSPC):
             raise StorageError("reserve space for", self.path, OSError(number, os.strerror(number)))
         self.truncate(self.size())  # releases what a full disk could allocate
+        return number != errno.ENOSPC
 
     def sync(self) -> None:
         """Make data and size durable; entries of a directory. A failure is final (`sync_failure`)."""

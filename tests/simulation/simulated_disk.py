@@ -104,8 +104,9 @@ class SimulatedFile(_SimulatedHandle):
         self._disk.checked_step("write", "truncate", self.path)
         self.node.truncate(size)
 
-    def allocate(self, size: int) -> None:
+    def allocate(self, size: int) -> bool:
         """Do nothing: space is not simulated."""
+        return True
 
     def sync_once(self) -> None:
         """Make the file durable, or lose its changes (rule 3)."""

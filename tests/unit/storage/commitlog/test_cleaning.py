@@ -12,6 +12,7 @@ import pytest
 
 from storage.commitlog.catalog import CATALOG
 from storage.commitlog.cleaner import Cleaner
+from storage.commitlog.commit_log import FILES_AHEAD
 from storage.commitlog.live_bytes import LiveBytes
 from storage.commitlog.log_file import parse_log_name
 from storage.commitlog.run_file import run_queue
@@ -525,6 +526,18 @@ class TestFullDisk:
         assert names(process) == before
         assert disk.used(tmp_path) <= disk.limit
         assert {number: bytes_of(process[number]) for number in expected} == expected
+
+    def test_a_file_made_ahead_is_removed_if_the_disk_has_become_full_meanwhile(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Else appends would count on the space of a file that has none."""
+        process = Process(tmp_path)
+        append_to(process[0])
+        assert len(names(process)) == 1 + FILES_AHEAD
+        monkeypatch.setattr(File, "allocate", lambda *_: False)
+        while len(process.log.files) == 1:
+            append_to(process[0])
+        assert len(names(process)) == 2 + FILES_AHEAD - 1
 
     def test_an_error_of_the_disk_is_reported_and_nothing_is_lost(self, tmp_path: Path) -> None:
         disk = FaultyDisk()

@@ -37,7 +37,10 @@ def test_a_check_that_knows_the_listener_costs_no_log_line(monkeypatch: pytest.M
         assert broker.log() == before
 
 
-def test_a_port_that_answers_nothing_is_not_healthy(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_port_that_answers_nothing_is_not_healthy(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health, "_TIMEOUT_S", 0.2)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         assert health.main([f"127.0.0.1:{silent.getsockname()[1]}"]) == 1
     assert "timed out" in capsys.readouterr().err

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from barnabas.cli.records import json_lines
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.primitives import ZERO_UUID, read_uvarint, uuid_from_text, uuid_text, uvarint, varint
+from protocol.primitives import ZERO_UUID, json_value, read_uvarint, uuid_from_text, uuid_text, uvarint, varint
 from protocol.record_codec import read_varint, read_varlong
 
 
@@ -65,6 +66,13 @@ def test_any_uuid_survives_a_round_trip_as_text(uuid: bytes) -> None:
 def test_an_invalid_uuid_text_raises_value_error(text: str) -> None:
     with pytest.raises(ValueError, match="uuid"):
         uuid_from_text(text)
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"), [(None, None), (b"", ""), ("é".encode(), "é"), (b"\xff\xfe", {"base64": "//4="})]
+)
+def test_bytes_in_json_are_text_or_base64_in_the_broker_and_its_clients(data: bytes | None, expected: object) -> None:
+    assert json_value(data) == json_lines.json_value(data) == expected
 
 
 def test_error_codes_equal_kafkas() -> None:

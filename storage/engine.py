@@ -89,11 +89,13 @@ class AbortedTransaction(NamedTuple):
 class Reservation:
     """The reserved range of one append; engines extend it."""
 
-    __slots__ = ("batches", "rolled")
+    __slots__ = ("batches", "rolled", "takes_snapshot")
 
     batches: Sequence[BatchInfo]
     rolled: bool
-    """Whether this append starts a segment: Log then writes a producer snapshot."""
+    """Whether this append starts a segment."""
+    takes_snapshot: bool
+    """Whether Log writes a producer snapshot of the state before this append: at each start of a segment, at least."""
 
 
 class SyncWork(NamedTuple):
@@ -177,9 +179,10 @@ class Engine(PublishedBatches, Protocol):
         """List the files in `names`, or in the directory, and return the start offset of `recover`, or None if not needed.
 
         `recovery_point`: all before it is durable and valid; None after a clean close, when everything is. Inconsistent files
-        require a recovery even then. It starts at a segment at or before the recovery point; before it, only `read_batches`
-        of a view works, below that offset, and `segments` does not know the end of the last ones. Afterwards the flushed end is
-        the log end after a clean close, else the recovery point or the lower log end.
+        require a recovery even then. It starts at a segment at or before the recovery point, or at a later offset before which
+        all is valid; before it, only `read_batches` of a view works, below that offset, and `segments` does not know the end of
+        the last ones. Afterwards the flushed end is the log end after a clean close, else the recovery point or the lower log
+        end.
         """
 
     def summary(self) -> EngineSummary | None:

@@ -5,6 +5,9 @@ RULES    1. The writes of a partition are in the order of its offsets (slot_appe
          3. Everything that is readable is in `Slot`; reservations are not.
          4. A truncation by `truncate` or `reset` is durable before it returns: a loss of power must not bring the data back.
          5. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
+         6. All batches that an opened log has are durable and were checked (recovery.py). What a kill may have lost beside
+            them, producers and aborted transactions, is after the newest producer snapshot, so a recovery begins there. For
+            that, snapshots are taken within segments too.
 NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
 """
 
@@ -14,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Final, TypeVar
 
 from protocol.errors import KafkaError
-from protocol.records import crc_is_valid, parse_header
+from protocol.records import BatchHeader, crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
@@ -42,6 +45,11 @@ from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read
 T = TypeVar("T")
 
 _NOT_RECOVERING: Final = -1
+_RECOVERED_BYTES: Final = 1 << 20  # per read
+_SNAPSHOT_RECORDS: Final = 16
+"""An append takes a producer snapshot if this many records follow the last one, which is in an earlier file."""
+_MAX_RECORDS: Final = 1 << 16
+"""The same if it is in the same file."""
 
 
 class CommitLogEngine:
@@ -59,6 +67,8 @@ class CommitLogEngine:
         self._outstanding: list[SlotAppend] = []  # an empty deque has 0.7 KiB
         self._unwritten: list[SlotAppend] = []
         self._created_ms = -1  # wall time of the first reservation in the last segment
+        self._snapshot_end = 0  # the offset of the newest producer snapshot, or of one that a reservation takes
+        self._snapshot_file: int | None = None  # the start of the file with it; None if it is of an earlier process
         self.flushed_end_offset = 0
         self._syncing: list[list[int]] = []  # end offset, end offset that counts, position in the log
         self._recovered_end = _NOT_RECOVERING
@@ -73,10 +83,8 @@ class CommitLogEngine:
         self._log.open()
         slot = self._slot = self._log.slot(self._slot_id, self._topic)
         self.flushed_end_offset = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
-        if recovery_point is None or slot.number == UNBOUND:
-            return None
-        bases = [segment.base_offset for segment in slot.segments if segment.base_offset <= recovery_point]
-        return bases[-1] if bases else slot.start_offset
+        self._snapshot_end = max([slot.start_offset, *self.snapshots()])
+        return None if recovery_point is None or slot.number == UNBOUND else self._snapshot_end
 
     def summary(self) -> EngineSummary | None:
         return None
@@ -89,21 +97,28 @@ class CommitLogEngine:
         raise NotImplementedError
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        return sum([segment.size for segment in self._slot.segments if segment.base_offset >= start_offset])
+        found = 0
+        for base_offset, end_offset, size in self._slot.segment_infos():
+            if base_offset >= start_offset:
+                found += size
+            elif end_offset > start_offset:
+                found += size * (end_offset - start_offset) // (end_offset - base_offset)
+        return found
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
         view, at, end_offset = self._frozen(), start_offset, self._slot.end_offset
         self._recovered_end = at
         while at < end_offset:
-            batch = view.read_batches(at, 0)
-            if not batch:
-                at = end_offset  # the log ends with a gap
-            elif not _is_valid(batch, at):
-                break
-            else:
-                header = parse_header(batch)
+            batches = view.read_batches(at, _RECOVERED_BYTES)
+            position, length = 0, len(batches)
+            while position < length and (header := _valid_header(batches, position, at)) is not None:
                 at = self._recovered_end = header.next_offset
-                on_batch(batch, 0, header)
+                on_batch(batches, position, header)
+                position += header.size
+            if position < length:
+                break
+            if not length:
+                at = end_offset  # the log ends with a gap
         self._recovered_end = _NOT_RECOVERING
         if at < end_offset:
             self.truncate(at)
@@ -146,9 +161,16 @@ class CommitLogEngine:
         rolled = used > 0 and self._must_roll(used + size, first, batches, wall_ms)
         if rolled or not used:
             used, first, self._created_ms = 0, batches[0].max_timestamp, wall_ms
-        append = SlotAppend(
-            self._slot, self._unwritten, batches, previous_end, rolled=rolled, used=used + size, first=first
+        records = previous_end - self._snapshot_end
+        takes_snapshot = rolled or (
+            records >= _SNAPSHOT_RECORDS and (self._snapshot_file != self._slot.last_file or records >= _MAX_RECORDS)
         )
+        if takes_snapshot:
+            self._snapshot_end = previous_end
+        append = SlotAppend(
+            self._slot, self._unwritten, batches, previous_end,
+            rolled=rolled, takes_snapshot=takes_snapshot, used=used + size, first=first,
+        )  # fmt: skip
         outstanding.append(append)
         self._unwritten.append(append)
         return append
@@ -188,6 +210,7 @@ class CommitLogEngine:
     def _drop_outstanding(self, first: SlotAppend) -> list[LogFile]:
         """Drop this reservation and all later ones; returns the file of each that was written."""
         written: list[LogFile] = []
+        self._snapshot_end = min(self._snapshot_end, first.previous_end)
         with self._log.lock:  # no write of these is under way
             while not first.is_abandoned:
                 last = self._outstanding.pop()
@@ -288,6 +311,7 @@ class CommitLogEngine:
         slot = self._slot
         file = self._log.write_snapshot(slot, offset, data)
         slot.add_snapshot(file, offset, data, in_order=not self._outstanding)
+        self._snapshot_end, self._snapshot_file = max(self._snapshot_end, offset), file.start
 
     def forget_snapshots(self, offsets: Iterable[int]) -> None:
         for offset in offsets:
@@ -352,17 +376,20 @@ class CommitLogEngine:
 
     def _limit_flushed(self) -> None:
         end_offset = self._slot.end_offset
+        self._snapshot_end = min(self._snapshot_end, end_offset)
         self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
         for sync in self._syncing:
             sync[1] = min(sync[1], end_offset)
 
 
-def _is_valid(batch: Buffer, offset: int) -> bool:
+def _valid_header(batches: Buffer, position: int, offset: int) -> BatchHeader | None:
+    """The header of the batch that reaches to this offset or above; None if it is invalid."""
     try:
-        header = parse_header(batch)
+        header = parse_header(batches, position)
     except KafkaError:
-        return False
-    return header.last_offset >= offset and len(batch) >= header.size and crc_is_valid(batch, 0, header)
+        return None
+    is_whole = header.last_offset >= offset and len(batches) - position >= header.size
+    return header if is_whole and crc_is_valid(batches, position, header) else None
 
 
 def _no_op() -> None:

@@ -24,11 +24,12 @@ class SlotAppend(Reservation):
 
     def __init__(
         self, slot: Slot, unwritten: list[SlotAppend], batches: Sequence[BatchInfo], previous_end: int, *,
-        rolled: bool, used: int, first: int,
+        rolled: bool, takes_snapshot: bool, used: int, first: int,
     ) -> None:  # fmt: skip
         """`unwritten`: the reserved appends of the slot that are not written."""
         self.batches = batches
         self.rolled = rolled
+        self.takes_snapshot = takes_snapshot
         self.slot = slot
         self.unwritten = unwritten
         self.previous_end = previous_end

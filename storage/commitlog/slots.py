@@ -15,16 +15,17 @@ RULES    1. Appends and recovery change a slot by the same methods, in the order
             offset of the first cut in a later file.
          4. `cuts` are ascending in file and offset: a later cut at a lower offset replaces those above it.
          5. Data in files before `begin` belong to the time before a reset.
+         6. A slot has the producer snapshots at its segment starts, and the newest one.
 NOT HERE Reading entries (slot_reader.py), writing frames (commit_log.py).
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, b64encode
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile, Slice
@@ -34,6 +35,7 @@ UNBOUND: Final = -1
 NO_EPOCH: Final = -1
 NO_FILE: Final = -1
 _file_start = itemgetter(0)
+_base_offset = attrgetter("base_offset")
 
 
 class SlotId(NamedTuple):
@@ -204,7 +206,14 @@ class Slot:
     def add_snapshot(self, file: LogFile, offset: int, data: bytes, *, in_order: bool = True) -> None:
         """SNAPSHOT."""
         self._touch(file, in_order=in_order)
+        replaced = max([known for known in self.snapshots if known < offset], default=None)
+        if replaced is not None and not self._starts_segment(replaced):
+            del self.snapshots[replaced]
         self.snapshots[offset] = data
+
+    def _starts_segment(self, offset: int) -> bool:
+        number = bisect_left(self.segments, offset, key=_base_offset)
+        return number < len(self.segments) and self.segments[number].base_offset == offset
 
     def drop(self, file: LogFile) -> None:
         """DROP."""

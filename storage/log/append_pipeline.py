@@ -8,8 +8,7 @@ RULES    1. `prepare` validates and assigns offsets, `write` only writes bytes a
          3. A duplicate batch of an idempotent producer is not written: the result is its existing offset.
          4. A leader epoch starts with the first batch that carries it; an append of an earlier epoch does not change the
             latest one.
-         5. The producer snapshot of a new segment is taken at the reservation and written at the commit, so it contains
-            no aborted batch.
+         5. A producer snapshot is taken at the reservation and written at the commit, so it contains no aborted batch.
 NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), bytes on disk (engine.py).
 """
 
@@ -72,7 +71,7 @@ class PreparedAppend:
         self.reservation: Reservation | None = None
         # Of batches with a producer id: the header with its offset, and the transaction marker.
         self.of_producers: Sequence[tuple[BatchHeader, EndTransactionMarker | None]] = ()
-        self.snapshot: bytes | None = None  # of the producer state, if this append starts a segment
+        self.snapshot: bytes | None = None  # of the producer state, if the reservation takes one
 
     def write(self) -> None:
         """Write the bytes; any thread. Raises StorageError."""
@@ -228,7 +227,7 @@ class AppendPipeline:
         first, last = infos[0], infos[-1]
         if prepared.snapshot is not None:
             self._snapshots.write(first.base_offset, prepared.snapshot)
-            self.has_rolled = True
+            self.has_rolled |= reservation.rolled
         self.engine.publish(reservation)
         epochs = self._epochs
         for info in infos:
@@ -274,7 +273,7 @@ class AppendPipeline:
         """Reserve the place; `markers` is None if no batch has a producer id."""
         reservation = prepared.reservation = self.engine.reserve(prepared.size, infos, wall_ms)
         producers = self._producers
-        if reservation.rolled:
+        if reservation.takes_snapshot:
             prepared.snapshot = producers.snapshot()
         if markers is not None:
             of_producers = []

@@ -155,13 +155,17 @@ class ProducerSnapshots:
 class StoredSnapshots(ProducerSnapshots):
     """The snapshots of one partition that its engine stores."""
 
-    __slots__ = ("_engine", "_stored")
+    __slots__ = ("_engine",)
 
     def __init__(self, disk: Disk, directory: str, engine: StoresState) -> None:
         """`engine` is open."""
         self._engine = engine
-        self._stored = engine.snapshots()
-        super().__init__(disk, directory, sorted(self._stored))
+        super().__init__(disk, directory, sorted(engine.snapshots()))
+
+    def write(self, offset: int, data: bytes, *, sync: bool = False, is_last: bool = False) -> None:
+        """As `ProducerSnapshots.write`."""
+        super().write(offset, data, sync=sync, is_last=is_last)
+        self.offsets = sorted(self._engine.snapshots())  # the engine deletes those that this one replaces
 
     def _store(self, offset: int, data: bytes, *, sync: bool, is_last: bool) -> bool:
         del sync  # the sync of the log follows
@@ -171,17 +175,14 @@ class StoredSnapshots(ProducerSnapshots):
             if is_last or not error.is_full:
                 raise
             return False  # the batches are replayed
-        self._stored[offset] = data
         return True
 
     def _read(self, offset: int) -> bytes:
-        return self._stored[offset]
+        return self._engine.snapshots()[offset]
 
     def _remove(self, offsets: list[int], submit: Submit) -> None:
         del submit
         self._engine.forget_snapshots(offsets)
-        for offset in offsets:
-            del self._stored[offset]
 
     def rename_strays(self, bases: set[int]) -> list[str]:
         """Delete them: that takes no time."""

@@ -8,7 +8,7 @@ RULES    1. After a clean close nothing is scanned: the newest snapshot restores
             snapshots may be torn or missing: they are written again at each segment start, and are not read before.
          4. An unreadable leader epoch file is rebuilt from all batches.
          5. A snapshot contains the last batch of each producer, but a client may retry any of the last five: the
-            other four are read from the batches before the snapshot, within RECALLED_BYTES.
+            other four are read from the batches before the snapshot, within RECALLED_BYTES, or fewer if these suffice.
          6. A log that ends below its log start offset (all records were deleted, then the rest was lost) restarts empty there.
 NOT HERE Checking batches (the engine's `recover`); which logs are recovered, and when (log_manager.py).
 """
@@ -27,7 +27,12 @@ from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
 from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.producer_snapshots import ProducerSnapshots, StoredSnapshots, snapshot_offsets
-from storage.log.producer_state import CompletedTransaction, ProducerState, read_end_transaction_marker
+from storage.log.producer_state import (
+    REMEMBERED_BATCHES,
+    CompletedTransaction,
+    ProducerState,
+    read_end_transaction_marker,
+)
 from storage.log.stored_state import StoresState
 
 REPLAY_BYTES = 1024 * 1024
@@ -113,9 +118,8 @@ def _recover(
     snapshots.invalidate(start_offset)
     if start_offset > engine.start_offset and not snapshots.has(start_offset):
         snapshots.write(start_offset, producers.snapshot())
-    segment_starts = [
-        segment.base_offset for segment in engine.segments() if segment.base_offset >= max(start_offset, 1)
-    ]
+    starts = [segment.base_offset for segment in engine.segments()]
+    segment_starts = [base for base in starts if base >= max(start_offset, 1) and not snapshots.has(base)]
 
     def on_batch(buffer: Buffer, position: int, header: BatchHeader) -> None:
         while segment_starts and segment_starts[0] <= header.base_offset:
@@ -175,16 +179,19 @@ def restore_producers(
 def _restore_recent_batches(engine: Engine, producers: ProducerState, end_offset: int) -> None:
     """Restore the batches before the last one of each producer (rule 5)."""
     with suppress(KafkaError):  # these batches are not checked
-        recent = list(_batches(engine, _recent_start(engine, end_offset), end_offset, RECALLED_BYTES))
-        for _, _, header in reversed(recent):
-            producer = producers.producers.get(header.producer_id)
-            if producer is not None and not header.is_control and header.next_offset <= end_offset:
-                producer.prepend(header)
+        for max_bytes in (RECALLED_BYTES >> 6, RECALLED_BYTES >> 3, RECALLED_BYTES):
+            start_offset = _recent_start(engine, end_offset, max_bytes)
+            for _, _, header in reversed(list(_batches(engine, start_offset, end_offset, max_bytes))):
+                producer = producers.producers.get(header.producer_id)
+                if producer is not None and not header.is_control and header.next_offset <= end_offset:
+                    producer.prepend(header)
+            if all(len(producer.batches) == REMEMBERED_BATCHES for producer in producers.producers.values()):
+                break
 
 
-def _recent_start(engine: Engine, end_offset: int) -> int:
-    """The offset about RECALLED_BYTES before `end_offset`, assuming evenly sized batches in a segment."""
-    begin, left = end_offset, RECALLED_BYTES
+def _recent_start(engine: Engine, end_offset: int, max_bytes: int) -> int:
+    """The offset about `max_bytes` before `end_offset`, assuming evenly sized batches in a segment."""
+    begin, left = end_offset, max_bytes
     for base_offset, segment_end, size in reversed(engine.segments()):
         if base_offset < end_offset and size and left > 0:
             length = min(segment_end, end_offset) - base_offset

@@ -88,7 +88,7 @@ class SegmentReservation(Reservation):
 
     def __init__(self, batches: Sequence[BatchInfo], segment: ActiveSegment, position: int, rolled: bool) -> None:  # noqa: FBT001
         self.batches = batches
-        self.rolled = rolled
+        self.rolled = self.takes_snapshot = rolled
         self.segment = segment
         self.position = position
         self.is_abandoned = False

@@ -184,7 +184,7 @@ class ScatteredEngine:
         table = [(batch.size, *batch[2:]) for batch in batches]
         entry, position = self._store.add(self._name, "records", [rolled, *table], size)
         reservation = Reservation()
-        reservation.batches, reservation.rolled = batches, rolled
+        reservation.batches, reservation.rolled, reservation.takes_snapshot = batches, rolled, rolled
         self._outstanding[reservation] = Place(entry, position, size)
         if rolled:
             self._begin(batches[0].base_offset)

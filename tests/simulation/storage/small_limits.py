@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from random import Random
 from types import ModuleType
 
+import storage.commitlog.commit_log_engine
 import storage.commitlog.run_choice
 import storage.commitlog.run_file
 import storage.directories.log_directory
@@ -34,6 +35,9 @@ _LIMITS: tuple[tuple[tuple[tuple[ModuleType, str], ...], int], ...] = (
     (((storage.commitlog.run_file, "_STEP_BYTES"),), 150),
     (((storage.log.recovery, "REPLAY_BYTES"),), 150),
     (((storage.log.recovery, "RECALLED_BYTES"),), 150),
+    (((storage.commitlog.commit_log_engine, "_SNAPSHOT_RECORDS"),), 2),
+    (((storage.commitlog.commit_log_engine, "_MAX_RECORDS"),), 6),
+    (((storage.commitlog.commit_log_engine, "_RECOVERED_BYTES"),), 150),
     (((storage.directories.log_manager, "LAZY_RECOVERY_BYTES"),), 300),
     (((storage.directories.log_directory, "SYNCED_ONE_BY_ONE"),), 0),
     (((storage.log.log_flush, "SEGMENTS_AT_A_TIME"),), 1),

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
+from itertools import pairwise
 from pathlib import Path
 from random import Random
 
@@ -348,8 +349,8 @@ class TestRecovery:
         engine = process[0]
         for epoch in (2, 2, 5):
             append(engine, batch(engine.end_offset, epoch=epoch))
-        for offset in (1, 2, 3):
-            engine.store_snapshot(offset, b"%d" % offset)
+            engine.roll(NOW_MS)
+            engine.store_snapshot(engine.end_offset, b"%d" % engine.end_offset)
         engine.truncate(2)
         for again in (engine, Process(tmp_path)[0], Process(tmp_path)[0]):
             assert again.leader_epochs() == [(2, 0)]
@@ -359,6 +360,36 @@ class TestRecovery:
         assert (sealed.leader_epochs(), sealed.snapshots()) == ([(2, 0)], {1: b"1", 2: b"2"})
         sealed.reset(7)
         assert (Process(tmp_path)[0].leader_epochs(), Process(tmp_path)[0].snapshots()) == ([], {})
+
+    def test_of_the_snapshots_within_a_segment_the_newest_is_kept(self, tmp_path: Path) -> None:
+        engine = Process(tmp_path)[0]
+        for offset in range(1, 6):
+            append(engine, batch(engine.end_offset))
+            if offset == 2:
+                engine.roll(NOW_MS)
+            engine.store_snapshot(offset, b"%d" % offset)
+        for again in (engine, Process(tmp_path)[0]):
+            assert again.snapshots() == {2: b"2", 5: b"5"}
+
+    def test_a_recovery_begins_at_the_newest_snapshot(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        engine, snapshots = process[0], list[int]()
+        engine.update_config(LogConfig())
+        for number in range(300):
+            data = batch(engine.end_offset)
+            reservation = engine.reserve(len(data), infos(data), NOW_MS)
+            engine.write(reservation, data)
+            if reservation.takes_snapshot:
+                snapshots.append(number)
+                engine.store_snapshot(number, b"")
+            engine.publish(reservation)
+        starts = [file.start for file in process.log.files]
+        assert len(snapshots) >= 3
+        assert all(later - before >= 16 for before, later in pairwise([0, *snapshots]))
+        assert len(snapshots) <= len(starts), "a file has at most one"
+        again = Process(tmp_path)[0]
+        assert again.open(0) == snapshots[-1]
+        assert again.end_offset == 300
 
     def test_a_deleted_partition_does_not_return(self, tmp_path: Path) -> None:
         process = Process(tmp_path)

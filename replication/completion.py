@@ -64,8 +64,9 @@ class Completion(Generic[T]):
         """Call `callback` with this completion when the result exists, at once if it does."""
         if not self.is_done:
             if self._callbacks is None:
-                self._callbacks = []
-            self._callbacks.append(callback)
+                self._callbacks = [callback]
+            else:
+                self._callbacks.append(callback)
         elif not self.is_cancelled:
             callback(self)
 

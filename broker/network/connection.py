@@ -49,6 +49,7 @@ _MAX_IN_FLIGHT = 64
 _MAX_IN_FLIGHT_BYTES = 1024 * 1024
 """The most requests, and bytes of requests, of one connection that are in flight."""
 _API_KEY_BYTES: Final = 2  # a frame begins with the API key
+_new_tuple = tuple.__new__
 
 
 class _InFlightRequest(NamedTuple):
@@ -260,8 +261,9 @@ class Connection:
             if is_timed:
                 times = RequestTimes(metrics, frame, arrived_ns or began_ns, began_ns, handled_ns)
                 times.weight = metrics.weight
-            self._in_flight.append(_InFlightRequest(response, frame[:_API_KEY_BYTES], len(frame), times))
-            self._in_flight_bytes += len(frame)
+            size = len(frame)
+            self._in_flight.append(_new_tuple(_InFlightRequest, (response, frame[:_API_KEY_BYTES], size, times)))
+            self._in_flight_bytes += size
             response.then(self._on_response)
             if not response.is_done:
                 self._receive_soon()

@@ -264,15 +264,15 @@ class _SharedWrites:
 
     def add(self, append: Append) -> None:
         """Write it in the next job of its directory, or of its shared log."""
-        directory, prepared = append.partition.log.directory, append.prepared
+        prepared = append.prepared
         shared_log = None if prepared is None else prepared.shared_log
-        key = directory if shared_log is None else shared_log
+        key = append.partition.log.directory if shared_log is None else shared_log
         group = self._unwritten.get(key)
         if group is None:
             group = self._unwritten[key] = []
         group.append(append)
         if len(group) == (_WRITES_PER_JOB if shared_log is None else _GATHERED_PER_JOB):
-            self._committed += self._write(directory, self._unwritten.pop(key))
+            self._committed += self._write(append.partition.log.directory, self._unwritten.pop(key))
 
     def finish(self) -> list[Append]:
         """Write the rest; returns the appends that are committed already."""

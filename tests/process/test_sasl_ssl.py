@@ -30,8 +30,6 @@ from tests.support.sasl import (
 )
 from tests.support.waiting import until
 
-pytestmark = pytest.mark.smoke
-
 VALUES = [bytes([number % 251]) * size for number, size in enumerate([1, 1000, 60_000, 900_000] * 5)]
 LOST = (EOFError, ConnectionResetError)
 

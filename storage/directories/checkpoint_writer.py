@@ -29,7 +29,9 @@ class CheckpointWriter:
         "_disk",
         "_lock",
         "_newest",
-        "_possible_contents",
+        "_replaced",
+        "_unsure",
+        "_unwritten",
         "_writes_started",
         "contents",
         "written",
@@ -45,11 +47,17 @@ class CheckpointWriter:
         """The contents of each file after all work has run."""
         self.written: dict[str, Offsets] = {}
         """The contents of each file on disk; none while it is being replaced, and after that failed."""
-        self._possible_contents: dict[str, Offsets] = {}  # contents before pending background work (rule 3)
+        self._replaced: dict[str, Offsets] = {}  # the contents of each file that is being replaced
+        self._unwritten: dict[int, Mapping[str, Offsets]] = {}  # by number: what pending work writes
+        self._unsure: set[str] = set()  # files whose contents depend on pending background work (rule 3)
 
     def may_contain(self, partition: TopicPartition) -> bool:
-        """Whether a file has an offset of this partition, or its contents are unknown."""
-        possible = [*self.contents.values(), *self._possible_contents.copy().values()]
+        """Whether a file has an offset of this partition now, or after pending work; or the contents are unknown."""
+        possible = list(self.contents.values())
+        for changed in self._unwritten.copy().values():
+            possible += changed.values()
+        possible += self.written.copy().values()  # in this order: a thread moves contents from one to the next
+        possible += self._replaced.copy().values()
         return not self.contents or any(offsets.get(partition, 0) > 0 for offsets in possible)
 
     def update(self, offsets: Mapping[str, Offsets], *, in_background: bool = False) -> Work | None:
@@ -60,26 +68,35 @@ class CheckpointWriter:
         changed = {
             name: entries
             for name, entries in offsets.items()
-            if entries != self.contents.get(name) or (name in self._possible_contents and not in_background)
+            if entries != self.contents.get(name) or (name in self._unsure and not in_background)
         }
         if not changed:
             return None
-        for name in changed:
-            if in_background:
-                self._possible_contents.setdefault(name, self.contents.get(name, {}))
-            else:
-                self._possible_contents.pop(name, None)
+        if in_background:
+            self._unsure.update(changed)
+        else:
+            self._unsure.difference_update(changed)
         self.contents.update(changed)
         self._writes_started += 1
+        self._unwritten[self._writes_started] = changed
         return partial(self._write, self._writes_started, changed, in_background=in_background)
 
     def _write(self, number: int, changed: Mapping[str, Offsets], *, in_background: bool) -> None:
         with self._lock:
-            for name, entries in changed.items():
-                if self._newest.get(name, 0) < number:
-                    self.written.pop(name, None)
-                    write_offsets(self._disk, f"{self._directory}/{name}", entries)
-                    self.written[name] = entries
-                    self._newest[name] = number
-                if in_background:
-                    self._possible_contents.pop(name, None)
+            try:
+                for name, entries in changed.items():
+                    if self._newest.get(name, 0) < number:
+                        self._replace(name, entries)
+                        self._newest[name] = number
+                    if in_background:
+                        self._unsure.discard(name)
+            finally:
+                self._unwritten.pop(number, None)
+
+    def _replace(self, name: str, entries: Offsets) -> None:
+        if name in self.written:
+            self._replaced[name] = self.written[name]
+            del self.written[name]
+        write_offsets(self._disk, f"{self._directory}/{name}", entries)
+        self.written[name] = entries
+        self._replaced.pop(name, None)

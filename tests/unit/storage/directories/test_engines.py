@@ -148,6 +148,25 @@ def test_a_new_replica_starts_without_the_frames_of_an_earlier_one(tmp_path: Pat
     assert values_of(log_of(started(tmp_path))) == [(0, "b")]
 
 
+def test_a_name_that_is_used_again_twice_waits_for_checkpoints_without_its_first_log(tmp_path: Path) -> None:
+    manager = started(tmp_path)
+    append(log_of(manager), "a")
+    flush(log_of(manager))
+    for _, work in manager.checkpoint():
+        work()
+    held: list[FileOp] = []
+    manager.submit_directory_op = lambda _, op: held.append(op)
+    for topic_id in (OTHER_ID, bytes(range(3, 19))):
+        manager.delete(manager.logs["t", 0])
+        log = manager.get_or_create("t", 0, topic_id, COMMIT_LOG)
+        assert log.is_busy
+    assert "t 0 1" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+    for op in held:
+        op()
+    assert not log.is_busy
+    assert "t 0 0" in (tmp_path / "recovery-point-offset-checkpoint").read_text()
+
+
 def moved(manager: LogManager, log: Log) -> Log:
     """The log after a move to the other directory; it has a partition directory there."""
     target = next(path for path in manager.directories if path != log.directory)

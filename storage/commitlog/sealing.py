@@ -55,7 +55,7 @@ def has_all_batches(disk: Disk, path: str, header: QueueHeader) -> bool:
 
 def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:
     """The contents of a finished file's queue file, to be made in any thread; `slots`: by number."""
-    for number in file.touched:
+    for number in list(file.touched):  # a recovery in another thread may add to it
         if number in slots:
             slots[number].record_in(file)
     ends = [slots[number].end_offset if number in slots else 0 for number in range(file.slot_count)]

@@ -21,6 +21,7 @@ from contextlib import closing
 from tests.scenarios.kafka_brokers import Brokers, PatientGroupHarness
 from tests.scenarios.random_histories import KINDS, PARTITIONS, History
 from tests.support.group_harness import SocketGroupHarness
+from tests.support.storage_engine import use_engine_of
 
 SETTLE_MS = 2000
 _NOT_COMPARED = re.compile(r" (error_message|leader)=('[^']*'|\"[^\"]*\")")
@@ -78,4 +79,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    use_engine_of()
     sys.exit(main())

@@ -28,6 +28,7 @@ from tests.pipeline.killing.tables import Aggregate, Table
 from tests.pipeline.killing.warm_driver import WarmDriver
 from tests.support.kafka import ApacheKafka
 from tests.support.spark_cluster import SparkCluster
+from tests.support.storage_engine import use_engine_of
 
 SCENARIOS: dict[str, type[Scenario]] = {
     scenario.name: scenario
@@ -88,4 +89,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    use_engine_of()
     main()

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from barnabas.pipeline.session import start_session
 from tests.pipeline.spark_client.runner import OURS, THEIRS, Failure, run_scenarios, select_scenarios, two_brokers
+from tests.support.storage_engine import use_engine_of
 
 WORDS = 12
 CORES = 6
@@ -54,4 +55,5 @@ def _shown(answer: object) -> str:
 
 
 if __name__ == "__main__":
+    use_engine_of()
     sys.exit(main())

@@ -7,6 +7,7 @@ RULES    1. A path of the repository that is named in prose exists.
          5. Documents that are not in the repository are not referred to.
          6. `make TARGET` is a target of the Makefile.
          7. Each figure in docs/figures is shown on a page.
+         8. Each link of a page leads to a file of the repository.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ PATH = re.compile(rf"(?<![\w/.-])({FOLDERS}/[\w./-]+\.{ENDINGS})(?![\w/])(?::([A
 BARE = re.compile(r"(?<![\w/.*{<-])([a-z][a-z0-9_]*\.py)\b")
 DECISION = re.compile(r"\bdecisions? (\d{4})\b|decisions/(\d{4})")
 TARGET = re.compile(r"`make ([a-z-]+)[` ]")
+LINK = re.compile(r"\]\(([^)#\s]+)")
 OUTSIDE = re.compile(r"\bdesign (?:D\d|section)|\bseam \d|\btrap \d|\bapi-table\b|\bhouse\.md\b|\bseeds\.md [A-Z]\d")
 
 
@@ -102,3 +104,9 @@ def test_each_figure_is_shown_on_a_page() -> None:
     figures = sorted(path.name for path in (ROOT / "docs" / "figures").iterdir())
     assert figures
     assert [name for name in figures if f"figures/{name})" not in shown] == []
+
+
+def test_each_link_of_a_page_leads_to_a_file() -> None:
+    links = {(page, link) for page, text in pages().items() for link in LINK.findall(text) if ":" not in link}
+    assert len(links) > 100
+    assert sorted((page, link) for page, link in links if not (ROOT / page).parent.joinpath(link).exists()) == []

@@ -27,7 +27,7 @@ PATH = re.compile(rf"(?<![\w/.-])({FOLDERS}/[\w./-]+\.{ENDINGS})(?![\w/])(?::([A
 BARE = re.compile(r"(?<![\w/.*{<-])([a-z][a-z0-9_]*\.py)\b")
 DECISION = re.compile(r"\bdecisions? (\d{4})\b|decisions/(\d{4})")
 TARGET = re.compile(r"`make ([a-z-]+)[` ]")
-LINK = re.compile(r"\]\(([^)#\s]+)")
+LINK = re.compile(r"\]\(([\w./-]+)[)#]")
 OUTSIDE = re.compile(r"\bdesign (?:D\d|section)|\bseam \d|\btrap \d|\bapi-table\b|\bhouse\.md\b|\bseeds\.md [A-Z]\d")
 
 

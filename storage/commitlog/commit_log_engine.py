@@ -38,7 +38,7 @@ from storage.engine import (
     SharedLog,
     SyncWork,
 )
-from storage.io.deferred_file_ops import Submit, run_now
+from storage.io.deferred_file_ops import Submit, no_op, run_now
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read_resident
 
@@ -282,7 +282,7 @@ class CommitLogEngine:
     def _lookup(self, key: Hashable, find: Callable[[SlotReader], T]) -> T | DiskLookup:
         def begin() -> tuple[Callable[[], T], Callable[[], None]]:
             view = self._frozen()
-            return lambda: find(view), _no_op
+            return lambda: find(view), no_op
 
         return self._lookups.get(key, begin, is_cached=False)
 
@@ -390,7 +390,3 @@ def _valid_header(batches: Buffer, position: int, offset: int) -> BatchHeader | 
         return None
     is_whole = header.last_offset >= offset and len(batches) - position >= header.size
     return header if is_whole and crc_is_valid(batches, position, header) else None
-
-
-def _no_op() -> None:
-    """A lookup adds nothing to the engine."""

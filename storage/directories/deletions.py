@@ -58,14 +58,17 @@ class Deletions:
     def submit_rename(self, log: Log, suffix: str) -> list[str]:
         """Take a deleted log out of its place; the returned list gets the new path after the rename."""
         path = self.new_path(log.directory, (log.topic, log.partition), suffix)
-        renamed: list[str] = []
         drop = self._engines.drop_of(log.path, log.files.cached_topic_id) if suffix == DELETED else None
         if not log.files.has_directory:
             if drop is not None:
                 self._submit(log.directory, drop)
             return []
-        rename = sequential([partial(self._rename, log, path), drop or no_op, partial(renamed.append, path)])
-        self._submit(log.directory, rename)
+        return self.submit_removal(log.directory, partial(self._rename, log, path), drop, path)
+
+    def submit_removal(self, directory: str, rename: FileOp, drop: FileOp | None, path: str) -> list[str]:
+        """Run `rename`, then `drop`, in a log directory; the returned list gets `path`, the renamed directory, after both."""
+        renamed: list[str] = []
+        self._submit(directory, sequential([rename, drop or no_op, partial(renamed.append, path)]))
         return renamed
 
     def _rename(self, log: Log, path: str) -> None:
@@ -77,9 +80,8 @@ class Deletions:
         """Rename the directory of an unfinished copy and delete it: Kafka does not start with two copies of one log."""
         directory = path.rpartition("/")[0]
         deleted_path = self.new_path(directory, key, DELETED)
-        renamed: list[str] = []
-        drop, rename = self._engines.drop_of(path, None), partial(self._disk.rename, path, deleted_path)
-        self._submit(directory, sequential([rename, drop or no_op, partial(renamed.append, deleted_path)]))
+        rename = partial(self._disk.rename, path, deleted_path)
+        renamed = self.submit_removal(directory, rename, self._engines.drop_of(path, None), deleted_path)
         self.add(directory, renamed, has_delay=False, since_ms=0)
 
     def add(self, directory: str, paths: list[str], *, has_delay: bool, since_ms: int | None = None) -> None:

@@ -49,7 +49,7 @@ from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.directories.log_retention import retain_all
 from storage.directories.partition_directory import DELETED, STRAY, delete_paths
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
-from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
+from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
@@ -417,11 +417,9 @@ class LogManager:
         self.logs[key] = log_dir.logs[key] = copy
         self._write_checkpoints(log_dir, checkpoints)
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
-        renamed: list[str] = []
         first, last = (None, drop) if log.files.has_directory else (drop, None)
         taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path, first)
-        swap = sequential([taking, last or no_op, partial(renamed.append, deleted_files)])
-        self.submit_directory_op(copy.directory, swap)
+        renamed = self._deletions.submit_removal(copy.directory, taking, last, deleted_files)
         # So that the log is not opened before the rename.
         copy.files.submit_op(no_op, partial(self.submit_directory_op, copy.directory))
         self._deletions.add(log.directory, renamed, has_delay=True)

@@ -29,7 +29,7 @@ def run_now(op: FileOp) -> None:
 
 
 def no_op() -> None:
-    """Do nothing: only the turn of the operation counts."""
+    """Do nothing: only the turn of the operation counts, or its result."""
 
 
 def sequential(steps: list[FileOp]) -> FileOp:

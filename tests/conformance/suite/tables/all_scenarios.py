@@ -15,7 +15,7 @@ SCENARIOS: tuple[Scenario, ...] = (
 
 
 def scenarios_of(nodes: int) -> tuple[Scenario, ...]:
-    """The scenarios for a cluster of so many nodes, with the ids from 1."""
+    """The scenarios for a cluster of this number of nodes; its nodes have the ids 1 to `nodes`."""
     cluster = administration.cluster_of(nodes)
     return tuple(cluster if one.name == cluster.name else one for one in SCENARIOS)
 

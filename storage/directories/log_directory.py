@@ -11,6 +11,8 @@ RULES    1. A corrupt checkpoint is ignored with a warning.
          4. A log start offset is checkpointed when its log exists durably. A log without a directory that was never flushed
             exists only in its frames: the commit log is synced before. Else a loss of power could leave the start of a log
             that is gone, and the partition would start at 0 again.
+         5. A log that a future replica in another directory replaces keeps its checkpointed offsets here until it is gone: if
+            that directory fails first, the log is used again after the next start.
 NOT HERE The list of directories and logs (log_manager.py); writing checkpoints (checkpoint_writer.py).
 """
 
@@ -61,7 +63,7 @@ class LogDirectory:
     """A log directory and its logs."""
 
     __slots__ = (
-        "_device_and_inode", "_disk", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "names",
+        "_device_and_inode", "_disk", "_replaced", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "names",
         "path", "summaries", "was_clean",
     )  # fmt: skip
 
@@ -70,6 +72,7 @@ class LogDirectory:
         self.path = path
         self.directory_id = directory_id
         self.logs: dict[TopicPartition, Log] = {}
+        self._replaced: dict[TopicPartition, Checkpoint] = {}  # rule 5
         self.names: list[str] = []
         """The names of its entries, at the start."""
         self.was_clean = False
@@ -165,21 +168,33 @@ class LogDirectory:
         `in_background`: it may run at any time; otherwise it runs before the next operation.
         """
         written = self.checkpoints.contents.get(FIRST_DIRTY, {})
-        now: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
-        points, starts, watermarks, first_dirty = now.values()
         unflushed: SharedLog | None = None  # the commit log, if rule 4 requires its sync
+        offsets = self._replaced.copy()
         for key, log in self.logs.items():
-            points[key], start_offset, watermarks[key], first_dirty_offset = overrides.get(key) or log.checkpoint
-            if start_offset:
-                starts[key] = start_offset
-                if log.opened is not None and not log.files.has_directory and not log.recovery_point:
-                    unflushed = log.opened.engine.shared_log
+            known = overrides.get(key) or log.checkpoint
+            if known.log_start_offset and _exists_only_in_frames(log):
+                unflushed = log.open().engine.shared_log
             if log.files.has_pending_ops:  # a compacted segment is perhaps not in place yet (segment_swap.py rule 2)
-                first_dirty_offset = min(first_dirty_offset, written.get(key, NEVER_CLEANED))
-            if first_dirty_offset != NEVER_CLEANED:
-                first_dirty[key] = first_dirty_offset
-        work = self.checkpoints.update(now, in_background=in_background)
+                first_dirty_offset = min(known.first_dirty_offset, written.get(key, NEVER_CLEANED))
+                known = known._replace(first_dirty_offset=first_dirty_offset)
+            offsets[key] = known
+        work = self.checkpoints.update(_by_file(offsets), in_background=in_background)
         return work if work is None or unflushed is None else sequential([unflushed.flush_task(), work])
+
+    def keep_checkpoint(self, log: Log) -> None:
+        """Keep the checkpointed offsets of a log that is being replaced until `forget_checkpoint` (rule 5).
+
+        Its log start offset is that of the last checkpoint, if rule 4 requires a sync for another one.
+        """
+        key, known = (log.topic, log.partition), log.checkpoint
+        if _exists_only_in_frames(log):
+            start_offset = self.checkpoints.contents.get(LOG_STARTS, {}).get(key, 0)
+            known = known._replace(log_start_offset=start_offset)
+        self._replaced[key] = known
+
+    def forget_checkpoint(self, partition: TopicPartition) -> None:
+        """The replaced log of this partition, if there is one, is gone; any thread."""
+        self._replaced.pop(partition, None)
 
     def lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> Work | None:
         """Work that writes what the checkpoint of a log will be after a truncation; None if nothing changes."""
@@ -228,6 +243,23 @@ class LogDirectory:
 
         self._disk.sync_all(self.path, close)
         self._disk.sync_all(self.path, confirm_flushed)
+
+
+def _exists_only_in_frames(log: Log) -> bool:
+    """Whether an open log has neither a directory nor a durable record: it is lost if the frames of its commit log are lost."""
+    return log.opened is not None and not log.files.has_directory and not log.recovery_point
+
+
+def _by_file(checkpoints: Mapping[TopicPartition, Checkpoint]) -> dict[str, Offsets]:
+    """The contents of each checkpoint file."""
+    contents: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
+    points, starts, watermarks, first_dirty = contents.values()
+    for key, (points[key], start_offset, watermarks[key], first_dirty_offset) in checkpoints.items():
+        if start_offset:
+            starts[key] = start_offset
+        if first_dirty_offset != NEVER_CLEANED:
+            first_dirty[key] = first_dirty_offset
+    return contents
 
 
 def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:

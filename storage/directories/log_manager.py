@@ -49,7 +49,7 @@ from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.directories.log_retention import retain_all
 from storage.directories.partition_directory import DELETED, STRAY, delete_paths
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
-from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op
+from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
@@ -411,15 +411,18 @@ class LogManager:
         drop = self.engines.drop_of(log.path, log.files.cached_topic_id)
         self.engines.switch(future_path, copy.path, copy.files.cached_topic_id)
         checkpoints = checkpoints_of_swap(log, copy)
+        previous_dir, log_dir = self.directories[log.directory], self.directories[copy.directory]
+        if log_dir is not previous_dir:
+            previous_dir.keep_checkpoint(log)
         log.delete()
-        del self.future_logs[key], self.directories[log.directory].logs[key]
-        log_dir = self.directories[copy.directory]
+        del self.future_logs[key], previous_dir.logs[key]
         self.logs[key] = log_dir.logs[key] = copy
         self._write_checkpoints(log_dir, checkpoints)
         self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
         first, last = (None, drop) if log.files.has_directory else (drop, None)
-        taking = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path, first)
-        renamed = self._deletions.submit_removal(copy.directory, taking, last, deleted_files)
+        swap = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path, first)
+        take = sequential([swap, partial(previous_dir.forget_checkpoint, key)])
+        renamed = self._deletions.submit_removal(copy.directory, take, last, deleted_files)
         # So that the log is not opened before the rename.
         copy.files.submit_op(no_op, partial(self.submit_directory_op, copy.directory))
         self._deletions.add(log.directory, renamed, has_delay=True)

@@ -52,6 +52,7 @@ FIXED_SEEDS = [
             1953811205,
             1953841224,
             1703,
+            504937956,
         ],
         id="commitlog-found-later",
     ),

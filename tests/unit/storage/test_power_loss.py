@@ -477,6 +477,42 @@ def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     assert (again.directory, list(again.open().producers.producers)) == ("/a", [7])
 
 
+@pytest.mark.parametrize(
+    "config", [SMALL, replace(SMALL, barnabas_storage_engine="commitlog")], ids=["segments", "commitlog"]
+)
+def test_a_log_whose_move_failed_keeps_its_start_offset(config: LogConfig) -> None:
+    """The checkpoints that follow have the offsets of the replaced log until its directory is renamed."""
+    machine = Machine(["/a", "/b"])
+    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    log = filled(machine, 2, config=config)
+    log.high_watermark = 2
+    log.open().trim(1, NOW_MS)
+    machine.checkpoint()
+    copy = machine.new_copy(log)
+    copy.open()
+    copy.release()
+    machine.manager.submit_directory_op = lambda *_: None
+    machine.manager.replace_with_future_log(log, copy)
+    machine.manager.go_offline("/b", StorageError("write", "/b/x"))
+    machine.checkpoint()
+    machine.lose_power()
+    log = machine.log()
+    assert (log.directory, log.log_start_offset) == ("/a", 1)
+
+
+def test_a_replaced_log_has_no_checkpoint_after_the_rename_of_its_directory() -> None:
+    machine = Machine(["/a", "/b"])
+    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    log = filled(machine, 2)
+    machine.checkpoint()
+    copy = machine.new_copy(log)
+    copy.open()
+    copy.release()
+    machine.manager.replace_with_future_log(log, copy)
+    machine.checkpoint()
+    assert not machine.manager.directories["/a"].read_checkpoints()
+
+
 @pytest.mark.parametrize(("killed", "lost"), [(killed, lost) for killed in range(18, 30) for lost in range(8)])
 def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, lost: int) -> None:
     machine = Machine(["/a", "/b"], journals=False)

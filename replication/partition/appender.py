@@ -183,7 +183,7 @@ class Appender:
 
     def _write(self, directory: str, appends: list[Append]) -> list[Append]:
         """Write prepared appends to logs in one directory; returns those that are committed already."""
-        prepared = [append.prepared for append in appends if append.prepared is not None]
+        prepared = [append.prepared for append in appends]
         if len(prepared) == 1:
             run, size = prepared[0].write, prepared[0].size
         else:
@@ -216,7 +216,6 @@ class Appender:
         committed: list[Append] = []
         for append in appends:
             partition, prepared = append.partition, append.prepared
-            assert prepared is not None
             try:
                 append.info = partition.commit(prepared, append.wall_ms)
             except KafkaError as rejection:
@@ -225,7 +224,6 @@ class Appender:
                 append.fail(self._storage_error(partition, storage_error))
             else:
                 committed.append(append)
-                append.prepared = None
                 counts, info = partition.counts, append.info
                 counts.appends += 1
                 counts.bytes_in += prepared.size
@@ -264,8 +262,7 @@ class _SharedWrites:
 
     def add(self, append: Append) -> None:
         """Write it in the next job of its directory, or of its shared log."""
-        prepared = append.prepared
-        shared_log = None if prepared is None else prepared.shared_log
+        shared_log = append.prepared.shared_log
         key = append.partition.log.directory if shared_log is None else shared_log
         group = self._unwritten.get(key)
         if group is None:

@@ -95,8 +95,8 @@ class Append(Completion[AppendInfo]):
     __slots__ = ("acks", "info", "origin", "partition", "prepared", "records", "wall_ms")
 
     partition: Partition
-    prepared: PreparedAppend | None
-    """From the preparation until the records are in the log: it refers to them, and acks may take long."""
+    prepared: PreparedAppend
+    """Once it is prepared and is not a duplicate."""
     info: AppendInfo
     """The offsets of the records, once they are in the log."""
 

@@ -45,7 +45,7 @@ from storage.commitlog.frames import (
     file_header,
 )
 from storage.commitlog.live_bytes import Extent, extents_of
-from storage.commitlog.log_file import CachedFile, LogFile, Slice, log_file_name
+from storage.commitlog.log_file import CachedFile, LogFile, Slice, UnusedFile, log_file_name
 from storage.commitlog.recovery import Recovered, load
 from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
@@ -104,7 +104,7 @@ class CommitLog:
         self.files: tuple[LogFile, ...] = ()
         """The files with frames, oldest first; replaced when it changes."""
         self._active: LogFile | None = None
-        self._ahead: list[tuple[int, bytes, File]] = []  # start, id and handle of unused files
+        self._ahead: list[UnusedFile] = []
         self._next_ahead = 0  # the start after that of the active file
         self._slots: dict[SlotId, Slot] = {}
         self._numbered: dict[int, Slot] = {}
@@ -220,7 +220,7 @@ class CommitLog:
         with self._ahead_lock:
             if not self.ballast_bytes:
                 return False
-            self._disk.unlink(self._ahead.pop()[2].path)
+            self._disk.unlink(self._ahead.pop().handle.path)
             return True
 
     def slot_ids(self) -> list[SlotId]:
@@ -414,17 +414,16 @@ class CommitLog:
         last = self.files[-1] if self.files else None
         start = self._next_start(0 if last is None else last.end)
         with self._ahead_lock:
-            while self._ahead and self._ahead[0][0] != start:  # a large append, or files of another size
-                self._disk.unlink(self._ahead.pop(0)[2].path)
+            while self._ahead and self._ahead[0].start != start:  # a large append, or files of another size
+                self._disk.unlink(self._ahead.pop(0).handle.path)
             if is_append and last is not None:
                 self._check_reserve()
             if not self._ahead:
-                self._ahead.append(self._create(start)[0])
-            _, file_id, handle = self._ahead.pop(0)
+                self._ahead.append(self._create(start))
+            unused = self._ahead.pop(0)
             self._next_ahead = start + self.file_bytes
-        file = LogFile(
-            start, file_id, CachedFile(self._disk, handle.path, self._cache, handle), start + FILE_HEADER.size
-        )
+        cached = CachedFile(self._disk, unused.handle.path, self._cache, unused.handle)
+        file = LogFile(start, unused.file_id, cached, start + FILE_HEADER.size)
         file.previous = last
         self._has_finished = last is not None
         self.files, self._active = (*self.files, file), file
@@ -443,24 +442,24 @@ class CommitLog:
     def _create_ahead(self) -> None:
         with self._ahead_lock:
             while len(self._ahead) < FILES_AHEAD and self.usable_bytes >= self.file_bytes:
-                start = self._ahead[-1][0] + self.file_bytes if self._ahead else self._next_ahead
-                created, has_space = self._create(start)
-                if not has_space:  # it is no reserve (rule 8)
-                    self._disk.unlink(created[2].path)
+                start = self._ahead[-1].start + self.file_bytes if self._ahead else self._next_ahead
+                created = self._create(start)
+                if not created.is_allocated:  # it is no reserve (rule 8)
+                    self._disk.unlink(created.handle.path)
                     break
                 self._ahead.append(created)
 
-    def _create(self, start: int) -> tuple[tuple[int, bytes, File], bool]:
-        """Create an unused file; and whether the disk had space for all of it."""
+    def _create(self, start: int) -> UnusedFile:
+        """Create a file ahead of its use."""
         path = f"{self.directory}/{log_file_name(start)}"
         file_id = self._random_bytes(16)
         self._disk.unlink(path, missing_ok=True)
         handle = self._disk.open(path, write=True, create=True)
         handle.pwrite(file_header(file_id, start), 0)
-        has_space = handle.allocate(self.file_bytes)
+        is_allocated = handle.allocate(self.file_bytes)
         handle.sync()
         self._disk.sync_dir(self.directory)
-        return (start, file_id, handle), has_space
+        return UnusedFile(start, file_id, handle, is_allocated)
 
     # ---- sealing -----------------------------------------------------------------------------------------
 

@@ -193,6 +193,16 @@ class LogFile:
         return self.written == self.settled
 
 
+class UnusedFile(NamedTuple):
+    """A file without frames, for later appends."""
+
+    start: int
+    file_id: bytes
+    handle: File
+    is_allocated: bool = True
+    """Whether the disk had space for all of it when it was created; True for one that a start has found."""
+
+
 class LogName(NamedTuple):
     """What the name of a log file says."""
 

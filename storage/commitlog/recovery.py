@@ -44,7 +44,7 @@ from storage.commitlog.frames import (
     parse_file_header,
     scan,
 )
-from storage.commitlog.log_file import CachedFile, LogFile, name_at
+from storage.commitlog.log_file import CachedFile, LogFile, UnusedFile, name_at
 from storage.commitlog.queue_file import QueueHeader, parse_queue
 from storage.commitlog.run_recovery import log_paths
 from storage.commitlog.sealing import (
@@ -77,8 +77,7 @@ class Recovered:
 
     files: list[LogFile] = field(default_factory=list)
     """With frames, oldest first, all sealed."""
-    ahead: list[tuple[int, bytes, File]] = field(default_factory=list)
-    """Start, id and handle of files without frames."""
+    ahead: list[UnusedFile] = field(default_factory=list)
     slots: dict[SlotId, Slot] = field(default_factory=dict)
     numbered: dict[int, Slot] = field(default_factory=dict)
     slot_count: int = 0
@@ -204,7 +203,7 @@ class _Loader:
             _log.warning("%s has no valid header; its %d bytes are skipped", path, size)
             return None
         if size == FILE_HEADER.size:
-            self._found.ahead.append((start, file_id, handle))
+            self._found.ahead.append(UnusedFile(start, file_id, handle))
             return None
         return LogFile(start, file_id, CachedFile(self._disk, path, self._cache, handle), start + size)
 
@@ -245,8 +244,8 @@ class _Loader:
 
     def _add(self, file: LogFile) -> None:
         self._found.files.append(file)
-        for _, _, unused in self._found.ahead:  # their starts are before this file
-            self._disk.unlink(unused.path)
+        for unused in self._found.ahead:  # their starts are before this file
+            self._disk.unlink(unused.handle.path)
         self._found.ahead.clear()
 
     # ---- scan --------------------------------------------------------------------------------------------

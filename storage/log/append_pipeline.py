@@ -61,6 +61,7 @@ class PreparedAppend:
     def __init__(self, pipeline: AppendPipeline, records: Buffer, leader_epoch: int, log_append_time_ms: int) -> None:
         self._pipeline = pipeline
         self.records = records
+        """Empty after the commit."""
         self.size = len(records)
         self.leader_epoch = leader_epoch
         self.log_append_time_ms = log_append_time_ms
@@ -223,6 +224,7 @@ class AppendPipeline:
             raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"An append to {self._name} did not succeed")
         oldest = self._pending.pop(0)
         assert oldest is prepared, "appends are committed in the order in which they were prepared"
+        prepared.records = b""  # an append may wait long for its acks
         infos = reservation.batches
         first, last = infos[0], infos[-1]
         if prepared.snapshot is not None:

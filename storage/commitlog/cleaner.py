@@ -187,7 +187,7 @@ class Cleaner:
         extents: Mapping[int, Extent],
         is_full: Callable[[], bool] | None = None,
     ) -> Iterator[int]:
-        """Replace the files of a window by a run, which is settled if `is_full` is given: that ends it."""
+        """Replace the files of a window by a run. `is_full`: given for a settled run, which ends when it is true."""
         sources = [files[number] for number in window.files]
         written_ms = max([spaces[number].written_ms for number in window.files])
         with self._rewriting(sources):

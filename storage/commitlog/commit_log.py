@@ -11,8 +11,8 @@ RULES    1. A write gets its position when it is written, under the lock, so the
          4. The next `FILES_AHEAD` files are created ahead of their use. Their names are durable before their first frame.
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
-         7. `open` and all writes take the lock. `publish` and `settle` do not: they run on the thread of the appends. `drop`
-            runs in any thread, so the slot and the files learn of it there, before the next file is sealed.
+         7. `open` and all writes take the lock. `publish` and `complete_append` do not: they run on the thread of the appends.
+            `drop` runs in any thread, so slot and files are updated on that thread, before the next file is sealed.
          8. Appends leave a reserve with which a full disk can be cleaned. They begin a file only if half a file of space is
             left, as a file ahead (`release_ballast`) or unused. The last 64th of a file is for frames that delete batches.
 NOT HERE One partition (commit_log_engine.py), the state of a slot (slots.py). Why: docs/decisions/0093-the-commit-log.md
@@ -167,7 +167,7 @@ class CommitLog:
         return extents_of(self._numbered)
 
     def finish_active(self) -> None:
-        """Append to the active file no more, so that it can be sealed; on the thread of the appends."""
+        """Finish the active file, so that it can be sealed; on the thread of the appends."""
         with self.lock:
             if self._active is not None:
                 self._active.slot_count = self._numbers.count
@@ -262,7 +262,7 @@ class CommitLog:
             file.written += 1
 
     def _is_one_frame(self, append: SlotAppend, file: LogFile, length: int) -> bool:
-        """Whether nothing but its own frame and a DURABLE is to be written for an append, as for most."""
+        """Whether an append needs no frames but its own and a DURABLE, as most do."""
         slot, unwritten = append.slot, append.unwritten
         return (
             slot.bound_in == file.start
@@ -275,7 +275,7 @@ class CommitLog:
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
         """Write appends of any slots (`SharedLog`): one system call, or two at the end of a file.
 
-        Each append counts as settled when it is published or abandoned.
+        Each append is completed when it is published or abandoned (`complete_append`).
         """
         with self.lock:
             self._write_all(take_writable(writes))
@@ -355,7 +355,7 @@ class CommitLog:
         return frames.file
 
     def _begin(self, length: int, *, is_append: bool = False) -> FrameGroup:
-        """The frames of a system call, whose first payload has this length."""
+        """The group of frames for one system call, whose first payload has this length."""
         return FrameGroup(self._file_for(HEAD.size + length + _MAX_EXTRA, is_append=is_append), self._durable)
 
     def _precede(self, frames: FrameGroup, slot: Slot, previous_end: int) -> None:
@@ -432,7 +432,7 @@ class CommitLog:
         return file
 
     def _check_reserve(self) -> None:
-        """Whether the reserve is left when the next file is begun."""
+        """Raise StorageError if the next file would leave less than the reserve (rule 8)."""
         if len(self._ahead) * self.file_bytes + self.usable_bytes < self.file_bytes * 3 // 2:
             raise StorageError("write to", self.directory, OSError(ENOSPC, os.strerror(ENOSPC)))
 
@@ -463,9 +463,9 @@ class CommitLog:
 
     # ---- sealing -----------------------------------------------------------------------------------------
 
-    def settle(self, file: LogFile) -> None:
-        """An append in this file was published or abandoned."""
-        file.settled += 1
+    def complete_append(self, file: LogFile) -> None:
+        """Count an append in this file that was published or abandoned."""
+        file.completed += 1
         if self._has_finished:
             self.seal_finished()
         elif self._unused_slices:
@@ -480,7 +480,7 @@ class CommitLog:
         for file in files[first:]:
             if file is self._active:
                 break
-            if not file.is_settled:
+            if file.has_pending_appends:
                 self._has_finished = True
                 break
             self._sealed_start = file.start

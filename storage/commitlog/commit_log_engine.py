@@ -14,6 +14,7 @@ NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from protocol.errors import KafkaError
@@ -52,6 +53,15 @@ _MAX_RECORDS: Final = 1 << 16
 """The same if it is in the same file."""
 
 
+@dataclass(slots=True)
+class _PendingFlush:
+    """A sync in progress."""
+
+    end_offset: int
+    valid_end: int  # lowered by a truncation
+    position: int  # in the log
+
+
 class CommitLogEngine:
     """The batches of one partition; `Engine` describes the methods."""
 
@@ -70,7 +80,7 @@ class CommitLogEngine:
         self._snapshot_end = 0  # the offset of the newest producer snapshot, or of one that a reservation takes
         self._snapshot_file: int | None = None  # the start of the file with it; None if it is of an earlier process
         self.flushed_end_offset = 0
-        self._syncing: list[list[int]] = []  # end offset, end offset that counts, position in the log
+        self._pending: list[_PendingFlush] = []
         self._recovered_end = _NOT_RECOVERING
         self._lookups = PendingLookups()
         self.submit: Submit = run_now
@@ -135,7 +145,7 @@ class CommitLogEngine:
         self._lookups.cancel()
         if self._outstanding:
             for file in self._drop_outstanding(self._outstanding[0]):
-                self._log.settle(file)
+                self._log.complete_append(file)
 
     def register_files(self) -> None: ...
 
@@ -197,7 +207,7 @@ class CommitLogEngine:
         file = first.file
         assert file is not None, "it was written"
         self._slot.append(file, first.position, first.batches, rolled=first.rolled)
-        self._log.settle(file)
+        self._log.complete_append(file)
 
     def abandon(self, reservation: Reservation) -> None:
         assert isinstance(reservation, SlotAppend)
@@ -205,7 +215,7 @@ class CommitLogEngine:
         if written:
             self._cut_abandoned(reservation.previous_end)
         for file in written:
-            self._log.settle(file)
+            self._log.complete_append(file)
 
     def _drop_outstanding(self, first: SlotAppend) -> list[LogFile]:
         """Drop this reservation and all later ones; returns the file of each that was written."""
@@ -360,26 +370,27 @@ class CommitLogEngine:
         del limit
         end_offset = self._slot.end_offset
         position, files = self._log.unsynced()
-        self._syncing.append([end_offset, end_offset, position])
+        self._pending.append(_PendingFlush(end_offset, end_offset, position))
         return SyncWork(end_offset, files)
 
     def mark_flushed(self, end_offset: int) -> None:
-        for number, (promised, counts, position) in enumerate(self._syncing):
-            if promised == end_offset:
-                del self._syncing[: number + 1]
-                self.flushed_end_offset = max(self.flushed_end_offset, counts)
-                self._log.mark_durable(position)
+        for number, flush in enumerate(self._pending):
+            if flush.end_offset == end_offset:
+                del self._pending[: number + 1]
+                self.flushed_end_offset = max(self.flushed_end_offset, flush.valid_end)
+                self._log.mark_durable(flush.position)
                 break
 
     def mark_shared_flushed(self, end_offset: int) -> None:
         self.flushed_end_offset = max(self.flushed_end_offset, end_offset)
 
     def _limit_flushed(self) -> None:
+        """After a truncation nothing above the end offset counts as flushed."""
         end_offset = self._slot.end_offset
         self._snapshot_end = min(self._snapshot_end, end_offset)
         self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
-        for sync in self._syncing:
-            sync[1] = min(sync[1], end_offset)
+        for flush in self._pending:
+            flush.valid_end = min(flush.valid_end, end_offset)
 
 
 def _valid_header(batches: Buffer, position: int, offset: int) -> BatchHeader | None:

@@ -2,11 +2,11 @@
 
 RULES    1. A file is active, then finished (it gets no more frames), then sealed: it is durable and has a queue file, and its
             entries leave the memory.
-         2. `written` counts the appends in the file and changes under the log's lock; `settled` counts those that were
+         2. `written` counts the appends in the file and changes under the log's lock; `completed` counts those that were
             published or abandoned and changes on the thread of the appends. A finished file is sealed when both are equal.
          3. The open files of a sealed one are closed by the file handle cache, and opened when they are needed.
-         4. What a slot was at the file's end is recorded when the slot gets its first frame in a later file, else when the file
-            is sealed.
+         4. The end offset and state of a slot at the file's end are recorded when the slot gets its first frame in a later
+            file, else when the file is sealed.
 NOT HERE When files are created and sealed (commit_log.py).
 """
 
@@ -140,7 +140,7 @@ class LogFile:
     """One log file; positions are those of the whole log."""
 
     __slots__ = (
-        "end", "ends", "file_id_crc", "is_checked", "log", "path", "previous", "queue", "queue_header", "removed", "settled",
+        "completed", "end", "ends", "file_id_crc", "is_checked", "log", "path", "previous", "queue", "queue_header", "removed",
         "slices", "slot_count", "start", "states", "touched", "written",
     )  # fmt: skip
 
@@ -159,7 +159,7 @@ class LogFile:
         self.is_checked = True
         """Whether all of the queue file was valid when this process read it, not only the header."""
         self.written = 0
-        self.settled = 0
+        self.completed = 0
         self.removed = 0
         """The size of batches in it whose entries were removed (queue_file.py)."""
         self.slot_count = 0
@@ -169,9 +169,9 @@ class LogFile:
         self.touched: set[int] = set()
         """The slots with frames in this file."""
         self.ends: dict[int, int] = {}
-        """The end offsets at the file's end, of slots that went on (rule 4)."""
+        """End offsets at the file's end, of slots with frames in a later file (rule 4)."""
         self.states: dict[int, list[object]] = {}
-        """The states at the file's end, of slots that went on and have frames here."""
+        """States at the file's end, of slots with frames in this file and in a later one."""
 
     def __repr__(self) -> str:
         return f"LogFile({self.path!r}, {self.start}..{self.end})"
@@ -188,9 +188,9 @@ class LogFile:
         return self.queue is not None
 
     @property
-    def is_settled(self) -> bool:
-        """Whether no append in it is outstanding."""
-        return self.written == self.settled
+    def has_pending_appends(self) -> bool:
+        """Whether an append was written and neither published nor abandoned."""
+        return self.written != self.completed
 
 
 class UnusedFile(NamedTuple):

@@ -48,12 +48,12 @@ class SlotId(NamedTuple):
 
 
 class Cut(NamedTuple):
-    """A truncation."""
+    """What a truncation leaves."""
 
     end_offset: int
     segment_base: int
     segment_size: int
-    """Of the last segment, afterwards."""
+    """Base offset and size of the last segment afterwards."""
 
 
 @dataclass(slots=True)
@@ -79,11 +79,13 @@ class Slot:
         self.topic = topic
         """The topic of a partition without a directory; else empty."""
         self.number = UNBOUND
+        """Of the slot in frames and queue files (slot_numbers.py)."""
         self.bound_in = NO_FILE
         """The start of the last file with a BIND frame."""
         self.last_file = NO_FILE
         """The start of the last file that changed the end offset."""
         self.begin = 0
+        """The start of the first file with its data (rule 5)."""
         self.end_offset = 0
         self.segments = [LogicalSegment(0)]
         self.cuts: tuple[tuple[int, int], ...] = ()
@@ -240,7 +242,7 @@ class Slot:
             file.touched.add(self.number)
 
     def _enter(self, file: LogFile) -> None:
-        """The slot gets a frame in `file` that changes its end."""
+        """Before a frame in `file` changes the end: record the state at the end of earlier files (log_file.py rule 4)."""
         if self.last_file != file.start:
             earlier = file.previous
             while earlier is not None and not earlier.is_sealed:

@@ -85,6 +85,10 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
     """Of the log at the time of the marker."""
 
+    def contains(self, header: BatchHeader) -> bool:
+        """Whether a transactional batch belongs to this transaction."""
+        return header.producer_id == self.producer_id and self.first_offset <= header.base_offset <= self.last_offset
+
 
 class Reservation:
     """The reserved range of one append; engines extend it."""

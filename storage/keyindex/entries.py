@@ -118,10 +118,7 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[Record]:
 
 
 def _is_aborted(header: BatchHeader, aborted: Iterable[AbortedTransaction]) -> bool:
-    return header.is_transactional and any(
-        some.producer_id == header.producer_id and some.first_offset <= header.base_offset <= some.last_offset
-        for some in aborted
-    )
+    return header.is_transactional and any(one.contains(header) for one in aborted)
 
 
 def matching(

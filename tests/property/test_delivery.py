@@ -108,7 +108,7 @@ class World:
     def keep(self) -> None:
         """Retention runs."""
         if len(self._running) == 1:
-            self._running[0][0].keep_records()
+            self._running[0][0].release_delivered()
         log = self.harness.partition("s").log
         retain(log, self.harness.wall_ms + _HOUR_MS)
 

@@ -127,8 +127,8 @@ class Deliverer:
             idle, self._idle = self._idle, None
             idle.complete(None)
 
-    def keep_records(self) -> None:
-        """Lets retention delete what is done, and forgets cancellations that concern nothing pending."""
+    def release_delivered(self) -> None:
+        """Let retention delete the records that are done, and forget cancellations of no pending record."""
         log = self._local().log
         if self._progress is None or self._scan is not None:
             return

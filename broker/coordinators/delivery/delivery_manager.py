@@ -2,8 +2,8 @@
 
 RULES    1. The deliverers follow from the metadata image: topic, leader epoch and target. A change of one of them ends a
             deliverer and starts another one.
-         2. Every tick the deliverers that wait are asked whether something is due. Without schedule partitions there is no
-            tick.
+         2. Every tick the manager wakes the deliverers that wait and have something to do. Without schedule partitions there
+            is no tick.
 NOT HERE What a deliverer does (`deliverer.py`).
 """
 
@@ -27,7 +27,7 @@ from storage.config.log_config import DELIVER_TO
 
 _TICK_MS: Final = 20
 _KEEP_EVERY_TICKS: Final = 250
-"""Five seconds."""
+"""Every five seconds retention may delete what was delivered."""
 
 
 class _Running(NamedTuple):
@@ -39,7 +39,7 @@ class _Running(NamedTuple):
 
 
 class DeliveryManager:
-    """See the module."""
+    """The deliverers of this broker: starts, wakes and stops them."""
 
     def __init__(
         self,
@@ -66,7 +66,7 @@ class DeliveryManager:
 
     @property
     def deliverers(self) -> list[Deliverer]:
-        """Those that run."""
+        """Those of the schedule partitions that this broker leads."""
         return [running.deliverer for running in self._running.values()]
 
     def on_metadata_update(self, changes: MetadataDelta, image: MetadataImage) -> None:
@@ -130,9 +130,9 @@ class DeliveryManager:
             try:
                 running.deliverer.wake_if_ready(wall_ms)
                 if self._ticks % _KEEP_EVERY_TICKS == 0:
-                    running.deliverer.keep_records()
+                    running.deliverer.release_delivered()
             except KafkaError:
-                continue  # offline or just moved: the image follows, and the steps get the same error
+                continue  # offline or just moved: an image will stop the deliverer, and its steps get the same error
         if self._running:
             self._schedule_tick()
 

@@ -37,7 +37,7 @@ _STEP: Final = 4_096
 
 
 class DueQueue:
-    """See the module."""
+    """The pending records as (due time, offset); the records themselves stay in the log."""
 
     def __init__(self, max_bytes: int, base_offset: int = 0) -> None:
         """No record that is added has an offset below `base_offset`."""
@@ -54,12 +54,12 @@ class DueQueue:
         self.complete_until_ms = 0  # before the first scan
 
     def __len__(self) -> int:
-        """All pending records, dropped ones too."""
+        """The number of pending records, with those that were dropped."""
         return self._count + self.dropped
 
     @property
     def is_half_empty(self) -> bool:
-        """Whether another scan is worth its cost."""
+        """Whether less than half of the memory is used, so that another scan is worth its cost."""
         return self._bytes * 2 < self._max_bytes
 
     @property
@@ -103,7 +103,7 @@ class DueQueue:
         taken: list[tuple[int, int]] = []
         seconds, until_ms = self._seconds, min(until_ms, self.complete_until_ms - 1)
         for _ in self.prepare(until_ms):
-            pass  # nothing is left to do if the caller has prepared
+            pass  # no steps if the caller has called `prepare`
         while seconds.numbers and seconds.first_ms <= until_ms and len(taken) < limit:
             bucket, base_ms = seconds.of[seconds.numbers[0]], seconds.numbers[0] << _SECOND_BITS
             if not bucket.is_sorted:

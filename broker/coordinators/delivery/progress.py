@@ -3,7 +3,7 @@
 FORMAT   the metadata of the committed offset: "1", then for each step ";end_offset,due_ms,offset", in decimal.
          The committed offset is the end offset of the last step.
 RULES    1. A step (end offset, due, offset) says: of the records before the end offset, those that are due before `due_ms`, or
-            at it with at most this offset, are done. A record is done if a step says so.
+            at it with at most this offset, are done. A record is done if one step covers it.
          2. Records are delivered in the order of (due, offset) among those read so far, so one step is usually enough. The
             wall clock set back, or more late records than one transaction can have, add a step; it is dropped when a later
             step covers it.
@@ -23,14 +23,14 @@ MAX_STEPS: Final = 32
 
 
 class Step(NamedTuple):
-    """See rule 1."""
+    """Of the records before `end_offset`, those up to (`due_ms`, `offset`) are done (rule 1)."""
 
     end_offset: int
     due_ms: int
     offset: int
 
     def covers(self, other: Step) -> bool:
-        """Whether all that `other` says is said by this step too."""
+        """Whether all records that are done by `other` are done by this step too."""
         return self.end_offset >= other.end_offset and self[1:] >= other[1:]
 
 

@@ -27,7 +27,7 @@ _STEPS_PER_SKIP: Final = 200
 
 
 class RecordLoader:
-    """See the module."""
+    """The encoded records that are delivered next, and the pass that reads them."""
 
     def __init__(self, read: Callable[[int], Steps[Chunk]], pause: Callable[[], Completion[None]]) -> None:
         """`read`: the chunk from an offset on; `pause`: completes in the next iteration of the event loop."""
@@ -39,7 +39,7 @@ class RecordLoader:
         self.records: dict[int, bytes | None] = {}
         """The encoded records by offset; None for one that was deleted."""
         self.limit = MAX_RECORDS
-        """For how many offsets the next pass should be."""
+        """The number of offsets that the next pass should read."""
 
     @property
     def is_reading(self) -> bool:

@@ -133,7 +133,4 @@ def read_chunk(partition: Partition, offset: int, max_bytes: int) -> Chunk | Dis
 def _is_readable(header: BatchHeader, aborted: list[AbortedTransaction]) -> bool:
     if header.is_control:
         return False
-    return not header.is_transactional or not any(
-        one.producer_id == header.producer_id and one.first_offset <= header.base_offset <= one.last_offset
-        for one in aborted
-    )
+    return not header.is_transactional or not any(one.contains(header) for one in aborted)

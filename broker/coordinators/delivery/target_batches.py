@@ -62,7 +62,7 @@ def stored_record(encoded: bytes) -> StoredRecord:
 
 
 class TargetBatches:
-    """See the module."""
+    """Collects records, then builds a batch for each partition."""
 
     def __init__(
         self, origin: str, partitions: int, keyless_partition: int, producer: tuple[int, int], max_batch_bytes: int
@@ -79,7 +79,7 @@ class TargetBatches:
         """Records so far."""
 
     def add(self, record: StoredRecord, offset: int, wall_ms: int) -> bool:
-        """Adds the record with an offset in the schedule topic; False if it must wait for the next transaction."""
+        """Add the record at an offset of the schedule partition; False if it must wait for the next transaction."""
         schedule_id = self._prefix + b"%d" % offset
         parts = (
             record.key_and_value,

@@ -78,7 +78,7 @@ class SchedulePartition(NamedTuple):
 
 
 class TransactionClient:
-    """See the module."""
+    """The transactional producer of one schedule partition; its methods are steps of a routine."""
 
     def __init__(
         self, broker_id: int, partition: SchedulePartition, send: SendToBroker, sleep: Callable[[int], Completion[None]]

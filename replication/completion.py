@@ -155,6 +155,15 @@ class _Completed(Completion[T]):
 completed = _Completed
 
 
+class SharedCompletion(Completion[T]):
+    """A completion that requests of several clients wait for: `cancel` of one of them has no effect on the others."""
+
+    __slots__ = ()
+
+    def cancel(self) -> None:
+        """Nothing: the result is still needed."""
+
+
 def failed(error: Exception) -> Completion[T]:
     """A completion that has its error."""
     completion: Completion[T] = Completion()

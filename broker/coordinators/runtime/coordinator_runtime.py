@@ -26,7 +26,7 @@ from broker.coordinators.runtime.runtime_times import RuntimeTimes
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord, batches_of
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
 from protocol.records import NO_PRODUCER_ID, batch_of
-from replication.completion import Completion, completed, failed, gather
+from replication.completion import Completion, SharedCompletion, completed, failed, gather
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.state_machine import Decision
 from replication.timer_queue import Clock, Timer, TimerQueue
@@ -260,7 +260,7 @@ class Shard(Generic[M]):
         """The commit of an append, with a deadline: after it, the records may still be committed."""
         if appended.is_done:
             return appended
-        commit: Commit = Completion()
+        commit: Commit = SharedCompletion()
         self.pending_commit = commit
         now_ms = self.mono_ms()
         appended.then(partial(self._on_appended, commit, now_ms))

@@ -14,7 +14,7 @@ from broker.coordinators.runtime.java_compat import abs_hash, java_hash
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
-from protocol.records import BatchBuilder, headers, records
+from protocol.records import BatchBuilder, ControlType, headers, records
 from protocol.schema import Message
 from tests.support.group_harness import FakeLog, LocalGroupHarness
 from tests.support.group_requests import (
@@ -26,6 +26,7 @@ from tests.support.group_requests import (
     leave_request,
     sync_request,
 )
+from tests.support.logs import marker
 
 
 def harness(partitions: int = 1) -> LocalGroupHarness:
@@ -136,6 +137,29 @@ def test_a_commit_times_out_and_readers_still_wait(made: LocalGroupHarness) -> N
     log.release()
     log.is_holding = False
     assert committed(made) == 7
+
+
+def test_a_client_that_leaves_does_not_end_the_wait_of_others(made: LocalGroupHarness) -> None:
+    log = made.logs[0]
+    log.is_holding = True
+    made.send("writer", commit_request(7), 8)
+    made.send("leaver", ListGroupsRequest(), 5)
+    made.waiting["leaver"].cancel()
+    made.send("reader", ListGroupsRequest(), 5)
+    assert made.take("reader") is None, "the commit is pending"
+    log.release()
+    assert error_of(made.take("writer")) is ErrorCode.NONE
+    assert made.take("reader") is not None
+
+
+def test_a_marker_is_awaited_by_others_after_its_sender_left(made: LocalGroupHarness) -> None:
+    log = made.logs[0]
+    log.is_holding = True
+    made.runtime.end_transaction(0, marker(ControlType.COMMIT, 5, 0), 5, is_commit=True).cancel()
+    made.send("reader", fetch_request(), 8)
+    assert made.take("reader") is None, "the commit is pending"
+    log.release()
+    assert made.take("reader") is not None
 
 
 def test_an_uncommitted_assignment_starts_another_rebalance(made: LocalGroupHarness) -> None:

@@ -25,7 +25,7 @@ def verbs() -> Iterator[Verbs]:
         producer = Producer({"bootstrap.servers": broker.bootstrap})
         due_ms = int(time.time() * 1000) + _HOUR_MS
         for number in range(6):
-            headers = [("deliver-at", b"%d" % (due_ms + number))]
+            headers: list[tuple[str, str | bytes | None]] = [("deliver-at", b"%d" % (due_ms + number))]
             producer.produce("later", b"value", key=b"k%d" % (number % 3), partition=number % 2, headers=headers)
         producer.produce("later", b"value", key=b"k0", partition=0)  # at once
         assert producer.flush(30) == 0

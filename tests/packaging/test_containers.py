@@ -141,7 +141,7 @@ def test_the_spark_jobs_have_valid_settings() -> None:
         if name not in jobs:
             continue
         output = read_settings(DOCKER / "spark.toml", name, kinds)
-        settings = build_settings(name, jobs[name], output)
+        settings: Any = build_settings(name, jobs[name], output)
         hosts = {every[address.split(":")[0]]["hostname"] for address in settings.bootstrap.split(",")}
         assert hosts == {node["hostname"] for node in every.values() if node["image"] == "barnabas"}
         assert (

@@ -135,7 +135,7 @@ def test_the_health_check_tells_a_running_node_from_a_stopped_one(image: OciImag
 
 def test_data_survive_a_new_container(image: OciImage, data: Path) -> None:
     """After a clean stop, and after a SIGKILL."""
-    expected = []
+    expected: list[bytes] = []
     for number, value in ((signal.SIGTERM, b"one"), (signal.SIGKILL, b"two"), (signal.SIGTERM, b"three")):
         with running(image, data) as node:
             if not expected:

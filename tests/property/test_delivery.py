@@ -6,6 +6,7 @@ import random
 from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -118,7 +119,7 @@ class World:
         """A batch of records with different delays, sometimes in a transaction that is aborted."""
         rng, wall_ms = self.rng, self.harness.wall_ms
         is_aborted = rng.random() < 0.15
-        options = {}
+        options: dict[str, Any] = {}
         if is_aborted:
             options = {"producer_id": _FOREIGN_PRODUCER, "producer_epoch": 0, "base_sequence": self._sequence}
         builder = BatchBuilder(transactional=is_aborted, compression=rng.choice((0, 1)), **options)

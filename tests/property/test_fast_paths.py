@@ -7,6 +7,7 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -221,7 +222,7 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
     ]  # fmt: skip
 
 
-def test_fast_path_and_handler_answer_fetch_alike(tmp_path):
+def test_fast_path_and_handler_answer_fetch_alike(tmp_path: Path) -> None:
     seed = seed_of()
     chance = random.Random(seed)
     harnesses = [fetching_world(tmp_path / dispatcher) for dispatcher in ("short", "long")]
@@ -294,7 +295,9 @@ def random_records(chance: random.Random, sequences: Counter[int]) -> bytearray 
 
 
 @pytest.mark.parametrize("is_held", [False, True])
-def test_fast_path_and_handler_answer_produce_alike(tmp_path, monkeypatch, *, is_held):
+def test_fast_path_and_handler_answer_produce_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_held: bool
+) -> None:
     seed = seed_of()
     chance = random.Random(seed)
     harnesses = [producing_world(tmp_path / dispatcher, is_held=is_held) for dispatcher in ("short", "long")]

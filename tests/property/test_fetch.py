@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 from tests.support.replica_harness import Answer, Client, ReplicaHarness, offsets
@@ -49,7 +50,7 @@ class Consumer:
                     self.next[data.partition_index] += 1
 
 
-def test_consumers_with_and_without_sessions_read_every_record_once_in_order(tmp_path):
+def test_consumers_with_and_without_sessions_read_every_record_once_in_order(tmp_path: Path) -> None:
     seed = seed_of()
     rng = random.Random(seed)
     harness = ReplicaHarness(tmp_path)

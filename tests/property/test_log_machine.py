@@ -181,7 +181,7 @@ class LogMachine(RuleBasedStateMachine):
             info = append_records(self.log, again, leader_epoch=self.epoch, wall_ms=self.clock)
             assert (info.duplicate, info.base_offset) == (True, batch.base_offset)
 
-    @precondition(lambda self: not self.under_way and first_open_offsets(self.all_batches()))
+    @precondition(lambda self: not self.under_way and bool(first_open_offsets(self.all_batches())))
     @rule(kind=st.sampled_from([ControlType.ABORT, ControlType.COMMIT]))
     def end_transaction(self, kind: ControlType) -> None:
         producer_id = next(iter(first_open_offsets(self.all_batches())))

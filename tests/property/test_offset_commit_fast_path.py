@@ -7,10 +7,13 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.groups import OffsetCommitRequest
+from protocol.messages.transactions import TxnOffsetCommitResponse
 from protocol.schema import Message
 from tests.property.test_fast_paths import DispatcherUnderTest, frame_of
 from tests.simulation.coordinators.journal import durable_state
@@ -44,6 +47,16 @@ class _Harness(LocalGroupHarness):
     @property
     def mono_ms(self) -> int:
         return self.clock.now_mono_ms
+
+    def commit_in_transaction(self) -> None:
+        """Commit an offset of the group "simple" in a transaction that stays open."""
+        commit = txn_commit_request("x", (5, 0), 3, "simple")
+        topic_ids, wall_ms = {"t": self.topic_id("t")}, self.clock.wall_ms()
+        self.runtime.write(
+            "simple",
+            lambda it: it.commit_transactional(commit, topic_ids, wall_ms),
+            lambda _: TxnOffsetCommitResponse(topics=[]),
+        )
 
     @property
     def log(self) -> Any:
@@ -85,7 +98,7 @@ def _request(harness: _Harness, chance: random.Random, version: int) -> Message:
     return request
 
 
-def test_fast_path_and_handler_answer_offset_commit_alike(monkeypatch):
+def test_fast_path_and_handler_answer_offset_commit_alike(monkeypatch: pytest.MonkeyPatch) -> None:
     seed = seed_of()
     chance = random.Random(seed)
     harnesses = [_Harness(), _Harness()]
@@ -109,14 +122,7 @@ def test_fast_path_and_handler_answer_offset_commit_alike(monkeypatch):
             if turn % 3 == 0:
                 harness.log.release(outcome)
             if is_transaction:
-                commit = txn_commit_request("x", (5, 0), 3, "simple")
-                harness.runtime.write(
-                    "simple",
-                    lambda it, commit=commit, one=harness: it.commit_transactional(
-                        commit, {"t": one.topic_id("t")}, one.clock.wall_ms()
-                    ),
-                    lambda error: error,
-                )
+                harness.commit_in_transaction()
             harness.advance(wait_ms)
         if turn % 10 == 0:
             assert durable_state(harnesses[0]) == durable_state(harnesses[1]), f"seed {seed}, turn {turn}"

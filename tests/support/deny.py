@@ -10,7 +10,7 @@ class Deny:
         self._denied = set(denied)
 
     def authorize(
-        self, _request: object, operation: str, resource_type: str, resource_name: str, **_flags: bool
+        self, request: object, operation: str, resource_type: str, resource_name: str, **flags: object
     ) -> bool:
         """Whether the operation is allowed."""
         rules = {
@@ -20,7 +20,7 @@ class Deny:
         }
         return not self._denied & rules
 
-    def authorize_any(self, _request: object, operation: str, resource_type: str) -> bool:
+    def authorize_any(self, request: object, operation: str, resource_type: str) -> bool:
         """Whether the operation is allowed on some resource of the type."""
         return not self._denied & {(operation, resource_type), (operation, resource_type, None)}
 
@@ -33,10 +33,10 @@ class DenyingAuthorizer:
         self.asked: list[tuple[str, str, str]] = []
 
     def authorize(
-        self, _request: object, operation: str, resource_type: str, resource_name: str, **_flags: bool
+        self, request: object, operation: str, resource_type: str, resource_name: str, **flags: object
     ) -> bool:
         self.asked.append((operation, resource_type, resource_name))
         return not self.is_strict
 
-    def authorize_any(self, _request: object, operation: str, resource_type: str) -> bool:
-        return self.authorize(None, operation, resource_type, "any")
+    def authorize_any(self, request: object, operation: str, resource_type: str) -> bool:
+        return self.authorize(request, operation, resource_type, "any")

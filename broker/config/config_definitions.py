@@ -1,7 +1,7 @@
 """The broker settings with an effect, with Kafka's names, defaults and validators.
 
 RULES    1. Settings of Apache Kafka 4.3 without an effect are in `ignored_configs.py`, so a `server.properties` for Kafka
-            starts this broker unchanged.
+            starts this broker unchanged; those of TLS are in `ssl_definitions.py`.
 NOT HERE Reading files and precedence (`config_loader.py`), topic settings (`storage/config/log_config.py`).
 """
 
@@ -287,6 +287,8 @@ _OWN: dict[str, Setting] = {
                 "Of OAUTHBEARER, with the prefix listener.name.NAME.oauthbearer.: how tokens are validated."),
         Setting("sasl.server.max.receive.size", Kind.INT, "524288", at_least(1),
                 "Largest frame that a client may send before it is authenticated."),
+        Setting("security.inter.broker.protocol", Kind.STRING, "PLAINTEXT", None,
+                "Security protocol of the listener between brokers, where inter.broker.listener.name is not set."),
         Setting("socket.listen.backlog.size", Kind.INT, "50", at_least(1),
                 "Connections that wait in the kernel to be accepted."),
         Setting("socket.receive.buffer.bytes", Kind.INT, "102400", None,

@@ -20,6 +20,7 @@ from broker.config.config_rules import find_conflict
 from broker.config.connection_configs import find_connection_error, is_listener_limit
 from broker.config.security_configs import find_static_ssl_setting, find_unenforced_value
 from broker.config.ssl_configs import STORE_SETTINGS, store_setting
+from broker.config.ssl_definitions import IGNORED_AND_SSL, SSL_DYNAMIC_PER_BROKER, SSL_SETTINGS
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
 from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
 
@@ -57,12 +58,16 @@ producer.id.expiration.ms
 transaction.partition.verification.enable
 """
 
-PER_BROKER = ignored_configs.DYNAMIC_PER_BROKER.keys() | {
-    "cordoned.log.dirs",
-    "sasl.enabled.mechanisms",
-    "sasl.kerberos.principal.to.local.rules",
-    "sasl.mechanism.inter.broker.protocol",
-}
+PER_BROKER = (
+    ignored_configs.DYNAMIC_PER_BROKER.keys()
+    | SSL_DYNAMIC_PER_BROKER.keys()
+    | {
+        "cordoned.log.dirs",
+        "sasl.enabled.mechanisms",
+        "sasl.kerberos.principal.to.local.rules",
+        "sasl.mechanism.inter.broker.protocol",
+    }
+)
 """Settings that cannot be set for all brokers at once."""
 
 DYNAMIC = (
@@ -75,8 +80,8 @@ def broker_setting(name: str) -> Setting | None:
     """The definition of a broker's setting; None if it is unknown."""
     general = store_setting(name)
     if general is not None:
-        return ignored_configs.IGNORED[general]._replace(name=name)
-    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.IGNORED.get(name)
+        return SSL_SETTINGS[general]._replace(name=name)
+    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED_AND_SSL.get(name)
 
 
 def is_dynamic(name: str) -> bool:

@@ -1,7 +1,7 @@
 """Settings of Apache Kafka 4.3 that have no effect here, with type and default.
 
 FORMAT   name TYPE default; no default if the setting is unset, '' for an empty text. Each name is in one table.
-RULES    1. The change that gives a setting an effect moves it to `config_definitions.py`.
+RULES    1. The change that gives a setting an effect moves it to `config_definitions.py`, or to `ssl_definitions.py`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,6 @@ sasl.oauthbearer.jwt.retriever.class CLASS org.apache.kafka.common.security.oaut
 sasl.oauthbearer.jwt.validator.class CLASS org.apache.kafka.common.security.oauthbearer.DefaultJwtValidator
 sasl.oauthbearer.scope STRING
 sasl.oauthbearer.scope.claim.name STRING scope
-security.inter.broker.protocol STRING PLAINTEXT
 security.providers STRING
 share.coordinator.append.linger.ms INT -1
 share.coordinator.load.buffer.size INT 5242880
@@ -129,19 +128,6 @@ share.coordinator.write.timeout.ms INT 5000
 share.fetch.purgatory.purge.interval.requests INT 1000
 socket.connection.setup.timeout.max.ms LONG 30000
 socket.connection.setup.timeout.ms LONG 10000
-ssl.allow.dn.changes BOOLEAN false
-ssl.allow.san.changes BOOLEAN false
-ssl.key.password PASSWORD
-ssl.keystore.certificate.chain PASSWORD
-ssl.keystore.key PASSWORD
-ssl.keystore.location STRING
-ssl.keystore.password PASSWORD
-ssl.keystore.type STRING JKS
-ssl.principal.mapping.rules STRING DEFAULT
-ssl.truststore.certificates PASSWORD
-ssl.truststore.location STRING
-ssl.truststore.password PASSWORD
-ssl.truststore.type STRING JKS
 transaction.state.log.load.buffer.size INT 5242880
 transaction.two.phase.commit.enable BOOLEAN false
 """
@@ -196,9 +182,6 @@ sasl.login.refresh.buffer.seconds SHORT 300
 sasl.login.refresh.min.period.seconds SHORT 60
 sasl.login.refresh.window.factor DOUBLE 0.8
 sasl.login.refresh.window.jitter DOUBLE 0.05
-ssl.cipher.suites LIST ''
-ssl.client.auth STRING none
-ssl.enabled.protocols LIST TLSv1.2,TLSv1.3
 ssl.endpoint.identification.algorithm STRING https
 ssl.engine.factory.class CLASS
 ssl.keymanager.algorithm STRING SunX509
@@ -209,20 +192,21 @@ ssl.trustmanager.algorithm STRING PKIX
 """
 
 
-def _settings(rows: str) -> dict[str, Setting]:
+def settings_of(rows: str, documentation: str = _NO_EFFECT) -> dict[str, Setting]:
+    """The settings of a table, by name."""
     settings = {}
     for row in rows.strip().splitlines():
         name, kind, *default = row.split(" ", 2)
         text = default[0].replace("''", "") if default else None
-        settings[name] = Setting(name, Kind[kind], text, None, _NO_EFFECT)
+        settings[name] = Setting(name, Kind[kind], text, None, documentation)
     return settings
 
 
-INTERNAL = _settings(_INTERNAL)
+INTERNAL = settings_of(_INTERNAL)
 """Not described to clients."""
-DYNAMIC = _settings(_DYNAMIC)
+DYNAMIC = settings_of(_DYNAMIC)
 """Dynamic, for one broker and for all brokers."""
-DYNAMIC_PER_BROKER = _settings(_DYNAMIC_PER_BROKER)
+DYNAMIC_PER_BROKER = settings_of(_DYNAMIC_PER_BROKER)
 """Dynamic, for one broker only."""
-IGNORED = _settings(_STATIC) | INTERNAL | DYNAMIC | DYNAMIC_PER_BROKER
+IGNORED = settings_of(_STATIC) | INTERNAL | DYNAMIC | DYNAMIC_PER_BROKER
 """All of them, by name."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final, NamedTuple
 
-from broker.config.ignored_configs import IGNORED
+from broker.config.ssl_definitions import IGNORED_AND_SSL
 
 PROTOCOLS: Final = ("TLSv1.2", "TLSv1.3")
 _CLIENT_AUTH: Final = "ssl.client.auth"
@@ -82,7 +82,7 @@ class _Values:
         self.has_sasl = has_sasl
 
     def text(self, name: str) -> str:
-        default = IGNORED[name].default or ""
+        default = IGNORED_AND_SSL[name].default or ""
         return self._given.get(self._prefix + name, self._given.get(name, default)).strip()
 
     def client_auth(self) -> str:

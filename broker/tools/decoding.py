@@ -14,7 +14,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from broker.config.config_definitions import BROKER_SETTINGS
-from broker.config.ignored_configs import IGNORED
+from broker.config.ssl_definitions import IGNORED_AND_SSL
 from broker.tools.message_json import message_json, type_name
 from protocol.codec import decoder
 from protocol.errors import KafkaError, MalformedRequest
@@ -63,7 +63,7 @@ def _secret_fields(message: Message) -> tuple[str, ...]:
     if isinstance(message, stored_records.UserScramCredentialRecord):
         return "salt", "storedKey", "serverKey"
     if isinstance(message, stored_records.ConfigRecord) and message.resource_type == _BROKER:
-        setting = BROKER_SETTINGS.get(message.name) or IGNORED.get(message.name)
+        setting = BROKER_SETTINGS.get(message.name) or IGNORED_AND_SSL.get(message.name)
         if message.value is not None and (setting is None or setting.kind is Kind.PASSWORD):
             return ("value",)
     return ()

@@ -21,6 +21,7 @@ from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
 from broker.config.dynamic_configs import DYNAMIC, broker_setting
 from broker.config.ignored_configs import IGNORED
 from broker.config.listener_prefix import general_name
+from broker.config.ssl_definitions import IGNORED_AND_SSL
 from broker.handlers.admin.broker_config_validation import check_node_id
 from broker.handlers.authorization import DENIALS, AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
@@ -199,7 +200,7 @@ class ConfigHandlers(AuthorizingHandlers):
         check_node_id(name, node_id, "Broker", f"broker id, expected {node_id} or empty string, but")
         layers = self._broker_layers(image)
         dynamic = {name for source, texts in layers if source != ConfigSource.FILE for name in texts}
-        definitions = {**BROKER_SETTINGS, **IGNORED}
+        definitions = {**BROKER_SETTINGS, **IGNORED_AND_SSL}
         names = sorted(definitions.keys() - INTERNAL_SETTINGS | dynamic | self._config.given.keys())
         return [_broker_entry(_broker_setting(name), layers) for name in names]
 

@@ -11,13 +11,13 @@ import pytest
 from broker.config.broker_config import ConfigError, Endpoint
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_loader import load_config
-from broker.config.ignored_configs import IGNORED
+from broker.config.ssl_definitions import IGNORED_AND_SSL
 from storage.config.config_def import parse
 from storage.config.log_config import SYNONYMS
 
 
 def test_every_default_is_a_valid_value() -> None:
-    for setting in [*BROKER_SETTINGS.values(), *IGNORED.values()]:
+    for setting in [*BROKER_SETTINGS.values(), *IGNORED_AND_SSL.values()]:
         parse(setting, setting.default)
 
 

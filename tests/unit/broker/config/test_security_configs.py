@@ -11,9 +11,9 @@ from broker.config import sasl_configs
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_loader import load_config
 from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs
-from broker.config.ignored_configs import IGNORED
 from broker.config.security_configs import controller_credentials, find_unenforced_value
 from broker.config.ssl_configs import find_ssl_error, ssl_settings
+from broker.config.ssl_definitions import IGNORED_AND_SSL
 from broker.peers.endpoints import protocol_id
 
 MAP = "listener.security.protocol.map"
@@ -164,7 +164,7 @@ def test_settings_that_restrict_no_client_in_kafka_are_accepted(settings: dict[s
 
 
 def test_no_default_is_refused() -> None:
-    defaults = {name: setting.default for name, setting in IGNORED.items() if setting.default is not None}
+    defaults = {name: setting.default for name, setting in IGNORED_AND_SSL.items() if setting.default is not None}
     assert find_unenforced_value(defaults) is None
 
 

@@ -17,6 +17,7 @@ NOT HERE The enclosing batch (records.py).
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from struct import Struct
 from typing import Final, TypeAlias
 
 from protocol.errors import ErrorCode, KafkaError
@@ -27,6 +28,8 @@ Headers: TypeAlias = tuple[tuple[str, bytes | None], ...]
 MIN_RECORD_BYTES: Final = 7
 NO_MORE_BYTES: Final = "Incorrect declared batch size, premature EOF reached"
 BYTES_REMAIN: Final = "Incorrect declared batch size, records still remaining in file"
+
+_USUAL_START: Final = Struct("<BBxHB")  # length of two bytes, attributes, timestamp and offset delta, key length
 
 
 def encode_record(
@@ -275,6 +278,23 @@ def scan(data: Buffer, count: int) -> tuple[int, int, list[int]]:
     if at != len(data):
         raise invalid_record(BYTES_REMAIN)
     return lowest, greatest, keyless
+
+
+def is_usual_record(data: Buffer) -> bool:
+    """Whether `data` is one valid record of the usual form, in half the time of `scan`, which decides about all others.
+
+    The form: timestamp delta 0, no headers, a key of at most 63 bytes or none, a value of 64 to 8191 bytes.
+    """
+    # Both length varints have two bytes then: 0x80 more than the length in zigzag, if the bits of the second are just added.
+    size = len(data)
+    if not 71 < size < 8194:
+        return False
+    length, more, deltas, key_length = _USUAL_START.unpack_from(data)
+    if deltas or key_length > 0x7F or length < 0x80 or length + (more << 7) != size + 62 << 1 or data[size - 1]:
+        return False
+    at = 6 if key_length & 1 else 6 + (key_length >> 1)
+    length = data[at]
+    return length > 0x7F and length + (data[at + 1] << 7) == size - at + 61 << 1
 
 
 def timestamp_deltas(data: Buffer, count: int) -> Iterator[int]:

@@ -101,7 +101,7 @@ class Append(Completion[AppendInfo]):
     """The offsets of the records, once they are in the log."""
 
     def __init__(self, records: bytearray | memoryview, acks: int, wall_ms: int, origin: AppendOrigin) -> None:
-        super().__init__()
+        Completion.__init__(self)  # super() takes longer than the call
         self.records = records
         self.acks = acks
         self.wall_ms = wall_ms

@@ -24,7 +24,7 @@ from protocol.compression import XERIAL_MAGIC, Compression, compress
 from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
-from protocol.record_codec import MIN_RECORD_BYTES, check_first, invalid_record, scan, timestamp_deltas
+from protocol.record_codec import MIN_RECORD_BYTES, check_first, invalid_record, is_usual_record, scan, timestamp_deltas
 from protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,
@@ -98,7 +98,7 @@ class BatchRules:
 
     __slots__ = (
         "_config", "after_max_ms", "before_max_ms", "checks_all_records", "codec", "deliver_max_ms", "is_compacted",
-        "is_schedule", "max_message_bytes", "max_opened_bytes", "partition", "uses_log_append_time",
+        "is_plain", "is_schedule", "max_message_bytes", "max_opened_bytes", "partition", "uses_log_append_time",
     )  # fmt: skip
 
     def __init__(self, config: LogConfig, partition: str, *, checks_all_records: bool = False) -> None:
@@ -114,6 +114,10 @@ class BatchRules:
         self.after_max_ms = config.message_timestamp_after_max_ms
         self.codec: int | None = _CODEC_OF_SETTING.get(config.compression_type)  # None: the producer's codec
         self.max_opened_bytes = MAX_OPENED_BYTES
+        self.is_plain = not (
+            self.is_compacted or self.is_schedule or self.uses_log_append_time or self.codec is not None
+        )
+        """Whether batches are stored as the producers sent them, and records may lack keys and delivery times."""
 
     @property
     def level(self) -> int | None:
@@ -170,6 +174,15 @@ def validate(
         or attributes & COMPRESSION_MASK > Compression.ZSTD
     ):
         _refuse_header(header, rules)
+    if (  # a record alone, for which this is as good as _check_all_records
+        count == 1
+        and rules.is_plain
+        and not attributes & (COMPRESSION_MASK | LOG_APPEND_TIME_BIT)
+        and -rules.after_max_ms <= wall_ms - header.base_timestamp <= rules.before_max_ms
+        and header.max_timestamp == header.base_timestamp
+        and is_usual_record(view[BATCH_OVERHEAD:])
+    ):
+        return _new_tuple(Validated, (records, [(0, header)], -1))
     codec = attributes & COMPRESSION_MASK
     if codec or count > FEW_RECORDS:
         body, checks_all = _body_to_check(records, header, rules, wall_ms)

@@ -22,7 +22,8 @@ from kio.records import writers as kio_writers
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
-from protocol.record_codec import check_first, scan, timestamp_deltas
+from protocol.primitives import varint
+from protocol.record_codec import check_first, encode_record, is_usual_record, scan, timestamp_deltas
 from protocol.records import (
     BATCH_OVERHEAD,
     BatchBuilder,
@@ -106,6 +107,33 @@ def test_built_batches_survive_a_round_trip(
         assert scan(body, len(content)) == (min(deltas), max(deltas), keyless)
         assert list(timestamp_deltas(body, len(content))) == deltas
         check_first(memoryview(body), len(content), 5)
+
+
+@seed(SEED)
+@settings(max_examples=600)
+@given(st.data())
+def test_a_record_of_the_usual_form_is_valid_also_after_damage(data: st.DataObject) -> None:
+    key = data.draw(st.none() | st.integers(0, 70).map(bytes))
+    value = bytes(data.draw(st.sampled_from((63, 64, 100, 1024, 8000, 8191 - 8, 8191))))
+    record = encode_record(0, 0, key, value, data.draw(st.sampled_from(((), (("h", b"v"),)))))
+    body = bytearray(varint(len(record)) + record)
+    for _ in range(data.draw(st.integers(0, 2))):
+        body[data.draw(st.sampled_from((0, 1, 3, 4, 5, 6, 7, 8, -1)))] = data.draw(st.integers(0, 255))
+    if is_usual_record(body):
+        assert scan(body, 1) == (0, 0, [0] if body[5] & 1 else [])
+
+
+@pytest.mark.parametrize("key", [None, b"", b"k" * 63])
+@pytest.mark.parametrize("size", [64, 1024, 8100])
+def test_a_record_of_usual_sizes_has_the_usual_form(key: bytes | None, size: int) -> None:
+    record = encode_record(0, 0, key, bytes(size))
+    body = bytearray(varint(len(record)) + record)
+    assert is_usual_record(body)
+    for at in (0, 6 + len(key or b"")):
+        shorter = bytearray(body)
+        shorter[at] -= 0x80  # the length has one byte now
+        shorter[at + 1] += 1
+        assert not is_usual_record(shorter)
 
 
 class Library(NamedTuple):
@@ -211,6 +239,7 @@ def all_readers(data: bytearray) -> list[Callable[[], object]]:
         lambda: [records(data, at, header, max_bytes=MAX) for at, header in headers(data)],
         lambda: scan(data, len(data) // 7),
         lambda: check_first(memoryview(data), 3, 32),
+        lambda: is_usual_record(data),
         lambda: validate(data, rules, wall_ms=NOW_MS),
     ]
 

@@ -10,6 +10,7 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import varint
 from protocol.record_codec import encode_record
 from protocol.records import (
     BatchBuilder,
@@ -148,6 +149,20 @@ def test_the_max_timestamp_is_corrected_if_all_records_are_checked() -> None:
         low = with_fields(batch(NOW_MS, count), max_timestamp=NOW_MS - 5000)
         found = accepted(low, rules(topic)).batches[0][1].max_timestamp
         assert found == (NOW_MS + count - 1 if is_read else NOW_MS - 5000)
+
+
+def test_a_record_alone_is_checked_for_key_time_and_format() -> None:
+    record = encode_record(0, 0, None, bytes(1000))
+    body = varint(len(record)) + record
+    good = with_body(body, 1, NOW_MS)
+    assert accepted(good).records == good
+    assert refusal(good, rules("compact")).code == ErrorCode.INVALID_RECORD
+    assert refusal(with_body(body + b"\0", 1, NOW_MS)).code == ErrorCode.INVALID_RECORD
+    assert refusal(with_body(body, 1, NOW_MS + 2 * 3_600_000)).code == ErrorCode.INVALID_TIMESTAMP
+    corrected = accepted(with_fields(good, max_timestamp=NOW_MS + 5))
+    assert corrected.records == good
+    assert accepted(with_fields(good, attributes=8)).records == good
+    assert accepted(good, rules("append")).log_append_time_ms == NOW_MS
 
 
 def test_a_timestamp_beyond_64_bits_is_rejected() -> None:

@@ -168,13 +168,13 @@ class SparseIndex:
             self._warm_start += surplus
 
     def end_comparison(self) -> None:
-        """Write the remaining entries of a rebuilt index and truncate what was not confirmed."""
+        """Write the remaining entries of a rebuilt index and truncate what follows them."""
         begin, data = self._collected, self._pack_new_entries()
         file = self._disk.open(self.path, write=True, create=True)
         try:
             if data:
                 self._write_entries(file, data, begin * self.ENTRY.size)
-            if self._is_comparing and file.size() > self.entries * self.ENTRY.size:
+            if file.size() > self.entries * self.ENTRY.size:
                 file.truncate(self.entries * self.ENTRY.size)
         finally:
             file.close()
@@ -225,11 +225,10 @@ class SparseIndex:
             found = file.pread(len(data), position)
             if found == data:
                 return
+            # The rest is overwritten, not truncated: ext4 flushes a file at its close if it was truncated to 0.
             self._is_comparing = False
-            if data.startswith(found):  # the file ends there; ext4 flushes a truncated file at its close
+            if data.startswith(found):  # the file ends there
                 data, position = data[len(found) :], position + len(found)
-            else:
-                file.truncate(position)
         file.pwrite(data, position)
 
     def _floor(self, column: int, target: int, read: Read = read_waiting) -> tuple[int, Mapping | bytes]:

@@ -10,7 +10,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BATCH_OVERHEAD, HEADER, BatchHeader, headers, parse_header
 from storage.engine import Buffer
 from storage.io.deferred_file_ops import run_now
-from storage.io.disk import Disk
+from storage.io.disk import Disk, File
 from storage.io.disk_lookup import NotResident, read_waiting
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX
@@ -378,6 +378,28 @@ def test_a_short_index_is_extended_not_rewritten(tmp_path: Path) -> None:
         (".index", 27),
         (".timeindex", 24),
     ]
+
+
+@pytest.mark.parametrize("surplus", [0, 24])
+def test_a_wrong_index_is_overwritten_and_only_its_surplus_is_truncated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, surplus: int
+) -> None:
+    segment = new_segment(tmp_path, batches(50))
+    segment.finish()
+    good = contents(tmp_path)
+    path = Path(segment.path(TIME_INDEX))
+    size = path.stat().st_size
+    path.write_bytes(b"\1" * (size + surplus))
+    truncated, truncate = [], File.truncate
+
+    def recording(file: File, size: int) -> None:
+        truncated.append((file.path, size))
+        truncate(file, size)
+
+    monkeypatch.setattr(File, "truncate", recording)
+    recover(torn(segment))
+    assert contents(tmp_path) == good
+    assert truncated == ([(str(path), size)] if surplus else [])
 
 
 # ---- indexes that do not fit -----------------------------------------------------------------------------

@@ -27,7 +27,7 @@ NOT HERE When, and which partition (cleanable.py); swapping segments (OpenLog.re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -51,7 +51,7 @@ IndexSizes = Callable[[SegmentInfo], tuple[int, int]]
 """Sizes of a segment's offset index and time index."""
 
 
-def clean(disk: Disk, job: CleanerJob) -> Iterator[Step]:
+def clean(disk: Disk, job: CleanerJob) -> Generator[Step, None, None]:
     """Run a job step by step; the last step is CleaningResult.
 
     Raises:

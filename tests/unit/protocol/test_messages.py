@@ -74,7 +74,7 @@ def assert_fields(struct: Wire, schemas: list[dict[str, Any]], shared: dict[str,
     assert [field.name.replace("_", "") for field in fields] == [schema["name"].lower() for schema in schemas]
     for field, schema in zip(fields, schemas, strict=True):
         where = f"{cls.__name__}.{field.name}"
-        carried = in_range(schema.get("versions", schema.get("taggedVersions"))) & versions
+        carried = in_range(schema["versions"] if "versions" in schema else schema["taggedVersions"]) & versions
         assert {version for version in versions if field.is_in(version)} == carried, where
         assert schema.get("tag") == field.tag, where
         assert carried == versions or schema.get("ignorable", False) is field.is_ignorable, where

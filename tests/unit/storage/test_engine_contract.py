@@ -11,7 +11,7 @@ from random import Random
 
 import pytest
 
-from protocol.records import BatchHeader, headers
+from protocol.records import BatchHeader, file_regions, headers
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer, Engine, SegmentInfo
@@ -161,20 +161,20 @@ class TestBothEngines:
 
     def test_partitions_are_independent(self, tmp_path: Path, engines: Engines) -> None:
         factory = engines(Disk(), tmp_path)
-        engines = []
+        both: list[Engine] = []
         for name in ("a-0", "a-1"):
             (tmp_path / name).mkdir()
-            engines.append(factory(str(tmp_path / name), SMALL))
-            engines[-1].open(None)
+            both.append(factory(str(tmp_path / name), SMALL))
+            both[-1].open(None)
         contents = [b"", b""]
         for number in range(12):
-            for which, engine in enumerate(engines):
+            for which, engine in enumerate(both):
                 data = batch(number, 1, size=200 + which, epoch=which)
                 append(engine, data)
                 contents[which] += data
-        engines[0].truncate(7)
-        assert all_of(engines[1]) == contents[1]
-        assert all_of(engines[0]) == contents[0][: 7 * 200]
+        both[0].truncate(7)
+        assert all_of(both[1]) == contents[1]
+        assert all_of(both[0]) == contents[0][: 7 * 200]
 
     # ---- abandon -----------------------------------------------------------------------------------------
 
@@ -464,8 +464,9 @@ class TestBothEngines:
     def test_batches_below_the_recovery_are_readable_before_it(self, make: MakeEngine, unopened: MakeEngine) -> None:
         engine = make()
         batches = fill(engine, 10, 2, size=300)
-        for segment in engine.segments()[1:-1] if isinstance(engine, StoresState) else []:
-            engine.store_snapshot(segment.base_offset, b"")
+        if isinstance(engine, StoresState):
+            for segment in engine.segments()[1:-1]:
+                engine.store_snapshot(segment.base_offset, b"")
         again = unopened()
         start = again.open(15)
         assert start is not None
@@ -483,8 +484,8 @@ class TestBothEngines:
     ) -> None:
         engine = make()
         batches = fill(engine, 8, 2, size=300)
-        region = wait_for_disk(engine.locate, 2 * damaged, 300, 16, min_one_batch=True).regions[0]
-        os.pwrite(region.file.fileno(), b"!!", region.position + 290)  # type: ignore[attr-defined]
+        (region,) = file_regions(wait_for_disk(engine.locate, 2 * damaged, 300, 16, min_one_batch=True).regions)
+        os.pwrite(region.file.fileno(), b"!!", region.position + 290)
         again = unopened()
         assert recovered(again, 0) == [2 * number for number in range(damaged)]
         assert all_of(again) == b"".join(batches[:damaged])

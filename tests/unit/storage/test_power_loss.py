@@ -100,6 +100,11 @@ class Machine:
         log.high_watermark = log.log_end_offset
         return log
 
+    def log_after_power_loss(self) -> Log:
+        """The log of a process that starts after a loss of power."""
+        self.lose_power()
+        return self.log()
+
     def checkpoint(self) -> None:
         for _, work in self.manager.checkpoint():
             work()
@@ -265,7 +270,7 @@ def test_an_unwritten_aborted_transaction_is_left_to_the_next_sync(machine: Mach
     flush(log)
     index()
     machine.checkpoint()
-    log = machine.lose_power() and machine.log()
+    log = machine.log_after_power_loss()
     assert [found[:3] for found in wait_for_disk(log.open().engine.aborted, 0, 3)] == [(7, 1, 2)]
 
 
@@ -287,7 +292,7 @@ def test_the_recovery_point_covers_replaced_segments_until_the_names_are_durable
         for change in waiting:
             change()
     machine.checkpoint()
-    log = machine.lose_power() and machine.log()
+    log = machine.log_after_power_loss()
     assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 3) == (NOW_MS + 3, 3, 0)
 
 
@@ -307,7 +312,7 @@ def test_the_first_dirty_offset_is_not_durable_before_the_compacted_segment(
     log.files.submit = log.files.submit if is_renamed else waiting.append
     compact(log, NOW_MS, disk=machine.disk)
     machine.checkpoint()
-    log = machine.lose_power() and machine.log()
+    log = machine.log_after_power_loss()
     assert (log.offsets.first_dirty_offset, bases(log)) == outcome
 
 
@@ -446,7 +451,7 @@ def test_a_moved_log_keeps_its_start_offset() -> None:
     log.open().trim(1, NOW_MS)
     machine.checkpoint()
     copy = machine.new_copy(log)
-    append_as_follower(copy, wait_for_disk(log.open().reader.read_records, 1, 1 << 20))
+    append_as_follower(copy, bytes(wait_for_disk(log.open().reader.read_records, 1, 1 << 20)))
     flush(copy)
     copy.high_watermark = 2
     copy.open().trim(1, NOW_MS)
@@ -592,4 +597,4 @@ def test_a_segment_trimmed_before_its_sync_leaves_no_hole(machine: Machine) -> N
     log.high_watermark = 3
     log.open().trim(2, NOW_MS)
     flush(log)
-    assert bases(machine.lose_power() and machine.log())[-1] == 2
+    assert bases(machine.log_after_power_loss())[-1] == 2

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.admin.errors import Refused, check, error_name, refusal
+from barnabas.admin.errors import Refused, check, refusal
+from barnabas.client.error_codes import error_name
 from protocol.errors import ErrorCode
 
 

@@ -13,7 +13,7 @@ from barnabas.cli.records.format_printer import FormatPrinter
 from barnabas.cli.records.input_parser import InputParser, LineParser
 from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout
-from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord
+from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
 from barnabas.client.cluster import Partition
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Record
@@ -129,7 +129,7 @@ BINARY = "%p %d %K{big32}%k%V{big32}%v%H{big16}%h{%K{big32}%k%V{big32}%v}"
 
 @given(NULLABLE, NULLABLE, HEADERS, st.integers(-5, 5), st.integers(1, 30))
 def test_a_format_with_sizes_loses_nothing(
-    key: bytes | None, value: bytes | None, headers: list, timestamp: int, chunk: int
+    key: bytes | None, value: bytes | None, headers: list[Header], timestamp: int, chunk: int
 ) -> None:
     records = [Record("t", 1, at, timestamp, key, value, headers, BATCH) for at in range(3)]
     found = read(BINARY, printed(BINARY, *records), chunk)

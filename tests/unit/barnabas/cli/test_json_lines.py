@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.cli.records.json_lines import line_of, parse_line
-from barnabas.cli.records.parsed_record import MalformedInput
+from barnabas.cli.records.parsed_record import Header, MalformedInput
 from barnabas.client.batch_header import BatchHeader
 from barnabas.client.record_batches import Record
 
@@ -25,7 +25,9 @@ I64 = st.integers(-(1 << 63), (1 << 63) - 1)
 
 
 @given(NULLABLE, NULLABLE, HEADERS, I64)
-def test_a_line_gives_the_record_back(key: bytes | None, value: bytes | None, headers: list, timestamp: int) -> None:
+def test_a_line_gives_the_record_back(
+    key: bytes | None, value: bytes | None, headers: list[Header], timestamp: int
+) -> None:
     line = line_of(Record("t", 3, 7, timestamp, key, value, headers, BATCH))
     assert line.endswith(b"\n")
     assert line.count(b"\n") == 1

@@ -7,13 +7,15 @@ import os
 import shutil
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from storage.commitlog import recovery
 from storage.commitlog.catalog import CATALOG, merged, packed_state, slots_in
 from storage.commitlog.queue_file import HEADER
-from storage.io.disk import Disk, StorageError
+from storage.engine import Buffer
+from storage.io.disk import Disk, File, StorageError
 from tests.support.faulty_disk import FaultyDisk
 from tests.unit.storage.commitlog.test_cleaning import clean, delete_odd, drop, fill
 from tests.unit.storage.commitlog.test_commit_log import (
@@ -124,10 +126,10 @@ class _FullDisk(Disk):
 
     has_space_for_catalogs = True
 
-    def write_temporary(self, path, data, *args, **kwargs):
+    def write_temporary(self, path: str, data: Buffer, *options: Any, **flags: Any) -> File:
         if path.endswith(CATALOG) and not self.has_space_for_catalogs:
             raise StorageError("write", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        return super().write_temporary(path, data, *args, **kwargs)
+        return super().write_temporary(path, data, *options, **flags)
 
 
 class TestUse:

@@ -14,7 +14,7 @@ from storage.commitlog.catalog import CATALOG
 from storage.commitlog.cleaner import Cleaner
 from storage.commitlog.commit_log import FILES_AHEAD
 from storage.commitlog.live_bytes import LiveBytes
-from storage.commitlog.log_file import parse_log_name
+from storage.commitlog.log_file import is_run, parse_log_name
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import SlotId
@@ -115,7 +115,7 @@ def names(process: Process, suffix: str = ".clog") -> list[str]:
 
 
 def runs(process: Process) -> list[Path]:
-    return [path for path in process.paths(".clog") if parse_log_name(path.name).generation]
+    return [path for path in process.paths(".clog") if is_run(str(path))]
 
 
 class TestLiveBytes:
@@ -428,24 +428,24 @@ class _DyingDisk(Disk):
             if self.calls_left < 0:
                 raise _Killed
 
-    def open(self, path, *, write, create=False):
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
         if create:
             self._step()
         return super().open(path, write=write, create=create)
 
-    def rename(self, source, target):
+    def rename(self, source: str, target: str) -> None:
         self._step()
         super().rename(source, target)
 
-    def unlink(self, path, *, missing_ok=False):
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
         self._step()
         super().unlink(path, missing_ok=missing_ok)
 
-    def sync_dir(self, path):
+    def sync_dir(self, path: str) -> None:
         self._step()
         super().sync_dir(path)
 
-    def set_modified_ms(self, path, wall_ms):
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
         self._step()
         super().set_modified_ms(path, wall_ms)
 
@@ -566,7 +566,7 @@ class _SmallDisk(FaultyDisk):
         left = 1 << 30 if self.limit is None else max(self.limit - self.used(Path(path).parent), 0)
         return 1 << 30, left
 
-    def open(self, path, *, write, create=False):
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
         if self.limit is not None:
             self.space_left = self.space(os.path.dirname(path))[1]
         return super().open(path, write=write, create=create)

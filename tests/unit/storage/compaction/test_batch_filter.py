@@ -47,7 +47,7 @@ def without(data: bytearray, *offsets: int, always: bool = False, keep_empty: bo
     return None if found is None else bytes(found)
 
 
-def read(data: bytes) -> list[Record]:
+def read(data: bytes | bytearray) -> list[Record]:
     """The records; checks the CRC."""
     header = parse_header(data)
     assert crc_is_valid(data, 0, header)

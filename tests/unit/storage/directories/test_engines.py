@@ -208,7 +208,13 @@ def test_a_move_that_a_crash_interrupted_before_the_last_rename_is_finished(tmp_
     log = log_of(manager)
     append(log, "a")
     rename = manager._disk.rename
-    manager._disk.rename = lambda path, name: kill() if path.endswith(FUTURE) else rename(path, name)  # type: ignore[method-assign]
+
+    def rename_or_die(source: str, target: str) -> None:
+        if source.endswith(FUTURE):
+            raise Killed
+        rename(source, target)
+
+    manager._disk.rename = rename_or_die  # type: ignore[method-assign]
     with pytest.raises(Killed):
         moved(manager, log)
     source, target = log.directory, next(path for path in manager.directories if path != log.directory)
@@ -224,7 +230,7 @@ def test_a_copy_does_not_replace_the_log_that_went_on_without_its_directory(tmp_
     manager = started(*roots)
     log = log_of(manager)
     append(log, "a")
-    manager.engines.drop_of = lambda path, _: kill if path == log.path else None  # type: ignore[method-assign]
+    manager.engines.drop_of = lambda path, topic_id: kill if path == log.path else None  # type: ignore[method-assign]
     with pytest.raises(Killed):
         moved(manager, log)
     append(started(Path(log.directory)).logs["t", 0], "b")

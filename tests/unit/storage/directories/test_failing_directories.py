@@ -132,7 +132,8 @@ def test_a_move_that_cannot_be_finished_takes_its_directory_offline_alone(tmp_pa
     disk = FaultyDisk()
     fail = StorageError("rename", str(copy), OSError(errno.EIO, "failed"))
 
-    def rename(*_: str) -> None:
+    def rename(source: str, target: str) -> None:
+        del source, target
         raise fail
 
     disk.rename = rename  # type: ignore[method-assign]

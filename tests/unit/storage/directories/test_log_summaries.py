@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -282,10 +283,10 @@ def test_snapshots_of_earlier_closes_are_deleted_at_times(closed: Path) -> None:
 class FullDisk(Disk):
     """A disk without space for summaries."""
 
-    def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, suffix: str = ".tmp") -> None:
+    def replace_atomically(self, path: str, data: Buffer, **options: Any) -> None:
         if path.endswith(LOG_SUMMARIES):
             raise StorageError("write", path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
-        super().replace_atomically(path, data, sync=sync, suffix=suffix)
+        super().replace_atomically(path, data, **options)
 
 
 def test_a_shutdown_is_clean_without_space_for_summaries(closed: Path) -> None:

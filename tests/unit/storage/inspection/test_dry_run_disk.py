@@ -29,10 +29,10 @@ def test_random_changes_equal_those_on_a_real_disk_which_stays_unchanged(tmp_pat
         for _ in range(30):
             act, name, other, at = rng.randrange(5), rng.choice("abcd"), rng.choice("abcd"), rng.randrange(70)
             data = rng.randbytes(rng.randrange(1, 20))
-            outcomes = [_act(disk, directory, act, name, other, at, data) for disk, directory in disks]
+            outcomes = [_act(disk, root, act, name, other, at, data) for disk, root in disks]
             assert outcomes[0] == outcomes[1], f"seed {seed}"
-        for disk, directory in disks[1:]:
-            assert {name: disk.read(f"{directory}/{name}") for name in disk.listdir(directory)} == {
+        for disk, root in disks[1:]:
+            assert {name: disk.read(f"{root}/{name}") for name in disk.listdir(root)} == {
                 path.name: path.read_bytes() for path in real.iterdir()
             }, f"seed {seed}"
         assert everything(rehearsed) == before

@@ -5,8 +5,9 @@ from __future__ import annotations
 import errno
 import os
 import select
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -66,9 +67,14 @@ def test_the_results_of_a_batch_are_read_once(
     some = descriptors(held)
     assert queue.submit(some)
     assert queue.wait() == [0] * 5
-    fetched = []
-    reap = SyncQueue._reap
-    monkeypatch.setattr(SyncQueue, "_reap", lambda *arguments: fetched.append(1) or reap(*arguments))
+    fetched: list[int] = []
+    reap: Callable[..., Any] = SyncQueue._reap
+
+    def counted(*arguments: object) -> object:
+        fetched.append(1)
+        return reap(*arguments)
+
+    monkeypatch.setattr(SyncQueue, "_reap", counted)
     for _ in range(20):
         fetched.clear()
         assert queue.submit(some)

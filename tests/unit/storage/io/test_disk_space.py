@@ -10,8 +10,8 @@ import pytest
 
 from storage.directories.future_replica import COMPLETE, swap_in_future_log
 from storage.io.deferred_file_ops import FileOp
-from storage.io.disk import Disk, StorageError
-from storage.segments.directory_recovery import CLEANED, DELETED, INDEXES, LOG
+from storage.io.disk import DELETED, Disk, StorageError
+from storage.segments.directory_recovery import CLEANED, INDEXES, LOG
 from storage.segments.indexes import WARM_BYTES, OffsetIndex
 from storage.segments.sealed_segment import SealedSegment
 from storage.segments.segment_swap import swap_segments

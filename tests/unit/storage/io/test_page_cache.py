@@ -7,27 +7,26 @@ from pathlib import Path
 
 import pytest
 
-from storage.io import page_cache
-from storage.io.disk import Disk
+from storage.io.disk import Disk, File
 
 SIZE = 8_000_000
 HALF = 4 * 1024 * 1024  # no large folio lies on both sides of it
 
 
 @pytest.fixture
-def file(tmp_path: Path):
+def file(tmp_path: Path) -> File:
     opened = Disk().open(str(tmp_path / "f"), write=True, create=True)
     opened.pwrite(bytes(range(250)) * (SIZE // 250), 0)
     opened.sync()
     return opened
 
 
-def test_resident_bytes_are_read_in_one_call(file):
+def test_resident_bytes_are_read_in_one_call(file: File) -> None:
     for position, length in ((0, 1), (0, SIZE), (100, 4096), (SIZE - 7, 7)):
         assert file.pread_if_resident(length, position) == file.pread(length, position)
 
 
-def test_evicted_bytes_are_not_read(file):
+def test_evicted_bytes_are_not_read(file: File) -> None:
     file.drop_cache(HALF, SIZE - HALF)
     if file.is_resident(HALF, 100):
         pytest.skip("this file system keeps its pages")
@@ -36,11 +35,10 @@ def test_evicted_bytes_are_not_read(file):
 
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EINVAL])
-def test_without_nowait_reads_the_pages_are_counted(file, monkeypatch, code):
-
+def test_without_nowait_reads_the_pages_are_counted(file: File, monkeypatch: pytest.MonkeyPatch, code: int) -> None:
     def refuse(*_: object) -> int:
         raise OSError(code, "no")
 
     expected = file.pread(4096, 0)
-    monkeypatch.setattr(page_cache.os, "preadv", refuse)
+    monkeypatch.setattr("storage.io.page_cache.os.preadv", refuse)
     assert file.pread_if_resident(4096, 0) == expected

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from storage.io.disk import Disk, File
+from storage.io.page_cache import Span
 from storage.keyindex.entries import entry_offset, entry_seconds, field_hash, new_entry, upper_bound
 from storage.keyindex.index_directory import FAN, MAX_ENTRIES, MAX_SOURCES, due_merge, load_ranges, merge
 from storage.keyindex.index_file import PAGE_BYTES, SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter
@@ -66,7 +68,12 @@ def test_a_search_in_an_open_file_reads_two_pages(tmp_path: Path, monkeypatch: p
     file = IndexFile(Disk(), f"{tmp_path}/{write(tmp_path, keys).file_name}")
     reads: list[int] = []
     pread = File.pread
-    monkeypatch.setattr(File, "pread", lambda self, length, at: reads.append(length) or pread(self, length, at))
+
+    def counted(self: File, length: int, position: int) -> bytes:
+        reads.append(length)
+        return pread(self, length, position)
+
+    monkeypatch.setattr(File, "pread", counted)
     sampled = random.Random(1).sample(range(len(keys)), 300)
     for at in sampled:
         assert found_in(file, keys[at]) == [at]
@@ -84,12 +91,17 @@ def test_a_search_announces_the_pages_of_all_files_before_it_reads_them(
     assert jobs.run(job) == [2007, 1007, 7]
     calls: list[tuple[str, str]] = []
     pread, announce = File.pread, File.announce_reads
-    monkeypatch.setattr(
-        File, "pread", lambda self, length, at: calls.append(("read", self.path)) or pread(self, length, at)
-    )
-    monkeypatch.setattr(
-        File, "announce_reads", lambda self, spans: calls.append(("announce", self.path)) or announce(self, spans)
-    )
+
+    def reading(self: File, length: int, position: int) -> bytes:
+        calls.append(("read", self.path))
+        return pread(self, length, position)
+
+    def announcing(self: File, spans: Sequence[Span]) -> None:
+        calls.append(("announce", self.path))
+        announce(self, spans)
+
+    monkeypatch.setattr(File, "pread", reading)
+    monkeypatch.setattr(File, "announce_reads", announcing)
     jobs.run(job)
     assert [name for name, _ in calls] == ["announce"] * 3 + ["read", "announce"] * 3 + ["read"] * 3
     assert [path for _, path in calls[:3]] == [path for _, path in calls[-3:]]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from storage.io.disk import TEMPORARY, Buffer, Disk
+from storage.io.disk import Buffer, Disk
 from storage.log.leader_epoch_cache import LeaderEpochCache
 
 
@@ -154,12 +155,12 @@ def test_concurrent_writes_are_repeated(tmp_path: Path) -> None:
     """The order of the two renames is unknown."""
 
     class Meanwhile(Disk):
-        def replace_atomically(self, path: str, data: Buffer, *, sync: bool = True, suffix: str = TEMPORARY) -> None:
-            epochs.assign(3, 20)
-            epochs.take_replacement()
-            super().replace_atomically(path, data, sync=sync, suffix=suffix)
+        def replace_atomically(self, path: str, data: Buffer, **options: Any) -> None:
+            cache.assign(3, 20)
+            cache.take_replacement()
+            super().replace_atomically(path, data, **options)
 
-    epochs = LeaderEpochCache(Meanwhile(), str(tmp_path / "leader-epoch-checkpoint"))
+    epochs = cache = LeaderEpochCache(Meanwhile(), str(tmp_path / "leader-epoch-checkpoint"))
     epochs.assign(1, 5)
     work = epochs.take_write()
     assert work is not None

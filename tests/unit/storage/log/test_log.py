@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
+from protocol.records import file_regions
 from storage.config.log_config import LogConfig
-from storage.io.disk import StorageError
+from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Checkpoint, Isolation, Log
 from tests.support.faulty_disk import FaultyDisk
@@ -48,11 +50,11 @@ def test_each_isolation_sees_up_to_its_bound(log: Log) -> None:
     for offset in (-1, 7):
         refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            lambda offset=offset: wait_for_disk(log.open().reader.read, offset, 1, Isolation.LOG_END),
+            partial(wait_for_disk, log.open().reader.read, offset, 1, Isolation.LOG_END),
         )
         refused(
             ErrorCode.OFFSET_OUT_OF_RANGE,
-            lambda offset=offset: wait_for_disk(log.open().reader.read_records, offset, 1),
+            partial(wait_for_disk, log.open().reader.read_records, offset, 1),
         )
 
 
@@ -311,7 +313,7 @@ def test_an_offline_log_refuses_every_use(log: Log) -> None:
 
 def test_regions_stay_readable_after_the_log_is_deleted(log: Log, tmp_path: Path) -> None:
     append(log, BIG)
-    region = wait_for_disk(log.open().reader.read, 0, EVERYTHING, Isolation.LOG_END).regions[0]
+    (region,) = file_regions(wait_for_disk(log.open().reader.read, 0, EVERYTHING, Isolation.LOG_END).regions)
     log.delete()
     for path in (tmp_path / "t-0").iterdir():
         path.unlink()
@@ -333,17 +335,18 @@ def test_a_flush_after_a_deletion_does_not_fail(log: Log, tmp_path: Path) -> Non
 
 @WITH_FILES
 def test_a_flush_during_a_deletion_does_not_fail(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    is_deleted = False
 
-    def fail(path: str, *_: object, **__: object) -> None:
+    def fail(_: Disk, path: str, **__: object) -> None:
+        if is_deleted:
+            log.delete()
         raise StorageError("replace", path)
 
+    monkeypatch.setattr("storage.io.disk.Disk.commit_temporary", fail)
     for delete in (False, True):
+        is_deleted = delete
         append(log, BIG, epoch=log.log_end_offset)
         work = log.open().flush.begin()
-        monkeypatch.setattr(
-            "storage.io.disk.Disk.commit_temporary",
-            lambda disk, path, *, delete=delete: (log.delete() if delete else None, fail(path)),
-        )
         if delete:
             work()
         else:

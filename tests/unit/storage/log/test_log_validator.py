@@ -307,10 +307,10 @@ def test_every_late_record_is_reported_with_its_timestamp() -> None:
         (1, str(NOW_MS - 700_000)),
         (3, str(NOW_MS + 800_000)),
     ]
-    error = refusal(with_fields(builder.build(), base_timestamp=NOW_MS - 700_000), rules("compact"))
-    assert error.message is not None
-    assert "4 record errors" in error.message
-    assert error.message.count("batchIndex") == 3
+    many = refusal(with_fields(builder.build(), base_timestamp=NOW_MS - 700_000), rules("compact"))
+    assert many.message is not None
+    assert "4 record errors" in many.message
+    assert many.message.count("batchIndex") == 3
 
 
 @pytest.mark.parametrize(

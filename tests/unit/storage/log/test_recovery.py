@@ -12,7 +12,7 @@ from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Checkpoint
 from storage.log.log_validator import AppendOrigin
-from storage.log.producer_state import ProducerEntry, ProducerState
+from storage.log.producer_state import BatchMetadata, ProducerEntry, ProducerState
 from storage.log.timestamp_lookup import first_at_or_after
 from tests.support.logs import (
     BIG,
@@ -186,7 +186,7 @@ def test_a_truncation_does_not_restore_an_invalid_snapshot(make: MakeLog, tmp_pa
     fill(log, 5)
     log.close()
     others = ProducerState("t-0")
-    others.producers[5] = ProducerEntry(0, ((0, 0, 4, 0, NOW_MS),), NOW_MS)
+    others.producers[5] = ProducerEntry(0, (BatchMetadata(0, 0, 4, 0, NOW_MS),), NOW_MS)
     (tmp_path / "t-0" / f"{5:020d}.snapshot").write_bytes(others.snapshot())
     append(make(), BIG)
     again = make(is_clean=False, checkpoint=Checkpoint(4, 0, 5))

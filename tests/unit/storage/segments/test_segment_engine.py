@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.records import file_regions
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, OffsetPosition, SegmentInfo
 from storage.io.deferred_file_ops import FileOp, run_now
@@ -256,7 +257,7 @@ def test_a_lookup_from_before_a_change_of_the_segments_has_no_result(tmp_path: P
 def test_locate_returns_one_region_of_one_segment(tmp_path: Path) -> None:
     engine = filled(tmp_path, 25, config=SMALL)
     located = wait_for_disk(engine.locate, 3, 10**6, 25, min_one_batch=True)
-    assert [(r.position, r.length) for r in located.regions] == [(3000, 7000)]
+    assert [(r.position, r.length) for r in file_regions(located.regions)] == [(3000, 7000)]
     assert located.size == 7000
     assert located.end_offset == 10
     assert located.position == OffsetPosition(0, 3000)

@@ -212,11 +212,13 @@ def _restore_lists(slot: Slot, states: Buffer, at: int, counts: Sequence[int]) -
         slot.cuts = tuple([(numbers[n], numbers[n + 1]) for n in range(first, first + 2 * cuts, 2)])
     first += 2 * cuts
     if aborted:
-        slot.aborted = [AbortedTransaction(*numbers[n : n + 4]) for n in range(first, first + 4 * aborted, 4)]
+        slot.aborted = tuple([AbortedTransaction(*numbers[n : n + 4]) for n in range(first, first + 4 * aborted, 4)])
     first += 4 * aborted
     slot.set_epochs([(numbers[n], numbers[n + 1]) for n in range(first, first + 2 * epochs, 2)])
     first += 2 * epochs
     at += 8 * len(numbers)
+    found = []
     for n in range(first, first + 2 * snapshots, 2):
-        slot.snapshots[numbers[n]] = b64decode(states[at : at + numbers[n + 1]])
+        found.append((numbers[n], b64decode(states[at : at + numbers[n + 1]])))
         at += numbers[n + 1]
+    slot.snapshots = tuple(found)

@@ -65,6 +65,12 @@ class _PendingFlush:
 class CommitLogEngine:
     """The batches of one partition; `Engine` describes the methods."""
 
+    __slots__ = (
+        "_config", "_created_ms", "_disk", "_log", "_lookups", "_outstanding", "_pending", "_recovered_end", "_slot",
+        "_slot_id", "_snapshot_end", "_snapshot_file", "_topic", "_unwritten", "compacted_end", "flushed_end_offset",
+        "shared_log", "submit",
+    )  # fmt: skip
+
     def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, topic: str, config: LogConfig) -> None:
         """`topic`: of a partition without a directory; else empty."""
         self._disk = disk
@@ -80,7 +86,7 @@ class CommitLogEngine:
         self._snapshot_end = 0  # the offset of the newest producer snapshot, or of one that a reservation takes
         self._snapshot_file: int | None = None  # the start of the file with it; None if it is of an earlier process
         self.flushed_end_offset = 0
-        self._pending: list[_PendingFlush] = []
+        self._pending: tuple[_PendingFlush, ...] = ()  # no list: it is empty nearly always
         self._recovered_end = _NOT_RECOVERING
         self._lookups = PendingLookups()
         self.submit: Submit = run_now
@@ -315,7 +321,7 @@ class CommitLogEngine:
         return list(self._slot.epochs)
 
     def snapshots(self) -> dict[int, bytes]:
-        return {offset: data for offset, data in self._slot.snapshots.items() if offset <= self._slot.end_offset}
+        return {offset: data for offset, data in self._slot.snapshots if offset <= self._slot.end_offset}
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
         slot = self._slot
@@ -324,8 +330,8 @@ class CommitLogEngine:
         self._snapshot_end, self._snapshot_file = max(self._snapshot_end, offset), file.start
 
     def forget_snapshots(self, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            self._slot.snapshots.pop(offset, None)
+        forgotten = set(offsets)
+        self._slot.snapshots = tuple([known for known in self._slot.snapshots if known[0] not in forgotten])
 
     # ---- truncation and deletion -------------------------------------------------------------------------
 
@@ -370,13 +376,13 @@ class CommitLogEngine:
         del limit
         end_offset = self._slot.end_offset
         position, files = self._log.unsynced()
-        self._pending.append(_PendingFlush(end_offset, end_offset, position))
+        self._pending = (*self._pending, _PendingFlush(end_offset, end_offset, position))
         return SyncWork(end_offset, files)
 
     def mark_flushed(self, end_offset: int) -> None:
         for number, flush in enumerate(self._pending):
             if flush.end_offset == end_offset:
-                del self._pending[: number + 1]
+                self._pending = self._pending[number + 1 :]
                 self.flushed_end_offset = max(self.flushed_end_offset, flush.valid_end)
                 self._log.mark_durable(flush.position)
                 break

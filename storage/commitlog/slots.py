@@ -89,12 +89,13 @@ class Slot:
         self.end_offset = 0
         self.segments = [LogicalSegment(0)]
         self.cuts: tuple[tuple[int, int], ...] = ()
-        self.aborted: list[AbortedTransaction] = []
-        self.epochs: list[tuple[int, int]] = []
+        # Tuples are replaced, not changed: an empty one takes no memory.
+        self.aborted: tuple[AbortedTransaction, ...] = ()
+        self.epochs: tuple[tuple[int, int], ...] = ()
         """The leader epochs of the batches, and their first offsets."""
         self.latest_epoch = NO_EPOCH
-        self.snapshots: dict[int, bytes] = {}
-        """Producer snapshots by offset."""
+        self.snapshots: tuple[tuple[int, bytes], ...] = ()
+        """Producer snapshots and their offsets, ascending."""
         self.slices: tuple[Slice, ...] = ()
         """The entries in files that are not sealed, oldest first."""
         self.owed_cut: Cut | None = None
@@ -117,7 +118,7 @@ class Slot:
         copied = Slot(self.slot_id)
         copied.number, copied.begin, copied.end_offset = self.number, self.begin, self.end_offset
         copied.segments = [LogicalSegment(s.base_offset, s.size, s.first_timestamp) for s in self.segments]
-        copied.cuts, copied.aborted = self.cuts, list(self.aborted)
+        copied.cuts, copied.aborted = self.cuts, self.aborted
         copied.slices = tuple([some.copy() for some in self.slices])
         return copied
 
@@ -169,9 +170,9 @@ class Slot:
             self.segments.pop()
         last = self.segments[-1]
         last.base_offset, last.size = min(last.base_offset, end_offset), cut.segment_size
-        self.aborted = [aborted for aborted in self.aborted if aborted.last_offset < end_offset]
+        self.aborted = tuple([aborted for aborted in self.aborted if aborted.last_offset < end_offset])
         self.set_epochs([known for known in self.epochs if known[1] < end_offset])
-        self.snapshots = {offset: data for offset, data in self.snapshots.items() if offset <= end_offset}
+        self.snapshots = tuple([known for known in self.snapshots if known[0] <= end_offset])
         self.end_offset = end_offset
 
     def reset(self, file: LogFile, offset: int) -> None:
@@ -179,9 +180,9 @@ class Slot:
         self._enter(file)
         self._remove_entries(file)
         self.begin, self.end_offset = file.start, offset
-        self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], (), (), []
+        self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], (), (), ()
         self.set_epochs([])
-        self.snapshots = {}
+        self.snapshots = ()
 
     def roll(self, file: LogFile, offset: int) -> None:
         """ROLL."""
@@ -194,24 +195,25 @@ class Slot:
         while len(self.segments) > 1 and self.segments[0].base_offset < offset:
             del self.segments[0]
         start_offset = self.start_offset
-        self.aborted = [aborted for aborted in self.aborted if aborted.last_offset >= start_offset]
+        self.aborted = tuple([aborted for aborted in self.aborted if aborted.last_offset >= start_offset])
         current = max(sum(known[1] <= start_offset for known in self.epochs) - 1, 0)
         self.set_epochs(self.epochs[current:])
-        self.snapshots = {known: data for known, data in self.snapshots.items() if known >= start_offset}
+        self.snapshots = tuple([known for known in self.snapshots if known[0] >= start_offset])
 
     def add_aborted(self, file: LogFile, transaction: AbortedTransaction, *, in_order: bool = True) -> None:
         """ABORTED."""
         self._touch(file, in_order=in_order)
         if transaction not in self.aborted:
-            self.aborted.append(transaction)
+            self.aborted = (*self.aborted, transaction)
 
     def add_snapshot(self, file: LogFile, offset: int, data: bytes, *, in_order: bool = True) -> None:
         """SNAPSHOT."""
         self._touch(file, in_order=in_order)
-        replaced = max([known for known in self.snapshots if known < offset], default=None)
-        if replaced is not None and not self._starts_segment(replaced):
-            del self.snapshots[replaced]
-        self.snapshots[offset] = data
+        earlier = [known for known in self.snapshots if known[0] < offset]
+        if earlier and not self._starts_segment(earlier[-1][0]):
+            del earlier[-1]
+        later = [known for known in self.snapshots if known[0] > offset]
+        self.snapshots = (*earlier, (offset, data), *later)
 
     def _starts_segment(self, offset: int) -> bool:
         number = bisect_left(self.segments, offset, key=_base_offset)
@@ -255,11 +257,11 @@ class Slot:
         for batch in batches:
             if batch.leader_epoch > self.latest_epoch:
                 self.latest_epoch = batch.leader_epoch
-                self.epochs.append((batch.leader_epoch, batch.base_offset))
+                self.epochs = (*self.epochs, (batch.leader_epoch, batch.base_offset))
 
-    def set_epochs(self, epochs: list[tuple[int, int]]) -> None:
+    def set_epochs(self, epochs: Sequence[tuple[int, int]]) -> None:
         """Replace the leader epochs."""
-        self.epochs = epochs
+        self.epochs = tuple(epochs)
         self.latest_epoch = epochs[-1][0] if epochs else NO_EPOCH
 
     def _begin_segment(self, base_offset: int) -> None:
@@ -276,7 +278,7 @@ class Slot:
             self.number, topic_id.hex(), partition, incarnation, self.begin, end_offset,
             [[s.base_offset, s.size, s.first_timestamp] for s in self.segments], [list(cut) for cut in self.cuts],
             [list(aborted) for aborted in self.aborted], [list(known) for known in self.epochs],
-            [[offset, b64encode(data).decode()] for offset, data in sorted(self.snapshots.items()) if offset <= end_offset],
+            [[offset, b64encode(data).decode()] for offset, data in self.snapshots if offset <= end_offset],
             self.topic,
         ]  # fmt: skip
 
@@ -287,9 +289,9 @@ class Slot:
         )
         self.segments = [LogicalSegment(*values) for values in segments]  # type: ignore[attr-defined]
         self.cuts = tuple([(file_start, offset) for file_start, offset in cuts])  # type: ignore[attr-defined]
-        self.aborted = [AbortedTransaction(*values) for values in aborted]  # type: ignore[attr-defined]
+        self.aborted = tuple([AbortedTransaction(*values) for values in aborted])  # type: ignore[attr-defined]
         self.set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
-        self.snapshots = {offset: b64decode(data) for offset, data in snapshots}  # type: ignore[attr-defined]
+        self.snapshots = tuple([(offset, b64decode(data)) for offset, data in snapshots])  # type: ignore[attr-defined]
 
 
 def valid_end(cuts: Sequence[tuple[int, int]], file_start: int, end_offset: int) -> int:

@@ -25,6 +25,9 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _MAX_CACHED: Final = 64
+_NO_LOOKUPS: Final[dict[Hashable, DiskLookup]] = {}
+_NO_RESULTS: Final[dict[Hashable, object]] = {}
+"""Both are shared by all logs that never had a lookup; nothing is added to them."""
 
 
 class NotResident(Exception):
@@ -86,8 +89,8 @@ class PendingLookups:
     __slots__ = ("_pending", "_results")
 
     def __init__(self) -> None:
-        self._pending: dict[Hashable, DiskLookup] = {}
-        self._results: dict[Hashable, object] = {}
+        self._pending = _NO_LOOKUPS
+        self._results = _NO_RESULTS
 
     def get(
         self, key: Hashable, begin: Callable[[], tuple[Callable[[], T], Callable[[], object]]], *, is_cached: bool
@@ -106,6 +109,8 @@ class PendingLookups:
                 raise result
             return cast("T", result)
         if key not in self._pending:
+            if self._pending is _NO_LOOKUPS:
+                self._pending, self._results = {}, {}
             self._pending[key] = self._new_lookup(key, *begin(), is_cached=is_cached)
         return self._pending[key]
 
@@ -115,9 +120,9 @@ class PendingLookups:
 
     def cancel(self) -> None:
         """Discard all results, also those of pending lookups, and ignore their disk errors."""
-        pending, self._pending = self._pending, {}
+        pending, self._pending = self._pending, _NO_LOOKUPS
         pending.clear()  # each lookup refers to this dict
-        self._results.clear()
+        self._results = _NO_RESULTS
 
     def _new_lookup(
         self, key: Hashable, work: Callable[[], T], on_finish: Callable[[], object], *, is_cached: bool

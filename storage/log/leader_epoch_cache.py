@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Final
 
@@ -35,15 +35,15 @@ class LeaderEpochCache:
         "latest", "path",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk | None, path: str, known: tuple[list[int], list[int]] | None = None) -> None:
+    def __init__(self, disk: Disk | None, path: str, known: tuple[Sequence[int], Sequence[int]] | None = None) -> None:
         """`known`: the epochs and start offsets in the file, which are valid; None reads them.
 
         `disk`: None if the engine stores the epochs (`StoresState`): there is no file.
         """
         self._disk = disk
         self.path = path
-        self._epochs: list[int] = []
-        self._offsets: list[int] = []
+        self._epochs: tuple[int, ...] = ()
+        self._offsets: tuple[int, ...] = ()
         self._writes_started = 0  # number of writes
         self._has_temporary = False  # the temporary file is written, but not renamed
         self.latest = UNDEFINED
@@ -55,7 +55,8 @@ class LeaderEpochCache:
         if known is None:
             self._read()
         else:
-            self._epochs, self._offsets = known
+            epochs, offsets = known
+            self._epochs, self._offsets = tuple(epochs), tuple(offsets)
             self.latest = self._epochs[-1] if self._epochs else UNDEFINED
 
     def _read(self) -> None:
@@ -79,15 +80,14 @@ class LeaderEpochCache:
         if epoch < 0 or (epoch == self.latest and start_offset >= offsets[-1]):
             return
         keep = min(bisect_left(epochs, epoch), bisect_left(offsets, start_offset))
-        epochs[keep:] = [epoch]
-        offsets[keep:] = [start_offset]
+        self._epochs, self._offsets = (*epochs[:keep], epoch), (*offsets[:keep], start_offset)
         self.latest = epoch
         self.is_up_to_date = self._disk is None
 
     def replace(self, entries: list[tuple[int, int]]) -> None:
         """Replace all entries by those of another cache."""
         if entries != self.entries():
-            self._set_entries([epoch for epoch, _ in entries], [offset for _, offset in entries])
+            self._set_entries(tuple([epoch for epoch, _ in entries]), tuple([offset for _, offset in entries]))
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> tuple[int, int]:
         """The largest known epoch up to `epoch` and its end offset; (-1, -1) if unknown."""
@@ -116,7 +116,7 @@ class LeaderEpochCache:
         first = bisect_right(self._offsets, start_offset) - 1
         if first < 0 or self._offsets[first] == start_offset == self._offsets[0]:
             return
-        self._set_entries(self._epochs[first:], [start_offset, *self._offsets[first + 1 :]])
+        self._set_entries(self._epochs[first:], (start_offset, *self._offsets[first + 1 :]))
 
     def write(self) -> None:
         """Write the file now if it is out of date."""
@@ -158,7 +158,7 @@ class LeaderEpochCache:
         if number != self._writes_started:
             self.is_up_to_date = False
 
-    def _set_entries(self, epochs: list[int], offsets: list[int]) -> None:
+    def _set_entries(self, epochs: tuple[int, ...], offsets: tuple[int, ...]) -> None:
         self._epochs, self._offsets = epochs, offsets
         self.latest = epochs[-1] if epochs else UNDEFINED
         self.is_up_to_date = self._disk is None

@@ -29,8 +29,8 @@ class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_appends", "_decided_end_after_flush", "_engine", "_epochs", "_files", "_producers", "_shared",
-        "_snapshots", "decided_end_offset",
+        "_appends", "_engine", "_epochs", "_files", "_pending", "_producers", "_shared", "_snapshots",
+        "decided_end_offset",
     )  # fmt: skip
 
     def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles) -> None:
@@ -40,9 +40,9 @@ class LogFlush:
         is_durable = self._engine.flushed_end_offset == self._engine.end_offset
         self.decided_end_offset = self._first_undecided() if is_durable else 0
         """Records below this offset are durable, and so are the markers of their transactions."""
-        # By end offset of a pending flush: `decided_end_offset` after it.
-        self._decided_end_after_flush: dict[int, int] = {}
-        self._shared: list[SharedFlush] = []  # in progress
+        # The flushes in progress; tuples, since nearly all logs have none.
+        self._pending: tuple[tuple[int, int], ...] = ()  # end offset, and `decided_end_offset` after it
+        self._shared: tuple[SharedFlush, ...] = ()
 
     def _first_undecided(self) -> int:
         undecided = self._producers.first_undecided_offset
@@ -70,14 +70,14 @@ class LogFlush:
         end_offset = engine.end_offset
         undecided = self._producers.first_undecided_offset
         flush = SharedFlush(end_offset, end_offset if undecided is None else undecided)
-        self._shared.append(flush)
+        self._shared = (*self._shared, flush)
         self._appends.has_rolled = False
         self._appends.unflushed_since_ms = -1
         return flush
 
     def complete_shared(self, flush: SharedFlush) -> None:
         """A flush of `begin_shared` has succeeded."""
-        self._shared.remove(flush)
+        self._shared = tuple([other for other in self._shared if other is not flush])
         self._engine.mark_shared_flushed(flush.end_offset)
         self.decided_end_offset = max(self.decided_end_offset, flush.decided_end_offset)
 
@@ -90,7 +90,7 @@ class LogFlush:
         end_offset, files, is_complete = self._engine.collect_sync(limit)
         is_complete = is_complete and self._snapshots.all_synced
         if end_offset == self._engine.end_offset:  # else a marker for an earlier transaction may be above the end
-            self._decided_end_after_flush[end_offset] = self._first_undecided()
+            self._pending = (*self._pending, (end_offset, self._first_undecided()))
         if is_complete:  # else a further flush is due
             self._appends.has_rolled = False
             self._appends.unflushed_since_ms = -1
@@ -102,7 +102,10 @@ class LogFlush:
         """Record that a task with this end offset has succeeded: all records before it are durable."""
         self._files.is_entry_durable = True
         self._engine.mark_flushed(end_offset)
-        self.decided_end_offset = max(self.decided_end_offset, self._decided_end_after_flush.pop(end_offset, 0))
+        for end, decided in self._pending:
+            if end == end_offset:
+                self.decided_end_offset = max(self.decided_end_offset, decided)
+        self._pending = tuple([flush for flush in self._pending if flush[0] != end_offset])
 
     def flush_all(self) -> None:
         """Flush the log now, a few segments at a time; blocks."""
@@ -116,9 +119,7 @@ class LogFlush:
     def truncate(self, end_offset: int) -> None:
         """The log ends at `end_offset` now."""
         self.decided_end_offset = min(self.decided_end_offset, end_offset)
-        self._decided_end_after_flush = {
-            end: min(decided, end_offset) for end, decided in self._decided_end_after_flush.items()
-        }
+        self._pending = tuple([(end, min(decided, end_offset)) for end, decided in self._pending])
         for flush in self._shared:
             flush.end_offset = min(flush.end_offset, end_offset)
             flush.decided_end_offset = min(flush.decided_end_offset, end_offset)

@@ -44,7 +44,7 @@ class ProducerSnapshots:
         self._disk = disk
         self._directory = directory
         self._unsynced: list[str] = []
-        self._invalid: list[int] = []
+        self._invalid: tuple[int, ...] = ()
         self.submit: Submit = run_now
         self.offsets = offsets
 
@@ -52,7 +52,7 @@ class ProducerSnapshots:
         """Write the snapshot at an offset; `is_last`: of a log that is closed, which needs it."""
         if not self._store(offset, data, sync=sync, is_last=is_last):
             return
-        self._invalid = [known for known in self._invalid if known != offset]
+        self._invalid = tuple([known for known in self._invalid if known != offset])
         index = bisect_left(self.offsets, offset)
         if self.offsets[index : index + 1] != [offset]:
             self.offsets.insert(index, offset)
@@ -76,7 +76,7 @@ class ProducerSnapshots:
 
     def invalidate(self, offset: int) -> None:
         """Invalidate the snapshots above an offset (rule 4)."""
-        self._invalid += [known for known in self.offsets if known > offset]
+        self._invalid += tuple([known for known in self.offsets if known > offset])
 
     @property
     def all_synced(self) -> bool:

@@ -182,11 +182,12 @@ class ProducerState:
     def __init__(self, partition: str) -> None:
         self.partition = partition
         self.producers: dict[int, ProducerEntry] = {}
-        self._open: dict[int, int] = {}  # first offset -> producer id, ascending
-        self._completed: dict[int, int] = {}  # first offset -> marker's offset at or above the high watermark
+        # None instead of empty dicts: most logs have no transactions.
+        self._open: dict[int, int] | None = None  # first offset -> producer id, ascending
+        self._completed: dict[int, int] | None = None  # first offset -> marker's offset at or above the high watermark
         self._reserved: list[tuple[BatchHeader, EndTransactionMarker | None]] = []  # an empty deque has 0.7 KiB
         # `producers` after the first `_applied_reservations` reserved batches.
-        self._reserved_entries: dict[int, ProducerEntry] = {}
+        self._reserved_entries: dict[int, ProducerEntry] | None = None
         self._applied_reservations = 0
 
     # ---- the steps of an append ----------------------------------------------------------------------------
@@ -266,7 +267,7 @@ class ProducerState:
                 self._clear_reserved_entries()
             elif self._applied_reservations:
                 self._applied_reservations -= 1
-            else:
+            elif self._reserved_entries is not None:
                 self._reserved_entries.pop(header.producer_id, None)
         producer_id = header.producer_id
         producer = self.producers.get(producer_id)
@@ -280,6 +281,8 @@ class ProducerState:
         was_open = producer.txn_first_offset
         producer.add(header)
         if producer.txn_first_offset != was_open:
+            if self._open is None:
+                self._open = {}
             self._open[producer.txn_first_offset] = producer_id
         return None
 
@@ -296,14 +299,21 @@ class ProducerState:
         producer.end(header.producer_epoch, marker)
         if first < 0:
             return None  # the transaction has no records in this partition
-        self._open.pop(first, None)
+        undecided = self._open or {}
+        undecided.pop(first, None)
+        if self._completed is None:
+            self._completed = {}
         self._completed[first] = header.base_offset
-        stable = next(iter(self._open), header.base_offset + 1)
+        stable = next(iter(undecided), header.base_offset + 1)
         return CompletedTransaction(header.producer_id, first, header.base_offset, not marker.is_commit, stable)
 
     def _with_reserved(self, producer_id: int, known: ProducerEntry | None) -> ProducerEntry | None:
         """The producer after all reserved batches."""
+        if not self._reserved:
+            return known
         ahead = self._reserved_entries
+        if ahead is None:
+            ahead = self._reserved_entries = {}
         for header, marker in islice(self._reserved, self._applied_reservations, None):
             producer = ahead.get(header.producer_id)
             if producer is None:
@@ -317,7 +327,7 @@ class ProducerState:
         return ahead.get(producer_id, known)
 
     def _clear_reserved_entries(self) -> None:
-        self._reserved_entries.clear()
+        self._reserved_entries = None
         self._applied_reservations = 0
 
     def _duplicate(self, header: BatchHeader, batches: tuple[BatchMetadata, ...]) -> Duplicate | None:
@@ -353,7 +363,7 @@ class ProducerState:
         """The lower bound of what a read_committed consumer may not read yet (rule 6)."""
         if not self._open and not self._completed:
             return None
-        undecided = next(iter(self._open), None)
+        undecided = self.first_undecided_offset
         if self._completed:
             self._forget_completed(high_watermark)
         if not self._completed:
@@ -362,15 +372,16 @@ class ProducerState:
         return unreplicated if undecided is None else min(undecided, unreplicated)
 
     def _forget_completed(self, high_watermark: int) -> None:
-        self._completed = {first: marker for first, marker in self._completed.items() if marker >= high_watermark}
+        if self._completed:
+            known = self._completed.items()
+            self._completed = {first: marker for first, marker in known if marker >= high_watermark} or None
 
     # ---- expiration and snapshots ---------------------------------------------------------------------------
 
     def clear(self) -> None:
         """Remove all producers."""
         self.producers.clear()
-        self._open.clear()
-        self._completed.clear()
+        self._open = self._completed = None
         self._reserved.clear()
         self._clear_reserved_entries()
 
@@ -451,13 +462,12 @@ class ProducerState:
     def _set(self, producers: Iterable[tuple[int, ProducerEntry]]) -> None:
         self.clear()
         self.producers.update(producers)
-        self._open = dict(
-            sorted(
-                (producer.txn_first_offset, producer_id)
-                for producer_id, producer in self.producers.items()
-                if producer.txn_first_offset >= 0
-            )
+        undecided = sorted(
+            (producer.txn_first_offset, producer_id)
+            for producer_id, producer in self.producers.items()
+            if producer.txn_first_offset >= 0
         )
+        self._open = dict(undecided) or None
 
 
 def _batches_of(numbers: list[int]) -> tuple[BatchMetadata, ...]:

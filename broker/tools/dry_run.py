@@ -40,6 +40,7 @@ class RecoveryRun:
         """Why it failed, or which directories went offline."""
         self.ends: dict[str, int] = {}
         """The end offsets of the opened logs by directory."""
+        self._configs: dict[str, LogConfig] = {}  # by topic
         self.image: MetadataImage | None = None
         """What the whole local metadata log says: in a quorum of several nodes its end may be uncommitted."""
 
@@ -128,7 +129,10 @@ class RecoveryRun:
         except StorageError as error:
             self._refuse(Severity.REFUSED, error.path, f"Its log directory goes offline: {error}")
             return True
-        log.update_config(config_of(self.image, log.topic))
+        config = self._configs.get(log.topic)
+        if config is None:
+            config = self._configs[log.topic] = config_of(self.image, log.topic)
+        log.update_config(config)
         return False
 
     def _open(self, manager: LogManager, log: Log) -> None:

@@ -100,8 +100,8 @@ class CommitLogCheck:
                 self._invalid.append((path, found, queue, start, is_run))
                 frames.is_whole = False
             else:
-                self._partitions.update(scanned.partitions)
                 self._proof = max(self._proof, frames.apply(found, start))
+        self._partitions.update(scanned.partitions)
         sealed_size = 0 if queue is None else _sealed_size(queue, is_run=is_run)
         if scanned.size < sealed_size:
             missing = InvalidRange(start + scanned.size, start + sealed_size)

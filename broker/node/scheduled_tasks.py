@@ -165,11 +165,12 @@ class ScheduledTasks:
         self._schedule_compaction()
 
     def _close_idle(self) -> None:
-        open_files = self._replicas.log_manager.file_handles
+        manager = self._replicas.log_manager
+        open_files = manager.file_handles
         if open_files.closed > self._logged_closed:
             _log.info("%s; %d were closed at the limit", open_files, open_files.closed - self._logged_closed)
             self._logged_closed = open_files.closed
-        self._run_step(open_files.close_idle())
+        self._run_step(manager.close_idle_files())
 
     # ------------------------------------------------------------ metadata
     def _check_snapshot(self) -> None:

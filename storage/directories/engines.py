@@ -40,13 +40,15 @@ from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, TopicPartition, read_topic_id
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
-from storage.io.file_handle_cache import FileHandleCache
+from storage.io.file_handle_cache import FileHandleCache, OwnerLimit
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_files import index_path
 from storage.segments.segment_engine import SegmentEngine
 
 _SEGMENT_SUFFIX: Final = ".log"
+_COMMIT_LOG_FILES: Final = 80
+"""Of all commit logs together; 32 of them are reserved for those that were opened just now."""
 
 
 class _WithoutDirectory:
@@ -83,6 +85,9 @@ class Engines:
         self.new_lock = new_lock
         self.commit_log_file_bytes = FILE_BYTES
         """The size of new files of commit logs."""
+        limit = min(_COMMIT_LOG_FILES, file_handles.limit // 2)
+        self.commit_log_files = OwnerLimit(disk, limit, new_lock())
+        """The open files of the commit logs, but those that are written."""
         self.commit_logs: dict[str, CommitLog] = {}
         """By log directory."""
         self.cleaners: dict[str, Cleaner] = {}
@@ -345,7 +350,7 @@ class Engines:
                     random_bytes=self._random_bytes,
                     new_lock=self.new_lock,
                     file_bytes=self.commit_log_file_bytes,
-                    open_files=self._file_handles,
+                    open_files=self.commit_log_files,
                 )
                 log.submit = lambda op: self.submit(directory, op)
                 self.commit_logs[directory] = log

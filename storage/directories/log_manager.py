@@ -518,6 +518,11 @@ class LogManager:
         usage = self.engines.usage
         return DiskUsage(self._disk, directory, {log.path: usage(log.path, log.files.cached_topic_id) for log in logs})
 
+    def close_idle_files(self) -> Iterator[None]:
+        """Close the files without a use since the last call, some per step."""
+        yield from self.file_handles.close_idle()
+        yield from self.engines.commit_log_files.close_idle()
+
     def expire_producers(self, wall_ms: int) -> None:
         """Remove idle producers."""
         for log in self.logs.values():

@@ -1,4 +1,4 @@
-"""The limit of open log files: above it, the least recently used ones are closed.
+"""The limits of open log files: above them, the least recently used ones are closed.
 
 RULES    1. The disk counts all open files and mappings, including those that threads or pending responses hold. A share of
             the limit is reserved for these; above the rest, files are closed.
@@ -7,6 +7,8 @@ RULES    1. The disk counts all open files and mappings, including those that th
          3. Files opened since the last check are kept: their first use is still to come.
          4. Files that cannot be closed because writes are pending are checked again next time.
          5. `on_eviction_needed` schedules the closing for a time when no file is in use. By default it runs at once.
+         6. The files of commit logs have a limit of their own, `OwnerLimit`, since thousands of partitions share a few files.
+            They are closed at once, in any thread: who uses one has a reference to it.
 NOT HERE The owners (storage/segments), the process limit (broker/process/resource_limits.py).
 """
 
@@ -17,6 +19,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final, Protocol, TypeVar
 
 from storage.io.disk import Disk
+from storage.io.path_guard import LockContext
 
 IDLE: Final = 0
 USED: Final = 1
@@ -51,7 +54,8 @@ class FileHandleCache:
     def __init__(self, disk: Disk, limit: int = UNLIMITED) -> None:
         """`limit`: the maximum number of open files and mappings of the disk."""
         self._disk = disk
-        self._limit = limit
+        self.limit = limit
+        """The maximum number of open files."""
         self._target = limit - max(limit // _RESERVED, _MIN_RESERVED)
         self._owners: OrderedDict[HandleOwner, Close[Any]] = OrderedDict()  # the next to check is first
         self._new: dict[HandleOwner, None] = {}  # since the last check
@@ -64,19 +68,23 @@ class FileHandleCache:
     def __len__(self) -> int:
         return len(self._owners)
 
+    @property
+    def _open_files(self) -> int:
+        return self._disk.open_files
+
     def __str__(self) -> str:
-        return f"{self._disk.open_files} of at most {self._limit} log files are open"
+        return f"{self._disk.open_files} of at most {self.limit} log files are open"
 
     def at_file_limit(self, wanted: int = 0) -> bool:
         """Whether `wanted` more files would reach the limit: callers should retry large reads later."""
-        return self._disk.open_files + wanted >= self._limit
+        return self._disk.open_files + wanted >= self.limit
 
     def register(self, owner: H, close: Close[H]) -> None:
         """Register an owner that has opened files; `close` closes them and returns whether it did."""
         owner.usage = NEW
         self._owners[owner] = close
         self._new[owner] = None
-        if self._disk.open_files > self._target and not self._is_eviction_requested:
+        if self._open_files > self._target and not self._is_eviction_requested:
             self._is_eviction_requested = True
             self.on_eviction_needed()
 
@@ -90,7 +98,7 @@ class FileHandleCache:
         self._is_eviction_requested = False
         new = self._take_new()
         for _ in range(_MAX_ROUNDS * len(self._owners)):
-            if not self._owners or self._disk.open_files <= self._target:
+            if not self._owners or self._open_files <= self._target:
                 break
             self.closed += self._try_close(*self._owners.popitem(last=False))  # one atomic call: threads add owners
         _age(new)
@@ -118,6 +126,24 @@ class FileHandleCache:
     def _take_new(self) -> list[HandleOwner]:
         new, self._new = self._new, {}
         return list(new)
+
+
+class OwnerLimit(FileHandleCache):
+    """A limit of owners with one file each, whatever else the disk has open (rule 6)."""
+
+    def __init__(self, disk: Disk, limit: int, lock: LockContext) -> None:
+        """`limit`: likewise, with the reserved share; `lock`: a mutex."""
+        super().__init__(disk, limit)
+        self._lock = lock
+
+    @property
+    def _open_files(self) -> int:
+        return len(self._owners)
+
+    def close_surplus(self) -> None:
+        """As `FileHandleCache.close_surplus`; any thread."""
+        with self._lock:
+            super().close_surplus()
 
 
 class HandleRegistration:

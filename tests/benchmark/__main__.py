@@ -13,6 +13,7 @@ BENCHMARKS = {
     "broker": "one node compared with Apache Kafka; the default",
     "stalls": "latencies of paced producers while the broker's disk is busy, compared with Apache Kafka",
     "partitions": "restarts and memory with 1,000 and 5,000 partitions, compared with Apache Kafka",
+    "many": "20,000 partitions in one log directory, step by step, with a stock client",
     "sizing": "memory, disk and open files for each partition and connection",
     "durable": "records synced before they are acknowledged, over 1 to 1,000 partitions, compared with Apache Kafka",
     "engines": "both storage engines over 1 to 10,000 partitions, compared with Apache Kafka",

@@ -10,7 +10,8 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
             nothing; the event loop does not block (page_cache_prefetch.py).
          6. Small responses that are complete at the same time are sent in one system call.
          7. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
-            together with data only once, as readable. Without the second receive the descriptor would leak.
+            together with data only once, as readable. Without the second receive the descriptor would leak. Requests that may
+            be pipelined are answered within their timeout, and sending finds the reset.
          8. Other connections are served between `_REQUESTS_PER_TURN` queued requests.
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
         10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
@@ -265,7 +266,7 @@ class Connection:
             self._in_flight.append(_new_tuple(_InFlightRequest, (response, frame[:_API_KEY_BYTES], size, times)))
             self._in_flight_bytes += size
             response.then(self._on_response)
-            if not response.is_done:
+            if not response.is_done and len(self._in_flight) == 1 and not self._dispatcher.can_pipeline(frame):
                 self._receive_soon()
 
     def _record_sent(self, times: RequestTimes) -> None:

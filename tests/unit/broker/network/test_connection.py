@@ -316,6 +316,20 @@ def test_a_receive_without_a_response_is_followed_by_another_receive(harness: Co
     assert harness.transport.is_closed
 
 
+def test_a_waiting_request_is_followed_by_another_receive_unless_its_response_is_sent_soon(
+    harness: ConnectionHarness,
+) -> None:
+    harness.receive(b"overlapping1", b"overlapping2")
+    harness.transport.is_reset_by_peer = True
+    harness.loop.run_soon()
+    assert not harness.transport.is_closed
+    other = ConnectionHarness()
+    other.receive(b"later")
+    other.transport.is_reset_by_peer = True
+    other.loop.run_soon()
+    assert other.transport.is_closed
+
+
 def test_pipelined_requests_start_and_their_responses_are_sent_in_order_in_one_call(harness: ConnectionHarness) -> None:
     harness.receive(b"overlapping1", b"overlapping2", b"overlapping3", b"other")
     assert list(harness.pending) == [b"overlapping1", b"overlapping2", b"overlapping3"]

@@ -19,9 +19,8 @@ from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata, read_snapshot, snapshot_name
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, UnusableDirectory
 from replication.metadata_log.quorum_state_store import read_quorum_state
-from storage.directories.future_replica import FUTURE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from storage.directories.partition_directory import DELETED, STRAY, parse_partition_dir_name
+from storage.directories.partition_directory import DELETED, FUTURE, STRAY, parse_partition_dir_name
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.partition_check import PartitionCheck
 from storage.inspection.slot_check import SlotCheck, StoredSlot

@@ -12,8 +12,8 @@ from contextlib import suppress
 
 from protocol.primitives import uuid_text
 from replication.metadata.image import MetadataImage
-from storage.directories.future_replica import incarnation_of, parse_future_dir_name
-from storage.directories.partition_directory import parse_partition_dir_name
+from storage.directories.future_replica import incarnation_of
+from storage.directories.partition_directory import parse_future_dir_name, parse_partition_dir_name
 from storage.inspection.commit_log_check import CommitLogCheck, has_commit_log
 from storage.inspection.commit_log_files import SlotId, partition_text
 from storage.inspection.indexes import LOG

@@ -28,12 +28,12 @@ from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, FILES_AHEAD, Com
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
-from storage.directories.future_replica import incarnation_of, parse_future_dir_name
+from storage.directories.future_replica import incarnation_of
 from storage.directories.partition_directory import (
     DELETED,
-    parse_deleted_dir_name,
-    parse_partition_dir_name,
-    parse_stray_dir_name,
+    FUTURE,
+    STRAY,
+    parse_dir_name,
     suffixed_dir_name,
 )
 from storage.engine import Engine, EngineFactory
@@ -92,7 +92,6 @@ class Engines:
         """By log directory."""
         self.cleaners: dict[str, Cleaner] = {}
         """Of the commit logs, by log directory."""
-
         self._incarnations: dict[tuple[str, bytes, int], int] = {}  # by log directory, topic id and partition, unless 0
         self._creating = new_lock()
 
@@ -177,10 +176,10 @@ class Engines:
     def slot_id_at(self, path: str, topic_id: bytes | None = None) -> SlotId | None:
         """The identity of the partition in a directory; None if its topic id is not given, nor in a valid metadata file."""
         name = path.rpartition("/")[2]
-        key = parse_partition_dir_name(name) or parse_future_dir_name(name) or parse_deleted_dir_name(name)
-        key = key or parse_stray_dir_name(name)
-        if key is None:
+        found = parse_dir_name(name)
+        if found is None:
             return None
+        _, partition = found.partition
         if topic_id is None:
             try:
                 topic_id = read_topic_id(self._disk, f"{path}/{PARTITION_METADATA}")
@@ -190,8 +189,8 @@ class Engines:
             return None
         incarnation = incarnation_of(name)
         if incarnation is None:
-            incarnation = self._incarnations.get((path.rpartition("/")[0], topic_id, key[1]), 0)
-        return SlotId(topic_id, key[1], incarnation)
+            incarnation = self._incarnations.get((path.rpartition("/")[0], topic_id, partition), 0)
+        return SlotId(topic_id, partition, incarnation)
 
     def usage(self, path: str, topic_id: bytes | None) -> tuple[int, int] | None:
         """The bytes and segments of a log in the commit log; None for others."""
@@ -220,8 +219,9 @@ class Engines:
         log = self.commit_logs.get(directory)
         if log is None:
             return
-        copies = {slot_id for slot_id, name in self._slot_ids(directory, names) if parse_future_dir_name(name)}
-        deleted = {slot_id[:2] for slot_id, name in self._slot_ids(directory, names) if parse_deleted_dir_name(name)}
+        not_in_service = list(self._slot_ids(directory, names, (FUTURE, DELETED)))
+        copies = {slot_id for slot_id, suffix in not_in_service if suffix == FUTURE}
+        deleted = {slot_id[:2] for slot_id, suffix in not_in_service if suffix == DELETED}
         doubtful = [found for found in log.slot_ids() if found.incarnation or found[:2] in deleted]
         doubtful = [found for found in doubtful if found not in copies and not log.slot(found).topic]
         newest = {found[:2]: found for found in self._with_partition(log, directory, names, doubtful)}
@@ -233,13 +233,14 @@ class Engines:
         if len(newest) < len(doubtful):
             log.sync()  # before the directories to be deleted are gone, which tell of the frames
 
-    def _slot_ids(self, directory: str, names: Sequence[str]) -> Iterator[tuple[SlotId, str]]:
-        """The partitions of directories out of service, and the names of these."""
+    def _slot_ids(self, directory: str, names: Sequence[str], suffixes: Sequence[str]) -> Iterator[tuple[SlotId, str]]:
+        """The partitions of directories with one of these suffixes, and the suffix of each."""
         for name in names:
-            if parse_future_dir_name(name) or parse_deleted_dir_name(name):
+            found = parse_dir_name(name)
+            if found is not None and found.suffix in suffixes:
                 slot_id = self.slot_id_at(f"{directory}/{name}")
                 if slot_id is not None:
-                    yield slot_id, name
+                    yield slot_id, found.suffix
 
     def _with_partition(
         self, log: CommitLog, directory: str, names: Sequence[str], slot_ids: Sequence[SlotId]
@@ -252,14 +253,14 @@ class Engines:
         unknown = set[int]()
         stored = {slot_id[:2] for slot_id in log.slot_ids()} if slot_ids else set()
         for name in names if slot_ids else ():
-            key = parse_partition_dir_name(name) or parse_stray_dir_name(name)
-            if key is not None:
+            parsed = parse_dir_name(name)
+            if parsed is not None and parsed.suffix in ("", STRAY):
                 path = f"{directory}/{name}"
                 slot_id, is_in_segments = self.slot_id_at(path), self._has_segments(path)
                 if slot_id is not None and (is_in_segments or slot_id[:2] in stored):
                     has_segments.setdefault(slot_id[:2], is_in_segments)
                 elif not is_in_segments:
-                    unknown.add(key[1])
+                    unknown.add(parsed.partition[1])
         return [found for found in slot_ids if not has_segments.get(found[:2], found.partition not in unknown)]
 
     def switch(self, future_path: str, path: str, topic_id: bytes | None) -> None:

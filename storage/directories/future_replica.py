@@ -13,25 +13,17 @@ NOT HERE Copying (log_copy.py), the list of copies (log_manager.py).
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final
 
+from storage.directories.partition_directory import parse_future_dir_name
 from storage.io.checkpoint_file import TopicPartition
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.log.log import Log
 from storage.log.log_offsets import Checkpoint
 
-FUTURE: Final = "-future"
 COMPLETE: Final = ".complete"
-_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-future")
-
-
-def parse_future_dir_name(name: str) -> TopicPartition | None:
-    """The partition of a future replica's directory name; None for other names."""
-    found = _NAME.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
 
 
 def incarnation_of(name: str) -> int | None:

@@ -65,9 +65,8 @@ def prepare_chunk(log: Log, copy: Log, wall_ms: int, *, keeps_segments: bool = F
         KafkaError: the batches are damaged, or do not continue the copy.
     """
     source, target = log.open(), copy.open()
-    start_offset = max(
-        target.engine.end_offset, log.log_start_offset
-    )  # the first batch may start below the log start offset
+    # The first batch may start below the log start offset.
+    start_offset = max(target.engine.end_offset, log.log_start_offset)
     records = source.reader.read_records(start_offset, chunk_bytes(copy))
     if isinstance(records, DiskLookup):
         return records

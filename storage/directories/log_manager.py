@@ -36,18 +36,16 @@ from storage.directories.checkpoint_writer import Work
 from storage.directories.deletions import Deletions
 from storage.directories.engines import Engines
 from storage.directories.future_replica import (
-    FUTURE,
     checkpoints_of_swap,
     copies_without_log,
     create_future_log,
     finish_interrupted_moves,
-    parse_future_dir_name,
     swap_in_future_log,
 )
 from storage.directories.log_construction import creation, logs_in, new_copy, new_log
 from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.directories.log_retention import retain_all
-from storage.directories.partition_directory import DELETED, STRAY, delete_paths
+from storage.directories.partition_directory import DELETED, FUTURE, STRAY, delete_paths, parse_future_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
 from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
 from storage.io.disk import Disk, Lock, StorageError

@@ -12,43 +12,51 @@ NOT HERE Which partitions belong here (replication), the files inside (the engin
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.io.checkpoint_file import PARTITION_METADATA, TopicPartition, partition_metadata
 from storage.io.disk import Disk
 
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
+FUTURE: Final = "-future"
 METADATA_LOG: Final = "__cluster_metadata-0"
 
 _LONGEST_NAME = 255
-_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})")
-_DELETED_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-delete")
-_STRAY_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})\.[0-9a-f]{32}-stray")
+_NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})(?:\.[0-9a-f]{32}(-delete|-stray|-future))?")
 
 
-def parse_partition_dir_name(name: str) -> TopicPartition | None:
-    """The partition of a directory name; None for other names, including the metadata log's."""
+class DirName(NamedTuple):
+    """What the name of a partition's directory says."""
+
+    partition: TopicPartition
+    """In a directory to be deleted, or a stray's, the topic may be truncated."""
+    suffix: str
+    """DELETED, STRAY or FUTURE; empty for a directory in service."""
+
+
+def parse_dir_name(name: str) -> DirName | None:
+    """The parts of a directory name; None for other names, including the metadata log's."""
     found = _NAME.fullmatch(name)
     if found is None or name == METADATA_LOG:
         return None
-    return found[1], int(found[2])
+    return DirName((found[1], int(found[2])), found[3] or "")
 
 
-def parse_deleted_dir_name(name: str) -> TopicPartition | None:
-    """The partition of the name of a directory to be deleted, the topic perhaps truncated; None for other names."""
-    found = _DELETED_NAME.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
+def parse_partition_dir_name(name: str) -> TopicPartition | None:
+    """The partition of a directory in service; None for other names."""
+    found = parse_dir_name(name)
+    return None if found is None or found.suffix else found.partition
 
 
-def parse_stray_dir_name(name: str) -> TopicPartition | None:
-    """The partition of the name of a stray's directory, the topic perhaps truncated; None for other names."""
-    found = _STRAY_NAME.fullmatch(name)
-    return None if found is None else (found[1], int(found[2]))
+def parse_future_dir_name(name: str) -> TopicPartition | None:
+    """The partition of a future replica's directory; None for other names."""
+    found = parse_dir_name(name)
+    return found.partition if found is not None and found.suffix == FUTURE else None
 
 
 def suffixed_dir_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:
-    """The name of a directory out of service; `unique` is 16 random bytes."""
+    """The name of a directory that is not in service; `unique` is 16 random bytes."""
     end = f"-{partition}.{unique.hex()}{suffix}"
     return topic[: _LONGEST_NAME - len(end)] + end
 

@@ -25,7 +25,7 @@ from storage.commitlog.run_file import RunWriter
 from storage.commitlog.slots import Cut, Slot
 from storage.commitlog.zeroing import ZeroAhead
 from storage.directories.engines import Engines
-from storage.directories.future_replica import FUTURE
+from storage.directories.partition_directory import FUTURE
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting

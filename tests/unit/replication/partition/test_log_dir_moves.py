@@ -11,8 +11,9 @@ import pytest
 from protocol.errors import ErrorCode
 from protocol.messages.stored_records import BrokerRegistrationChangeRecord
 from storage.config.log_config import LogConfig
-from storage.directories.future_replica import COMPLETE, FUTURE, parse_future_dir_name
+from storage.directories.future_replica import COMPLETE
 from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import FUTURE, parse_future_dir_name
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import TEMPORARY, Disk, StorageError
 from storage.log.log import Log

@@ -13,8 +13,8 @@ from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slots import Slot
 from storage.config.log_config import LogConfig
-from storage.directories.future_replica import FUTURE
 from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import FUTURE
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.log.log import Log

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from storage.directories.future_replica import COMPLETE, FUTURE
+from storage.directories.future_replica import COMPLETE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.partition_directory import FUTURE
 from storage.io.checkpoint_file import PARTITION_METADATA
 from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk

@@ -37,6 +37,7 @@ from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from protocol.records import crc_is_valid, headers
 from storage.directories.log_directory import CLEAN_SHUTDOWN
+from tests.conformance.brokers import EARLIEST, offset_at
 from tests.process.malicious_peer import MaliciousPeer, served_by, try_everything, well_formed
 from tests.process.secured_peer import (
     PROTOCOLS,
@@ -50,7 +51,7 @@ from tests.process.working_clients import CLIENTS, PARTITIONS, Client, KafkaPyth
 from tests.support import loading
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Follower
-from tests.support.loading import create
+from tests.support.loading import create, fetch_request
 from tests.support.raw_client import RawClient
 from tests.support.sample_requests import OFFSETS_TOPIC, TOPICS
 from tests.support.seeds import run_options
@@ -73,6 +74,7 @@ ENOUGH_SAMPLES = 30
 CEILING_BYTES = 192 * MIB
 RECKLESS_REQUESTS = 500
 OFFSETS_PARTITIONS = 4
+_FETCH_VERSION = 11
 FOUND = (("plain", "delete"), ("compacted", "compact"))
 """Topics that the peers find, of two partitions each, and their cleanup policies."""
 
@@ -290,18 +292,22 @@ def faults(log: str) -> list[str]:
     return [line for line in log.splitlines() if _FAULT.search(line) and " closing " not in line]
 
 
-def end_of(directory: Path) -> int:
-    """The end of a partition's log, with all its batches checked."""
-    end = 0
-    for path in sorted(directory.glob("*.log")):
-        data = path.read_bytes()
-        size = 0
-        for position, header in headers(data):
-            assert crc_is_valid(data, position, header), f"{path} at {position}"
-            assert header.base_offset >= end, f"{path} at {position}: {header.base_offset} after {end}"
-            end, size = header.next_offset, position + header.size
-        assert size == len(data), f"{path}: {len(data) - size} bytes behind the last batch"
-    return end
+def end_of(client: RawClient, topic: str, index: int) -> int:
+    """The end of a partition that is read from its start, with all its batches checked."""
+    end = offset_at(client, topic, EARLIEST, index).offset
+    while True:
+        request = fetch_request(_FETCH_VERSION, {(topic, b"", index): end})
+        (answer,) = client.ask(request, _FETCH_VERSION).responses[0].partitions
+        assert answer.error_code == ErrorCode.NONE, f"{topic}-{index} at {end}: {answer.error_code}"
+        data = answer.records or b""
+        batches = headers(data)
+        assert batches or end == answer.high_watermark, f"{topic}-{index} ends at {end}, not at {answer.high_watermark}"
+        if not batches:
+            return end
+        for position, header in batches:
+            assert crc_is_valid(data, position, header), f"{topic}-{index} at {header.base_offset}"
+            assert header.base_offset >= end, f"{topic}-{index}: {header.base_offset} after {end}"
+            end = header.next_offset
 
 
 def run(broker: Broker, secured: SecuredListeners, seed: int, seconds: float) -> str:
@@ -318,12 +324,14 @@ def run(broker: Broker, secured: SecuredListeners, seed: int, seconds: float) ->
     broker.stop()
     (broker.data_dir / CLEAN_SHUTDOWN).unlink()
     broker.start()
+    with RawClient(broker.bootstrap) as client:
+        for topic, name in this.own_topics.items():
+            ends = [end_of(client, topic, index) for index in range(PARTITIONS)]
+            assert ends == [this.records[name]] * PARTITIONS, f"{topic} ends at {ends}"
+        for index in range(OFFSETS_PARTITIONS):
+            if offset_at(client, OFFSETS_TOPIC, EARLIEST, index).error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                end_of(client, OFFSETS_TOPIC, index)  # else a peer has moved it to broker 2
     broker.stop()
-    for topic, name in this.own_topics.items():
-        ends = [end_of(broker.data_dir / f"{topic}-{index}") for index in range(PARTITIONS)]
-        assert ends == [this.records[name]] * PARTITIONS, f"{topic} ends at {ends}"
-    for directory in broker.data_dir.glob(f"{OFFSETS_TOPIC}-*"):
-        end_of(directory)
     assert not faults(broker.log()), "\n".join(faults(broker.log())[:20])
     return report
 

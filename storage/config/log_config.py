@@ -293,8 +293,6 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
-    if topic.get(STORAGE_ENGINE) == COMMIT_LOG and config.is_compacted:
-        raise ValueError(f"{STORAGE_ENGINE}={COMMIT_LOG} does not support cleanup.policy=compact")
     if config.is_schedule and config.is_compacted:
         raise ValueError(
             f"conflict topic config setting {DELIVER_TO} and cleanup.policy=compact: pending records would be lost"

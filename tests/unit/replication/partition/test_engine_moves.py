@@ -99,6 +99,18 @@ def test_the_way_back_is_a_move_too(tmp_path: Path, before: str, after: str) -> 
         assert harness.base_offsets(3) == [0, 1, 2]
 
 
+def test_a_commit_log_topic_moves_to_segments_when_it_is_compacted_and_back(tmp_path: Path) -> None:
+    harness = MoveHarness(tmp_path)
+    harness.create(barnabas_storage_engine="commitlog")
+    set_engine(harness, "commitlog")
+    harness.load(batches=3)
+    for policy, engine in (("compact", "segments"), (None, "commitlog")):
+        record = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="cleanup.policy", value=policy)
+        harness.apply(record)
+        assert engine_of(harness.log) == engine
+        assert harness.base_offsets(3) == [0, 1, 2]
+
+
 def test_a_setting_that_changes_back_during_the_move_wins(tmp_path: Path) -> None:
     harness = stepped_harness(tmp_path, 1)
     set_engine(harness, "commitlog")

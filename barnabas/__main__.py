@@ -6,7 +6,7 @@ RULES    1. A daemon verb runs in this process with the daemon's folder first on
          3. A parent that starts a daemon (`barnabas.Broker`) passes the read end of a pipe by its number in
             BARNABAS_PARENT_PIPE. When the write end is closed, the daemon gets SIGTERM, and SIGKILL after GRACE_S.
          4. With _BARNABAS_COMPLETE set, a shell asks for completions.
-NOT HERE The daemon's verbs (`broker/cli.py`), the other verbs (the modules of FACE_VERBS).
+NOT HERE The daemon's verbs (`broker/cli.py`), the other verbs (the modules of USER_VERBS).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ DAEMON_VERBS = ("serve", "format", "convert", "doctor", "dump-log")
 ADMIN_VERBS = (
     "acls", "configs", "groups", "nodes", "partitions", "quotas", "schedules", "topics", "transactions", "users",
 )  # fmt: skip
-FACE_VERBS = {
+USER_VERBS = {
     **{verb: f"barnabas.cli.admin.{verb}" for verb in ADMIN_VERBS},
     "bench": "barnabas.cli.bench",
     "certs": "barnabas.certs_command",
@@ -86,8 +86,8 @@ def main(argv: list[str] | None = None) -> int:
     verb = args[0] if args else "--help"
     if verb in DAEMON_VERBS:
         return _run_daemon(args)
-    if verb in FACE_VERBS:
-        exit_code: int = import_module(FACE_VERBS[verb]).main(args[1:])
+    if verb in USER_VERBS:
+        exit_code: int = import_module(USER_VERBS[verb]).main(args[1:])
         return exit_code
     if verb in {"--help", "-h", "help"}:
         sys.stdout.write(USAGE)
@@ -101,9 +101,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def daemon_folder() -> str:
     """The folder of `broker`, `protocol`, `storage`, `replication`: in an installed package, or beside this one."""
-    face = os.path.dirname(os.path.abspath(__file__))
-    installed = os.path.join(face, "_daemon")
-    return installed if os.path.isdir(installed) else os.path.dirname(face)
+    package = os.path.dirname(os.path.abspath(__file__))
+    installed = os.path.join(package, "_daemon")
+    return installed if os.path.isdir(installed) else os.path.dirname(package)
 
 
 def describe_build() -> str:

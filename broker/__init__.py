@@ -1,1 +1,1 @@
-"""Floor 4: the daemon; the only floor that knows an event loop."""
+"""Layer 4, the daemon: the only layer with an event loop, sockets, clocks and threads."""

@@ -1,1 +1,1 @@
-"""Floor 1: Kafka's wire protocol and record format, without I/O."""
+"""Layer 1: Kafka's wire protocol and record format, without I/O."""

@@ -1,1 +1,1 @@
-"""Storage of record batches on disk."""
+"""Layer 2: storage of record batches on disk."""

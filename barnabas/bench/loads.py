@@ -243,5 +243,5 @@ def _value_of(message: Message) -> bytes:
 
 def _values(size: int) -> list[bytes]:
     """Values of hexadecimal digits: they compress to about half."""
-    dice = random.Random(1)  # noqa: S311 - a load
-    return [dice.randbytes((size + 1) // 2).hex().encode()[:size] for _ in range(PAYLOADS)]
+    rng = random.Random(1)  # noqa: S311 - a load
+    return [rng.randbytes((size + 1) // 2).hex().encode()[:size] for _ in range(PAYLOADS)]

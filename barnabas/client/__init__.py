@@ -1,1 +1,1 @@
-"""What every part of the face needs to talk to a Kafka cluster: settings, connections, errors."""
+"""What verbs and jobs need to talk to a Kafka cluster: settings, connections, errors."""

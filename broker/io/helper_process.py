@@ -1,4 +1,4 @@
-"""A process of ours that works for the broker: started when it is needed, driven by one thread, ended with the broker.
+"""A helper process of the broker: it starts when it is needed, one thread talks to it, and it ends with the broker.
 
 FORMAT   Standard input and output of the process carry pickled values, one after the other.
 RULES    1. The process starts with the first work, and ends with the broker or by `end_process`.
@@ -37,13 +37,13 @@ class HelperDied(Exception):
 
     def __init__(self, name: str, exit_code: int | None, cause: Exception) -> None:
         self.was_killed = exit_code is not None and exit_code < 0
-        """By a signal: out of memory, or an operator. Otherwise a fault of ours, which would repeat."""
+        """By a signal: out of memory, or an operator. Otherwise a bug, which would repeat."""
         by = f"was killed by {signal.Signals(-exit_code).name}" if exit_code is not None and exit_code < 0 else None
         super().__init__(f"the {name} process {by or f'failed ({cause!r})'}")
 
 
 class HelperProcess:
-    """One such process and its thread."""
+    """The process and the thread that talks to it."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str, module: str, *arguments: str) -> None:
         """`module` has the function `main`, which gets the arguments."""

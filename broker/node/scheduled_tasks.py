@@ -1,6 +1,6 @@
 """The periodic tasks of a broker: flush, checkpoint, retention, compaction, key index, snapshots, ISR checks.
 
-They are those of Apache Kafka's KafkaScheduler, and a few of ours.
+They are those of Apache Kafka's KafkaScheduler, and a few more.
 
 RULES    1. Every task is a deadline of the timer queue and reschedules itself after it ran.
          2. Long tasks handle one log per iteration of the loop, or run in the background thread.

@@ -135,7 +135,7 @@ def summary(name: str, explanation: str, values: Iterable[tuple[tuple[tuple[str,
 def histogram(
     name: str, explanation: str, values: Iterable[tuple[tuple[tuple[str, str], ...], Distribution]]
 ) -> Family:
-    """A histogram of ours in seconds; labels are pairs."""
+    """A histogram in seconds that Apache Kafka does not have; labels are pairs."""
 
     def points() -> Iterator[Point]:
         for labels, distribution in values:

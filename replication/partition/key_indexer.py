@@ -76,7 +76,7 @@ class PartitionIndex:
         self.merging: tuple[IndexRange, ...] = ()
         """The ranges of a merge that is not finished."""
         self.complete_mark: object = None
-        """Of the log when everything was indexed."""
+        """`mark_of` the log when everything was indexed; None before."""
         self.waits_for_checks = 0
 
     def end_offset(self, log_start_offset: int) -> int:
@@ -106,13 +106,14 @@ class PartitionIndex:
         return dropped
 
     def replace(self, merged: IndexRange) -> None:
-        """A merge is finished; the next one may be due, also if nothing is appended any more."""
+        """Put the result of the merge in place of its sources; the next merge may be due even if nothing is appended."""
         at = self.ranges.index(self.merging[0])
         self.ranges[at : at + len(self.merging)] = [merged]
         self.merging = tuple(due_merge(self.ranges))
 
 
 def _is_in(known: IndexRange, opened: OpenLog) -> bool:
+    """Whether the log still has the records of a range (rule 3)."""
     last_offset = known.end_offset - 1
     return known.end_offset <= opened.engine.end_offset and opened.epochs.epoch_at(last_offset) == known.leader_epoch
 
@@ -153,7 +154,7 @@ class KeyIndexer:
         return bool(index.merging) or index.complete_mark != mark_of(log)
 
     def next_turn(self) -> None:
-        """A turn has ended: begin the next one. Turns that end at once are a loop, not a recursion."""
+        """Begin the next turn after one has ended; in a loop, since many turns end at once."""
         self._has_turn_ended = True
         if self._is_advancing:
             return
@@ -168,7 +169,7 @@ class KeyIndexer:
                 self.check()
 
     def stop(self) -> None:
-        """Begin no turn any more."""
+        """Begin no more turns."""
         self.is_stopped = True
 
     # ------------------------------------------------------------ for turns and searches
@@ -177,7 +178,7 @@ class KeyIndexer:
         return self._indexes.get(log)
 
     def set_index(self, log: Log, index: PartitionIndex | None) -> None:
-        """The index is known from now on, or not any more."""
+        """Remember the index of a log; None forgets it."""
         if index is None:
             self._indexes.pop(log, None)
         else:

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-FLOORS = ("protocol", "storage", "replication", "broker")
-PRODUCT = (*FLOORS, "barnabas")
+LAYERS = ("protocol", "storage", "replication", "broker")
+PRODUCT = (*LAYERS, "barnabas")
 PACKAGES = (*PRODUCT, "tests")
 
 

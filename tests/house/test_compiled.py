@@ -23,7 +23,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.house.sources import FLOORS, ROOT, Module, dotted, modules
+from tests.house.sources import LAYERS, ROOT, Module, dotted, modules
 
 HOOK = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]["hooks"][
     "custom"
@@ -153,7 +153,7 @@ def test_properties_and_attributes_do_not_override_each_other() -> None:
 
 def test_no_interpreted_class_extends_a_compiled_one() -> None:
     """Rule 8; NamedTuples, protocols and enumerations stay ordinary classes."""
-    trees = {module.path: module.tree for module in modules() if module.path.startswith(FLOORS)}
+    trees = {module.path: module.tree for module in modules() if module.path.startswith(LAYERS)}
     ordinary = {"Enum", "Exception", "IntEnum", "KafkaError", "NamedTuple", "Protocol", "StorageError"}
     native: set[str] = set()
     found = []

@@ -19,7 +19,7 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.house.sources import FLOORS, PACKAGES, ROOT, Module, calls, modules
+from tests.house.sources import LAYERS, PACKAGES, ROOT, Module, calls, modules
 
 FUNCTION_LINES = 70
 FILE_LINES = 600
@@ -99,11 +99,11 @@ BELOW_THE_BROKER = ("protocol", "storage", "replication")
 BANS = (
     Ban(
         "time.sleep",
-        (*FLOORS, "tests"),
+        (*LAYERS, "tests"),
         "wait for the event itself: a join, the ready line, run_due() of a fake clock, or until() of tests.support.waiting",
         ("tests/support/", "tests/benchmark/"),
     ),
-    Ban("print", (*FLOORS, "barnabas"), "use the module's logger in the daemon, rich's console in the face"),
+    Ban("print", (*LAYERS, "barnabas"), "use the module's logger in the daemon, rich's console in barnabas/"),
     Ban("open", BELOW_THE_BROKER, "use storage/io/disk.py", ("storage/io/disk.py",)),
     *(
         Ban(call, BELOW_THE_BROKER, "use storage/io/disk.py", ("storage/io/disk.py", "storage/io/page_cache.py"))

@@ -12,7 +12,7 @@ from importlib import import_module
 import click
 from click.shell_completion import CompletionItem
 
-from barnabas.__main__ import DAEMON_VERBS, FACE_VERBS, daemon_folder
+from barnabas.__main__ import DAEMON_VERBS, USER_VERBS, daemon_folder
 
 _HEALTH = click.Command(
     "health",
@@ -45,14 +45,14 @@ class Root(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
         """Returns the verbs."""
-        return sorted([*DAEMON_VERBS, *FACE_VERBS])
+        return sorted([*DAEMON_VERBS, *USER_VERBS])
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         """Returns the command of a verb (rule 2)."""
         if cmd_name == "health":
             return _HEALTH
-        if cmd_name in FACE_VERBS:
-            command: click.Command = getattr(import_module(FACE_VERBS[cmd_name]), cmd_name)
+        if cmd_name in USER_VERBS:
+            command: click.Command = getattr(import_module(USER_VERBS[cmd_name]), cmd_name)
             return command
         if cmd_name in DAEMON_VERBS:
             if daemon_folder() not in sys.path:

@@ -1,1 +1,1 @@
-"""Tests of the face."""
+"""Tests of the package that users import."""

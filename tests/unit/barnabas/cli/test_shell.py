@@ -11,12 +11,12 @@ from pathlib import Path
 import click
 import pytest
 
-from barnabas.__main__ import DAEMON_VERBS, FACE_VERBS, USAGE
+from barnabas.__main__ import DAEMON_VERBS, USAGE, USER_VERBS
 from barnabas.cli.shell.all_verbs import command_of
 from barnabas.cli.shell.man import overview, page
 from barnabas.cli.verb import run_verb
 
-VERBS = sorted([*DAEMON_VERBS, *FACE_VERBS])
+VERBS = sorted([*DAEMON_VERBS, *USER_VERBS])
 ROOT = Path(__file__).parents[4]
 
 

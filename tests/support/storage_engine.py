@@ -35,6 +35,7 @@ SEGMENTS_ONLY = {
     "tests/conformance/test_read_and_write_path.py": "a fetch from a commit log returns whole batches only",
     "tests/conformance/test_segments_and_retention.py": _FILES,
     "tests/conformance/test_tools.py": _NAMED,
+    "tests/pipeline/sources/test_live_logs.py": _FILES,
     "tests/process/test_cold_reads.py": _FILES,
 }
 """The first characters of the ids of tests that are skipped with another default engine, and the reason."""

@@ -147,8 +147,12 @@ class ManyPartitions:
         consumer.close()
 
     def _read_as_group(self) -> None:
+        def begin(consumer: Consumer, partitions: list[TopicPartition]) -> None:
+            # Else librdkafka would ask for the first offset of each partition in a request of its own.
+            consumer.assign([TopicPartition(one.topic, one.partition, 0) for one in partitions])
+
         consumer = self._consumer(_GROUP)
-        consumer.subscribe(self._topics)
+        consumer.subscribe(self._topics, on_assign=begin)
         self._count(consumer, self._written * self._width * _TOPICS)
         consumer.commit(asynchronous=False)
         consumer.close()

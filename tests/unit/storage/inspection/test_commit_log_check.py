@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
 from storage.commitlog.queue_file import unpack_entries
+from storage.commitlog.slots import SlotId
 from storage.inspection.commit_log_check import CommitLogCheck
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.slot_check import SlotCheck, StoredSlot, stored_slots
@@ -43,6 +45,26 @@ def written(root: Path, *, is_closed: bool) -> Process:
         process.log.close()
     assert len(process.paths(".queue")) > 1
     return process
+
+
+class CountedPartitions(dict[int, SlotId]):
+    added = 0
+
+    def update(self, *others: Any, **named: Any) -> None:
+        self.added += sum(map(len, others))
+        super().update(*others, **named)
+
+
+def test_the_partitions_of_a_file_are_collected_once(tmp_path: Path) -> None:
+    """Once for each frame, they took minutes of a doctor's check of 20,000 partitions."""
+    process = Process(tmp_path, file_bytes=1 << 20)
+    for number in range(200):
+        append_to(process[number % 20])
+    process.log.close()
+    check = CommitLogCheck(Disk(), str(tmp_path), NAMES)
+    check._partitions = partitions = CountedPartitions()
+    check.run()
+    assert (len(partitions), partitions.added) == (20, 20)
 
 
 def test_a_run_in_all_states_has_no_issue_but_what_a_start_removes(tmp_path: Path) -> None:

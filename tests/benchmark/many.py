@@ -61,7 +61,7 @@ class ManyPartitions:
         self._step("read all", self._read_all)
         if len(self._nodes) == 1:
             self._step("clean restart", self._restart)
-        self._step("a group reads all and commits", self._read_as_group)
+        self._step("a group commits an offset of each", self._commit)
         self._step("the offsets of the group", self._list_offsets)
         self._step("DescribeLogDirs", self._describe)
         self._step("DeleteRecords of all", self._delete_records)
@@ -146,15 +146,10 @@ class ManyPartitions:
         self._count(consumer, self._written * self._width * _TOPICS)
         consumer.close()
 
-    def _read_as_group(self) -> None:
-        def begin(consumer: Consumer, partitions: list[TopicPartition]) -> None:
-            # Else librdkafka would ask for the first offset of each partition in a request of its own.
-            consumer.assign([TopicPartition(one.topic, one.partition, 0) for one in partitions])
-
+    def _commit(self) -> None:
+        places = [TopicPartition(topic, index, self._written) for topic in self._topics for index in range(self._width)]
         consumer = self._consumer(_GROUP)
-        consumer.subscribe(self._topics, on_assign=begin)
-        self._count(consumer, self._written * self._width * _TOPICS)
-        consumer.commit(asynchronous=False)
+        consumer.commit(offsets=places, asynchronous=False)
         consumer.close()
 
     def _list_offsets(self) -> None:

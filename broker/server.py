@@ -103,9 +103,7 @@ _SWITCH_S = 0.0005
 _GC_THRESHOLD = 10_000
 """Allocations between garbage collections; Python's default of 700 would run dozens of them for one large request."""
 _FREEZE_EVERY = 1024
-"""After this many partition updates all objects are frozen, so that full collections stay short."""
-_YOUNG_GENERATIONS = 1
-"""The generations that hold nearly all garbage and take a few milliseconds."""
+"""After this many more partitions than at any time before, all objects are frozen, so that full collections stay short."""
 
 _OFFLINE = "log directory %s is offline: %s"
 _MAX_LISTED = 20
@@ -195,7 +193,7 @@ class Server:
         self._metrics = NodeMetrics(config, self._clock)
         self._locks: list[Lock] = []
         self._is_stopping = self._is_shut_down = False
-        self._applied_partitions = 0
+        self._frozen_partitions = 0
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
         self.failure: str | None = None
@@ -466,9 +464,9 @@ class Server:
     def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         self._config_applier.image_changed(image, changes)
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
-            self._applied_partitions += 1
-            if self._applied_partitions % _FREEZE_EVERY == 0:
-                gc.collect(_YOUNG_GENERATIONS)  # or freeze() would keep the garbage
+            if len(self._replicas.partitions) >= self._frozen_partitions + _FREEZE_EVERY:
+                self._frozen_partitions = len(self._replicas.partitions)
+                gc.collect()  # frozen garbage is never freed
                 gc.freeze()
             yield
         updated = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))

@@ -79,6 +79,10 @@ class FrameReader:
         received = memoryview(scratch)[:count]
         return self._split(memoryview(self._prefix + received) if self._prefix else received)
 
+    def release(self) -> None:
+        """Free the buffer of an incomplete frame: no more bytes are received."""
+        self._frame = None
+
     def _split(self, data: memoryview) -> list[bytearray]:
         frames: list[bytearray] = []
         position, end = 0, len(data)

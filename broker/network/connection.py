@@ -29,7 +29,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.network.closing_log import log_closing
-from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatcher, Response
+from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatcher, Response, no_mute
 from broker.network.page_cache_prefetch import PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
 from broker.network.slow_requests import log_slow_request
@@ -160,6 +160,10 @@ class Connection:
             self._transport.close()
         else:  # an incomplete response is useless, and the kernel would keep it for a peer that does not read
             self._transport.reset()
+        self.info.mute = (
+            no_mute  # else the info refers to the connection, which would keep its buffers until a full collection
+        )
+        self._reader.release()
         self._queued_frames.clear()
         self._arrivals_ns.clear()
         in_flight, self._in_flight = self._in_flight, deque()
@@ -244,6 +248,9 @@ class Connection:
         try:
             answer = self._dispatcher.dispatch(frame, self.info, now_ms)
         except (MalformedRequest, CloseConnection) as error:
+            if not self._in_flight:
+                self._fail(error)
+                return
             answer = failed(error.with_traceback(None))
         metrics = self.info.metrics
         is_timed = not began_ns & metrics.sample_mask
@@ -304,23 +311,27 @@ class Connection:
             response, _, size, times = in_flight.popleft()
             self._in_flight_bytes -= size
             sender.is_holding = bool(in_flight) and in_flight[0].response.is_done
-            try:
-                parts = response.result()
-            except (MalformedRequest, CloseConnection) as error:
-                if isinstance(error, CloseConnection) and error.last_response is not None:
-                    self._send(error.last_response)
-                self._close_with_reason(str(error))
-            else:
-                if parts is not None:
-                    self._send(parts)
-                if times is not None:
-                    times.completed_ns = max(completed_ns, times.handled_ns)
-                    times.sending_ns = max(now_ns, times.handled_ns)
-                    now_ns = self._record(times)
+            if response.error is not None:
+                self._fail(response.error)
+                continue
+            if response.value is not None:
+                self._send(response.value)
+            if times is not None:
+                times.completed_ns = max(completed_ns, times.handled_ns)
+                times.sending_ns = max(now_ns, times.handled_ns)
+                now_ns = self._record(times)
         sender.is_holding = False
         self._flush_held()
         if self._queued_frames and not self.is_closed:
             self._loop.call_soon(self._serve_queued)
+
+    def _fail(self, error: Exception) -> None:
+        """Closes the connection after an error of a request; raises any error that is not the client's."""
+        if not isinstance(error, MalformedRequest | CloseConnection):
+            raise error
+        if isinstance(error, CloseConnection) and error.last_response is not None:
+            self._send(error.last_response)
+        self._close_with_reason(str(error))
 
     # ------------------------------------------------------------ writing
     def _flush_held(self) -> None:

@@ -71,13 +71,13 @@ class ConnectionInfo:
         """From the client's ApiVersions request (KIP-511)."""
         self.on_close: Callable[[], None] | None = None
         """Called once when the connection is closed."""
-        self.mute: Callable[[int], None] = _no_mute
+        self.mute: Callable[[int], None] = no_mute
         """Stops the connection from serving requests for some milliseconds, since its client exceeds a quota (KIP-219)."""
         self.metrics: ApiMetrics = UNCOUNTED
         """Of the request that was dispatched last: the connection records its times there."""
 
 
-def _no_mute(duration_ms: int) -> None:
+def no_mute(duration_ms: int) -> None:
     """A request in an envelope: the broker that forwarded it mutes the client."""
 
 

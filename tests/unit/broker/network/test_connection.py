@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import struct
 
 import pytest
@@ -138,7 +139,10 @@ class ConnectionHarness:
         if body.startswith(b"mute"):
             info.mute(int(body[4:]))
         if body.endswith(b"broken"):
-            raise MalformedRequest("broken on purpose")
+            try:
+                struct.unpack(">i", b"")
+            except struct.error:
+                raise MalformedRequest("broken on purpose") from None
         if body.endswith(b"close"):
             raise CloseConnection("closed on purpose")
         return [body + b";"]
@@ -407,6 +411,33 @@ def test_a_late_response_leaves_a_muted_connection_at_once(harness) -> None:
     harness.complete(b"later", b"answer")
     assert harness.transport.sent == b"answer"
     assert not harness.loop.readers
+
+
+@pytest.mark.parametrize("bodies", [[b"a broken"], [b"a", b"b broken"], [b"a close"], [b"later", b"a broken"]])
+def test_a_closed_connection_is_freed_without_a_garbage_collection(bodies: list[bytes]) -> None:
+    """Garbage that a collection must find keeps buffers until then, or forever if `gc.freeze` runs before."""
+    gc.collect()
+    gc.disable()
+    try:
+        harness = ConnectionHarness()
+        harness.receive(*bodies)
+        for body in harness.pending:
+            harness.complete(body, b"later;")
+            harness.loop.run_soon()
+        assert harness.closed == [harness.connection]
+        harness.closed.clear()
+        del harness.connection
+        assert not [found for found in gc.get_objects() if isinstance(found, Connection)]
+    finally:
+        gc.enable()
+
+
+def test_a_closed_connection_keeps_no_incomplete_frame(harness: ConnectionHarness) -> None:
+    harness.receive_bytes(struct.pack(">i", 1 << 25) + bytes(1000))
+    reader = harness.connection._reader
+    assert len(reader.space()) == (1 << 20) - 1000
+    harness.connection.close()
+    assert len(reader.space()) == 1 << 22
 
 
 def test_a_muted_connection_that_is_closed_stays_closed(harness) -> None:

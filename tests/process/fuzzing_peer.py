@@ -75,6 +75,8 @@ CEILING_BYTES = 192 * MIB
 RECKLESS_REQUESTS = 500
 OFFSETS_PARTITIONS = 4
 _FETCH_VERSION = 11
+_TAKEN_AWAY = (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+"""A peer has moved a partition of the offsets topic to broker 2, or deleted the topic."""
 FOUND = (("plain", "delete"), ("compacted", "compact"))
 """Topics that the peers find, of two partitions each, and their cleanup policies."""
 
@@ -329,8 +331,8 @@ def run(broker: Broker, secured: SecuredListeners, seed: int, seconds: float) ->
             ends = [end_of(client, topic, index) for index in range(PARTITIONS)]
             assert ends == [this.records[name]] * PARTITIONS, f"{topic} ends at {ends}"
         for index in range(OFFSETS_PARTITIONS):
-            if offset_at(client, OFFSETS_TOPIC, EARLIEST, index).error_code != ErrorCode.NOT_LEADER_OR_FOLLOWER:
-                end_of(client, OFFSETS_TOPIC, index)  # else a peer has moved it to broker 2
+            if offset_at(client, OFFSETS_TOPIC, EARLIEST, index).error_code not in _TAKEN_AWAY:
+                end_of(client, OFFSETS_TOPIC, index)
     broker.stop()
     assert not faults(broker.log()), "\n".join(faults(broker.log())[:20])
     return report

@@ -309,7 +309,7 @@ def crowded(tmp_path) -> ReplicaHarness:
     files = made.log_manager.file_handles
     for _ in range(3):
         list(files.close_idle())
-    files._limit, files._target = MOST_FILES, 4
+    files.limit, files._target = MOST_FILES, 4
     files.on_eviction_needed = lambda: None  # nothing is closed before this turn of the loop is over
     return made
 

@@ -47,10 +47,10 @@ SEARCHES = {
         bugs_in(tests.simulation.commitlog.planted_bugs),
         600,
         {
-            "a_run_is_used_before_the_deletions_are_durable": 1275,
+            "a_run_is_used_before_the_deletions_are_durable": 2611,
             "a_sync_skips_finished_files": 855,
             "deleted_partitions_stay_in_the_catalog": 951,
-            "files_behind_the_end_of_the_log_stay": 974,
+            "files_behind_the_end_of_the_log_stay": 1437,
             "the_end_of_the_previous_file_is_not_compared": 681,
             "the_states_of_replaced_files_are_forgotten": 927,
         },

@@ -34,6 +34,9 @@ from tests.support.segments import region_bytes
 NOW_MS = 1_700_000_000_000
 TOPIC_ID = bytes(range(16))
 SMALL = LogConfig(segment_bytes=1000, index_interval_bytes=150, file_delete_delay_ms=1000)
+SMALL_FILE_BYTES = 1 << 20
+"""Of commit logs: files of the default size would be allocated, 256 MiB each."""
+
 EVERYTHING = 1 << 30
 BIG = "x" * 300
 

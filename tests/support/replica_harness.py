@@ -39,6 +39,7 @@ from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import ReadInfo
 from tests.support.loading import Place, fetch_request
+from tests.support.logs import SMALL_FILE_BYTES
 
 SELF = 1
 T = TypeVar("T")
@@ -225,6 +226,7 @@ class ReplicaHarness:
             os.makedirs(directory, exist_ok=True)
         ids = {directory: bytes([number]) * 16 for number, directory in enumerate(paths)}
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
+        self.log_manager.engines.commit_log_file_bytes = SMALL_FILE_BYTES
         self.log_manager.load()
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
         clock: Any = SimpleNamespace(wall_ms=lambda: self.wall_ms, mono_ms=lambda: self.mono_ms)

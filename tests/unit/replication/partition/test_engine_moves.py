@@ -19,6 +19,7 @@ from storage.io.disk import Disk
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
+from tests.support.logs import SMALL_FILE_BYTES
 from tests.support.replica_harness import NOW_MS, Answer, batch, produced
 from tests.unit.replication.partition.test_log_dir_moves import (
     MAX_STEPS,
@@ -186,6 +187,7 @@ def test_a_crash_during_a_move_leaves_one_complete_log(
         if directories > 1:
             harness.start_move()
     again = LogManager(Disk(), dict.fromkeys(paths, bytes(16)), LogConfig(), random_bytes=bytes)
+    again.engines.commit_log_file_bytes = SMALL_FILE_BYTES
     again.load()
     assert list(again.logs) == [("t", 0)]
     log = again.logs["t", 0]

@@ -20,7 +20,18 @@ from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, fill, flush, values_of
+from tests.support.logs import (
+    BIG,
+    NOW_MS,
+    SMALL,
+    SMALL_FILE_BYTES,
+    TOPIC_ID,
+    ProducerInfo,
+    append,
+    fill,
+    flush,
+    values_of,
+)
 
 ID, OTHER = bytes(range(1, 17)), bytes(range(2, 18))
 
@@ -42,6 +53,7 @@ def started(
         random_bytes=Random(1).randbytes,
         failed=failed or {},
     )
+    manager.engines.commit_log_file_bytes = SMALL_FILE_BYTES
     manager.load(lambda _: topic_id)
     list(manager.recover())
     return manager

@@ -364,8 +364,7 @@ class ProducerState:
         if not self._open and not self._completed:
             return None
         undecided = self.first_undecided_offset
-        if self._completed:
-            self._forget_completed(high_watermark)
+        self._forget_completed(high_watermark)
         if not self._completed:
             return undecided
         unreplicated = min(self._completed)

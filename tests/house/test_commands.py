@@ -1,7 +1,7 @@
 """The commands that the documentation shows exist: verbs, subcommands and options of `barnabas`.
 
-RULES    1. A command is a line of a code block, or a text in backticks, that begins with `barnabas` and a space; a line that
-            ends with a backslash continues. `A|B` in it stands for two commands.
+RULES    1. A command is a line of a code block, or a text in backticks, that begins with `barnabas` and a space; the next
+            line belongs to it if the line ends with a backslash. A command with `A|B` is checked twice, with A and with B.
          2. Words after the subcommand that are no options are not checked.
 """
 

@@ -134,6 +134,19 @@ class Machine:
         self.manager.add_future_log(copy)
         return copy
 
+    def replace_by_empty_copy(self, log: Log) -> None:
+        """Replace a log by a future replica in /b without records."""
+        copy = self.new_copy(log)
+        copy.open()
+        copy.release()
+        self.manager.replace_with_future_log(log, copy)
+
+    def fail_replacement(self, log: Log) -> None:
+        """The same, but /b fails before the directories are renamed."""
+        self.manager.submit_directory_op = lambda *_: None
+        self.replace_by_empty_copy(log)
+        self.manager.go_offline("/b", StorageError("write", "/b/x"))
+
 
 @pytest.fixture
 def machine() -> Machine:
@@ -468,12 +481,7 @@ def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG, producer=ProducerInfo(7, 0, 0))
     flush(log)
-    copy = machine.new_copy(log)
-    copy.open()
-    copy.release()
-    machine.manager.submit_directory_op = lambda *_: None
-    machine.manager.replace_with_future_log(log, copy)
-    machine.manager.go_offline("/b", StorageError("sync", "/b/x"))
+    machine.fail_replacement(log)
     machine.manager.shutdown()
     manager = machine.start()
     assert not manager.directories["/a"].was_clean
@@ -493,12 +501,7 @@ def test_a_log_whose_move_failed_keeps_its_start_offset(config: LogConfig) -> No
     log.high_watermark = 2
     log.open().trim(1, NOW_MS)
     machine.checkpoint()
-    copy = machine.new_copy(log)
-    copy.open()
-    copy.release()
-    machine.manager.submit_directory_op = lambda *_: None
-    machine.manager.replace_with_future_log(log, copy)
-    machine.manager.go_offline("/b", StorageError("write", "/b/x"))
+    machine.fail_replacement(log)
     machine.checkpoint()
     machine.lose_power()
     log = machine.log()
@@ -510,10 +513,7 @@ def test_a_replaced_log_has_no_checkpoint_after_the_rename_of_its_directory() ->
     machine.manager.set_preferred_log_dir("t", 0, "/a")
     log = filled(machine, 2)
     machine.checkpoint()
-    copy = machine.new_copy(log)
-    copy.open()
-    copy.release()
-    machine.manager.replace_with_future_log(log, copy)
+    machine.replace_by_empty_copy(log)
     machine.checkpoint()
     assert not machine.manager.directories["/a"].read_checkpoints()
 

@@ -72,6 +72,7 @@ class Producer:
         )  # fmt: skip
         self.transaction = ""
         """The current transaction, or the last one."""
+        self._given_up = 0
         self._retry(lambda: self._producer.init_transactions(CALL_S))
 
     def begin(self) -> None:
@@ -84,6 +85,8 @@ class Producer:
         def delivered(error: Any, message: Any) -> None:
             if error is None:
                 self._note("sent", transaction, topic, partition, message.offset(), value)
+            else:
+                self._given_up += 1
 
         self._note("sends", transaction, topic, partition, -1, value)
         self._producer.produce(topic, value, partition=partition, on_delivery=delivered)
@@ -107,13 +110,14 @@ class Producer:
         return True
 
     def abort(self) -> None:
-        """Aborts once no record is in flight; exits if some remain in flight.
+        """Aborts if the broker has acknowledged every record; otherwise exits, and the next process has a new producer epoch.
 
-        librdkafka reuses the sequence numbers of records that it gives up. If the broker has the old records, the new ones
-        are out of order, or are taken for duplicates, with any broker.
+        librdkafka reuses the sequence numbers of records that it gives up, for instance those that wait for a retry when
+        the transaction fails. If the broker has the old records, the new ones are out of order, or are taken for duplicates
+        and acknowledged, with any broker (docs/cluster-faults.md).
         """
-        if left := self._producer.flush(CALL_S):
-            print(f"{self.transaction}: {left} records are in flight, so it cannot be aborted", file=sys.stderr)
+        if count := self._producer.flush(CALL_S) + self._given_up:
+            print(f"{self.transaction}: {count} records are not acknowledged, so it is not aborted here", file=sys.stderr)
             sys.exit(FAILED)
         self._retry(lambda: self._producer.abort_transaction(CALL_S))
         self._note("aborted", self.transaction)

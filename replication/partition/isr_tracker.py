@@ -1,6 +1,8 @@
 """ISR changes of the partitions led by this broker: add followers that caught up, remove those that fell behind.
 
-RULES    1. A follower may join while its broker is active, under the registration that it fetches with (KIP-903).
+RULES    1. A follower may join while its broker is active, under the registration that it fetches with (KIP-903), and the log
+            directory of its replica is online: a follower whose directory failed may have fetched everything until then, and
+            it would block acks=all until it is removed as too slow.
          2. A follower's fetch can expand the ISR. So can a metadata change, because a follower that has everything does not
             name the partition again. Such a follower must be within the allowed lag: with too few replicas in sync, one that
             fell behind may hold everything that is committed.
@@ -35,10 +37,16 @@ class IsrTracker:
     _propose_change: Callable[[Partition, Isr], None]
     """Receives a partition and the ISR that it should have."""
 
-    def may_join(self, replica_id: int, broker_epoch: int) -> bool:
-        """Whether a follower's broker may be in the ISR (rule 1)."""
-        broker = self._image().brokers.get(replica_id)
-        return broker is not None and broker.is_active and broker_epoch in (-1, broker.epoch)
+    def may_join(self, partition: Partition, replica_id: int, broker_epoch: int) -> bool:
+        """Whether a follower that is not in the ISR may join it (rule 1)."""
+        if replica_id in partition.isr:
+            return False
+        image = self._image()
+        broker, topic = image.brokers.get(replica_id), image.topics_by_name.get(partition.topic)
+        state = None if topic is None else topic.partitions.get(partition.index)
+        if broker is None or state is None or not broker.is_active or broker_epoch not in (-1, broker.epoch):
+            return False
+        return state.is_in_directories(replica_id, broker.directories)
 
     def on_follower_fetch(self, partition: Partition, replica_id: int) -> None:
         """Propose adding a follower after a fetch."""
@@ -48,7 +56,7 @@ class IsrTracker:
         """Propose adding followers after a metadata change (rule 2)."""
         for replica_id, follower in partition.followers.items():
             is_in_time = follower.is_within_lag(mono_ms, max_lag_ms)
-            if is_in_time and replica_id not in partition.isr and self.may_join(replica_id, follower.broker_epoch):
+            if is_in_time and self.may_join(partition, replica_id, follower.broker_epoch):
                 self._propose(partition, partition.expanded_isr(replica_id))
 
     def shrink_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:

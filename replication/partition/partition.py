@@ -545,7 +545,7 @@ class Partition:
     ) -> None:
         """Record a follower's fetch from `position`; the log ended at `leader_end` when it was served.
 
-        `may_join`: whether the follower's broker may be in the ISR (it is neither fenced nor shutting down).
+        `may_join`: whether the follower is not in the ISR and may join it (`isr_tracker.py`).
 
         Raises:
             KafkaError: the broker has no replica, or the fetch is from an older registration of it.
@@ -559,8 +559,7 @@ class Partition:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         follower.broker_epoch = max(follower.broker_epoch, reader.broker_epoch)
         follower.update(position, leader_end, mono_ms)
-        is_close = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
-        follower.is_joining = is_close and reader.replica_id not in self.isr
+        follower.is_joining = may_join and follower.is_caught_up(leader_end, mono_ms, max_lag_ms)
         if position.log_start_offset != follower.log_start_offset:
             follower.log_start_offset = position.log_start_offset
             self._wake(self.key)

@@ -338,7 +338,7 @@ class ReplicaManager:
             raise self.on_storage_error(partition, error) from error
         if fetched_mono_ms is not None and reader.replica_id >= 0 and not isinstance(info, DiskLookup):
             end, max_lag_ms = info.log_end_offset, self._max_lag_ms
-            may_join = self.isrs.may_join(reader.replica_id, reader.broker_epoch)
+            may_join = self.isrs.may_join(partition, reader.replica_id, reader.broker_epoch)
             partition.update_follower(reader, position, end, fetched_mono_ms, max_lag_ms, may_join=may_join)
             if may_join:
                 self.isrs.on_follower_fetch(partition, reader.replica_id)

@@ -117,7 +117,9 @@ class Producer:
         and acknowledged, with any broker (docs/cluster-faults.md).
         """
         if count := self._producer.flush(CALL_S) + self._given_up:
-            print(f"{self.transaction}: {count} records are not acknowledged, so it is not aborted here", file=sys.stderr)
+            print(
+                f"{self.transaction}: {count} records are not acknowledged, so it is not aborted here", file=sys.stderr
+            )
             sys.exit(FAILED)
         self._retry(lambda: self._producer.abort_transaction(CALL_S))
         self._note("aborted", self.transaction)

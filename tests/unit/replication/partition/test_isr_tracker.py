@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.messages import stored_records
 from replication.partition.partition import Reader
 from storage.log.log import Isolation
 from tests.support.replica_harness import ReplicaHarness
@@ -88,3 +89,23 @@ def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(harness, p
     assert proposals == []
     harness.apply(harness._broker(2))
     assert proposals == [(1, 2)]
+
+
+def test_a_follower_whose_log_directory_is_offline_is_not_proposed(harness, proposals):
+    """It has fetched everything until its directory failed, and the controller's removal is a metadata change."""
+    first, second = b"a" * 16, b"b" * 16
+    harness.create("r", replicas=(1, 2))
+    harness.change("r", directories=[first, first])
+    harness.fetch("r", offset=0, replica=2, max_wait_ms=0)
+    harness.apply(registration_change(harness, [second]))
+    harness.change("r", isr=[1])
+    fetch(harness, 0)
+    assert proposals == []
+    harness.change("r", directories=[first, second])
+    assert proposals == [(1, 2)]
+
+
+def registration_change(harness, directories):
+    """A BrokerRegistrationChangeRecord of broker 2, for a log directory that failed."""
+    epoch = harness.image.brokers[2].epoch
+    return stored_records.BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=epoch, log_dirs=directories)

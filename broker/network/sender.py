@@ -1,7 +1,8 @@
 """Sends a response, a sequence of parts, across partial writes.
 
 RULES    1. Parts are sent in order: header bytes, file region, header bytes, file region, …
-         2. One call sends at most `MAX_BYTES_PER_CALL`, so that one fast reader does not starve the other connections.
+         2. One call sends at most `MAX_BYTES_PER_CALL` of records, so that one fast reader does not starve the other
+            connections. Headers do not count: the last bytes of a region would need a call of their own.
          3. A region is sent with sendfile and never read into memory. The exception: if several regions are unsent, those of
             at most `COPIED_REGION_BYTES` in the page cache are read and sent together with the parts around them,
             `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md). So are the ranges of a
@@ -10,7 +11,8 @@ RULES    1. Parts are sent in order: header bytes, file region, header bytes, fi
          4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
-         6. After a short write the rest is tried at once: on a fast connection the receiver has made room meanwhile.
+         6. After a short write the rest is tried at once: on a fast connection the receiver has made room meanwhile. After
+            `_MAX_VAIN_TRIES` consecutive tries that sent nothing, it is tried only after one in `_SHORT_WRITES_PER_TRY`.
          7. Only a small region is joined with the bytes before it into one packet. Before a large one they are sent at once:
             the receiver wakes up while the region is sent. With TLS they are always joined: each send costs a record.
 NOT HERE When to send (`connection.py` watches the socket).
@@ -31,10 +33,14 @@ from storage.io.page_cache import Span
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
 JOINED_BYTES = 32 * 1024
+_HEADER_BYTES = 4096
+"""A call that sends no more than this sends headers only, or hardly anything else (rule 2)."""
 _PARTS_WITH_ONE_REGION = 3
 _BUFFERS_PER_CALL = 256
 _HELD_RESPONSES = 64
 _HELD_RESPONSE_BYTES = 4096
+_MAX_VAIN_TRIES = 8
+_SHORT_WRITES_PER_TRY = 32
 _KNOWN_S = 0.01
 """An answer of the page cache is used this long: pages in use are seldom evicted within it."""
 
@@ -47,8 +53,8 @@ class Sender:
     """The unsent parts of one connection."""
 
     __slots__ = (
-        "_clock", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_skip", "_transport", "is_holding",
-        "uncached",
+        "_clock", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_skip", "_transport", "_vain_tries",
+        "is_holding", "uncached",
     )  # fmt: skip
 
     def __init__(
@@ -67,6 +73,7 @@ class Sender:
         self._skip = 0  # bytes of the first part that are sent, if it is a region
         self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
         self._known_before_s = 0.0
+        self._vain_tries = 0  # consecutive ones (rule 6); then also short writes without a try
         self.is_holding = False
 
     @property
@@ -107,7 +114,8 @@ class Sender:
             sent = self._send_buffers(buffers) if buffers else self._send_region(budget)
             if sent is None:
                 return False
-            budget -= sent
+            if not buffers or sent > _HEADER_BYTES:
+                budget -= sent
         return not self._parts
 
     def _take_buffers(self) -> list[Buffer]:
@@ -171,7 +179,7 @@ class Sender:
         return bytes(buffer) if is_shared else buffer
 
     def _send_region(self, budget: int) -> int | None:
-        """Sends from the region at the front (rule 6); None if the socket is full or the region is not in the page cache."""
+        """Sends from the region at the front; None if the socket is full or the region is not in the page cache."""
         parts, skip = self._parts, self._skip
         region = parts[0]
         if isinstance(region, ScatteredRegion):
@@ -189,20 +197,33 @@ class Sender:
                 following = parts[1] if len(parts) > 1 else None
                 self.uncached = region, skip, following.spans if isinstance(following, ScatteredRegion) else ()
                 return None
-        send_file, sent = self._transport.send_file, 0
-        while sent < limit:
-            count = send_file(region, skip + sent, limit - sent)
-            if not count:
-                self._skip = skip + sent
-                if count is None:
-                    return None
-                raise RegionEnded("a log file ended before the region that was being sent")
-            sent += count
+        sent = self._send_file(region, skip, limit)
         if sent == left:
             self._parts.popleft()
             self._skip = self._known_until = 0
-        else:
-            self._skip = skip + sent
+            return sent
+        self._skip = skip + sent
+        return sent if sent == limit else None
+
+    def _send_file(self, region: FileRegion, skip: int, limit: int) -> int:
+        """Sends at most `limit` bytes of a region until the socket is full (rule 6); returns their number."""
+        send_file, sent = self._transport.send_file, 0
+        while sent < limit:
+            count = send_file(region, skip + sent, limit - sent)
+            if count is None:
+                if sent:
+                    self._vain_tries += 1
+                break
+            if not count:
+                raise RegionEnded("a log file ended before the region that was being sent")
+            if sent:
+                self._vain_tries = 0
+            sent += count
+            if self._vain_tries >= _MAX_VAIN_TRIES and sent < limit:
+                self._vain_tries += 1
+                if self._vain_tries < _MAX_VAIN_TRIES + _SHORT_WRITES_PER_TRY:
+                    break
+                self._vain_tries = _MAX_VAIN_TRIES - 1
         return sent
 
     def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, limit: int) -> int:

@@ -17,7 +17,14 @@ from broker.network.page_cache_prefetch import (
     PageCachePrefetcher,
     ReadAhead,
 )
-from broker.network.sender import JOINED_BYTES, MAX_BYTES_PER_CALL, RegionEnded, Sender
+from broker.network.sender import (
+    _MAX_VAIN_TRIES,
+    _SHORT_WRITES_PER_TRY,
+    JOINED_BYTES,
+    MAX_BYTES_PER_CALL,
+    RegionEnded,
+    Sender,
+)
 from protocol.codec import decode, encoder
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
@@ -214,10 +221,39 @@ def test_after_a_short_write_the_rest_is_tried_at_once(tmp_path: Path) -> None:
     assert sender.resume()
 
 
+def calls_of_slow_reader(path: Path, plan: list[int | None], size: int) -> list[int]:
+    """Sends a region to a receiver with this plan; the calls of sendfile in each turn."""
+    transport = FakeTransport(iter(plan))
+    sender = Sender(transport)
+    calls = []
+    done = sender.send([FileRegion(file_with(path, bytes(size)), 0, size)])
+    while not done:
+        calls.append(len(transport.calls))
+        transport.calls.clear()
+        done = sender.resume()
+    return calls
+
+
+def test_a_socket_that_is_always_full_after_a_short_write_is_seldom_tried_again(tmp_path: Path) -> None:
+    tried = [1, None] * _MAX_VAIN_TRIES
+    untried = [1] * (_SHORT_WRITES_PER_TRY - 1)
+    plan = [*tried, *untried, 1, None, *untried, 1, None, 1 << 20]
+    calls = calls_of_slow_reader(tmp_path / "segment", plan, 1 << 20)
+    again = [1] * (_SHORT_WRITES_PER_TRY - 1) + [2]
+    assert calls == [2] * _MAX_VAIN_TRIES + again * 2
+
+
+def test_after_a_try_that_sends_something_each_short_write_is_tried_again(tmp_path: Path) -> None:
+    untried = [1] * (_SHORT_WRITES_PER_TRY - 1)
+    plan = [*([1, None] * _MAX_VAIN_TRIES), *untried, 1, 1, None, 1, None, 1 << 20]
+    calls = calls_of_slow_reader(tmp_path / "segment", plan, 1 << 20)
+    assert calls == [2] * _MAX_VAIN_TRIES + [1] * len(untried) + [3, 2]
+
+
 def test_one_call_sends_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     file = file_with(tmp_path / "segment", bytes(5 * MAX_BYTES_PER_CALL))
     transport = FakeTransport(iter(lambda: 2**30, None))
-    assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5 + 1
+    assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5
 
 
 @pytest.mark.parametrize("sender_on", SENDERS)

@@ -284,10 +284,18 @@ class CommitLogEngine:
         try:
             return reader.locate(offset, max_bytes, max_offset, min_one_batch=min_one_batch)
         except NotResident:
-            key = "locate", offset, max_bytes, max_offset, min_one_batch
-            return self._lookup(
-                key, lambda view: view.locate(offset, max_bytes, max_offset, min_one_batch=min_one_batch)
-            )
+            pass
+
+        def find(view: SlotReader) -> LocatedBatches:
+            return view.locate(offset, max_bytes, max_offset, min_one_batch=min_one_batch)
+
+        # A result serves a higher bound too: that of a busy partition has moved when its read is repeated.
+        key = "locate", offset, max_bytes, min_one_batch
+        found = self._lookup(key, find)
+        if not isinstance(found, DiskLookup) and found.end_offset > max_offset:  # of a read with a higher bound
+            self._lookups.discard(key)
+            found = self._lookup(key, find)
+        return found
 
     def view(self) -> SlotReader:
         return self._frozen()

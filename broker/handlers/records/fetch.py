@@ -189,8 +189,8 @@ class _Fetch(DelayedOperation):
 
     __slots__ = (
         "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_has_topic_ids", "_is_follower",
-        "_is_new_session", "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack",
-        "_readable_topic", "_reader", "_results", "_select_replica", "_sends_high_watermarks", "_throttle_ms",
+        "_is_new_session", "_is_starting_read", "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending",
+        "_rack", "_readable_topic", "_reader", "_results", "_select_replica", "_sends_high_watermarks", "_throttle_ms",
         "_unblocked",
     )  # fmt: skip
 
@@ -226,12 +226,11 @@ class _Fetch(DelayedOperation):
         self._bytes = 0
         self._blocked: dict[FetchedPartition, int | None] = {}  # with the `fetched_mono_ms` of the blocked read
         self._unblocked: dict[FetchedPartition, int | None] = {}  # to read again, with that time
-        self._readable_topic: str | None = None
-        """The topic that the client may read, of the last check."""
+        self._is_starting_read = False  # then `read_dirty` continues after a disk read that ends at once
+        self._readable_topic: str | None = None  # the topic that the client may read, of the last check
         self._has_timed_out = False
         self._must_respond = False
-        self._throttle_ms = NEVER
-        """Delay until a throttled follower may get records again."""
+        self._throttle_ms = NEVER  # until a throttled follower may get records again
         self._pending: Completion[FetchResponse] | None = None
         self._may_replicate = self._is_follower and handler.authorizer.authorize(
             ctx, Operation.CLUSTER_ACTION, Resource.CLUSTER, CLUSTER_NAME
@@ -245,9 +244,7 @@ class _Fetch(DelayedOperation):
     @property
     def is_complete(self) -> bool:
         """Whether the response does not wait for blocked partitions (rule 6)."""
-        if not self._blocked:
-            return True
-        return (
+        return not self._blocked or (
             self._fetch_context.is_incremental and not self._is_new_session and (self._bytes > 0 or self._must_respond)
         )
 
@@ -323,7 +320,9 @@ class _Fetch(DelayedOperation):
             return _ReadResult(data, 0, has_more=True)
         if isinstance(info, DiskLookup):
             self._blocked[partition] = fetched_mono_ms
+            self._is_starting_read = True
             replicas.await_disk(replicas.find(topic, partition.index), info, lambda: self._on_unblocked(partition))
+            self._is_starting_read = False
             return None
         data = PartitionData(
             partition_index=partition.index,
@@ -384,10 +383,12 @@ class _Fetch(DelayedOperation):
 
     # ------------------------------------------------------------ waiting
     def _on_unblocked(self, partition: FetchedPartition) -> None:
-        """The disk read has finished: read the partition again."""
+        """The disk read has finished: read the partition again at once, since its result is kept for this call only."""
         if partition in self._blocked:  # else this request has completed
             self._unblocked[partition] = self._blocked.pop(partition)
-            self.wake()
+            if not self._is_starting_read:
+                self.read_dirty(None)
+                self.wake()
 
     def max_wait_ms(self, max_wait_ms: int) -> int:
         """The longest wait; a throttled follower retries after its delay."""
@@ -409,8 +410,9 @@ class _Fetch(DelayedOperation):
         return self._pending
 
     def try_complete(self) -> bool:
-        """Read the changed partitions; complete if there is enough."""
-        self.read_dirty(None)
+        """Read the changed partitions, unless disk reads have already found enough; complete if there is enough."""
+        if not (self.is_enough and self.is_complete):
+            self.read_dirty(None)
         fetch_context = self._fetch_context
         is_over = isinstance(fetch_context, FetchSession) and fetch_context.is_closed
         if not is_over and not (self.is_enough and self.is_complete):

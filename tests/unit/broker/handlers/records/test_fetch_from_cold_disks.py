@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from protocol.messages.produce_fetch import ListOffsetsRequest
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import wait_for_disk
 from tests.support.messages import message
-from tests.support.replica_harness import Client, HeldIoExecutor, ReplicaHarness, fetched, named, offsets
+from tests.support.replica_harness import Client, HeldIoExecutor, ReplicaHarness, batch, fetched, named, offsets
+
+FILES = 60
+"""Each has a log file and a queue file; at most 80 are open."""
 
 
 @pytest.fixture
@@ -24,9 +30,10 @@ def harness(tmp_path) -> ReplicaHarness:
     return made
 
 
-def run_disk_reads(harness, error=None):
-    while harness.worker.reads:
-        harness.worker.let_read(error)
+def run_disk_reads(harness, error=None, at_most=1000):
+    for _ in range(at_most):
+        if harness.worker.reads:
+            harness.worker.let_read(error)
     harness.drain_purgatory()
 
 
@@ -81,6 +88,42 @@ def test_an_incremental_fetch_does_not_wait_for_blocked_partitions(harness):
     third = client.fetch()
     assert named(third)[0] == ("t", 1)
     assert offsets(fetched(third)) == [0]
+
+
+@pytest.fixture
+def scattered(tmp_path) -> ReplicaHarness:
+    """A partition with one batch in each of more files of a commit log than may be open."""
+    harness = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
+    harness.log_manager.engines.commit_log_file_bytes = 4096
+    harness.create("t", partitions=2, barnabas_storage_engine="commitlog")
+    for _ in range(FILES):
+        for index, size in ((0, 10), (1, 3500)):
+            harness.produce("t", index, batch(size=size), acks=1)
+            harness.worker.let_write()
+    harness.worker.holds_reads = True
+    return harness
+
+
+@pytest.mark.parametrize("is_written_meanwhile", [False, True])
+def test_a_fetch_from_more_files_than_may_be_open_is_answered_after_one_disk_read(scattered, *, is_written_meanwhile):
+    answer = scattered.fetch("t", 0, 0, max_wait_ms=0)
+    if is_written_meanwhile:
+        scattered.produce("t", 0, acks=1)
+        scattered.worker.let_write()
+    run_disk_reads(scattered, at_most=1)
+    assert offsets(fetched(answer)) == [*range(FILES)]
+
+
+def test_a_read_of_committed_records_does_not_get_those_of_another_read_from_disk(scattered):
+    partition = scattered.partition("t", 0)
+    engine = partition.log.open().engine
+    uncommitted, committed = (partial(engine.locate, 0, 1 << 20, bound, min_one_batch=True) for bound in (FILES, 7))
+    lookup = uncommitted()
+    assert committed() is lookup
+    lookup.run()
+    lookup.finish()
+    assert uncommitted().end_offset == FILES
+    assert wait_for_disk(committed).end_offset == 7
 
 
 def test_a_cancelled_blocked_fetch_keeps_the_session(harness):

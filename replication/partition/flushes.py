@@ -99,11 +99,10 @@ class Flushes:
         begun = waiting.begun
         for partition, on_flushed in waiting.partitions:
             opened = partition.log.opened
-            flush = None if opened is None else opened.flush.begin_shared()
-            if opened is None or flush is None:
-                self._flush_alone(partition, on_flushed)
-            else:
+            if opened is not None and (flush := opened.flush.begin_shared()) is not None:
                 begun.append((partition, on_flushed, opened.flush, flush))
+            else:
+                self._flush_alone(partition, on_flushed)
         if not begun:
             return no_op
         waiting.task = waiting.shared_log.begin_round()

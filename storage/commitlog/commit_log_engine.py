@@ -45,7 +45,6 @@ from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read
 
 T = TypeVar("T")
 
-_NOT_RECOVERING: Final = -1
 _RECOVERED_BYTES: Final = 1 << 20  # per read
 _SNAPSHOT_RECORDS: Final = 16
 """An append takes a producer snapshot if this many records follow the last one, which is in an earlier file."""
@@ -66,8 +65,8 @@ class CommitLogEngine:
     """The batches of one partition; `Engine` describes the methods."""
 
     __slots__ = (
-        "_config", "_created_ms", "_disk", "_log", "_lookups", "_outstanding", "_pending", "_recovered_end", "_slot",
-        "_slot_id", "_snapshot_end", "_snapshot_file", "_topic", "_unwritten", "compacted_end", "flushed_end_offset",
+        "_config", "_created_ms", "_disk", "_log", "_lookups", "_outstanding", "_pending", "_slot", "_slot_id",
+        "_snapshot_end", "_snapshot_file", "_topic", "_unwritten", "compacted_end", "end_offset", "flushed_end_offset",
         "shared_log", "submit",
     )  # fmt: skip
 
@@ -85,9 +84,10 @@ class CommitLogEngine:
         self._created_ms = -1  # wall time of the first reservation in the last segment
         self._snapshot_end = 0  # the offset of the newest producer snapshot, or of one that a reservation takes
         self._snapshot_file: int | None = None  # the start of the file with it; None if it is of an earlier process
+        self.end_offset = 0
+        """That of the slot; during a recovery the end of what was recovered."""
         self.flushed_end_offset = 0
         self._pending: tuple[_PendingFlush, ...] = ()  # no list: it is empty nearly always
-        self._recovered_end = _NOT_RECOVERING
         self._lookups = PendingLookups()
         self.submit: Submit = run_now
         self.compacted_end = 0
@@ -98,6 +98,7 @@ class CommitLogEngine:
         del names
         self._log.open()
         slot = self._slot = self._log.slot(self._slot_id, self._topic)
+        self.end_offset = slot.end_offset
         self.flushed_end_offset = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
         self._snapshot_end = max([slot.start_offset, *self.snapshots()])
         return None if recovery_point is None or slot.number == UNBOUND else self._snapshot_end
@@ -123,21 +124,21 @@ class CommitLogEngine:
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
         view, at, end_offset = self._frozen(), start_offset, self._slot.end_offset
-        self._recovered_end = at
+        self.end_offset = at
         while at < end_offset:
             batches = view.read_batches(at, _RECOVERED_BYTES)
             position, length = 0, len(batches)
             while position < length and (header := _valid_header(batches, position, at)) is not None:
-                at = self._recovered_end = header.next_offset
+                at = self.end_offset = header.next_offset
                 on_batch(batches, position, header)
                 position += header.size
             if position < length:
                 break
             if not length:
                 at = end_offset  # the log ends with a gap
-        self._recovered_end = _NOT_RECOVERING
         if at < end_offset:
             self.truncate(at)
+        self.end_offset = self._slot.end_offset
         self.flushed_end_offset = min(self.flushed_end_offset, self._slot.end_offset)
 
     def close(self, *, sync: bool = False) -> None:
@@ -212,7 +213,9 @@ class CommitLogEngine:
         assert first is reservation
         file = first.file
         assert file is not None, "it was written"
-        self._slot.append(file, first.position, first.batches, rolled=first.rolled)
+        slot = self._slot
+        slot.append(file, first.position, first.batches, rolled=first.rolled)
+        self.end_offset = slot.end_offset
         self._log.complete_append(file)
 
     def abandon(self, reservation: Reservation) -> None:
@@ -257,10 +260,6 @@ class CommitLogEngine:
     @property
     def start_offset(self) -> int:
         return self._slot.start_offset
-
-    @property
-    def end_offset(self) -> int:
-        return self._slot.end_offset if self._recovered_end == _NOT_RECOVERING else self._recovered_end
 
     @property
     def size_bytes(self) -> int:
@@ -365,6 +364,7 @@ class CommitLogEngine:
         self._sync_truncation()
 
     def _sync_truncation(self) -> None:
+        self.end_offset = self._slot.end_offset
         self._log.sync()
         self._limit_flushed()
 
@@ -400,7 +400,7 @@ class CommitLogEngine:
 
     def _limit_flushed(self) -> None:
         """After a truncation nothing above the end offset counts as flushed."""
-        end_offset = self._slot.end_offset
+        end_offset = self.end_offset
         self._snapshot_end = min(self._snapshot_end, end_offset)
         self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
         for flush in self._pending:

@@ -11,38 +11,34 @@ from storage.config.log_config import LogConfig
 from storage.io.flush_task import SEGMENTS_AT_A_TIME, FlushTask
 from storage.log.append_pipeline import AppendPipeline
 from storage.log.log_files import LogFiles
+from storage.log.log_offsets import LogOffsets
 from storage.log.recovery import RecoveredLog
 
-
-class SharedFlush:
-    """A flush of one log by the sync of a shared log; a truncation lowers its offsets."""
-
-    __slots__ = ("decided_end_offset", "end_offset")
-
-    def __init__(self, end_offset: int, decided_end_offset: int) -> None:
-        self.end_offset = end_offset
-        self.decided_end_offset = decided_end_offset
-        """`LogFlush.decided_end_offset` after it."""
+SharedFlush = tuple[int, int]
+"""A flush of one log by the sync of a shared log: its end offset and `LogOffsets.truncation_count` when it began."""
 
 
 class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_appends", "_engine", "_epochs", "_files", "_pending", "_producers", "_shared", "_snapshots",
+        "_appends", "_engine", "_epochs", "_files", "_offsets", "_pending", "_producers", "_snapshots",
         "decided_end_offset",
     )  # fmt: skip
 
-    def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles) -> None:
+    def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles, offsets: LogOffsets) -> None:
         self._engine, self._epochs, self._producers, self._snapshots, *_ = parts
         self._appends = appends
         self._files = files
+        self._offsets = offsets
         is_durable = self._engine.flushed_end_offset == self._engine.end_offset
         self.decided_end_offset = self._first_undecided() if is_durable else 0
-        """Records below this offset are durable, and so are the markers of their transactions."""
-        # The flushes in progress; tuples, since nearly all logs have none.
-        self._pending: tuple[tuple[int, int], ...] = ()  # end offset, and `decided_end_offset` after it
-        self._shared: tuple[SharedFlush, ...] = ()
+        """Records below this offset are durable, and so are the markers of their transactions.
+
+        Flushes by the sync of a shared log do not raise it: only compaction needs it, and compacted logs share no log.
+        """
+        # The flushes in progress: end offset, and `decided_end_offset` after it. A tuple, since nearly all logs have none.
+        self._pending: tuple[tuple[int, int], ...] = ()
 
     def _first_undecided(self) -> int:
         undecided = self._producers.first_undecided_offset
@@ -64,22 +60,18 @@ class LogFlush:
 
     def begin_shared(self) -> SharedFlush | None:
         """Begin a flush up to the current end by `SharedLog.begin_round`; None if it would have to sync other files too."""
-        engine = self._engine
         if not (self._files.is_entry_durable and self._snapshots.all_synced and self._epochs.is_up_to_date):
             return None
-        end_offset = engine.end_offset
-        undecided = self._producers.first_undecided_offset
-        flush = SharedFlush(end_offset, end_offset if undecided is None else undecided)
-        self._shared = (*self._shared, flush)
-        self._appends.has_rolled = False
-        self._appends.unflushed_since_ms = -1
-        return flush
+        appends = self._appends
+        appends.has_rolled = False
+        appends.unflushed_since_ms = -1
+        return self._engine.end_offset, self._offsets.truncation_count
 
     def complete_shared(self, flush: SharedFlush) -> None:
-        """A flush of `begin_shared` has succeeded."""
-        self._shared = tuple([other for other in self._shared if other is not flush])
-        self._engine.mark_shared_flushed(flush.end_offset)
-        self.decided_end_offset = max(self.decided_end_offset, flush.decided_end_offset)
+        """A flush of `begin_shared` has succeeded; it does not count if the log was truncated meanwhile."""
+        end_offset, truncation_count = flush
+        if truncation_count == self._offsets.truncation_count:
+            self._engine.mark_shared_flushed(end_offset)
 
     def begin(self, limit: int | None = None) -> FlushTask:
         """The task that flushes the log up to its current end; call `complete` with its end offset after it succeeded.
@@ -120,6 +112,3 @@ class LogFlush:
         """The log ends at `end_offset` now."""
         self.decided_end_offset = min(self.decided_end_offset, end_offset)
         self._pending = tuple([(end, min(decided, end_offset)) for end, decided in self._pending])
-        for flush in self._shared:
-            flush.end_offset = min(flush.end_offset, end_offset)
-            flush.decided_end_offset = min(flush.decided_end_offset, end_offset)

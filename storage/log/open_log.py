@@ -53,7 +53,7 @@ class OpenLog:
         self.engine, self.epochs, self.producers, self.snapshots, *_ = parts
         self.appends = AppendPipeline(name, parts, config, offsets)
         self.reader = LogReader(name, parts.engine, parts.producers, offsets)
-        self.flush = LogFlush(parts, self.appends, files)
+        self.flush = LogFlush(parts, self.appends, files, offsets)
         self.set_submit(files.submit_op)
         self.engine.register_files()
         self.update_high_watermark(offsets.high_watermark)

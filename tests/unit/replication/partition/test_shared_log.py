@@ -128,6 +128,19 @@ def test_appends_after_the_begin_of_a_round_wait_for_the_next_one(tmp_path: Path
     assert late.value.base_offset == 2
 
 
+def test_a_round_does_not_count_for_what_follows_a_truncation_during_it(tmp_path: Path) -> None:
+    harness = Harness(tmp_path, partitions=1)
+    opened = harness.partition("t", 0).log.open()
+    harness.append_to(range(1))
+    begun = harness.rounds.begin_round()
+    opened.truncate(1)
+    harness.append_to(range(1))
+    harness.rounds.end_round(begun)
+    assert (opened.engine.flushed_end_offset, opened.engine.end_offset) == (1, 2)
+    harness.rounds.run_rounds()
+    assert opened.engine.flushed_end_offset == 2
+
+
 def test_an_append_that_waits_for_a_sync_keeps_no_records(tmp_path: Path) -> None:
     harness = Harness(tmp_path, partitions=1)
     records = batch()

@@ -67,6 +67,7 @@ FILES_AHEAD: Final = 2
 _log = logging.getLogger("barnabas.storage")
 
 _start = attrgetter("start")
+_HEAD_SIZE: Final = HEAD.size
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
 
 
@@ -104,6 +105,7 @@ class CommitLog:
         self.files: tuple[LogFile, ...] = ()
         """The files with frames, oldest first; replaced when it changes."""
         self._active: LogFile | None = None
+        self._append_end = 0  # where the payload of an append in the active file ends at the latest
         self._ahead: list[UnusedFile] = []
         self._next_ahead = 0  # the start after that of the active file
         self._slots: dict[SlotId, Slot] = {}
@@ -244,33 +246,29 @@ class CommitLog:
     def write(self, append: SlotAppend, buffer: Buffer) -> None:
         """Write one append."""
         with self.lock:
-            file, length = self._active, len(buffer)
-            if file is None or not self._is_one_frame(append, file, length):
+            file, slot, unwritten = self._active, append.slot, append.unwritten
+            if (
+                file is None
+                or slot.bound_in != file.start
+                or slot.owed_cut is not None
+                or len(unwritten) != 1
+                or unwritten[0] is not append
+                or file.end + len(buffer) > self._append_end
+            ):  # more frames than its own and a DURABLE, or none
                 self._write_all(take_writable(((append, buffer),)))
                 return
-            crc, number, previous_end = file.file_id_crc, append.slot.number, append.previous_end
-            position, durable, proof = file.end, self._durable, b""
+            crc, position, previous_end = file.file_id_crc, file.end, append.previous_end
+            durable, proof = self._durable, b""
             if durable > self._proven:  # the first append after a sync
-                proof = durable_frame(crc, position, number, previous_end, durable)
+                proof = durable_frame(crc, position, slot.number, previous_end, durable)
                 position += len(proof)
-            head = batches_head(crc, position, number, previous_end, buffer, append.batches, rolled=append.rolled)
+            head = batches_head(crc, position, slot.number, previous_end, buffer, append.batches, rolled=append.rolled)
             file.log.get(read_waiting).pwritev((proof + head, buffer), file.end - file.start)
             self._proven = durable
-            append.unwritten.pop(0)
-            append.file, append.position = file, position + HEAD.size
-            file.end = position + HEAD.size + length
+            unwritten.pop(0)  # the thread of the appends may have added others during the call
+            append.file, append.position = file, position + _HEAD_SIZE
+            file.end = position + _HEAD_SIZE + len(buffer)
             file.written += 1
-
-    def _is_one_frame(self, append: SlotAppend, file: LogFile, length: int) -> bool:
-        """Whether an append needs no frames but its own and a DURABLE, as most do."""
-        slot, unwritten = append.slot, append.unwritten
-        return (
-            slot.bound_in == file.start
-            and slot.owed_cut is None
-            and len(unwritten) == 1
-            and unwritten[0] is append
-            and file.end + HEAD.size + length + _MAX_EXTRA <= file.start + self.file_bytes - self._reserve
-        )
 
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
         """Write appends of any slots (`SharedLog`): one system call, or two at the end of a file.
@@ -322,45 +320,40 @@ class CommitLog:
     def _write_appends(self, appends: list[SlotAppend], first: int) -> int:
         """Write the appends from number `first` on that fit in the active file; returns the number after them."""
         frames = self._begin(len(appends[first].buffer), is_append=True)
-        file, limit = frames.file, self.file_bytes - self._reserve
-        end = first
-        while end < len(appends):
-            append = appends[end]
+        file, start, limit = frames.file, frames.file.start, self._append_end
+        taken: list[SlotAppend] = []
+        for append in appends[first:]:
             slot = append.slot
-            if end > first:
-                used = frames.end - file.start + HEAD.size + len(append.buffer) + _MAX_EXTRA
-                if used > limit or slot.owed_cut is not None:  # an append after a missing CUT begins a call
-                    break
-            if (
-                slot.bound_in != file.start
-                or slot.owed_cut is not None
-                or (end == first and frames.durable > self._proven)
-            ):
+            if taken:
+                if frames.end + len(append.buffer) > limit or slot.owed_cut is not None:
+                    break  # the file ends, or a CUT is missing, which begins a call
+                if slot.bound_in != start:
+                    self._precede(frames, slot, append.previous_end)
+            elif slot.bound_in != start or slot.owed_cut is not None or frames.durable > self._proven:
                 self._precede(frames, slot, append.previous_end)
             frames.add_append(append)
-            end += 1
+            taken.append(append)
         self._write(frames)
-        for append in appends[first:end]:
-            append.slot.owed_cut, append.slot.bound_in = None, file.start
+        for append in taken:
             append.file, append.buffer = file, b""
-        file.written += end - first
-        return end
+        file.written += len(taken)
+        return first + len(taken)
 
     def _write_one(self, slot: Slot, kind: FrameKind, previous_end: int, payload: bytes) -> LogFile:
         frames = self._begin(len(payload))
         self._precede(frames, slot, previous_end)
         frames.add(kind, slot.number, previous_end, payload)
         self._write(frames)
-        slot.owed_cut, slot.bound_in = None, frames.file.start
         return frames.file
 
     def _begin(self, length: int, *, is_append: bool = False) -> FrameGroup:
         """The group of frames for one system call, whose first payload has this length."""
-        return FrameGroup(self._file_for(HEAD.size + length + _MAX_EXTRA, is_append=is_append), self._durable)
+        return FrameGroup(self._file_for(_HEAD_SIZE + length + _MAX_EXTRA, is_append=is_append), self._durable)
 
     def _precede(self, frames: FrameGroup, slot: Slot, previous_end: int) -> None:
         """Number a new slot, and add the frames that must precede the next one of this slot (rule 2)."""
         file = frames.file
+        frames.preceded.append(slot)
         if slot.number == UNBOUND:
             slot.number = self._numbers.take()
             self._slots[slot.slot_id] = self._numbered[slot.number] = slot
@@ -391,6 +384,8 @@ class CommitLog:
         self._proven = frames.durable
         for slot in frames.new_slots:
             slot.begin = file.start
+        for slot in frames.preceded:
+            slot.owed_cut, slot.bound_in = None, file.start
         file.end = frames.end
 
     # ---- files -------------------------------------------------------------------------------------------
@@ -426,6 +421,7 @@ class CommitLog:
         file = LogFile(start, unused.file_id, cached, start + FILE_HEADER.size)
         file.previous = last
         self._has_finished = last is not None
+        self._append_end = start + self.file_bytes - self._reserve - _MAX_EXTRA - _HEAD_SIZE
         self.files, self._active = (*self.files, file), file
         self._zeros.stop()
         self.submit(self._create_ahead)

@@ -19,7 +19,7 @@ _HEAD_SIZE: Final = HEAD.size
 class FrameGroup:
     """Neighbouring frames at the end of a file."""
 
-    __slots__ = ("_file_id_crc", "durable", "end", "file", "new_slots", "pieces")
+    __slots__ = ("_file_id_crc", "durable", "end", "file", "new_slots", "pieces", "preceded")
 
     def __init__(self, file: LogFile, durable: int) -> None:
         """`durable`: all before this position of the log is durable."""
@@ -32,6 +32,8 @@ class FrameGroup:
         """Heads and payloads."""
         self.new_slots: list[Slot] = []
         """Slots that got their number for these frames."""
+        self.preceded: list[Slot] = []
+        """Slots with all that must precede their frames in this file."""
 
     def add(self, kind: int, slot: int, previous_end: int, payload: bytes) -> None:
         """Add a frame without batches."""

@@ -111,11 +111,12 @@ class Slice:
     def add(self, position: int, batches: Sequence[BatchInfo]) -> int:
         """Add batches, whose buffer is at this position in the log; returns their size."""
         position -= self.file.start
-        added = 0
+        data, added, greatest = self._data, 0, self.max_timestamp
         for at, size, _, last_offset, timestamp, _ in batches:
-            self._data += _pack_entry(position + at, size, last_offset, timestamp)
+            data += _pack_entry(position + at, size, last_offset, timestamp)
             added += size
-            self.max_timestamp = max(self.max_timestamp, timestamp)
+            if timestamp > greatest:
+                self.max_timestamp = greatest = timestamp
         self.count += len(batches)
         self.size += added
         return added

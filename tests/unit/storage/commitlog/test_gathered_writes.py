@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from random import Random
 
@@ -13,7 +14,7 @@ from storage.engine import Buffer
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import read_waiting
 from tests.support.crashing_disk import CrashingDisk
-from tests.support.faulty_disk import FaultyDisk
+from tests.support.faulty_disk import FaultyDisk, FaultyFile
 from tests.support.segments import NOW_MS, batch, infos
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, sync
 
@@ -60,6 +61,32 @@ def test_appends_of_many_partitions_are_one_system_call(tmp_path: Path) -> None:
     process.log.write_together(writes)
     assert len(disk.writes) == 1
     assert publish(process, writes) == {number: bytes_of(process[number]) for number in range(1, 101)}
+
+
+@pytest.mark.parametrize("is_single", [True, False])
+def test_an_append_may_be_reserved_while_an_earlier_one_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_single: bool
+) -> None:
+    process = Process(tmp_path, FaultyDisk(), file_bytes=1 << 20)
+    append_to(process[0])
+    engine, written = process[0], bytes_of(process[0])
+    data = [batch(engine.end_offset + number, size=200) for number in range(2)]
+    writes = [(engine.reserve(len(data[0]), infos(data[0]), NOW_MS), data[0])]
+    write_some_of = FaultyFile._write_some_of
+
+    def reserve_and_write(file: FaultyFile, buffers: Sequence[Buffer], position: int) -> int:
+        if len(writes) == 1:  # as the event loop, while a thread writes
+            writes.append((engine.reserve(len(data[1]), infos(data[1]), NOW_MS), data[1]))
+        return write_some_of(file, buffers, position)
+
+    monkeypatch.setattr(FaultyFile, "_write_some_of", reserve_and_write)
+    for number in range(2):
+        if is_single:
+            process.log.write(*writes[number])
+        else:
+            process.log.write_together([writes[number]])
+    publish(process, writes)
+    assert bytes_of(engine) == written + data[0] + data[1]
 
 
 def test_the_first_append_after_a_sync_is_one_write_with_the_proof_of_the_sync(tmp_path: Path) -> None:

@@ -370,7 +370,7 @@ class ReplicaManager:
             completion.complete(found)
 
     def await_disk(self, partition: Partition, lookup: DiskLookup, then: Callable[[], None]) -> None:
-        """Run a lookup on a thread, then call `then` to retry, whatever the outcome.
+        """Run a lookup on a thread, then call `then` to retry, whatever the outcome; the result is discarded when it returns.
 
         `then` may be called before this returns.
         """

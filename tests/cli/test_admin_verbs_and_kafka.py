@@ -116,6 +116,7 @@ MASKS = (
     (r"/tmp/\S+", "(folder)"),
     (r"\b17\d{11}\b|\d{4}-\d\d-\d\dT[\d:.]+\+00:00", "(time)"),
     (r'"documentation": "(?:[^"\\]|\\.)*"', "(documentation)"),
+    (r"(?m)^planes +barnabas\.storage\.engine .*\n", ""),  # shown if it is set in the broker's file
     (r" {2,}", "  "),
 )
 """What differs between runs; columns are as wide as their cells."""

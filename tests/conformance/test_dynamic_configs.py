@@ -191,10 +191,11 @@ def test_retention_by_time(node: Node) -> None:
 def test_retention_by_size(node: Node) -> None:
     t = Topic(node, "retention-size")
     t.alter(segment_bytes=1 << 20)
-    until(lambda: t.produce(size=900_000) == E.NONE and t.segments() > 3, "there are segments")
+    for _ in range(4):
+        assert t.produce(size=900_000) == E.NONE
     assert t.start() == 0
     t.alter(retention_bytes=1 << 20)
-    until(lambda: t.start() > 0, "the oldest segment has gone")
+    until(lambda: t.produce(size=900_000) == E.NONE and t.start() > 0, "the oldest segment has gone")
 
 
 # ---- settings of brokers ----------------------------------------------------------------------------------

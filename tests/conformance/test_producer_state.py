@@ -16,6 +16,7 @@ from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.loading import create
 from tests.support.producer_steps import STEPS, Step
 from tests.support.raw_client import RawClient
+from tests.support.storage_engine import default_engine
 
 
 def batch_of(step: Step, now_ms: int) -> bytearray:
@@ -89,6 +90,8 @@ def test_our_broker_answers_the_steps_and_leaves_the_same_snapshot(now_ms: int, 
     with Broker(data_dir=tmp_path) as broker:
         wrong = wrong_answers(broker.bootstrap, now_ms)
     assert not wrong, "\n".join(wrong)
+    if default_engine() != "segments":
+        return  # a commit log has its snapshots in frames
     state, end = our_state(now_ms)
     assert entries((tmp_path / "steps-0" / snapshot_name(end)).read_bytes()) == entries(state.snapshot())
 

@@ -17,26 +17,17 @@ SMALL_FILES = {"barnabas.commitlog.file.bytes": "4194304"}
 
 _FILES = "it looks at segment files"
 _KAFKA = "Apache Kafka does not start on a directory with a commit log"
-_NAMED = "it compares all configs with Apache Kafka's, which has no barnabas.storage.engine"
 SEGMENTS_ONLY = {
-    "tests/cli/test_admin_verbs_and_kafka.py": _NAMED,
     "tests/conformance/test_acls.py::test_acls_that_one_broker_wrote_are_obeyed_by_the_other[barnabas-apache-kafka]": _KAFKA,
     "tests/conformance/test_alternating_brokers.py": _KAFKA,
     "tests/conformance/test_alternating_clusters.py": _KAFKA,
-    "tests/conformance/test_cluster_tools.py": _NAMED,
     "tests/conformance/test_dump_log.py": _FILES,
     "tests/conformance/test_dynamic_configs.py::test_preallocation": _FILES,
-    "tests/conformance/test_dynamic_configs.py::test_retention_by_size": _FILES,
     "tests/conformance/test_dynamic_configs.py::test_segments": _FILES,
     "tests/conformance/test_flushing_and_rolling.py": _FILES,
     "tests/conformance/test_formatted_directories.py::test_a_formatted_directory_starts_both_brokers": _KAFKA,
     "tests/conformance/test_formatted_directories.py::test_unknown_metadata": _FILES,
-    "tests/conformance/test_producer_state.py::test_our_broker_answers": _FILES,
-    "tests/conformance/test_read_and_write_path.py": "a fetch from a commit log returns whole batches only",
-    "tests/conformance/test_segments_and_retention.py": _FILES,
-    "tests/conformance/test_tools.py": _NAMED,
     "tests/pipeline/sources/test_live_logs.py": _FILES,
-    "tests/process/test_cold_reads.py": _FILES,
 }
 """The first characters of the ids of tests that are skipped with another default engine, and the reason."""
 

@@ -63,6 +63,8 @@ MASKS: Masks = [
     (r"CONTROLLER://[a-z0-9.]+:\d+", "(the controller)"),
     (r"(?m)^1 +\t\(an id\)\t\d+ +", "1 (an id) (an offset)"),
     (r"\d+ ms ago +", "(ago)"),
+    (r"(?m)^  barnabas\.[\w.]+=.*\n", ""),  # our own configs, in lines of their own and in a list
+    (r",barnabas\.[\w.]+=[^,\n]*|(?<=Configs: )barnabas\.[\w.]+=[^,\n]*,?", ""),
 ]
 
 

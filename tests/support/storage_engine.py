@@ -27,7 +27,7 @@ SEGMENTS_ONLY = {
     "tests/conformance/test_flushing_and_rolling.py": _FILES,
     "tests/conformance/test_formatted_directories.py::test_a_formatted_directory_starts_both_brokers": _KAFKA,
     "tests/conformance/test_formatted_directories.py::test_unknown_metadata": _FILES,
-    "tests/pipeline/sources/test_live_logs.py": _FILES,
+    "tests/pipeline/sources/test_live_logs.py::test_segments_deleted_during_a_read": _FILES,
 }
 """The first characters of the ids of tests that are skipped with another default engine, and the reason."""
 

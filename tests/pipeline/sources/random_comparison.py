@@ -44,8 +44,7 @@ from barnabas.pipeline.sources.damage import BadOption, MissingRecords
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
-from barnabas.pipeline.sources.segment_reading import read_segment
-from barnabas.pipeline.sources.segments import NAME, register
+from barnabas.pipeline.sources.segments import NAME, read_task, register
 from tests.support.kafka import ApacheKafka
 from tests.support.librdkafka import set_configs
 
@@ -344,7 +343,7 @@ def from_the_files(data_dir: Path, options: Mapping[str, str]) -> Answer:
     """The result of the segment source without Spark."""
     try:
         wanted = parse_options({"path": str(data_dir), **options})
-        batches = [batch for part in plan(wanted) for batch in read_segment(*part)]
+        batches = [batch for part in plan(wanted) for batch in read_task(part)]
     except REFUSALS as refusal:
         return f"error: {refusal}"
     schema = pa.schema([(name, COLUMN_TYPES[name]) for name in wanted.columns])

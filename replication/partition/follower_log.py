@@ -121,7 +121,7 @@ class FollowerLog:
             self._on_storage_error(partition, error, append)
         else:
             if prepared is None:
-                self._apply_leader_offsets(append)
+                self._apply_when_open(append)
             else:
                 partition.writes_in_flight += 1
                 if self._is_gathering and prepared.shared_log is not None:
@@ -178,10 +178,24 @@ class FollowerLog:
         else:
             self._apply_leader_offsets(append)
 
+    def _apply_when_open(self, append: FollowerAppend) -> None:
+        """Apply the leader's offsets without batches. A log that was just moved is closed: its files are being renamed."""
+
+        def on_open(opened: Completion[bool]) -> None:
+            if opened.value:
+                self._apply_leader_offsets(append)
+            else:
+                append.complete(False)
+
+        if append.partition.log.is_open:
+            self._apply_leader_offsets(append)
+        else:
+            self.open(append.partition).then(on_open)
+
     def _apply_leader_offsets(self, append: FollowerAppend) -> None:
         """Advance high watermark and log start offset (rule 2)."""
         partition = append.partition
-        if partition.is_leader or partition.is_offline:
+        if partition.is_leader or partition.is_offline or partition.log.is_offline:
             append.complete(False)
             return
         partition.leader_high_watermark = append.leader_offsets.high_watermark

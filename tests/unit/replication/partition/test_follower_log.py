@@ -15,6 +15,8 @@ from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness
+from tests.unit.replication.partition.test_engine_moves import set_engine
+from tests.unit.replication.partition.test_log_dir_moves import stepped_harness
 
 OFFSETS = LeaderOffsets(high_watermark=1, log_start_offset=0)
 
@@ -80,6 +82,22 @@ def test_the_high_watermark_is_capped_by_the_log_end_and_the_log_start_by_the_hi
     rig.append(b"", LeaderOffsets(high_watermark=3, log_start_offset=5))
     assert rig.results == [True]
     assert partition.log.log_start_offset == 3
+
+
+def test_offsets_without_batches_wait_until_a_moved_log_has_its_files(tmp_path: Path) -> None:
+    harness = stepped_harness(tmp_path, 1, replicas=(1, 2), barnabas_storage_engine="segments")
+    harness.change(leader=2)
+    follower_log = FollowerLog(harness.replicas, harness.executor)
+    set_engine(harness, "commitlog")
+    replaced = harness.log
+    while harness.log is replaced:
+        harness.executor.step()
+    assert harness.log.files.has_pending_ops
+    append = follower_log.append(harness.partition(), b"", LeaderOffsets(high_watermark=1, log_start_offset=1), NOW_MS)
+    assert not append.is_done
+    harness.executor.run_all()
+    assert append.value
+    assert harness.log.log_start_offset == 1
 
 
 def test_a_response_larger_than_a_segment_is_appended_in_part(tmp_path: Path) -> None:

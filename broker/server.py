@@ -14,7 +14,6 @@ NOT HERE Handlers (`api_table.py`), periodic tasks (`scheduled_tasks.py`), setti
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import secrets
 import signal
@@ -59,6 +58,7 @@ from broker.peers.endpoints import (
 from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
 from broker.process.event_loop import end_tasks, new_loop
+from broker.process.frozen_objects import FrozenObjects, start_collecting
 from broker.process.readiness import announce_ready
 from broker.process.resource_limits import (
     MAX_OPEN_FILES,
@@ -100,10 +100,9 @@ _log = logging.getLogger("barnabas")
 
 _SWITCH_S = 0.0005
 """The interpreter's switch interval; Python's default of 5 ms would show in every latency percentile."""
-_GC_THRESHOLD = 10_000
-"""Allocations between garbage collections; Python's default of 700 would run dozens of them for one large request."""
-_FREEZE_EVERY = 1024
-"""After this many more partitions than at any time before, all objects are frozen, so that full collections stay short."""
+_PARTITIONS_PER_FREEZE = 1024
+_OPEN_LOGS_PER_FREEZE = 128
+"""So few that opening them makes less than one garbage collection due."""
 
 _OFFLINE = "log directory %s is offline: %s"
 _MAX_LISTED = 20
@@ -131,9 +130,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
     def ready() -> None:
         listener = (server.listeners or server.controller_listeners)[0]
         announce_ready(loop, listener.host, listener.port, config.node_id)
-        gc.freeze()
-        gc.set_threshold(_GC_THRESHOLD, 10, 10)
-        gc.enable()  # `barnabas serve` has disabled it
+        start_collecting()  # `barnabas serve` has disabled it
 
     loop.set_exception_handler(server.on_fault)
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -193,7 +190,7 @@ class Server:
         self._metrics = NodeMetrics(config, self._clock)
         self._locks: list[Lock] = []
         self._is_stopping = self._is_shut_down = False
-        self._frozen_partitions = 0
+        self._frozen_partitions = FrozenObjects(_PARTITIONS_PER_FREEZE)
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
         self.failure: str | None = None
@@ -414,6 +411,7 @@ class Server:
         replicas.on_directory_failed = self._on_directory_failed
         replicas.on_isr_proposed = self._alter_partition_manager.submit
         replicas.on_partition_changed = self._update_fetcher
+        replicas.on_log_opened = FrozenObjects(_OPEN_LOGS_PER_FREEZE).grow
         self._log_dir_moves.on_moved = self._assignments_manager.assign
         self._purgatory.on_wake = partial(self._loop.call_soon, self._purgatory.drain)
         self._io.on_space_change = self._on_space_changed
@@ -464,10 +462,7 @@ class Server:
     def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         self._config_applier.image_changed(image, changes)
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
-            if len(self._replicas.partitions) >= self._frozen_partitions + _FREEZE_EVERY:
-                self._frozen_partitions = len(self._replicas.partitions)
-                gc.collect()  # frozen garbage is never freed
-                gc.freeze()
+            self._frozen_partitions.grow(len(self._replicas.partitions))
             yield
         updated = (self._replicas.partitions.get(key) for key in _keys_of(image, changes))
         yield from self._assignments_manager.reconcile(

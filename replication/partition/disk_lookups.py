@@ -45,10 +45,13 @@ class _Queued(NamedTuple):
 class DiskLookups:
     """The pending lookups of one broker."""
 
-    def __init__(self, executor: IoExecutor, on_failure: Callable[[str, StorageError], None]) -> None:
-        """`on_failure` is called with a log directory whose disk failed."""
+    def __init__(
+        self, executor: IoExecutor, on_failure: Callable[[str, StorageError], None], on_finish: Callable[[], None]
+    ) -> None:
+        """`on_failure` is called with a log directory whose disk failed, `on_finish` after each successful lookup."""
         self._executor = executor
         self._on_failure = on_failure
+        self._on_finish = on_finish
         self._waiting: dict[DiskLookup, list[Then]] = {}
         self._queued: defaultdict[str, deque[_Queued]] = defaultdict(deque)  # by log directory
         self._running_groups: defaultdict[str, int] = defaultdict(int)
@@ -125,6 +128,7 @@ class DiskLookups:
             pass  # deleted: there is no result
         elif error is None:
             lookup.finish()
+            self._on_finish()
         else:
             self._on_failure(log.directory, error)
 

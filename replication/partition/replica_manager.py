@@ -76,7 +76,9 @@ class ReplicaManager:
         self.counts = BrokerCounts()
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
-        self._disk_lookups = DiskLookups(self._executor, self.directory_failed)
+        self._disk_lookups = DiskLookups(
+            self._executor, self.directory_failed, lambda: self.on_log_opened(len(self.log_manager.file_handles))
+        )
         self.appender = Appender(
             self.partitions, self._executor, self._disk_lookups, self._absence_error, self.directory_failed
         )
@@ -97,6 +99,8 @@ class ReplicaManager:
         self.on_isr_proposed: Callable[[Partition, tuple[int, ...]], None] | None = None
         self.on_directory_failed: Callable[[str, StorageError], None] = no_op
         self.on_engine_changed: Callable[[Partition], None] = no_op
+        self.on_log_opened: Callable[[int], None] = no_op
+        """With the number of segments and logs whose files are open, after each disk lookup."""
 
     # ------------------------------------------------------------ applying images
     def apply(self, image: MetadataImage, changes: MetadataDelta, mono_ms: int) -> Iterator[None]:

@@ -49,6 +49,15 @@ def test_many_logs_are_opened_in_groups_that_share_write_jobs(harness):
     assert results == [(ErrorCode.NONE, 0)] * WIDTH
 
 
+def test_each_opened_log_is_reported_with_the_number_of_open_ones(harness):
+    opened = []
+    harness.replicas.on_log_opened = opened.append
+    append_to_all(harness)
+    while harness.worker.reads:
+        harness.worker.let_read()
+    assert opened == list(range(1, WIDTH + 1))
+
+
 def test_appends_to_one_partition_keep_their_order(harness):
     results = append_to_all(harness, times=2)
     later = AppendResults()

@@ -32,8 +32,12 @@ class FrozenObjects:
         self._frozen = 0
 
     def grow(self, count: int) -> None:
-        """Freezes all objects if this number of one kind exceeds the one at the last time by the step."""
+        """Freezes all objects if this number of one kind exceeds the one at the last time by the step.
+
+        During the start, the number is only recorded: all objects are frozen at its end.
+        """
         if count >= self._frozen + self._step:
             self._frozen = count
-            gc.collect()
-            gc.freeze()
+            if gc.isenabled():
+                gc.collect()
+                gc.freeze()

@@ -38,3 +38,16 @@ def test_garbage_is_freed_before_objects_are_frozen() -> None:
     garbage = weakref.ref(Node())
     FrozenObjects(1).grow(1)
     assert garbage() is None
+
+
+def test_nothing_is_collected_during_the_start() -> None:
+    garbage, frozen = weakref.ref(Node()), FrozenObjects(1)
+    gc.disable()  # as `barnabas serve` does
+    try:
+        frozen.grow(1)
+        assert garbage() is not None
+        assert not gc.get_freeze_count()
+    finally:
+        gc.enable()
+    frozen.grow(1)
+    assert garbage() is not None, "nothing was added"

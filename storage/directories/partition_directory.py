@@ -51,8 +51,8 @@ def parse_partition_dir_name(name: str) -> TopicPartition | None:
 
 def parse_future_dir_name(name: str) -> TopicPartition | None:
     """The partition of a future replica's directory; None for other names."""
-    found = parse_dir_name(name)
-    return found.partition if found is not None and found.suffix == FUTURE else None
+    found = parse_dir_name(name) if name.endswith(FUTURE) else None  # called several times for each name at a start
+    return None if found is None else found.partition
 
 
 def suffixed_dir_name(topic: str, partition: int, unique: bytes, suffix: str) -> str:

@@ -30,8 +30,8 @@ from storage.log.log import AppendOrigin
 _NO_RECORDS: Final = bytearray()
 _WRITES_PER_JOB: Final = 64
 """A job in a writer thread takes the interpreter lock again after every write."""
-_GATHERED_PER_JOB: Final = 512
-"""Appends to a shared log are one write: a head and a payload each, of the buffers that a system call takes."""
+_GATHERED_PER_JOB: Final = 510
+"""Appends to a shared log are one write: a head and a payload each, and four buffers before them; a system call takes 1,024."""
 
 
 class Appender:

@@ -78,6 +78,13 @@ def test_a_request_for_many_partitions_is_one_write(tmp_path: Path) -> None:
     assert [append.value.base_offset for append in appends] == [1] * 100
 
 
+def test_a_request_after_a_sync_needs_no_further_write(tmp_path: Path) -> None:
+    """A system call takes 1,024 buffers: two for each append, and those of the frames before them."""
+    harness = Harness(tmp_path)
+    harness.append_to(range(PARTITIONS))
+    assert len(harness.faulty.writes) == 2
+
+
 def test_a_round_syncs_one_file_for_any_number_of_partitions(tmp_path: Path) -> None:
     harness = Harness(tmp_path)
     appends = harness.append_to(range(PARTITIONS))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import errno
 from asyncio import AbstractEventLoop, new_event_loop
 from collections.abc import Callable, Iterator
-from threading import Barrier, Thread, current_thread
+from threading import Barrier, Event, Thread, current_thread
 from weakref import ref
 
 import pytest
@@ -92,14 +92,17 @@ def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(loop: AbstractEv
     highest = started = 0
     total = 10 * MAX_UNREPORTED
     done = Reports(loop, total)
+    are_submitted = Event()  # a thread that runs out of jobs earlier waits for the loop
 
     def run() -> None:
         nonlocal highest, started
+        are_submitted.wait()
         started += 1
         highest = max(highest, started - len(done))
 
     for _ in range(total):
         worker.read("data", run).then(done.report)
+    are_submitted.set()
     until(lambda: started >= MAX_UNREPORTED or None, "the readers do what they may")
     loop.run_forever()
     assert MAX_UNREPORTED <= highest <= MAX_UNREPORTED + MAX_READERS

@@ -31,11 +31,11 @@ class World:
     """One schedule partition, its deliverers and the rest of the cluster."""
 
     def __init__(
-        self, path: Path, rng: random.Random, *, loss: float, max_queue_bytes: int, max_message_bytes: int = 400
+        self, path: Path, rng: random.Random, *, loss: float, max_queue_bytes: int, **target_config: int
     ) -> None:
         self.rng = rng
         self.harness = ReplicaHarness(path)
-        self.harness.create("target", 3, max_message_bytes=max_message_bytes)
+        self.harness.create("target", 3, **{"max_message_bytes": 400, **target_config})
         self.topic_id = self.harness.create("s", barnabas_deliver_to="target", segment_bytes=1 << 20, retention_ms=1)
         self.cluster = DeliveryCluster(rng, loss)
         self.cluster.on_append = self._check_due

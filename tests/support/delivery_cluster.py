@@ -61,6 +61,8 @@ class DeliveryCluster:
         self.refuses: Callable[[Record], bool] = lambda _: False
         """Records that the target refuses."""
         self.on_append: Callable[[Record], None] = lambda _: None
+        self.largest_batch = 0
+        """Size of the largest batch that was sent, in bytes."""
 
     def send(self, _node: int, request: Message) -> Completion[Message | None]:
         """Queues a request."""
@@ -134,6 +136,7 @@ class DeliveryCluster:
                 assert isinstance(data.records, bytearray)
                 batch = bytes(data.records)
                 header = parse_header(batch)
+                self.largest_batch = max(self.largest_batch, len(batch))
                 code = ErrorCode.NONE
                 found = records(batch, 0, header, max_bytes=_MAX_BYTES)
                 if not self._join(header.producer_epoch):

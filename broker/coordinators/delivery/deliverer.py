@@ -333,7 +333,8 @@ class Deliverer:
         target = replicas.image.topics_by_name.get(self.target)
         if target is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"the target topic {self.target} does not exist")
-        max_bytes = min(replicas.config_of(self.target).max_message_bytes, MAX_TOTAL_BYTES)
+        config = replicas.config_of(self.target)
+        max_bytes = min(config.max_message_bytes, config.segment_bytes, MAX_TOTAL_BYTES)
         self._transactions += 1
         keyless = self.partition.partition + self._transactions
         origin, producer = self.partition.name, self._client.producer

@@ -4,8 +4,8 @@ RULES    1. A record with a key goes to the partition that Java's default partit
             partitions. The records of a transaction without key go to one partition, the next transaction's to the next one.
          2. Key, value and headers are the record's, with the header `schedule-id` after them: topic, partition and offset in
             the schedule topic. The timestamp is that of the delivery. Their bytes are copied, not decoded.
-         3. A partition gets one batch of at most the target's `max.message.bytes`, unless its first record is larger, and all
-            together 2 MiB: the records after them wait for the next transaction.
+         3. A partition gets one batch of at most the target's `max.message.bytes` and `segment.bytes`, unless its first record
+            is larger, and all together 2 MiB: the records after them wait for the next transaction.
 NOT HERE The transaction (`transaction_client.py`).
 """
 

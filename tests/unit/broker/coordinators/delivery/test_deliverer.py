@@ -70,3 +70,22 @@ def test_the_work_of_a_turn_does_not_grow_with_the_records_that_are_due(
     monkeypatch.setattr(world, "run", counted_run)
     settle(world)
     assert 100 < most <= MOST_IN_A_TURN
+
+
+def test_a_batch_is_not_larger_than_a_segment_of_the_target(tmp_path: Path) -> None:
+    """The target would refuse it with RECORD_LIST_TOO_LARGE."""
+    world = World(
+        tmp_path,
+        random.Random(1),
+        loss=0,
+        max_queue_bytes=1 << 20,
+        max_message_bytes=1 << 20,
+        internal_segment_bytes=2000,
+    )
+    builder = BatchBuilder()
+    for offset in range(300):
+        builder.append(world.wall_ms(), None, b"%d" % offset)
+        world.due[offset] = 0
+    assert world.harness.append("s", records=builder.build()).error is None
+    settle(world)
+    assert 1000 < world.cluster.largest_batch <= 2000

@@ -31,7 +31,7 @@ class World:
     """One schedule partition, its deliverers and the rest of the cluster."""
 
     def __init__(
-        self, path: Path, rng: random.Random, *, loss: float, max_queue_bytes: int, **target_config: int
+        self, path: Path, rng: random.Random, *, loss: float, max_queue_bytes: int, **target_config: Any
     ) -> None:
         self.rng = rng
         self.harness = ReplicaHarness(path)

@@ -3,10 +3,11 @@
 RULES    1. A follower may join while its broker is active, under the registration that it fetches with (KIP-903), and the log
             directory of its replica is online: a follower whose directory failed may have fetched everything until then, and
             it would block acks=all until it is removed as too slow.
-         2. A follower's fetch can expand the ISR. So can a metadata change, because a follower that has everything does not
-            name the partition again. Such a follower must be within the allowed lag: with too few replicas in sync, one that
-            fell behind may hold everything that is committed.
-         3. Followers that fell behind are removed by a periodic check.
+         2. A follower's fetch can expand the ISR. So can a metadata change and a periodic check, because a follower that has
+            everything does not name the partition again, and its broker may be active before its first fetch after a pause.
+            Such a follower must be within the allowed lag: with too few replicas in sync, one that fell behind may hold
+            everything that is committed.
+         3. Followers that fell behind are removed by the periodic check.
 NOT HERE How far a follower is (`partition.py`), AlterPartition requests (`broker/peers/alter_partition_manager.py`).
 """
 
@@ -53,7 +54,7 @@ class IsrTracker:
         self._propose(partition, partition.expanded_isr(replica_id))
 
     def expand_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
-        """Propose adding followers after a metadata change (rule 2)."""
+        """Propose adding followers without a fetch that names the partition (rule 2)."""
         for replica_id, follower in partition.followers.items():
             is_in_time = follower.is_within_lag(mono_ms, max_lag_ms)
             if is_in_time and self.may_join(partition, replica_id, follower.broker_epoch):

@@ -381,9 +381,11 @@ class ReplicaManager:
         self._disk_lookups.wait(partition.log, lookup, then)
 
     def check_isrs(self, mono_ms: int) -> None:
-        """Remove followers that fell behind from their ISR; call every half of replica.lag.time.max.ms."""
+        """Remove followers that fell behind from their ISR, add others; call every half of replica.lag.time.max.ms."""
         for partition in list(self.partitions.values()):
             self.isrs.shrink_isr(partition, mono_ms, self._max_lag_ms)
+            if len(partition.isr) < len(partition.replicas):
+                self.isrs.expand_isr(partition, mono_ms, self._max_lag_ms)
 
     def _propose_isr(self, partition: Partition, isr: tuple[int, ...]) -> None:
         if self.on_isr_proposed is not None:

@@ -91,6 +91,20 @@ def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(harness, p
     assert proposals == [(1, 2)]
 
 
+def test_a_caught_up_follower_that_fetches_after_its_broker_is_unfenced_is_proposed_by_the_check(harness, proposals):
+    harness.create("r", replicas=(1, 2), isr=(1,))
+    harness.apply(harness._broker(2, fenced=True))
+    session = harness.fetch("r", offset=0, replica=2, session=(0, 0), max_wait_ms=0).message.session_id
+    harness.pass_time(60_000)
+    harness.apply(harness._broker(2))
+    harness.replicas.check_isrs(harness.mono_ms)
+    assert proposals == []
+    harness.fetch_all({}, replica=2, session=(session, 1), max_wait_ms=0)
+    assert proposals == []
+    harness.replicas.check_isrs(harness.mono_ms)
+    assert proposals == [(1, 2)]
+
+
 def test_a_follower_whose_log_directory_is_offline_is_not_proposed(harness, proposals):
     """It has fetched everything until its directory failed, and the controller's removal is a metadata change."""
     first, second = b"a" * 16, b"b" * 16

@@ -57,15 +57,19 @@ class WorkerThread:
         self._threads: list[Thread] = []
         self.pending_jobs = 0  # submitted and not yet reported, counted on the loop
         self._is_stopping = Event()
+        self._is_stopped = False
         self.on_space_change: Callable[[bool], None] = lambda _: None
         """Called on the loop with False when a job waits for disk space, and with True when it has it."""
 
     def put(self, run: Run) -> IoResult:
-        """Submits a job behind all earlier ones."""
-        if not self._threads:
-            self._start()
+        """Submits a job behind all earlier ones; after `stop` it runs now, since a thread might outlive the loop."""
         self.pending_jobs += 1
         job = Job(run)
+        if self._is_stopped:
+            self._run_jobs([job])
+            return job
+        if not self._threads:
+            self._start()
         self._queue.put(job)
         return job
 
@@ -81,6 +85,7 @@ class WorkerThread:
         for thread in self._threads:
             thread.join()
         self._threads.clear()
+        self._is_stopped = True
 
     def _start(self) -> None:
         thread = Thread(target=self._work, name=self._name, daemon=True)

@@ -76,6 +76,9 @@ class ReaderPool(WorkerThread):
         job = _pop(self._ready_jobs)
         if job is not None:
             self._busy_threads += 1
+            if self._is_stopped:  # as in `WorkerThread.put`
+                self._run_ready(job)
+                return
             if self._busy_threads > len(self._threads) < MAX_READERS:
                 self._start()
             self._queue.put(job)

@@ -144,13 +144,14 @@ def test_stop_runs_the_queued_reads(loop: AbstractEventLoop, worker: IoThreadPoo
     assert done == [None] * 3 * MAX_UNREPORTED
 
 
-def test_a_job_after_the_stop_runs_in_the_caller(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
+@pytest.mark.parametrize("thread", OPERATIONS)
+def test_a_job_after_the_stop_runs_in_the_caller(loop: AbstractEventLoop, worker: IoThreadPool, thread: str) -> None:
     """A thread that starts then would report to a closed loop."""
     threads: list[object] = []
     done = Reports(loop, 2)
-    worker.sync("data", lambda: lambda: threads.append(current_thread())).then(done.report)
+    OPERATIONS[thread](worker, lambda: threads.append(current_thread())).then(done.report)
     worker.stop()
-    worker.sync("data", lambda: lambda: threads.append(current_thread())).then(done.report)
+    OPERATIONS[thread](worker, lambda: threads.append(current_thread())).then(done.report)
     loop.run_forever()
     assert done == [None, None]
     assert threads[1] is current_thread()

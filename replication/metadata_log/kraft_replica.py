@@ -3,6 +3,8 @@
 RULES    1. Effects and responses leave in their order: one that needs the disk delays those behind it.
          2. The listener is notified when this replica becomes leader (and writes the epoch's first records), when it loses
             leadership, and when the high watermark advances; in this order, each after the effects of the one before.
+         3. A replica becomes leader when its log is idle: appends of an earlier epoch as leader may wait for disk space, and
+            the leader loads them from the log.
 NOT HERE Decisions (`raft/raft.py`), messages (`raft_wire.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
 """
 
@@ -208,20 +210,25 @@ class KRaftReplica:
                 sent.then(partial(self._on_response, effect.to, effect.token))
             elif isinstance(effect, events.Fail):
                 self._listener.on_failed(effect.reason)
-            elif isinstance(effect, events.BecomeLeader | events.AppendVoters):
-                self._write_as_leader(effect)
+            elif isinstance(effect, events.AppendVoters):
+                if self._still_leads(effect.epoch):
+                    self._log.append_voters(effect, self._clock.wall_ms())
+            elif isinstance(effect, events.BecomeLeader):
+                self._is_busy = True
+                self._log.run_when_idle(partial(self._become_leader, effect))
             else:
                 self._is_busy = True
                 self._run_io(effect)
 
-    def _write_as_leader(self, effect: events.BecomeLeader | events.AppendVoters) -> None:
-        if effect.epoch != self.raft.state.epoch or not isinstance(self.raft.state.role, Leader):
-            return
-        if isinstance(effect, events.AppendVoters):
-            self._log.append_voters(effect, self._clock.wall_ms())
-        else:
+    def _still_leads(self, epoch: int) -> bool:
+        return epoch == self.raft.state.epoch and isinstance(self.raft.state.role, Leader)
+
+    def _become_leader(self, effect: events.BecomeLeader) -> None:
+        self._is_busy = False
+        if self._still_leads(effect.epoch):
             self._led_epoch = effect.epoch
             self._listener.on_become_leader(effect)
+        self._process()
 
     def _run_io(
         self, effect: events.Persist | events.AppendBatches | events.Truncate | events.WriteSnapshotChunk

@@ -36,6 +36,7 @@ from replication.metadata.metadata_records import (
     MetadataBatch,
     Snapshot,
     SnapshotName,
+    UnreadableMetadata,
     Versioned,
     control_records,
     read_batch,
@@ -266,7 +267,7 @@ class MetadataLog:
                     self._write_batch(batch, epoch, wall_ms)
                 yield
             unwritten.popleft()
-        self._run_when_idle()
+        self._run_idle_waiters()
 
     def _write_batch(self, batch: bytearray, epoch: int, wall_ms: int) -> None:
         prepared = wait_for_disk(self._log.open().appends.prepare, batch, epoch, wall_ms, AppendOrigin.RAFT_LEADER)
@@ -291,7 +292,7 @@ class MetadataLog:
     def append_fetched(self, fetched: AppendBatches, wall_ms: int) -> Completion[None]:
         """Append batches of the leader unchanged; batches that it cannot have sent are dropped."""
         done: Completion[None] = Completion()
-        self._when_idle(partial(self._append_fetched, fetched, wall_ms, partial(done.complete, None)))
+        self.run_when_idle(partial(self._append_fetched, fetched, wall_ms, partial(done.complete, None)))
         return done
 
     def _append_fetched(self, fetched: AppendBatches, wall_ms: int, done: LogCallback) -> None:
@@ -336,7 +337,7 @@ class MetadataLog:
             self._control.truncate_to(offset)
             done.complete(None)
 
-        self._when_idle(truncate)
+        self.run_when_idle(truncate)
         return done
 
     def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int) -> Completion[None]:
@@ -350,7 +351,7 @@ class MetadataLog:
             if written.value is not None:
                 self.fail(written.value)
             elif chunk.is_last:
-                self._when_idle(partial(self._start_at_snapshot, name, wall_ms, done))
+                self.run_when_idle(partial(self._start_at_snapshot, name, wall_ms, done))
             else:
                 done.complete(None)
 
@@ -377,17 +378,17 @@ class MetadataLog:
         snapshot = self.newest_snapshot
         self._end_epoch = max(epoch, 0 if snapshot is None else snapshot.epoch)
 
-    def _when_idle(self, action: LogCallback) -> None:
+    def run_when_idle(self, action: LogCallback) -> None:
         """Run `action` when all started writes and flushes are done and no file operation is pending."""
         self._idle_waiters.append(action)
-        self._run_when_idle()
+        self._run_idle_waiters()
 
-    def _run_when_idle(self) -> None:
+    def _run_idle_waiters(self) -> None:
         while self._idle_waiters and not (
             self._unwritten_appends or self._writes_in_flight or self._is_flushing or self.is_failed
         ):
             if self._log.files.has_pending_ops:
-                self._executor.write(self.directory, 0, no_op).then(lambda _: self._run_when_idle())
+                self._executor.write(self.directory, 0, no_op).then(lambda _: self._run_idle_waiters())
                 return
             self._idle_waiters.popleft()()
 
@@ -413,7 +414,7 @@ class MetadataLog:
         prepared.commit(wall_ms)
         self._start_flush()
         self.on_written()
-        self._run_when_idle()
+        self._run_idle_waiters()
 
     def _start_flush(self) -> None:
         """Flush, unless a flush is pending or no written record is waited for."""
@@ -440,7 +441,7 @@ class MetadataLog:
             waiters.popleft().on_flushed()
         self.on_flushed()
         self._start_flush()
-        self._run_when_idle()
+        self._run_idle_waiters()
 
     def _submit_file_op(self, op: FileOp) -> None:
         """Run a file operation in the order of the directory's writes, which wait for space on a full disk."""
@@ -487,9 +488,15 @@ class MetadataLog:
 
 
 def batches_between(log: Log, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
-    """Decoded batches of a metadata log between two offsets."""
+    """Decoded batches of a metadata log between two offsets.
+
+    Raises:
+        UnreadableMetadata: a record before `end_offset` is not written yet.
+    """
     while offset < end_offset:
         data: Any = wait_for_disk(log.open().reader.read_records, offset, READ_BYTES)
+        if not data:
+            raise UnreadableMetadata(f"offset {offset} of the metadata log cannot be read before it is written")
         for batch in read_batches(data):
             if batch.base_offset >= end_offset:
                 return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from replication.completion import completed
@@ -45,6 +46,10 @@ class Rig:
             log.flush(log.end.offset)
             self.quorum.step(Signal.LOG_FLUSHED)
         self.events.append("has begun")
+
+    def run_when_idle(self, action: Callable[[], None]) -> None:
+        """Run it at once: no write is pending."""
+        action()
 
     def on_leadership_lost(self) -> None:
         self.events.append("leads no longer")

@@ -133,6 +133,23 @@ def test_a_truncation_waits_for_pending_file_operations(harness: ControllerHarne
     assert log.end.offset < end, "at the start of the batch"
 
 
+def test_a_replica_elected_again_leads_when_its_earlier_appends_are_written(harness: ControllerHarness) -> None:
+    """They may wait for disk space longer than an election takes."""
+    epoch, quorum = harness.node.raft.state.epoch, harness.node.quorum
+    harness.worker.holds_writes = True
+    CommitRecorder(harness.log).append("late")
+    quorum.resign()
+    for _ in range(20):
+        harness.wait(1_000)
+    assert harness.node.raft.state.epoch > epoch
+    assert not quorum.is_leading
+    assert not harness.controller.is_active
+    harness.worker.holds_writes = False
+    harness.worker.let_write()
+    assert quorum.is_leading
+    assert "late" in harness.image.topics_by_name
+
+
 def test_an_epoch_ends_where_the_next_one_starts_before_its_first_record_is_written(harness: ControllerHarness) -> None:
     log, before = harness.log, harness.log.end
     harness.worker.holds_writes = True

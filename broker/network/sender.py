@@ -53,8 +53,8 @@ class Sender:
     """The unsent parts of one connection."""
 
     __slots__ = (
-        "_clock", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_skip", "_transport", "_vain_tries",
-        "is_holding", "uncached",
+        "_clock", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_short_writes", "_skip", "_transport",
+        "_vain_tries", "is_holding", "uncached",
     )  # fmt: skip
 
     def __init__(
@@ -73,7 +73,8 @@ class Sender:
         self._skip = 0  # bytes of the first part that are sent, if it is a region
         self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
         self._known_before_s = 0.0
-        self._vain_tries = 0  # consecutive ones (rule 6); then also short writes without a try
+        self._vain_tries = 0  # consecutive ones (rule 6)
+        self._short_writes = 0  # since the last try, after _MAX_VAIN_TRIES
         self.is_holding = False
 
     @property
@@ -220,10 +221,9 @@ class Sender:
                 self._vain_tries = 0
             sent += count
             if self._vain_tries >= _MAX_VAIN_TRIES and sent < limit:
-                self._vain_tries += 1
-                if self._vain_tries < _MAX_VAIN_TRIES + _SHORT_WRITES_PER_TRY:
+                self._short_writes = (self._short_writes + 1) % _SHORT_WRITES_PER_TRY
+                if self._short_writes:
                     break
-                self._vain_tries = _MAX_VAIN_TRIES - 1
         return sent
 
     def _sendable_bytes(self, read_ahead: ReadAhead, region: FileRegion, limit: int) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterable
-from typing import Any, TextIO
+from typing import TextIO
 
 from broker.tools.dump_batches import Options, Row, UnknownFile, problem
 from broker.tools.dump_rows import rows
@@ -63,14 +63,10 @@ def as_json(out: TextIO) -> Show:
 
     def show(path: str, row: Row) -> None:
         if row["type"] != "file":
-            shown = {name: _json_value(value) for name, value in row.items()}
+            shown = {name: json_value(value) if isinstance(value, bytes) else value for name, value in row.items()}
             out.write(json_text({"file": path, **shown}) + "\n")
 
     return show
-
-
-def _json_value(value: Any) -> Any:
-    return json_value(value) if isinstance(value, bytes) else value
 
 
 def standard_output() -> TextIO:

@@ -114,8 +114,8 @@ def update_catalog(disk: Disk, directory: str, files: Sequence[LogFile]) -> None
     states: dict[int, bytes] = {}
     for file in files:
         if name_at(file.path) > after:
-            assert file.queue is not None, "it is sealed"
-            found = parse_queue(disk.read(file.queue.path), file.start)
+            assert file.queue_file is not None, "it is sealed"
+            found = parse_queue(disk.read(file.queue_file.path), file.start)
             if found is None:
                 return  # the next start makes it again
             states.update((state[0], packed_state(state)) for state in json.loads(found[1]))
@@ -124,13 +124,15 @@ def update_catalog(disk: Disk, directory: str, files: Sequence[LogFile]) -> None
 
 def _is_in_a_run(name: LogName, files: Sequence[LogFile]) -> bool:
     """Whether a run replaces a file of which the catalog was right."""
-    return any(file.queue_header is not None and file.queue_header.first <= name.start <= file.start for file in files)
+    return any(
+        file.queue_file is not None and file.queue_file.header.first <= name.start <= file.start for file in files
+    )
 
 
 def header_of_queue(file: LogFile) -> bytes:
     """The first bytes of a sealed file's queue file."""
-    assert file.queue_header is not None, "it is sealed"
-    return file.queue_header.packed
+    assert file.queue_file is not None, "it is sealed"
+    return file.queue_file.header.packed
 
 
 def merged(states: Buffer, changes: Mapping[int, bytes]) -> bytes:

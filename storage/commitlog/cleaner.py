@@ -155,7 +155,7 @@ class Cleaner:
         if space.live >= self._damaged.get(file.path, space.live + 1) or file.path in self._rewritten:
             return None
         is_overdue = space.dead_since_ms is not None and space.dead_since_ms + self.max_dead_ms * 7 // 8 <= wall_ms
-        entries = 0 if file.queue_header is None else file.queue_header.entry_count
+        entries = 0 if file.queue_file is None else file.queue_file.header.entry_count
         return Candidate(
             space.live, space.dead, wall_ms - space.written_ms, is_overdue, entries, self._is_settled(file)
         )
@@ -244,8 +244,8 @@ class Cleaner:
         """The run is durable: use it, and remove its sources (rule 3)."""
         for file in sources:
             file.log.pin()
-            if file.queue is not None:
-                file.queue.pin()
+            if file.queue_file is not None:
+                file.queue_file.pin()
         self._commit_log.replace(sources, run, queue)
         removed = sum([self._disk.size(file.path) for file in sources])
         remove_files(self._disk, [file.path for file in sources])
@@ -263,6 +263,6 @@ class Cleaner:
 
 
 def _described(file: LogFile) -> Source:
-    assert file.queue is not None
-    assert file.queue_header is not None
-    return Source(file.path, file.queue.path, file.start, file.end, file.queue_header.first)
+    queue = file.queue_file
+    assert queue is not None
+    return Source(file.path, queue.path, file.start, file.end, queue.header.first)

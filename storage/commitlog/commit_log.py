@@ -37,7 +37,7 @@ from storage.commitlog.frames import (
     CUT_PAYLOAD,
     FILE_HEADER,
     FOLLOWS_PAYLOAD,
-    HEAD,
+    HEAD_SIZE,
     LONG,
     FrameKind,
     batches_head,
@@ -67,7 +67,6 @@ FILES_AHEAD: Final = 2
 _log = logging.getLogger("barnabas.storage")
 
 _start = attrgetter("start")
-_HEAD_SIZE: Final = HEAD.size
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
 
 
@@ -266,8 +265,8 @@ class CommitLog:
             file.log.get(read_waiting).pwritev((proof + head, buffer), file.end - file.start)
             self._proven = durable
             unwritten.pop(0)  # the thread of the appends may have added others during the call
-            append.file, append.position = file, position + _HEAD_SIZE
-            file.end = position + _HEAD_SIZE + len(buffer)
+            append.file, append.position = file, position + HEAD_SIZE
+            file.end = position + HEAD_SIZE + len(buffer)
             file.written += 1
 
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
@@ -348,7 +347,7 @@ class CommitLog:
 
     def _begin(self, length: int, *, is_append: bool = False) -> FrameGroup:
         """The group of frames for one system call, whose first payload has this length."""
-        return FrameGroup(self._file_for(_HEAD_SIZE + length + _MAX_EXTRA, is_append=is_append), self._durable)
+        return FrameGroup(self._file_for(HEAD_SIZE + length + _MAX_EXTRA, is_append=is_append), self._durable)
 
     def _precede(self, frames: FrameGroup, slot: Slot, previous_end: int) -> None:
         """Number a new slot, and add the frames that must precede the next one of this slot (rule 2)."""
@@ -421,7 +420,7 @@ class CommitLog:
         file = LogFile(start, unused.file_id, cached, start + FILE_HEADER.size)
         file.previous = last
         self._has_finished = last is not None
-        self._append_end = start + self.file_bytes - self._reserve - _MAX_EXTRA - _HEAD_SIZE
+        self._append_end = start + self.file_bytes - self._reserve - _MAX_EXTRA - HEAD_SIZE
         self.files, self._active = (*self.files, file), file
         self._zeros.stop()
         self.submit(self._create_ahead)

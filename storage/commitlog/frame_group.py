@@ -5,15 +5,11 @@ NOT HERE Which frames, and what changes when they are written (commit_log.py).
 
 from __future__ import annotations
 
-from typing import Final
-
-from storage.commitlog.frames import HEAD, batches_head, frame_head
+from storage.commitlog.frames import HEAD_SIZE, batches_head, frame_head
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slot_append import SlotAppend
 from storage.commitlog.slots import Slot
 from storage.engine import Buffer
-
-_HEAD_SIZE: Final = HEAD.size
 
 
 class FrameGroup:
@@ -40,7 +36,7 @@ class FrameGroup:
         length = len(payload)
         self.pieces.append(frame_head(self._file_id_crc, self.end, kind, slot, previous_end, length, payload))
         self.pieces.append(payload)
-        self.end += _HEAD_SIZE + length
+        self.end += HEAD_SIZE + length
 
     def add_append(self, append: SlotAppend) -> None:
         """Add the frame of an append, and set the position of its payload."""
@@ -55,5 +51,5 @@ class FrameGroup:
             rolled=append.rolled,
         )
         self.pieces += head, buffer
-        append.position = end = end + _HEAD_SIZE
+        append.position = end = end + HEAD_SIZE
         self.end = end + len(buffer)

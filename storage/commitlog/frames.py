@@ -45,6 +45,7 @@ FILE_MAGIC: Final = b"BCLG"
 FILE_VERSION: Final = 1
 
 HEAD: Final = Struct(">HBBIIIqI")
+HEAD_SIZE: Final = HEAD.size
 _COVERED: Final = Struct(">qHBBIIIq")  # the position and the head without its CRC
 _CRC: Final = Struct(">I")
 MAGIC: Final = 0xC10F
@@ -140,20 +141,18 @@ def frame_head(
 ) -> bytes:  # fmt: skip
     """The head of a frame at `position` in the log; `file_id_crc` is the CRC-32C of the file's id."""
     head = _COVERED.pack(position, MAGIC, kind, flags, slot, length, count, previous_end)
-    return head[LONG.size :] + _CRC.pack(crc32c(covered, crc32c(head, file_id_crc)))
+    return head[_POSITION_SIZE:] + _pack_crc(crc32c(covered, crc32c(head, file_id_crc)))
 
 
 def batches_head(
     file_id_crc: int, position: int, slot: int, previous_end: int, buffer: Buffer, batches: Sequence[BatchInfo], *,
     rolled: bool,
 ) -> bytes:  # fmt: skip
-    """The head of a frame with these batches; as `frame_head`, in fewer calls: each append has one."""
-    count = len(batches)
-    head = _COVERED.pack(
-        position, MAGIC, _BATCHES, ROLLED if rolled else 0, slot, len(buffer), count, previous_end
-    )  # fmt: skip
-    covered = buffer[:_UNCOVERED] if count == 1 else covered_bytes(buffer, batches)
-    return head[_POSITION_SIZE:] + _pack_crc(crc32c(covered, crc32c(head, file_id_crc)))
+    """The head of a frame with these batches; their positions are relative to `buffer`."""
+    covered, flags = _covered_bytes(buffer, batches), ROLLED if rolled else 0
+    return frame_head(
+        file_id_crc, position, _BATCHES, slot, previous_end, len(buffer), covered, flags=flags, count=len(batches)
+    )
 
 
 def durable_frame(file_id_crc: int, position: int, slot: int, previous_end: int, durable: int) -> bytes:
@@ -162,7 +161,7 @@ def durable_frame(file_id_crc: int, position: int, slot: int, previous_end: int,
     return frame_head(file_id_crc, position, _DURABLE, slot, previous_end, len(payload), payload) + payload
 
 
-def covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> Buffer:
+def _covered_bytes(buffer: Buffer, batches: Sequence[BatchInfo]) -> Buffer:
     """The bytes of the batches that the frame's CRC covers (rule 1)."""
     if len(batches) == 1:
         return buffer[:_UNCOVERED]
@@ -230,24 +229,24 @@ class FrameWindow:
 
 def frame_at(window: FrameWindow, file_id_crc: int, start: int, at: int) -> Frame | None:
     """The frame at a position in a file that begins at `start`; None if it is invalid."""
-    head = window.get(at, HEAD.size)
-    if len(head) < HEAD.size:
+    head = window.get(at, HEAD_SIZE)
+    if len(head) < HEAD_SIZE:
         return None
     magic, kind, flags, slot, length, count, previous_end, crc = HEAD.unpack(head)
-    if magic != MAGIC or kind not in _KINDS or at + HEAD.size + length > window.size:
+    if magic != MAGIC or kind not in _KINDS or at + HEAD_SIZE + length > window.size:
         return None
-    payload = window.get(at + HEAD.size, length)
+    payload = window.get(at + HEAD_SIZE, length)
     found = _batches(payload, count) if kind == FrameKind.BATCHES else []
     if found is None:
         return None
     infos = tuple([info for info, _ in found])
-    covered = covered_bytes(payload, infos) if infos else payload
+    covered = _covered_bytes(payload, infos) if infos else payload
     covered_crc = crc32c(_COVERED.pack(start + at, magic, kind, flags, slot, length, count, previous_end), file_id_crc)
     if crc != crc32c(covered, covered_crc):
         return None
     if not all(crc_is_valid(payload, info.position, header) for info, header in found):
         return None
-    position = start + at + HEAD.size
+    position = start + at + HEAD_SIZE
     data = b"" if infos else bytes(payload)
     return Frame(FrameKind(kind), flags, slot, previous_end, position, data, infos, position + length)
 

@@ -99,7 +99,7 @@ class LiveBytes:
 
     def _measure(self, file: LogFile, before: FileSpace | None, wall_ms: int) -> FileSpace:
         queue, slot_count = opened_queue(file)
-        live, data = 0, file.queue_header.removed if file.queue_header is not None else 0
+        live, data = 0, file.queue_file.header.removed if file.queue_file is not None else 0
         for number, row in enumerate(read_rows(queue, slot_count, read_waiting)):
             if row.entry_count:
                 data += row.size
@@ -107,7 +107,7 @@ class LiveBytes:
         if live == data:
             dead_since = None
         elif before is None:
-            dead_since = self._disk.modified_ms(file.queue.path) if file.queue is not None else wall_ms
+            dead_since = self._disk.modified_ms(file.queue_file.path) if file.queue_file is not None else wall_ms
         else:
             dead_since = wall_ms if before.dead_since_ms is None else before.dead_since_ms
         written_ms = self._disk.modified_ms(file.path) if before is None else before.written_ms
@@ -157,6 +157,5 @@ class LiveBytes:
 
 def opened_queue(file: LogFile) -> tuple[File, int]:
     """The open queue file of a sealed file, and its number of rows."""
-    assert file.queue is not None
-    assert file.queue_header is not None
-    return file.queue.get(read_waiting), file.queue_header.slot_count
+    assert file.queue_file is not None
+    return file.queue_file.get(read_waiting), file.queue_file.header.slot_count

@@ -83,6 +83,16 @@ class CachedFile:
         return True
 
 
+class QueueFile(CachedFile):
+    """The queue file of a sealed log file."""
+
+    __slots__ = ("header",)
+
+    def __init__(self, disk: Disk, path: str, cache: FileHandleCache | None, header: QueueHeader) -> None:
+        super().__init__(disk, path, cache)
+        self.header = header
+
+
 class Slice:
     """The entries of one slot in one file that is not sealed."""
 
@@ -141,8 +151,8 @@ class LogFile:
     """One log file; positions are those of the whole log."""
 
     __slots__ = (
-        "completed", "end", "ends", "file_id_crc", "is_checked", "log", "path", "previous", "queue", "queue_header", "removed",
-        "slices", "slot_count", "start", "states", "touched", "written",
+        "completed", "end", "ends", "file_id_crc", "is_checked", "log", "path", "previous", "queue_file", "removed", "slices",
+        "slot_count", "start", "states", "touched", "written",
     )  # fmt: skip
 
     def __init__(self, start: int, file_id: bytes, log: CachedFile, end: int) -> None:
@@ -154,9 +164,8 @@ class LogFile:
         self.path = log.path
         self.previous: LogFile | None = None
         """The file before it, while that is not sealed."""
-        self.queue: CachedFile | None = None
+        self.queue_file: QueueFile | None = None
         """Of a sealed file."""
-        self.queue_header: QueueHeader | None = None
         self.is_checked = True
         """Whether all of the queue file was valid when this process read it, not only the header."""
         self.written = 0
@@ -180,13 +189,13 @@ class LogFile:
     def unregister(self) -> None:
         """No file handle cache refers to the file any more."""
         self.log.unregister()
-        if self.queue is not None:
-            self.queue.unregister()
+        if self.queue_file is not None:
+            self.queue_file.unregister()
 
     @property
     def is_sealed(self) -> bool:
         """Whether the file has its queue file."""
-        return self.queue is not None
+        return self.queue_file is not None
 
     @property
     def has_pending_appends(self) -> bool:

@@ -228,7 +228,7 @@ class _Loader:
     def _take_sealed(self, file: LogFile, header: QueueHeader) -> None:
         file.end = header.end
         self._found.slot_count = max(self._found.slot_count, header.slot_count)
-        set_sealed(file, CachedFile(self._disk, queue_path(file.path), self._cache), header)
+        set_sealed(self._disk, file, header, self._cache)
         file.log.close()
         self._add(file)
 

@@ -31,6 +31,7 @@ from protocol.crc32c import crc32c
 from storage.commitlog.frames import (
     FILE_HEADER,
     HEAD,
+    HEAD_SIZE,
     LONG,
     MAGIC,
     RUN_PAYLOAD,
@@ -38,7 +39,7 @@ from storage.commitlog.frames import (
     Frame,
     FrameKind,
     FrameWindow,
-    covered_bytes,
+    batches_head,
     file_header,
     frame_at,
     frame_head,
@@ -135,9 +136,9 @@ class RunWriter:
         self._file = self._disk.open(self._path, write=True, create=True)
         self._file.truncate(0)
         self._add([file_header(self._file_id, self._start)])
-        self._add_frame(FrameKind.RUN, 0, 0, self._run_payload(), flags=self._flags)
+        self._add_frame(FrameKind.RUN, 0, self._run_payload(), self._flags)
         for number in sorted(self._states):
-            self._add_frame(FrameKind.STATE, number, 0, self._states[number])
+            self._add_frame(FrameKind.STATE, number, self._states[number])
         for number in sorted(self._live):
             yield from self._copy_slot(number)
         written = self._flush()
@@ -200,7 +201,7 @@ class RunWriter:
             wanted = entries[max(first, live.start) : min(end, live.stop)]
             if not wanted:
                 continue
-            head = entries[first].position - HEAD.size
+            head = entries[first].position - HEAD_SIZE
             window.step = entries[end - 1].position + entries[end - 1].size - head
             infos = _infos(frame_at(window, file_id_crc, source.start, head), number, source.start)
             for entry in wanted:
@@ -223,26 +224,15 @@ class RunWriter:
 
     def _add_batches(self, number: int, batches: list[BatchInfo], pieces: list[bytes]) -> None:
         if batches:
-            payload = b"".join(pieces)
-            covered = covered_bytes(payload, batches)
-            self._add_frame(
-                FrameKind.BATCHES, number, batches[0].base_offset, payload, covered=covered, count=len(batches)
-            )
+            payload, position = b"".join(pieces), self._start + self._at
+            previous_end = batches[0].base_offset
+            head = batches_head(self._file_id_crc, position, number, previous_end, payload, batches, rolled=False)
+            self._add([head, payload])
 
-    def _add_frame(
-        self,
-        kind: FrameKind,
-        slot: int,
-        previous_end: int,
-        payload: bytes,
-        *,
-        covered: Buffer | None = None,
-        count: int = 0,
-        flags: int = 0,
-    ) -> None:
-        checked = payload if covered is None else covered
-        position, crc = self._start + self._at, self._file_id_crc
-        head = frame_head(crc, position, kind, slot, previous_end, len(payload), checked, flags=flags, count=count)
+    def _add_frame(self, kind: FrameKind, slot: int, payload: bytes, flags: int = 0) -> None:
+        """Add a frame without batches."""
+        position = self._start + self._at
+        head = frame_head(self._file_id_crc, position, kind, slot, 0, len(payload), payload, flags=flags)
         self._add([head, payload])
 
     def _add(self, pieces: list[Buffer]) -> None:
@@ -287,8 +277,8 @@ class RunQueue(NamedTuple):
 
 def is_settled_run(disk: Disk, path: str) -> bool:
     """Whether a run was settled; as its first frame says, which is not checked here."""
-    head = disk.open(path, write=False).pread(HEAD.size, FILE_HEADER.size)
-    return len(head) == HEAD.size and HEAD.unpack(head)[:3] == (MAGIC, FrameKind.RUN, SETTLED)
+    head = disk.open(path, write=False).pread(HEAD_SIZE, FILE_HEADER.size)
+    return len(head) == HEAD_SIZE and HEAD.unpack(head)[:3] == (MAGIC, FrameKind.RUN, SETTLED)
 
 
 def run_queue(disk: Disk, path: str, start: int) -> RunQueue:

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, CachedFile, LogFile, Slice, is_run
+from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, LogFile, QueueFile, Slice, is_run
 from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, last_batch_end, parse_queue
 from storage.commitlog.slots import Slot
 from storage.io.disk import Disk
@@ -96,13 +96,13 @@ def set_sealed_by(disk: Disk, file: LogFile, queue: bytes, cache: FileHandleCach
     """The file is sealed by its queue file with these contents; returns the slices that are no longer needed."""
     found = parse_queue(queue, file.start)
     assert found is not None
-    return set_sealed(file, CachedFile(disk, queue_path(file.path), cache), found[0])
+    return set_sealed(disk, file, found[0], cache)
 
 
-def set_sealed(file: LogFile, queue: CachedFile, header: QueueHeader) -> dict[int, Slice]:
-    """The file is sealed by this queue file; returns the slices that are no longer needed."""
+def set_sealed(disk: Disk, file: LogFile, header: QueueHeader, cache: FileHandleCache | None) -> dict[int, Slice]:
+    """The file is sealed by its queue file with this header; returns the slices that are no longer needed."""
     slices, file.slices = file.slices, {}
-    file.queue_header, file.queue = header, queue
+    file.queue_file = QueueFile(disk, queue_path(file.path), cache, header)
     file.previous = None
     file.touched, file.ends, file.states = set(), {}, {}
     return slices

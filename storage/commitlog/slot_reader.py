@@ -197,18 +197,16 @@ class SlotReader:
         rows: dict[int, Row] = {}
 
         def valid_end_of(file: LogFile) -> int:
-            assert file.queue is not None
-            assert file.queue_header is not None
-            slot_count = file.queue_header.slot_count
-            row = rows[file.start] = read_row(file.queue.get(self._read), slot.number, slot_count, self._read)
+            queue = file.queue_file
+            assert queue is not None
+            row = rows[file.start] = read_row(queue.get(self._read), slot.number, queue.header.slot_count, self._read)
             return slot.valid_end(file.start, row.end_offset)
 
         for number in range(bisect_left(files, offset + 1, begin, end, key=valid_end_of), end):
             file = files[number]
-            assert file.queue is not None
-            assert file.queue_header is not None
-            handle = file.queue.get(self._read)
-            slot_count = file.queue_header.slot_count
+            queue = file.queue_file
+            assert queue is not None
+            handle, slot_count = queue.get(self._read), queue.header.slot_count
             row = rows.get(file.start) or read_row(handle, slot.number, slot_count, self._read)
             if row.entry_count:
                 run = queue_run(handle, slot_count, row, self._read)

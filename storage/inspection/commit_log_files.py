@@ -21,7 +21,7 @@ from storage.commitlog.frames import (
     CUT_PAYLOAD,
     FILE_HEADER,
     FOLLOWS_PAYLOAD,
-    HEAD,
+    HEAD_SIZE,
     LONG,
     ROLLED,
     RUN_PAYLOAD,
@@ -86,7 +86,7 @@ class FrameScan:
 
     def position(self, frame: Frame) -> int:
         """The position of a frame in the file."""
-        return frame.position - HEAD.size - self.start
+        return frame.position - HEAD_SIZE - self.start
 
     def batches(self, frame: Frame) -> Iterator[StoredBatch]:
         """The batches of a frame; positions are those in the file."""
@@ -104,7 +104,7 @@ def is_of_a_slot(frame: Frame) -> bool:
 
 def frame_size(frame: Frame) -> int:
     """The size of a frame with its head."""
-    return frame.end - frame.position + HEAD.size
+    return frame.end - frame.position + HEAD_SIZE
 
 
 def frame_fields(frame: Frame) -> dict[str, Any]:

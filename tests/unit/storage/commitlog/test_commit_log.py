@@ -15,7 +15,7 @@ import pytest
 
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
-from storage.commitlog.frames import FILE_HEADER, HEAD
+from storage.commitlog.frames import FILE_HEADER, HEAD_SIZE
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction
@@ -246,7 +246,7 @@ class TestRecovery:
         at = path.stat().st_size
         append_to(process[0])
         append_to(process[0])
-        damage(path, at + HEAD.size + 100)
+        damage(path, at + HEAD_SIZE + 100)
         again = Process(tmp_path)
         assert bytes_of(again[0]) == kept
         more = append_to(again[0], 250)
@@ -264,7 +264,7 @@ class TestRecovery:
         sync(process[0])
         append_to(process[0])
         kept[1] += append_to(process[1])
-        damage(path, at + HEAD.size + 150)
+        damage(path, at + HEAD_SIZE + 150)
         again = Process(tmp_path, file_bytes=1 << 20)
         assert {number: bytes_of(again[number]) for number in kept} == kept
         assert "is damaged from byte" in caplog.text
@@ -298,7 +298,7 @@ class TestRecovery:
         at = path.stat().st_size
         append_to(process[0], 300)
         append_to(process[1], 300)
-        damage(path, at + HEAD.size + 150)
+        damage(path, at + HEAD_SIZE + 150)
         again = Process(tmp_path)
         assert (bytes_of(again[0]), again[1].end_offset) == (kept, 0)
         assert path.stat().st_size == at
@@ -329,7 +329,7 @@ class TestRecovery:
         (path, *_) = process.paths(".clog")
         at = path.stat().st_size
         append_to(process[0])
-        damage(path, at + HEAD.size + field)
+        damage(path, at + HEAD_SIZE + field)
         assert bytes_of(Process(tmp_path)[0]) == kept
 
     def test_a_frame_inside_of_a_record_is_not_a_frame(self, tmp_path: Path) -> None:

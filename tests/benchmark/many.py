@@ -18,7 +18,7 @@ from contextlib import ExitStack
 
 import psutil
 from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaException, Producer, TopicPartition
-from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-defined]  # a public name
+from confluent_kafka.admin import AdminClient, NewTopic
 
 import barnabas
 from barnabas.embedded import MAIN

@@ -113,7 +113,7 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
     nothing = aggregate(spark, settings)
     assert (nothing.rounds, nothing.records, nothing.version, nothing.late_ever) == (0, 0, 3, 2)
     assert sorted((settings.into / "versions").rglob("*")) == before, "a run without new records does nothing"
-    state = Versions(settings.into, "aggregate").state(dict)
+    state: dict[str, Any] | None = Versions(settings.into, "aggregate").state(dict)
     assert state is not None
     topic_partitions = {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 4}
     assert brokers.committed(f"barnabas-aggregate-{state['id']}", topic_partitions) == topic_partitions
@@ -186,7 +186,7 @@ def test_an_interrupted_round_is_repeated_and_counted_once(
 def _rows_of_state(into: Path) -> list[tuple[int, int, int]]:
     """The rows of the committed version; `current` may still point at the previous one."""
     versions = Versions(into, "aggregate")
-    state = versions.state(dict)
+    state: dict[str, Any] | None = versions.state(dict)
     assert state is not None
     table = pq.read_table(versions.path(state["version"]) / "windows").to_pylist()
     return [(row["window_start"], row["records"], row["delays"]) for row in table]

@@ -142,8 +142,10 @@ def test_a_topic_that_is_trimmed_extended_or_replaced(spark: Any, broker: Broker
 
 def test_records_that_the_broker_compacts_are_not_faults(spark: Any, broker: Broker, tmp_path: Path) -> None:
     """A record that is missing from the archive is one."""
-    settings = {"cleanup_policy": "compact", "segment_ms": "100", "min_cleanable_dirty_ratio": "0.01"}
-    brokers = create(broker.bootstrap, "squeezed", **settings)
+    bootstrap = broker.bootstrap
+    brokers = create(
+        bootstrap, "squeezed", cleanup_policy="compact", segment_ms="100", min_cleanable_dirty_ratio="0.01"
+    )
     records = [{**record, "key": b"key %d" % (number % 5)} for number, record in enumerate(minutes(2 * ROUND))]
     send(broker.bootstrap, "squeezed", records[:ROUND])
     audited = AuditSettings(bootstrap=broker.bootstrap, archive=tmp_path / "archive")

@@ -97,7 +97,7 @@ def test_one_wrong_result_fails_the_demo(
 def test_no_member_leaves_the_group_before_all_have_committed(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
-    class Recording(Consumer):  # type: ignore[misc]
+    class Recording(Consumer):
         def commit(self, **options: Any) -> Any:
             calls.append("commit")
             return super().commit(**options)

@@ -54,7 +54,8 @@ class Example:
 
     def run(self, line: str, *more: str) -> None:
         """Runs a line of the README."""
-        name, *words = [*shlex.split(line), "--bootstrap", self._bootstrap, *more]
+        words = [*shlex.split(line), "--bootstrap", self._bootstrap, *more]
+        name = words.pop(0)
         if name == "barnabas":
             assert words[0] == "pipeline"
             assert main(words[1:]) == 0, line

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime
+from pathlib import Path
 
 import pytest
 
@@ -56,7 +57,7 @@ def test_a_look_up_by_time_finds_the_first_offset_at_or_after() -> None:
     assert expected.records == 4
 
 
-def test_the_report_shows_every_carrier_and_draws_a_plot(tmp_path) -> None:
+def test_the_report_shows_every_carrier_and_draws_a_plot(tmp_path: Path) -> None:
     delays = {("UA", 1): Delay(9, 8, 80), ("OO", 1): Delay(1, 0, 0), ("AA", 2): Delay(20, 20, -10)}
     assert carriers_by_size(delays) == ["AA", "UA", "OO"]
     assert year_of(delays, "AA").average == -0.5

@@ -59,8 +59,8 @@ class DamagedCopy:
 
     def __init__(self, settings: AuditSettings) -> None:
         self.settings = settings
-        self.path = settings.archive
-        self.internal = self.path / "_barnabas"
+        self.path: Path = settings.archive
+        self.internal: Path = self.path / "_barnabas"
 
     def files(self, topic: str = "one", sequence: int = 0) -> list[Path]:
         """The data files of a round."""
@@ -248,9 +248,8 @@ class Damage(DamagedCopy):
         pq.write_table(pa.table({"partition": ["zero"], "offset": ["zero"]}), unreadable[2])
         (day / "_hidden").write_text("a reader leaves it out")
         lost = self.positions(damaged)
-        content = bytearray(damaged.read_bytes())
-        content[40:400] = bytes(360)
-        damaged.write_bytes(content)
+        content = damaged.read_bytes()
+        damaged.write_bytes(content[:40] + bytes(360) + content[400:])
         return Exactly(
             [
                 *(f"unknown file: {self.name(path)}" for path in (*ignored, *unreadable)),

@@ -33,17 +33,17 @@ def report(name: str | None = "q", **changes: Any) -> dict[str, Any]:
     return {"name": name, "id": "abc", "sources": [source, files], **rates, **changes}
 
 
-class Groups:
+class Groups(Brokers):
     """Stores commits."""
 
     def __init__(self) -> None:
-        self.committed: dict[str, Mapping[TopicPartition, int]] = {}
+        self.commits: dict[str, Mapping[TopicPartition, int]] = {}
         self.failure: Exception | None = None
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         if self.failure is not None:
             raise self.failure
-        self.committed[group] = offsets
+        self.commits[group] = offsets
 
 
 def test_end_offsets_of_kafka_sources_are_committed() -> None:
@@ -53,7 +53,7 @@ def test_end_offsets_of_kafka_sources_are_committed() -> None:
     ProgressListener(groups).on_batch(report())
     ProgressListener(groups).on_batch(report(name=None))
     ProgressListener(groups, "mine").on_batch(report())
-    assert groups.committed == {"spark-q": ends, "spark-abc": ends, "mine": ends}
+    assert groups.commits == {"spark-q": ends, "spark-abc": ends, "mine": ends}
 
 
 def test_the_metrics_file_has_one_line_per_query_and_metric(tmp_path: Path) -> None:

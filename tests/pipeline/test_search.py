@@ -19,7 +19,9 @@ from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs import search as search_job
 from barnabas.pipeline.jobs.search import as_row, check_settings, matching
+from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import Reporter
+from barnabas.pipeline.settings import BrokerSettings
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 from tests.support.waiting import until
 
@@ -102,7 +104,8 @@ def test_what_a_key_index_knows_is_not_read_from_the_topic(
 ) -> None:
     bootstrap = kafka_broker.bootstrap
     for name, fields in (("indexed", "key,header:a"), ("plain", "")):
-        create(bootstrap, name, **({"barnabas_index_keys": fields} if fields else {}))
+        settings: dict[str, Any] = {"barnabas_index_keys": fields} if fields else {}
+        create(bootstrap, name, **settings)
         send(bootstrap, name, minutes(160))
     cluster = open_cluster(bootstrap)
     until(
@@ -110,12 +113,12 @@ def test_what_a_key_index_knows_is_not_read_from_the_topic(
         "a complete index",
     )
     reads: list[dict[TopicPartition, Span]] = []
-    read_spans = search_job.read_spans
-    monkeypatch.setattr(
-        search_job,
-        "read_spans",
-        lambda spark, settings, spans: reads.append(spans) or read_spans(spark, settings, spans),
-    )
+
+    def counted(spark: Any, settings: BrokerSettings, spans: dict[TopicPartition, Span]) -> Any:
+        reads.append(spans)
+        return read_spans(spark, settings, spans)
+
+    monkeypatch.setattr(search_job, "read_spans", counted)
     for conditions in (
         {"key": "key 3"},
         {"header": ("a=31",)},

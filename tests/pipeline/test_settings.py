@@ -59,8 +59,8 @@ def test_a_jobs_table_overrides_common_settings(tmp_path: Path) -> None:
 
 
 def test_a_path_may_be_given_as_text() -> None:
-    assert ArchiveSettings(into="/x", schema="s.ddl") == ArchiveSettings(into=Path("/x"), schema=Path("s.ddl"))  # type: ignore[arg-type]
-    assert StatsSettings(into="plots").into == Path("plots")  # type: ignore[arg-type]
+    assert ArchiveSettings(into="/x", schema="s.ddl") == ArchiveSettings(into=Path("/x"), schema=Path("s.ddl"))
+    assert StatsSettings(into="plots").into == Path("plots")
     assert ArchiveSettings(into=Path("/x")).schema is None
 
 
@@ -76,7 +76,7 @@ def test_options_do_not_check_whether_paths_are_readable(tmp_path: Path, monkeyp
     (hidden := tmp_path / "hidden").touch()
     monkeypatch.setattr(os, "access", lambda *_: False)
     taken: dict[str, object] = {}
-    command = click.Command("copy", params=click_options(Copying), callback=lambda **values: taken.update(values))
+    command = click.Command("copy", params=[*click_options(Copying)], callback=lambda **values: taken.update(values))
     command.main(["--into", str(hidden)], standalone_mode=False)
     assert build_settings("copy", Copying, taken) == Copying(into=hidden)
 
@@ -106,7 +106,7 @@ def test_unknown_names_and_wrong_types_are_refused(tmp_path: Path, text: str, wo
 def test_options_have_the_names_and_defaults_of_the_fields() -> None:
     """An option that is not given leaves the field's default."""
     taken: dict[str, object] = {}
-    command = click.Command("copy", params=click_options(Copying), callback=lambda **values: taken.update(values))
+    command = click.Command("copy", params=[*click_options(Copying)], callback=lambda **values: taken.update(values))
     command.main(["--into", "/x", "--topic", "a", "--topic", "b", "--is-loud"], standalone_mode=False)
     assert build_settings("copy", Copying, taken) == Copying(into=Path("/x"), topic=("a", "b"), is_loud=True)
 

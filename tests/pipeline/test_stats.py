@@ -106,4 +106,4 @@ def test_the_default_window_is_a_120th_of_the_time(spark: Any) -> None:
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
-        stats(None, StatsSettings(**{"topic": ("t",), **settings}))  # type: ignore[arg-type]
+        stats(None, StatsSettings(**{"topic": ("t",), **settings}))

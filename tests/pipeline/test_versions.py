@@ -49,7 +49,7 @@ def test_a_version_interrupted_at_any_step_is_current_or_not_at_all(
             pass
         else:
             assert last > 20, "a commit has more steps than that"
-    state = versions.state(dict)
+    state: dict[str, int] | None = versions.state(dict)
     assert state is not None
     number = state["version"]
     assert number in {2, 3}

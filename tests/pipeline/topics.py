@@ -93,11 +93,14 @@ def read_from(bootstrap: str, topic: str, offsets: dict[int, int], isolation: st
         while open_partitions:
             message = consumer.poll(30)
             assert message is not None, f"no message from {topic} {open_partitions}"
-            if message.error():
-                assert message.error().name() == "_PARTITION_EOF", message.error()
-                open_partitions.discard(message.partition())
+            error, partition, offset = message.error(), message.partition(), message.offset()
+            assert partition is not None
+            assert offset is not None
+            if error is not None:
+                assert error.name() == "_PARTITION_EOF", error
+                open_partitions.discard(partition)
                 continue
-            offsets[message.partition()] = message.offset() + 1
+            offsets[partition] = offset + 1
             yield message
     finally:
         consumer.close()

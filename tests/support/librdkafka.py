@@ -7,7 +7,7 @@ from contextlib import suppress
 from typing import Any
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, Producer, TopicPartition
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -63,8 +63,8 @@ def transactional_producer(bootstrap: str, name: str, **settings: Any) -> Produc
     return producer
 
 
-def read_to_end(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Message]:
-    """All records of a topic up to its current end, each partition in order."""
+def read_to_end(bootstrap: str, topic: str, isolation: str = "read_uncommitted") -> list[Any]:
+    """All records of a topic up to its current end, each partition in order: messages of confluent_kafka."""
     settings = {
         "bootstrap.servers": bootstrap,
         "group.id": "reader",

@@ -58,9 +58,9 @@ def main() -> None:
     random.Random(options.seed).shuffle(kinds)
     with contextlib.ExitStack() as stack:
         folder = Path(tempfile.mkdtemp(prefix="killing-"))
-        broker = stack.enter_context(
-            ApacheKafka(SETTINGS) if options.kafka else Broker(settings=SETTINGS, start_timeout_s=300)
-        )
+        broker: Broker | ApacheKafka
+        broker = ApacheKafka(SETTINGS) if options.kafka else Broker(settings=SETTINGS, start_timeout_s=300)
+        stack.enter_context(broker)
         cluster = None
         if options.cluster:
             spark = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="spark-cluster-")))

@@ -185,9 +185,9 @@ class KillRun:
         name = wanted or self._rng.choice(sorted(triggers))
         trigger = triggers[name]
         count = 1 if wanted else self._rng.randrange(1, trigger.most + 1)
-        before = trigger.count()
+        before = trigger.number()
         pause = 0.001 + self._rng.random() / 20
-        until(lambda: job.is_over or trigger.count() >= before + count, f"the job reached {name}", TIMEOUT_S, pause)
+        until(lambda: job.is_over or trigger.number() >= before + count, f"the job reached {name}", TIMEOUT_S, pause)
         if job.is_over:
             self._log({"victim": victim, "trigger": name, "was": "over"})
             return False

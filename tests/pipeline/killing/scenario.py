@@ -17,7 +17,7 @@ from tests.pipeline.topics import MINUTE_MS, START_MS, create
 class Trigger(NamedTuple):
     """A count that grows while a job works, and its largest growth until the next kill."""
 
-    count: Callable[[], int]
+    number: Callable[[], int]
     most: int
 
 

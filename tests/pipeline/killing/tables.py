@@ -13,6 +13,7 @@ import zlib
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -140,5 +141,5 @@ def _rows(folder: Path) -> Iterator[dict[str, Any]]:
         yield from pq.ParquetFile(path).read().to_pylist()
 
 
-def _ms(trigger: Any) -> int:
+def _ms(trigger: datetime) -> int:
     return round(trigger.timestamp() * 1000)

@@ -19,6 +19,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
+from unittest import mock
 
 from tests.pipeline.killing.job import QUICK_JVM, ROOT
 from tests.support.waiting import until
@@ -96,7 +97,7 @@ def attach() -> None:
     from barnabas.pipeline.kafka import sender
 
     def attached_session(*_words: Any, **_wishes: Any) -> tuple[Any, str]:
-        gateway = launch_gateway()
+        gateway: Any = launch_gateway()
         SparkContext._ensure_initialized(gateway=gateway)
         jvm: Any = gateway.jvm
         context = jvm.JavaSparkContext(jvm.org.apache.spark.SparkContext.getOrCreate())
@@ -109,8 +110,8 @@ def attach() -> None:
         spark.sparkContext._python_includes += [files.apply(at).rpartition("/")[2] for at in range(files.size())]
 
     sessions.start_session = attached_session
-    sender.ship = ship
-    SparkSession.stop = lambda _self: None  # type: ignore[method-assign]
+    mock.patch.object(sender, "ship", ship).start()
+    mock.patch.object(SparkSession, "stop").start()
 
 
 if __name__ == "__main__":

@@ -69,6 +69,9 @@ HASTY = {
 }
 REFUSALS = (BadOption, MissingRecords)
 """The errors allowed for a query; damage is not."""
+HEADERS: tuple[list[tuple[str, str | bytes | None]] | None, ...] = (
+    None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")],
+)  # fmt: skip
 Answer = list[tuple[Any, ...]] | str
 
 
@@ -156,7 +159,7 @@ class History:
                 topic.name,
                 key=self._key(topic),
                 value=rng.choice([None, b"", b"%d" % self._number, rng.randbytes(rng.randrange(300)), b"x" * 700]),
-                headers=rng.choice([None, None, [], [("a", b"1"), ("a", None)], [("", b""), ("größer", b"\xff")]]),
+                headers=rng.choice(HEADERS),
                 partition=rng.choice(partitions),
                 timestamp=self.now[topic],
             )
@@ -241,14 +244,13 @@ class History:
         topic_partitions = [tp for topic in topics for tp in topic.topic_partitions()]
         match rng.randrange(4):
             case 0:
-                pattern, is_it = rng.choice(
-                    [
-                        (f"h{self.seed}", lambda _: True),
-                        (f"^h{self.seed}.*", lambda name: not name.startswith("_")),
-                        (f".h{self.seed}.plain-|^h{self.seed}.plain-", lambda name: "plain" in name),
-                        (f"_*h{self.seed}\\.compacted-[0-9]$", lambda name: "compacted" in name),
-                    ]
-                )
+                choices: list[tuple[str, Callable[[str], bool]]] = [
+                    (f"h{self.seed}", lambda _: True),
+                    (f"^h{self.seed}.*", lambda name: not name.startswith("_")),
+                    (f".h{self.seed}.plain-|^h{self.seed}.plain-", lambda name: "plain" in name),
+                    (f"_*h{self.seed}\\.compacted-[0-9]$", lambda name: "compacted" in name),
+                ]
+                pattern, is_it = rng.choice(choices)
                 matching = [tp for topic in self.topics for tp in topic.topic_partitions() if is_it(topic.name)]
                 if matching:  # the Kafka source finds no record where no topic matches; this one refuses
                     return matching, {"subscribePattern": pattern}

@@ -17,7 +17,7 @@ from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, R
 from barnabas.pipeline.sources.records import MANY
 from protocol.compression import Compression
 from protocol.record_codec import encode_record
-from protocol.records import BatchBuilder, BatchHeader, TimestampType, assemble, headers, records
+from protocol.records import BatchBuilder, BatchHeader, ControlType, TimestampType, assemble, headers, records
 from tests.support.batches import broken_bodies, with_body
 from tests.support.logs import ProducerInfo, marker, produced
 
@@ -52,11 +52,12 @@ def rows_of(table: Any) -> list[Row]:
 
 
 def expected(data: bytes) -> list[Row]:
-    found = []
-    for position, header in headers(data):
-        if not header.is_control:
-            found += [tuple(record) for record in records(data, position, header, max_bytes=1 << 30)]
-    return found
+    return [
+        (record.offset, record.timestamp_ms, record.key, record.value, record.headers)
+        for position, header in headers(data)
+        if not header.is_control
+        for record in records(data, position, header, max_bytes=1 << 30)
+    ]
 
 
 def decoded(data: bytes, **wanted: Any) -> list[Row]:
@@ -151,12 +152,12 @@ def test_aborted_records_and_markers_are_skipped() -> None:
 
     one, other = ProducerInfo(7, 0, 0, transactional=True), ProducerInfo(8, 0, 0, transactional=True)
     written(one, "kept")
-    put(marker(1, 7, 0), 1)
+    put(marker(ControlType.COMMIT, 7, 0), 1)
     written(one, "lost")  # offsets 3 and 4
     written(other, "others")
     written(None, "plain")
     written(one, "lost")
-    put(marker(0, 7, 0), 1)  # offset 11
+    put(marker(ControlType.ABORT, 7, 0), 1)  # offset 11
     written(one, "again")
     aborted = (Aborted(7, 3, 11), Aborted(9, 0, 100))
     values = [row[3].decode() for row in decoded(data, aborted=aborted) if row[3]]
@@ -194,7 +195,7 @@ def test_a_flipped_bit_is_found_and_earlier_batches_are_returned() -> None:
 def test_the_crc_of_batches_outside_the_request_is_not_checked() -> None:
     data = bytearray(many(6, 40))
     data[70] ^= 4
-    assert len(decoded(data, start_offset=40)) == 200
+    assert len(decoded(bytes(data), start_offset=40)) == 200
 
 
 @pytest.mark.parametrize("name", broken_bodies())

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,6 @@ from barnabas.pipeline.sources.decoding import COLUMN_TYPES
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_files import bases_of, read_checkpoint
 from barnabas.pipeline.sources.segment_options import parse_options
-from barnabas.pipeline.sources.segment_reading import read_segment
 from barnabas.pipeline.sources.segments import NAME, read_task, register
 from tests.pipeline.sources.random_comparison import CODECS, rows_of
 from tests.pipeline.topics import producer_of, read_from, transactional
@@ -90,7 +90,9 @@ def send(to: Producer, rng: random.Random, count: int, topic: str) -> None:
     for number in range(count):
         value = None if number % 11 == 0 else rng.randbytes(rng.randrange(700)) + b"same" * rng.randrange(150)
         key = None if number % 7 == 0 and topic != COMPACTED else b"key-%d" % rng.randrange(50)
-        pairs = [("one", b"1"), ("one", None), ("größer", b"")] if number % 5 == 0 else []
+        pairs: list[tuple[str, str | bytes | None]] = (
+            [("one", b"1"), ("one", None), ("größer", b"")] if number % 5 == 0 else []
+        )
         to.produce(
             topic, value, key, partition=number % PARTITIONS, headers=pairs, timestamp=1_700_000_000_000 + number
         )
@@ -197,6 +199,10 @@ def test_a_log_start_inside_a_segment_is_respected(broker: Any) -> None:
         from_the_files(broker.data_dir, **options, startingOffsets=f'{{"{TOPIC}": {{"0": 3, "1": -2}}}}')
 
 
+def begins_at(folder: Path, base_offset: int) -> bool:
+    return min(path.name for path in folder.glob("*.log*"))[:20] == f"{base_offset:020}"
+
+
 def test_segments_deleted_during_a_read(broker: Any) -> None:
     """An open segment is read to its end; one deleted before is missing."""
     options = {"kafka.bootstrap.servers": broker.bootstrap, "columns": ",".join(COLUMN_TYPES)}
@@ -205,7 +211,7 @@ def test_segments_deleted_during_a_read(broker: Any) -> None:
         for fail in ("true", "false")
     )
     expected = through_the_broker(broker.bootstrap, "read_committed")
-    readers = [read_segment(*part) for part in strict]
+    readers = [read_task(part) for part in strict]
     begun = [next(reader, None) for reader in readers]
     folders = {number: broker.data_dir / f"{TOPIC}-{number}" for number in range(PARTITIONS)}
     first_bases = {number: bases_of(str(folder))[-2] for number, folder in folders.items()}
@@ -213,8 +219,7 @@ def test_segments_deleted_during_a_read(broker: Any) -> None:
         {TopicPartition(TOPIC, number): base for number, base in first_bases.items()}
     )
     for number, folder in folders.items():
-        first = f"{first_bases[number]:020}"
-        until(lambda at=folder, first=first: min(path.name for path in at.glob("*.log*"))[:20] == first, "it", 60)
+        until(partial(begins_at, folder, first_bases[number]), "the segments before it are deleted", 60)
     batches = [batch for first, reader in zip(begun, readers, strict=True) for batch in (first, *reader) if batch]
     assert as_rows(batches) == expected
     with pytest.raises(MissingRecords, match="is missing, and with it"):

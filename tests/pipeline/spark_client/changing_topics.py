@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from pyspark.sql import DataFrame
@@ -44,6 +45,10 @@ def new_partitions_under_available_now(rig: Rig) -> Answer:
 
 def under(rig: Rig, change: Callable[[str], None], wanted: int) -> Answer:
     """Changes a topic during a stream's first batch; returns its rows or failure, with failOnDataLoss true and false."""
+
+    def is_over(query: Any, batches: list[Any]) -> bool:
+        return not query.isActive or len(all_rows(batches)) >= wanted
+
     found = []
     for strict in STRICTNESS:
         topic = rig.topic(1, numbered(10))
@@ -55,11 +60,7 @@ def under(rig: Rig, change: Callable[[str], None], wanted: int) -> Answer:
         frame = rig.stream(topic, failOnDataLoss=strict, maxOffsetsPerTrigger="5", **POLL)
         query, batches = rig.query(frame, strict, once, **OFTEN)
         try:
-            until(
-                lambda query=query, batches=batches: not query.isActive or len(all_rows(batches)) >= wanted,
-                "the rows arrived",
-                120,
-            )
+            until(partial(is_over, query, batches), "the rows arrived", 120)
             is_active = query.isActive
         finally:
             query.stop()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from tests.pipeline.spark_client.rig import Answer, Rig, failure_of, numbered, scenario
 
@@ -55,8 +56,12 @@ def a_trimmed_topic_in_a_stream(rig: Rig) -> Answer:
 @scenario
 def a_recreated_topic(rig: Rig) -> Answer:
     """Shorter, as long, and longer than the deleted topic; with fewer partitions than in the checkpoint."""
+
+    def recreate(count: int, topic: str) -> None:
+        rig.recreate(topic, 1, numbered(count, 1, 100))
+
     return [
-        after(rig, lambda topic, count=count: rig.recreate(topic, 1, numbered(count, 1, 100)), partitions=partitions)
+        after(rig, partial(recreate, count), partitions=partitions)
         for partitions, count in ((1, 0), (1, 5), (1, 20), (1, 30), (2, 15))
     ]
 

@@ -172,7 +172,7 @@ def large_headers(rig: Rig) -> Answer:
 @scenario
 def reads_create_no_topic(rig: Rig) -> Answer:
     """A batch and a stream of an unknown topic: the error, and whether the topic exists afterwards."""
-    found = []
+    found: list[Answer] = []
     for allow in ("true", "false"):
         name = f"{rig.name}-{allow}"
         setting = {"kafka.allow.auto.create.topics": allow}

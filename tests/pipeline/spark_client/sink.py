@@ -79,7 +79,10 @@ def a_topic_created_by_the_sink(rig: Rig) -> Answer:
 def records_that_are_too_large(rig: Rig) -> Answer:
     """For the client, for the broker, for the topic; smaller records are written."""
     topic, small = rig.topic(1), rig.topic(1, max_message_bytes="1000")
-    tries = ((topic, 1_100_000, {}), (topic, 3_000_000, {"kafka.max.request.size": "5000000"}), (small, 2_000, {}))
+    larger = {"kafka.max.request.size": "5000000"}
+    tries: tuple[tuple[str, int, dict[str, str]], ...] = (
+        (topic, 1_100_000, {}), (topic, 3_000_000, larger), (small, 2_000, {}),
+    )  # fmt: skip
     failures = [
         failure_of(rig.write, rig.rows_to_send("value string", ("x" * size,)), name, **options)
         for name, size, options in tries
@@ -161,6 +164,7 @@ def a_stream_that_the_sink_refuses(rig: Rig) -> Answer:
     found = []
     for size in (500, 50):
         frame = rig.stream(source).select(f.lit("x" * size).alias("value"))
-        found.append(failure_of(rig.await_end, rig.sink(frame, target, **{"kafka.batch.size": "1"})))
+        options: dict[str, Any] = {"kafka.batch.size": "1"}
+        found.append(failure_of(rig.await_end, rig.sink(frame, target, **options)))
         found.append([len(value or b"") for value in rig.values(target)])
     return found

@@ -102,7 +102,7 @@ class Cluster(Service):
         """The bootstrap servers for clients: all brokers, running or not."""
         return ",".join(self._bootstrap)
 
-    def client_settings(self, library: str, user: str | None = None) -> dict[str, object]:
+    def client_settings(self, library: str, user: str | None = None) -> dict[str, Any]:
         """What a client needs to connect, as `Broker.client_settings`.
 
         Raises:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from barnabas.security import PLAIN, BrokerSecurity, Security, SecurityError, plain_jaas, with_login, write_secret
 
@@ -56,7 +57,7 @@ class ClusterSecurity:
         listeners = settings["listeners"].replace("PLAINTEXT://", f"{self._protocol}://")
         return {**settings, "listeners": listeners}
 
-    def client_settings(self, library: str, bootstrap: str, user: str | None) -> dict[str, object]:
+    def client_settings(self, library: str, bootstrap: str, user: str | None) -> dict[str, Any]:
         """As `BrokerSecurity.client_settings`."""
         return self._clients.client_settings(library, bootstrap, user)
 

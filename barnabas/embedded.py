@@ -32,7 +32,7 @@ import weakref
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from barnabas.security import BrokerSecurity, Security, SecurityError
 
@@ -116,7 +116,7 @@ class Broker(Service):
         """The bootstrap server for clients."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
-    def client_settings(self, library: str, user: str | None = None) -> dict[str, object]:
+    def client_settings(self, library: str, user: str | None = None) -> dict[str, Any]:
         """What a client needs to connect: keyword arguments, a configuration dictionary, or Java's properties.
 
         The library is kafka-python, aiokafka, confluent-kafka or java; the user is the first of `security` if None.

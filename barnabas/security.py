@@ -20,7 +20,7 @@ from base64 import b64encode
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from barnabas.certificates import CertificateAuthority
@@ -133,7 +133,7 @@ class BrokerSecurity:
         """The name of a user in ACLs and in `super.users`."""
         return f"User:{user}" if self._security.uses_sasl else f"User:CN={user}"
 
-    def client_settings(self, library: str, bootstrap: str, user: str | None) -> dict[str, object]:
+    def client_settings(self, library: str, bootstrap: str, user: str | None) -> dict[str, Any]:
         """The settings of a library's clients that connect as a user; None: the first one.
 
         Raises:

@@ -296,7 +296,7 @@ def faults(log: str) -> list[str]:
 
 def end_of(client: RawClient, topic: str, index: int) -> int:
     """The end of a partition that is read from its start, with all its batches checked."""
-    end = offset_at(client, topic, EARLIEST, index).offset
+    end: int = offset_at(client, topic, EARLIEST, index).offset
     while True:
         request = fetch_request(_FETCH_VERSION, {(topic, b"", index): end})
         (answer,) = client.ask(request, _FETCH_VERSION).responses[0].partitions

@@ -16,7 +16,7 @@ from typing import Any
 
 import confluent_kafka
 import kafka
-from confluent_kafka.admin import (  # type: ignore[attr-defined]
+from confluent_kafka.admin import (
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -122,7 +122,7 @@ class Writer(Client):
         left = self.producer.flush(60)
         assert not left, f"{left} records of {self.name} are not acknowledged"
 
-    def _delivered(self, error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+    def _delivered(self, error: confluent_kafka.KafkaError | None, message: Any) -> None:
         try:
             assert error is None, f"{self.name} was refused: {error}"
             with self.memory.lock:
@@ -197,7 +197,7 @@ class GroupReader(Client):
 
     def step(self) -> None:
         """Reads and commits some records."""
-        received = self.consumer.consume(500, 0.1)
+        received: list[Any] = self.consumer.consume(500, 0.1)
         for record in received:
             if record.error() is not None:
                 assert explained(record.error()), record.error()

@@ -25,12 +25,13 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import confluent_kafka
 import psutil
-from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType  # type: ignore[attr-defined]
+from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from barnabas.embedded import Broker, BrokerError
 from tests.process.acknowledged_state import AcknowledgedState, PartitionRecords
@@ -45,7 +46,7 @@ from tests.support.waiting import until
 SMALL = {"internal.segment.bytes": "20000", "index.interval.bytes": "300"}
 MIDDLE = {"internal.segment.bytes": "500000"}
 """DumpLogSegments reads a segment once for each entry of its time index."""
-TOPICS: dict[str, tuple[int, dict[str, str]]] = {
+TOPICS: dict[str, tuple[int, dict[str, Any]]] = {
     "plain": (3, MIDDLE),
     "flushed": (1, {**MIDDLE, "flush.messages": "1"}),
     "small": (2, SMALL),
@@ -110,7 +111,7 @@ class Run:
     def _employ(self) -> None:
         where = self.broker.bootstrap
         places = [place for place in self.memory.ledgers if place[0] != "python"]
-        writers = {
+        writers: dict[str, tuple[dict[str, Any], list[tuple[str, int]]]] = {
             "once": ({"enable.idempotence": True}, places),
             "once-packed": ({"enable.idempotence": True, "compression.type": "lz4"}, places),
             "all": ({"acks": "all"}, places),
@@ -241,9 +242,7 @@ class Run:
         for group in groups:
             asker = confluent_kafka.Consumer({"bootstrap.servers": where, "group.id": group, **QUICK})
             places = [confluent_kafka.TopicPartition(*key[1:]) for key in committed if key[0] == group]
-            for place in until(
-                lambda asker=asker, places=places: committed_offsets(asker, places), "the committed offsets are fetched"
-            ):
+            for place in until(partial(committed_offsets, asker, places), "the committed offsets are fetched"):
                 before = committed[group, place.topic, place.partition]
                 assert place.offset >= before, f"{group} stands at {place} and had committed {before}"
             asker.close()

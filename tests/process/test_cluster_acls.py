@@ -5,6 +5,7 @@ The nodes are at 127.0.0.1 and may do ClusterAction, the administrator at 127.0.
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,10 @@ def topic_error(address: str, source: str) -> int:
     return int(topic.error_code)
 
 
+def is_known(address: str, source: str) -> bool:
+    return topic_error(address, source) == 0
+
+
 def create_topic(address: str, name: str, source: str = ADMIN) -> int:
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 2}]
     request = message(CreateTopicsRequest, topics=topics, timeout_ms=30_000)
@@ -74,11 +79,11 @@ def test_all_nodes_of_a_cluster_obey_acls(tmp_path: Path) -> None:
         addresses = cluster.bootstrap.split(",")
         assert create_topic(addresses[0], "t") == 0
         for address in addresses:
-            until(lambda address=address: topic_error(address, ADMIN) == 0, "the topic is known")
+            until(partial(is_known, address, ADMIN), "the topic is known")
             assert topic_error(address, OTHER) == DENIED
             assert create_topic(address, "u", OTHER) == DENIED
         until(lambda: 0 in {produce(address) for address in addresses}, "the follower replicates")
         assert create_topic(addresses[0], "not-by-a-node", NODES) == DENIED
         assert create(addresses[1], entry(TOPIC, OTHER, DESCRIBE, "t")) == {0}
         for address in addresses:
-            until(lambda address=address: topic_error(address, OTHER) == 0, "the new entry counts on every broker")
+            until(partial(is_known, address, OTHER), "the new entry counts on every broker")

@@ -68,7 +68,7 @@ def scan(broker: Broker, before_each: Callable[[], None], max_bytes: int) -> byt
 
 
 @pytest.mark.parametrize("max_bytes", [MIB // 2, 3 * MIB, 50 * MIB])
-def test_a_scan_of_evicted_files_gets_every_byte(broker, max_bytes):
+def test_a_scan_of_evicted_files_gets_every_byte(broker: Broker, max_bytes: int) -> None:
     stored = scan(broker, lambda: None, max_bytes)
     assert len(headers(stored)) == BATCHES
     evict(broker)
@@ -77,7 +77,7 @@ def test_a_scan_of_evicted_files_gets_every_byte(broker, max_bytes):
 
 
 @pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel cannot be asked")
-def test_a_scan_of_cold_data_does_not_fill_the_page_cache(broker):
+def test_a_scan_of_cold_data_does_not_fill_the_page_cache(broker: Broker) -> None:
     evict(broker)
     logs = [path for path in files(broker) if path.suffix in {".log", ".clog"}]
     scan(broker, lambda: None, 50 * MIB)

@@ -38,7 +38,7 @@ TWO_HOURS_S = 7200
 def addresses(bootstrap: str) -> list[tuple[str, int]]:
     """The brokers that a client is sent to."""
     found = AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers.values()
-    return [(broker.host, broker.port) for broker in found]
+    return [(str(broker.host), broker.port) for broker in found]
 
 
 def request(key: int, version: int, body: bytes) -> bytes:
@@ -138,7 +138,9 @@ def test_a_clock_that_is_set_back_refuses_records_of_the_future(
 
         def send() -> str | None:
             errors: list[str | None] = []
-            producer.produce("t", b"x", on_delivery=lambda error, _: errors.append(error and error.name()))
+            producer.produce(
+                "t", b"x", on_delivery=lambda error, _: errors.append(None if error is None else error.name())
+            )
             assert producer.flush(60) == 0
             return errors[0]
 

@@ -200,8 +200,8 @@ async def test_stop_does_not_wait_for_a_slow_compaction(log: Log) -> None:
 
 def create(bootstrap: str) -> None:
     """A compacted topic of small segments."""
-    configs = {"cleanup_policy": "compact", "segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.01"}
-    create_topic(bootstrap, TOPIC, **configs)
+    configs: dict[str, Any] = {"segment_bytes": "1048576", "min_cleanable_dirty_ratio": "0.01"}
+    create_topic(bootstrap, TOPIC, cleanup_policy="compact", **configs)
 
 
 def create_and_produce(bootstrap: str) -> dict[bytes, bytes]:

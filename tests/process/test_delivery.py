@@ -6,10 +6,11 @@ import random
 import time
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Message, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
+from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,
@@ -158,13 +159,15 @@ def test_a_broker_with_security_needs_no_rights_for_its_own_deliveries() -> None
         [("deliver-after", b"%d" % (31 * 86_400_000))],
     ],
 )
-def test_a_record_that_breaks_the_rules_is_refused(broker: Broker, headers: list[tuple[str, bytes]]) -> None:
+def test_a_record_that_breaks_the_rules_is_refused(
+    broker: Broker, headers: list[tuple[str, str | bytes | None]]
+) -> None:
     create_schedule(broker.bootstrap)
-    errors: list[object] = []
+    errors: list[Any] = []
     producer = Producer({"bootstrap.servers": broker.bootstrap})
-    producer.produce("schedule", b"1", headers=headers, on_delivery=lambda error, _: errors.append(error))  # type: ignore[arg-type,misc]
+    producer.produce("schedule", b"1", headers=headers, on_delivery=lambda error, _: errors.append(error))
     producer.flush(30)
-    assert [error.name() for error in errors] == ["INVALID_RECORD"]  # type: ignore[attr-defined]
+    assert [error.name() for error in errors] == ["INVALID_RECORD"]
 
 
 def test_a_target_must_exist_and_not_be_a_schedule_topic(broker: Broker) -> None:
@@ -175,7 +178,7 @@ def test_a_target_must_exist_and_not_be_a_schedule_topic(broker: Broker) -> None
         ("new", "cannot be a target"),
     ):
         with pytest.raises(KafkaException, match=reason):
-            create_topic(broker.bootstrap, "new", **{"barnabas.deliver.to": target})
+            create_topic(broker.bootstrap, "new", barnabas_deliver_to=target)
 
 
 def _wait_for_more(bootstrap: str, count: int, scheduler: Scheduler) -> None:

@@ -6,7 +6,7 @@ from collections import Counter
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
-from confluent_kafka.admin import (  # type: ignore[attr-defined]  # they are its public names
+from confluent_kafka.admin import (
     AclBinding,
     AclOperation,
     AclPermissionType,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -28,7 +29,7 @@ def broker() -> Iterator[Broker]:
 class Pair:
     """A schedule topic and its target."""
 
-    def __init__(self, broker: Broker, name: str, **target: str) -> None:
+    def __init__(self, broker: Broker, name: str, **target: Any) -> None:
         self.bootstrap = broker.bootstrap
         self.target, self.schedule = f"{name}-target", name
         self.admin = AdminClient({"bootstrap.servers": broker.bootstrap})
@@ -36,7 +37,7 @@ class Pair:
         self.create_schedule()
 
     def create_schedule(self) -> None:
-        create_topic(self.bootstrap, self.schedule, **{"barnabas.deliver.to": self.target})
+        create_topic(self.bootstrap, self.schedule, barnabas_deliver_to=self.target)
 
     def delete(self, topic: str) -> None:
         self.admin.delete_topics([topic])[topic].result(30)

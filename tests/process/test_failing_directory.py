@@ -44,7 +44,7 @@ OFFLINE = PartitionStatus(
 )
 SERVED = PartitionStatus("NONE", 1, [1], [], ("NONE", 1, [1], [], [], []), "NONE", "NONE")
 ON = {"log.flush.interval.messages": 1, "auto.create.topics.enable": "false"}
-STORAGE_ERROR = ("KAFKA_STORAGE_ERROR", [])
+STORAGE_ERROR: tuple[str, list[int]] = ("KAFKA_STORAGE_ERROR", [])
 
 
 @pytest.fixture

@@ -12,6 +12,7 @@ import subprocess
 import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 from unittest import mock
 
 import confluent_kafka
@@ -92,8 +93,8 @@ def test_a_full_disk_refuses_appends_serves_reads_and_recovers_by_itself(small_d
         print(*[line for line in broker.log().splitlines() if " INFO " not in line], sep="\n")
         raise
     finally:
-        for client in run.clients:
-            client.over.set()
+        for started in run.clients:
+            started.over.set()
         broker.close()
 
 
@@ -111,7 +112,7 @@ def test_deletions_run_while_writes_wait_for_space(
     with Broker(small_disk / "data", settings=settings) as broker:
         quick = {"batch.size": 200_000, "retry.backoff.max.ms": 100}
         producer = confluent_kafka.Producer({"bootstrap.servers": broker.bootstrap, **quick})
-        delivered: list[int | None] = []
+        delivered: list[Any] = []
         refused: list[object] = []
 
         def note(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
@@ -224,7 +225,8 @@ def read_some(bootstrap: str) -> list[tuple[str, int]]:
         {"bootstrap.servers": bootstrap, "group.id": "none", "check.crcs": True, "enable.auto.commit": False}
     )  # a commit would wait for space
     consumer.assign([confluent_kafka.TopicPartition("plain", 0, 0)])
-    found = [name_of(message.value()) for message in consumer.consume(MANY, 20)]
+    messages: list[Any] = consumer.consume(MANY, 20)
+    found = [name_of(message.value()) for message in messages]
     consumer.close()
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,14 @@ def lies_in(client: RawClient) -> list[str]:
     return [result.log_dir for result in client.ask(requested, 5).results for _ in result.topics]
 
 
+def is_in(client: RawClient, path: str) -> bool:
+    return lies_in(client) == [path]
+
+
+def has_grown(records: PartitionRecords, size: int) -> bool:
+    return len(records.acknowledged) > size
+
+
 @pytest.mark.parametrize("end", ["stopped", "killed while it moves"])
 def test_records_stay_complete_unique_and_in_order_during_moves(tmp_path: Path, end: str) -> None:
     paths = [str(tmp_path / name) for name in ("a", "b")]
@@ -46,12 +55,11 @@ def test_records_stay_complete_unique_and_in_order_during_moves(tmp_path: Path, 
         writer = Writer(broker.bootstrap, memory, 1, "once", [PLACE], {"enable.idempotence": True})
         writer.thread.start()
         for number in range(MOVES):
-            before = len(records.acknowledged)
-            until(lambda before=before: len(records.acknowledged) > before + 200, "records are written")
+            until(partial(has_grown, records, len(records.acknowledged) + 200), "records are written")
             here = paths[1 - paths.index(here)]
             move(client, here)
             if number < MOVES - 1 or end == "stopped":
-                until(lambda here=here: lies_in(client) == [here], "it is moved")
+                until(partial(is_in, client, here), "it is moved")
         writer.over.set()
         writer.thread.join(WAIT_S)
         assert memory.failures == []

@@ -16,6 +16,7 @@ import threading
 import urllib.error
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
@@ -74,7 +75,10 @@ def test_a_copy_of_the_directory_is_a_backup(tmp_path: Path, is_running: bool) -
 
 def metrics_address(node: barnabas.Broker) -> str:
     """The address of the metrics listener since the last start."""
-    return until(lambda: re.findall(r"metrics are at http://(.*)/metrics", node.log()), "the metrics listen")[-1]
+    found: list[str] = until(
+        lambda: re.findall(r"metrics are at http://(.*)/metrics", node.log()), "the metrics listen"
+    )
+    return found[-1]
 
 
 @pytest.mark.smoke
@@ -145,7 +149,7 @@ def _all_in_sync(bootstrap: str) -> bool:
     return all(len(partition.isrs) == 3 for partition in metadata.topics["kept"].partitions.values())
 
 
-def _read_all(bootstrap: str, partitions: int) -> list[object]:
+def _read_all(bootstrap: str, partitions: int) -> list[Any]:
     consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "r", "enable.partition.eof": False})
     assigned = [TopicPartition("kept", number, 0) for number in range(partitions)]
     total = sum(consumer.get_watermark_offsets(one, timeout=60)[1] for one in assigned)

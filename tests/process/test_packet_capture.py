@@ -75,7 +75,7 @@ def readable(relay: ByteRelay) -> set[bytes]:
     }
 
 
-def assert_only_tls_records(stream: bytes) -> None:
+def assert_only_tls_records(stream: bytes | bytearray) -> None:
     position = 0
     while position < len(stream):
         kind, version, length = RECORD_HEADER.unpack_from(stream, position)

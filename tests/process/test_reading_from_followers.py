@@ -31,7 +31,7 @@ class Reader:
 
     def __init__(self, cluster: Cluster, topic: str, rack: str) -> None:
         self.fetches: dict[int, int] = {}
-        self.found: dict[tuple[int, int], bytes] = {}
+        self.found: dict[tuple[int | None, int | None], bytes | None] = {}
         self._consumer = Consumer(
             {
                 "bootstrap.servers": cluster.bootstrap,

@@ -37,7 +37,7 @@ def test_a_failing_record_is_tried_again_after_each_delay_and_then_set_aside() -
             one for one in read_to_end(broker.bootstrap, "orders", "read_committed") if one.key() == b"1"
         ]
         assert (dead.key(), dead.value(), dict(dead.headers() or [])["attempt"]) == (b"1", b"a bad one", b"3")
-        attempts = [dict(one.headers() or [])["attempt"] for one in retries]  # type: ignore[arg-type]
+        attempts = [dict(one.headers() or [])["attempt"] for one in retries]
         assert attempts == [b"1", b"2"]
         times = [one.timestamp()[1] for one in (first, *retries)]
         waited = [after - before for before, after in pairwise(times)]

@@ -6,7 +6,7 @@ import asyncio
 import struct
 import time
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -64,7 +64,7 @@ def node() -> Iterator[Node]:
         yield Node(broker, address, plaintext)
 
 
-def librdkafka_settings(address: str, mechanism: str, password: str) -> dict[str, object]:
+def librdkafka_settings(address: str, mechanism: str, password: str) -> dict[str, Any]:
     return {
         "bootstrap.servers": address, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
         "sasl.username": PASSWORDS[mechanism][0], "sasl.password": password, "log_level": 0,

@@ -6,6 +6,7 @@ import socket
 import ssl
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -65,7 +66,7 @@ class Node:
         self.broker.start()
         add_scram_user(self.plaintext)
 
-    def client(self, user: str, password: str, certificate: Path | None = None) -> dict[str, str]:
+    def client(self, user: str, password: str, certificate: Path | None = None) -> dict[str, Any]:
         """Settings of a librdkafka client."""
         given = {
             **librdkafka(self.certificates, "PLAIN" if user == "alice" else "SCRAM-SHA-512"),
@@ -76,7 +77,7 @@ class Node:
         return given
 
 
-def librdkafka(certificates: Certificates, mechanism: str) -> dict[str, str]:
+def librdkafka(certificates: Certificates, mechanism: str) -> dict[str, Any]:
     return {"security.protocol": "SASL_SSL", "ssl.ca.location": str(certificates.ca), "sasl.mechanism": mechanism}
 
 

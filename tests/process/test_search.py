@@ -38,7 +38,7 @@ class Topic:
             producer.init_transactions(60)
             producer.begin_transaction()
         for number in range(first, first + RECORDS):
-            headers = [("id", b"%d" % number)]
+            headers: list[tuple[str, str | bytes | None]] = [("id", b"%d" % number)]
             producer.produce(self.name, key=b"k%d" % (number % KEYS), value=b"v%d" % number, headers=headers)
         assert producer.flush(60) == 0
         if transactional_id is not None:

@@ -8,6 +8,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -31,7 +32,7 @@ SECURITIES = {
 
 
 def produce(broker: barnabas.Broker, user: str | None = None) -> None:
-    producer = KafkaProducer(**broker.client_settings("kafka-python", user))  # type: ignore[arg-type]
+    producer = KafkaProducer(**broker.client_settings("kafka-python", user))
     try:
         producer.send("words", b"kafka-python").get(timeout=10)
     finally:
@@ -88,7 +89,7 @@ def test_other_clients_are_refused() -> None:
         barnabas.Broker(security=SECURITIES["SASL_SSL"]) as other,
     ):
         settings = broker.client_settings("confluent-kafka") | {"socket.connection.setup.timeout.ms": 2000}
-        wrong = {
+        wrong: dict[str, dict[str, Any]] = {
             "password": {"sasl.password": "wrong"},
             "authority": {"ssl.ca.location": other.client_settings("confluent-kafka")["ssl.ca.location"]},
             "protocol": {"security.protocol": "PLAINTEXT"},
@@ -103,7 +104,7 @@ def test_a_client_without_a_certificate_is_refused() -> None:
         settings = broker.client_settings("kafka-python")
         del settings["ssl_certfile"], settings["ssl_keyfile"]
         with pytest.raises(KafkaError):
-            KafkaAdminClient(**settings, bootstrap_timeout_ms=2000)  # type: ignore[arg-type]
+            KafkaAdminClient(**settings, bootstrap_timeout_ms=2000)
 
 
 @pytest.mark.parametrize("protocol", ["SASL_SSL", "SSL"])
@@ -169,7 +170,17 @@ def test_it(kafka_secure_broker):
     producer.close()
 """
     )
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--rootdir", tmp_path, tmp_path]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--rootdir",
+        str(tmp_path),
+        str(tmp_path),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, cwd=tmp_path, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "1 passed" in done.stdout

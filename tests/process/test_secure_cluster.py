@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import stat
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
@@ -15,7 +16,7 @@ from barnabas.security import SecurityError
 USERS = {"admin": "admin-secret", "guest": "guest-secret"}
 
 
-def client(cluster: barnabas.Cluster, user: str = "admin") -> dict[str, object]:
+def client(cluster: barnabas.Cluster, user: str = "admin") -> dict[str, Any]:
     return cluster.client_settings("confluent-kafka", user)
 
 

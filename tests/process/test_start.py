@@ -116,8 +116,11 @@ def test_impossible_directories_and_invalid_settings_are_one_sentence(
 def kept_topic(broker: Broker) -> MetadataResponseTopic:
     """The metadata of the topic `kept`."""
     with RawClient(broker.bootstrap) as client:
-        (found,) = client.ask(MetadataRequest(topics=[MetadataRequestTopic(name="kept")]), 12).topics
-    return found
+        found: list[MetadataResponseTopic] = client.ask(
+            MetadataRequest(topics=[MetadataRequestTopic(name="kept")]), 12
+        ).topics
+    assert len(found) == 1
+    return found[0]
 
 
 def test_topics_and_their_ids_survive_a_restart(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from configparser import RawConfigParser
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Producer
@@ -168,7 +169,7 @@ def test_the_units_filter_allows_what_a_node_calls(tmp_path: Path, manager: Mana
     options = ("strace", "--follow-forks", "--daemonize", "--output", str(trace), "--signal=none")
     with serving(tmp_path, port, manager.address, *options) as process:
         manager.until("READY")
-        fast = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.01", "flush_messages": "1"}
+        fast: dict[str, Any] = {"segment_ms": "100", "min_cleanable_dirty_ratio": "0.01", "flush_messages": "1"}
         create_topic(bootstrap, "compacted", cleanup_policy="compact", **fast)
         producer = Producer({"bootstrap.servers": bootstrap, "linger.ms": 0})
 

@@ -9,6 +9,7 @@ import ssl
 import struct
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer
@@ -34,8 +35,9 @@ pytestmark = pytest.mark.smoke
 
 VALUES = [bytes([number % 251]) * size for number, size in enumerate([1, 1000, 60_000, 900_000] * 10)]
 SUBJECT = "/C=DE/O=Example, Inc./CN=client"
+ANYTHING: Any = None
 ANY_ACL = AclBindingFilter(
-    ResourceType.ANY, None, ResourcePatternType.ANY, None, None, AclOperation.ANY, AclPermissionType.ANY
+    ResourceType.ANY, ANYTHING, ResourcePatternType.ANY, ANYTHING, ANYTHING, AclOperation.ANY, AclPermissionType.ANY
 )
 PRINCIPAL = "User:client@Example"
 
@@ -103,8 +105,13 @@ def test_three_clients_read_what_one_wrote(node: Node) -> None:
         {"bootstrap.servers": node.encrypted, "group.id": "g", "auto.offset.reset": "earliest", **node.ssl()}
     )
     consumer.subscribe(["t"])
-    received: list[bytes] = []
-    until(lambda: received.extend(m.value() for m in consumer.consume(50, 1)) or len(received) >= len(expected), "all")
+    received: list[bytes | None] = []
+
+    def has_all() -> bool:
+        received.extend(message.value() for message in consumer.consume(50, 1))
+        return len(received) >= len(expected)
+
+    until(has_all, "all records are received")
     consumer.close()
     with_python = KafkaConsumer(
         bootstrap_servers=node.encrypted, security_protocol="SSL", ssl_cafile=str(node.certificates.ca),

@@ -6,6 +6,7 @@ import os
 import signal
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
@@ -33,7 +34,7 @@ def settings(certificates: Certificates) -> dict[str, str]:
     }
 
 
-def client(certificates: Certificates, name: str) -> dict[str, str]:
+def client(certificates: Certificates, name: str) -> dict[str, Any]:
     key = str(certificates.create(name, f"/CN={name}"))
     return {
         "security.protocol": "SSL",

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from threading import Event
-from typing import NamedTuple, Union
+from typing import Any, NamedTuple, Union
 
 import confluent_kafka
 import kafka
@@ -75,7 +75,7 @@ class Librdkafka:
 
     def read(self) -> list[Record]:
         """Polls once, and commits."""
-        messages = self._consumer.consume(PARTITIONS * PER_PARTITION, _POLL_S)
+        messages: list[Any] = self._consumer.consume(PARTITIONS * PER_PARTITION, _POLL_S)
         self._errors += [message.error() for message in messages if message.error() is not None]
         assert not self._errors, self._errors
         if messages:

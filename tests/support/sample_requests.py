@@ -26,7 +26,7 @@ class Drawer:
 
     def __init__(self, rng: random.Random) -> None:
         self.rng = rng
-        self.topics = TOPICS
+        self.topics: tuple[str, ...] = TOPICS
         self.topic_ids = [bytes(16)]
         self.member_ids = ["", "unknown"]
         self.session_ids = [0, 1]

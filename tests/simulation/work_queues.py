@@ -5,6 +5,7 @@ RULES    1. `push` appends work to a queue; the `run_…` methods run the first 
          2. While an item runs, `run_loop_step` may be called between its steps, as the event loop runs concurrently. Its
             queue is busy meanwhile.
          3. An item that fails reports its error to its callback.
+         4. Kinds of work in `held` wait, as on a full disk, until `release`.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class WorkQueues:
         self._runs_immediately = runs_immediately
         self._queues: dict[QueueKey, deque[tuple[Work, Done]]] = {}
         self._busy: set[QueueKey] = set()
+        self.held: frozenset[str] = frozenset()
         self.is_paused = False
         """Whether the loop does not run between steps."""
 
@@ -41,13 +43,30 @@ class WorkQueues:
         key = (kind, directory)
         queue = self._queues.setdefault(key, deque())
         queue.append((work, on_done))
-        if self._runs_immediately and key not in self._busy:
-            while queue:
-                self._run(key)
+        if self._runs_immediately:
+            self._run_queue(key)
+
+    def waiting(self, kind: str) -> int:
+        """The number of items of a kind that wait."""
+        return sum(len(queue) for key, queue in self._queues.items() if key[0] == kind)
+
+    def release(self) -> None:
+        """Let all kinds of work run again."""
+        self.held = frozenset()
+        if self._runs_immediately:
+            for key in list(self._queues):
+                self._run_queue(key)
+
+    def _run_queue(self, key: QueueKey) -> None:
+        queue = self._queues[key]
+        while queue and key not in self._busy and key[0] not in self.held:
+            self._run(key)
 
     def run_any(self) -> bool:
-        """Run the first item of a random queue; False if all are empty or busy."""
-        queues = [key for key, queue in self._queues.items() if queue and key not in self._busy]
+        """Run the first item of a random queue; False if all are empty, busy or held."""
+        queues = [
+            key for key, queue in self._queues.items() if queue and key not in self._busy and key[0] not in self.held
+        ]
         if not queues:
             return False
         self._run(self._random.choice(queues))

@@ -25,6 +25,7 @@ STEP_MS = 200
 FAULTS = (
     "crash", "crash a leader", "crash the controller", "crash all", "blink", "blink", "blink of a leader", "stop",
     "start", "start", "start", "pause", "pause a leader", "pause the controller",
+    "full disk", "full disk of a leader", "full disk of the controller", "full disks",
     "cut", "cut one way", "cut a leader", "cut the controller", "mend", "mend",
 )  # fmt: skip
 
@@ -100,6 +101,8 @@ class FaultInjector:
                 if other.is_up and simulation.can_crash(other):
                     simulation.crash(other, power_loss=1.0)
                     simulation.after(simulation.random.randrange(1500), partial(simulation.start, other))
+        elif "full" in fault:
+            self._fill_disks(list(simulation.machines.values()) if fault == "full disks" else [machine])
         elif "crash" in fault or "blink" in fault:
             self._crash(machine, restarts_soon="blink" in fault)
         elif fault == "start":
@@ -113,6 +116,16 @@ class FaultInjector:
                 machine.pause(duration_ms)
         else:
             self._cut(machine, is_both_ways=fault != "cut one way")
+
+    def _fill_disks(self, machines: list[Machine]) -> None:
+        simulation = self._simulation
+        for machine in machines:
+            duration_ms = simulation.random.choice((50, 700, 2000))
+            if machine.process is not None and machine.is_running:
+                simulation.log_event(f"the disk of node {machine.node_id} is full for {duration_ms} ms")
+                process = machine.process
+                process.do(process.fill_disk)
+                simulation.after(duration_ms, partial(process.do, process.free_disk))
 
     def _crash(self, machine: Machine, *, restarts_soon: bool) -> None:
         simulation = self._simulation

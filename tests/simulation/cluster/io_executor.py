@@ -2,6 +2,7 @@
 
 RULES    1. In a process with a fast disk, all work except syncs runs immediately.
          2. The work of one queue completes in order; queues overtake each other.
+         3. While the disk is full, writes wait, and so do syncs if one of them writes the election state.
 """
 
 from __future__ import annotations
@@ -26,6 +27,9 @@ class SimulatedIoExecutor:
         self._call_later = call_later
         self._slowest_ms = slowest_ms
         self._runs_immediately = random.random() < 0.5
+        self._is_reported_full = False
+        self.on_space_change: Callable[[bool], None] = lambda _: None
+        """Called with False when a write waits for space, and with True when there is space again."""
         self._work_queue = WorkQueues(disk, random, _nothing, runs_immediately=self._runs_immediately)
         self._sync_queue = WorkQueues(disk, random, _nothing, runs_immediately=False)
 
@@ -51,13 +55,41 @@ class SimulatedIoExecutor:
     def background(self, directory: str, run: Run) -> IoResult:
         return self._push("background", directory, run)
 
+    def fill(self) -> None:
+        """Let the disk be full (rule 3)."""
+        self._work_queue.held = frozenset({"write"})
+        if self._random.random() < 0.5:
+            self._sync_queue.held = frozenset({"sync"})
+        if self._work_queue.waiting("write"):
+            self._report_full()
+
+    def _report_full(self) -> None:
+        if not self._is_reported_full:
+            self._is_reported_full = True
+            self._call_later(0, lambda: self.on_space_change(False))
+
+    def free(self) -> None:
+        """Let what waits for space run again, after a delay."""
+        for queue, kind in ((self._work_queue, "write"), (self._sync_queue, "sync")):
+            waiting = queue.waiting(kind)
+            queue.release()
+            for _ in range(waiting):
+                self._call_later(self._delay_ms(), queue.run_any)
+        if self._is_reported_full:
+            self._is_reported_full = False
+            self._call_later(0, lambda: self.on_space_change(True))
+
     def finish(self) -> None:
+        for queue in (self._work_queue, self._sync_queue):
+            queue.release()
         self._work_queue.run_all()
         self._sync_queue.run_all()
 
     def _push(self, fault: str, directory: str, run: Run) -> IoResult:
         result: IoResult = Completion()
         self._work_queue.push(fault, directory, run, result.complete)
+        if fault in self._work_queue.held:
+            self._report_full()
         if not self._runs_immediately:
             self._call_later(self._delay_ms(), self._work_queue.run_any)
         return result

@@ -161,6 +161,19 @@ def a_new_controller_ignores_uncommitted_records(patch: MonkeyPatch) -> None:
     patch.setattr(MetadataLoader, "load_uncommitted", planted)
 
 
+def a_controller_leads_before_its_earlier_appends_are_written(patch: MonkeyPatch) -> None:
+    """Appends of an earlier epoch may wait for disk space: the new leader loads records that are not written."""
+    run_when_idle = MetadataLog.run_when_idle
+
+    def planted(self: MetadataLog, action: Any) -> None:
+        if isinstance(action, partial) and action.func.__name__ == "_become_leader":
+            action()
+        else:
+            run_when_idle(self, action)
+
+    patch.setattr(MetadataLog, "run_when_idle", planted)
+
+
 # ---- the quorum ------------------------------------------------------------------------------------------
 
 

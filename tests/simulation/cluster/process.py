@@ -21,6 +21,7 @@ from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.router import ConnectionInfo, RequestContext
 from broker.network.peer import Response
+from broker.node.disk_full_policy import DiskFullPolicy
 from broker.node.key_index import KeyIndex
 from broker.node.kraft_runtime import RuntimeDependencies
 from broker.node.scheduled_tasks import ScheduledTasks
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
 
 CLUSTER_ID = "AAAAAAAAAAAAAAAAAAAAAQ"
 DIRECTORY = "/d"
+COMMIT_LOG_FILE_BYTES = (4096, 65536)
 START_MS = 1_700_000_000_000
 HOST = "sim"
 CLIENTS_PORT, CONTROLLERS_PORT = 1000, 2000
@@ -171,6 +173,7 @@ class Process:
             random_bytes=random.randbytes,
             new_lock=threading.Lock,
         )
+        self.log_manager.engines.commit_log_file_bytes = random.choice(COMMIT_LOG_FILE_BYTES)
         self.log_manager.load(lambda topic: _id_of(found, topic))
         for _ in self.log_manager.recover():
             pass
@@ -243,6 +246,12 @@ class Process:
             previous_broker_epoch=self.log_manager.previous_broker_epoch,
         )
         self.lifecycle = lifecycle = BrokerLifecycle(self.channel, registration, self.timers, clock, config)
+        self._disk_full_policy = policy = DiskFullPolicy(self.node_id, DIRECTORY, self.publisher, [])
+        self._worker.on_space_change = self._on_space_changed
+        policy.on_metadata_log_full = self.node.quorum.resign
+        policy.on_change = lifecycle.heartbeat_now
+        lifecycle.has_space = policy.has_space
+        lifecycle.on_fenced_for_full_disk = policy.set_fenced
         lifecycle.on_failed = _fail
         lifecycle.on_active = self._on_active
         self._directories = AssignmentsManager(self.channel, lifecycle, self.log_manager, self.node_id)
@@ -304,7 +313,19 @@ class Process:
         self.log_manager.shutdown(self.lifecycle.epoch)
         self._simulation.ended(self.node_id)
 
+    def fill_disk(self) -> None:
+        """Let the disk be full."""
+        self._worker.fill()
+
+    def free_disk(self) -> None:
+        """Let a full disk have space again."""
+        self._worker.free()
+
     # ------------------------------------------------------------ callbacks
+    def _on_space_changed(self, has_space: bool) -> None:
+        self.replicas.on_space_changed(DIRECTORY, has_space)
+        self._disk_full_policy.space_changed(DIRECTORY, has_space)
+
     def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         yield from self.replicas.apply(image, changes, self.mono_ms())
         partitions = (

@@ -33,6 +33,9 @@ from tests.simulation.simulated_disk import ProcessEnded
 MIN_ISR = 2
 TOPOLOGIES = ((3, 0), (3, 0), (3, 0), (3, 0), (3, 1), (3, 2), (1, 2), (5, 0), (3, 4), (7, 0))
 """The numbers of combined nodes and of additional brokers."""
+ENGINE = "barnabas.log.storage.engine"
+ENGINES = (("segments",), ("commitlog",), ("segments", "commitlog"))
+"""The storage engines of the nodes: the same, or drawn for each."""
 
 
 class DiskMode(Enum):
@@ -60,7 +63,11 @@ class Simulation:
         if self.disk_mode is DiskMode.DURABLE:
             common["log.flush.interval.messages"] = "1"
         ids = range(1, voters + brokers + 1)
-        self.machines = {node_id: Machine(self, node_config(node_id, list(ids[:voters]), common)) for node_id in ids}
+        engines = random.choice(ENGINES)
+        self.machines = {
+            node_id: Machine(self, node_config(node_id, list(ids[:voters]), {**common, ENGINE: random.choice(engines)}))
+            for node_id in ids
+        }
         self.event_log: list[str] = []
         """Faults, elections and ISR changes."""
         self.invariants = Invariants(self)
@@ -217,6 +224,7 @@ class Simulation:
             if machine.process is not None:
                 machine.process.paused_until_ms = 0
                 machine.process.disk.fuse = None
+                machine.process.do(machine.process.free_disk)
             self.start(machine)
 
 

@@ -8,7 +8,7 @@ RULES    1. A write gets its position when it is written, under the lock, so the
          2. The appends of one call are written together by one system call, and so is what precedes them: a BIND, the proof of
             what is durable, a missing CUT.
          3. A failed write leaves the end where it was: the next frame overwrites the bytes of the failed one.
-         4. The next `FILES_AHEAD` files are created ahead of their use. Their names are durable before their first frame.
+         4. A file is created before the appends need it (files_ahead.py).
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
          7. `open` and all writes take the lock. `publish` and `complete_append` do not: they run on the thread of the appends.
@@ -30,6 +30,7 @@ from operator import attrgetter
 from typing import Final
 
 from storage.commitlog.catalog import remove_catalog, update_catalog
+from storage.commitlog.files_ahead import FILES_AHEAD, FilesAhead
 from storage.commitlog.frame_group import FrameGroup
 from storage.commitlog.frames import (
     ABORTED_PAYLOAD,
@@ -42,10 +43,9 @@ from storage.commitlog.frames import (
     FrameKind,
     batches_head,
     durable_frame,
-    file_header,
 )
 from storage.commitlog.live_bytes import Extent, extents_of
-from storage.commitlog.log_file import CachedFile, LogFile, Slice, UnusedFile, log_file_name
+from storage.commitlog.log_file import CachedFile, LogFile, Slice
 from storage.commitlog.recovery import Recovered, load
 from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
@@ -62,7 +62,6 @@ from storage.io.path_guard import LockContext
 
 DIRECTORY: Final = "commitlog"
 FILE_BYTES: Final = 256 * 1024 * 1024
-FILES_AHEAD: Final = 2
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -97,7 +96,7 @@ class CommitLog:
         self.lock = new_lock()
         """Held by writes (rule 7)."""
         self._zeros = ZeroAhead(disk, self.lock, file_bytes)
-        self._ahead_lock = new_lock()  # held while files are created; taken after the other one
+        self._ahead = FilesAhead(disk, self.directory, file_bytes, random_bytes, new_lock)
         self.submit: Submit = run_now
         """Runs file operations that need not run at once: creating files ahead, sealing."""
         self._is_open = False
@@ -105,8 +104,6 @@ class CommitLog:
         """The files with frames, oldest first; replaced when it changes."""
         self._active: LogFile | None = None
         self._append_end = 0  # where the payload of an append in the active file ends at the latest
-        self._ahead: list[UnusedFile] = []
-        self._next_ahead = 0  # the start after that of the active file
         self._slots: dict[SlotId, Slot] = {}
         self._numbered: dict[int, Slot] = {}
         self._numbers = SlotNumbers()
@@ -134,7 +131,8 @@ class CommitLog:
                 self._is_open = True
 
     def _adopt(self, found: Recovered) -> None:
-        self.files, self._ahead = tuple(found.files), found.ahead
+        self.files = tuple(found.files)
+        self._ahead.adopt(found.ahead)
         self._slots, self._numbered = found.slots, found.numbered
         self._numbers = SlotNumbers(found.slot_count, found.numbered)
         if found.files:
@@ -212,17 +210,18 @@ class CommitLog:
     @property
     def ballast_bytes(self) -> int:
         """What `release_ballast` frees: a file, if frames that delete batches have space without it (rule 8)."""
-        active, ahead = self._active, len(self._ahead)
+        return self.file_bytes if len(self._ahead) > self._kept_ahead else 0
+
+    @property
+    def _kept_ahead(self) -> int:
+        """The number of files created ahead that `release_ballast` leaves."""
+        active = self._active
         has_space = active is not None and active.end + self._reserve // 2 <= active.start + self.file_bytes
-        return self.file_bytes if ahead >= FILES_AHEAD or (ahead and has_space) else 0
+        return 0 if has_space else FILES_AHEAD - 1
 
     def release_ballast(self) -> bool:
         """Free the space of a file that was created ahead, if another one is left; any thread."""
-        with self._ahead_lock:
-            if not self.ballast_bytes:
-                return False
-            self._disk.unlink(self._ahead.pop().handle.path)
-            return True
+        return self._ahead.delete_last(self._kept_ahead)
 
     def slot_ids(self) -> list[SlotId]:
         """The partitions with frames here, in the order of their first ones."""
@@ -407,15 +406,10 @@ class CommitLog:
     def _next_file(self, *, is_append: bool) -> LogFile:
         last = self.files[-1] if self.files else None
         start = self._next_start(0 if last is None else last.end)
-        with self._ahead_lock:
-            while self._ahead and self._ahead[0].start != start:  # a large append, or files of another size
-                self._disk.unlink(self._ahead.pop(0).handle.path)
-            if is_append and last is not None:
-                self._check_reserve()
-            if not self._ahead:
-                self._ahead.append(self._create(start))
-            unused = self._ahead.pop(0)
-            self._next_ahead = start + self.file_bytes
+        self._ahead.skip_to(start)
+        if is_append and last is not None:
+            self._check_reserve()
+        unused = self._ahead.take(start)
         cached = CachedFile(self._disk, unused.handle.path, self._cache, unused.handle)
         file = LogFile(start, unused.file_id, cached, start + FILE_HEADER.size)
         file.previous = last
@@ -423,7 +417,7 @@ class CommitLog:
         self._append_end = start + self.file_bytes - self._reserve - _MAX_EXTRA - HEAD_SIZE
         self.files, self._active = (*self.files, file), file
         self._zeros.stop()
-        self.submit(self._create_ahead)
+        self.submit(self._ahead.refill)
         return file
 
     def _check_reserve(self) -> None:
@@ -433,28 +427,6 @@ class CommitLog:
 
     def _next_start(self, end: int) -> int:
         return -(-end // self.file_bytes) * self.file_bytes
-
-    def _create_ahead(self) -> None:
-        with self._ahead_lock:
-            while len(self._ahead) < FILES_AHEAD and self.usable_bytes >= self.file_bytes:
-                start = self._ahead[-1].start + self.file_bytes if self._ahead else self._next_ahead
-                created = self._create(start)
-                if not created.is_allocated:  # it is no reserve (rule 8)
-                    self._disk.unlink(created.handle.path)
-                    break
-                self._ahead.append(created)
-
-    def _create(self, start: int) -> UnusedFile:
-        """Create a file ahead of its use."""
-        path = f"{self.directory}/{log_file_name(start)}"
-        file_id = self._random_bytes(16)
-        self._disk.unlink(path, missing_ok=True)
-        handle = self._disk.open(path, write=True, create=True)
-        handle.pwrite(file_header(file_id, start), 0)
-        is_allocated = handle.allocate(self.file_bytes)
-        handle.sync()
-        self._disk.sync_dir(self.directory)
-        return UnusedFile(start, file_id, handle, is_allocated)
 
     # ---- sealing -----------------------------------------------------------------------------------------
 

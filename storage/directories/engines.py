@@ -24,8 +24,9 @@ from functools import partial
 from typing import Final
 
 from storage.commitlog.cleaner import Cleaner
-from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, FILES_AHEAD, CommitLog
+from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.files_ahead import FILES_AHEAD
 from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.directories.future_replica import incarnation_of

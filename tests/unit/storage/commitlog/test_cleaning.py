@@ -12,7 +12,7 @@ import pytest
 
 from storage.commitlog.catalog import CATALOG
 from storage.commitlog.cleaner import Cleaner
-from storage.commitlog.commit_log import FILES_AHEAD
+from storage.commitlog.files_ahead import FILES_AHEAD
 from storage.commitlog.live_bytes import LiveBytes
 from storage.commitlog.log_file import is_run, parse_log_name
 from storage.commitlog.run_file import run_queue

@@ -21,6 +21,7 @@ from tests.house.sources import ROOT
 PAGES = [
     ROOT / "README.md",
     *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "docs" / "examples" / "README.md",
     *sorted((ROOT / "config").glob("*.properties")),
     *sorted((ROOT / "docker").glob("*.yml")),
     *sorted((ROOT / "docker").glob("*Dockerfile")),

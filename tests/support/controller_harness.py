@@ -328,7 +328,7 @@ class ControllerHarness:
         """All batches in the log."""
         return read_batches(self.log_path.read_bytes())
 
-    def records(self, since: int = 0) -> list[Message]:
+    def records(self, since: int = 0) -> list[Any]:
         """The data records from an offset on."""
         return [m for b in self.batches() if b.base_offset >= since and not b.is_control for m in b.messages]
 

@@ -408,6 +408,15 @@ class ReplicaHarness:
         return self.fetch_all({(name, index): offset}, **request)
 
 
+class HeldReplicaHarness(ReplicaHarness):
+    """Holds writes and flushes, and reads if the test says so."""
+
+    worker: HeldIoExecutor
+
+    def __init__(self, path: Any, **options: Any) -> None:
+        super().__init__(path, worker=HeldIoExecutor(), **options)
+
+
 def batch(count: int = 1, size: int = 10, **builder: Any) -> bytearray:
     """A producer's batch."""
     made = BatchBuilder(**builder)

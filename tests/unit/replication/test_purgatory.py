@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from functools import partial
 
 import pytest
 from hypothesis import given
@@ -25,7 +27,7 @@ class CountingOperation(DelayedOperation):
         self.deadline = 0
         self.tries = 0
         self.results: list[str] = []
-        self.on_try = lambda: None
+        self.on_try: Callable[[], object] = lambda: None
 
     def try_complete(self) -> bool:
         assert self.is_waiting, "an ended operation is not retried"
@@ -59,7 +61,7 @@ def is_empty(purgatory: Purgatory) -> bool:
     return len(purgatory) == 0 and len(purgatory._watchers) == 0 and purgatory.drain() == 0
 
 
-def test_a_woken_operation_is_retried_by_the_next_drain(purgatory):
+def test_a_woken_operation_is_retried_by_the_next_drain(purgatory: Purgatory) -> None:
     operation = CountingOperation()
     purgatory.park(operation, ["a"], 100)
     purgatory.wake("a")
@@ -70,7 +72,7 @@ def test_a_woken_operation_is_retried_by_the_next_drain(purgatory):
     assert len(purgatory.timers) == 0
 
 
-def test_several_wakes_before_a_drain_are_one_try(purgatory):
+def test_several_wakes_before_a_drain_are_one_try(purgatory: Purgatory) -> None:
     operation = CountingOperation(needed=2)
     purgatory.park(operation, ["a", "b"], 100)
     for key in "aabba":
@@ -83,25 +85,25 @@ def test_several_wakes_before_a_drain_are_one_try(purgatory):
     assert operation.results == ["completed"]
 
 
-def test_a_wake_of_another_key_has_no_effect(purgatory):
+def test_a_wake_of_another_key_has_no_effect(purgatory: Purgatory) -> None:
     operation = CountingOperation()
     purgatory.park(operation, ["a"], 100)
     purgatory.wake("b")
     assert purgatory.drain() == 0
 
 
-def test_operations_are_retried_in_the_order_in_which_they_were_added(purgatory):
-    order = []
+def test_operations_are_retried_in_the_order_in_which_they_were_added(purgatory: Purgatory) -> None:
+    order: list[str] = []
     for name in "xyz":
         operation = CountingOperation()
-        operation.on_try = lambda name=name: order.append(name)
+        operation.on_try = partial(order.append, name)
         purgatory.park(operation, ["a"], 100)
     purgatory.wake("a")
     purgatory.drain()
     assert order == ["x", "y", "z"]
 
 
-def test_the_driver_is_notified_once_when_the_queue_becomes_non_empty(purgatory):
+def test_the_driver_is_notified_once_when_the_queue_becomes_non_empty(purgatory: Purgatory) -> None:
     signals = []
     purgatory.on_wake = lambda: signals.append(1)
     for _ in range(3):
@@ -114,7 +116,7 @@ def test_the_driver_is_notified_once_when_the_queue_becomes_non_empty(purgatory)
     assert signals == [1, 1]
 
 
-def test_operations_woken_during_a_drain_wait_for_the_next_one(purgatory):
+def test_operations_woken_during_a_drain_wait_for_the_next_one(purgatory: Purgatory) -> None:
     signals = []
     purgatory.on_wake = lambda: signals.append(1)
     ping, pong = CountingOperation(needed=10), CountingOperation(needed=10)
@@ -130,7 +132,7 @@ def test_operations_woken_during_a_drain_wait_for_the_next_one(purgatory):
     assert (ping.tries, pong.tries) == (1, 1)
 
 
-def test_an_exception_in_one_operation_does_not_lose_the_others(purgatory):
+def test_an_exception_in_one_operation_does_not_lose_the_others(purgatory: Purgatory) -> None:
     signals = []
     purgatory.on_wake = lambda: signals.append(1)
     faulty, behind = CountingOperation(), CountingOperation()
@@ -145,7 +147,7 @@ def test_an_exception_in_one_operation_does_not_lose_the_others(purgatory):
     assert behind.results == ["completed"]
 
 
-def test_a_watcher_is_notified_of_every_change_at_once(purgatory):
+def test_a_watcher_is_notified_of_every_change_at_once(purgatory: Purgatory) -> None:
     watcher = RecordingWatcher()
     purgatory.watch(watcher, "a")
     purgatory.watch(watcher, "a")
@@ -160,7 +162,7 @@ def test_a_watcher_is_notified_of_every_change_at_once(purgatory):
     assert len(purgatory._watchers) == 0
 
 
-def test_an_operation_without_keys_can_wake_itself(purgatory):
+def test_an_operation_without_keys_can_wake_itself(purgatory: Purgatory) -> None:
     operation = CountingOperation()
     purgatory.park(operation, (), 100)
     operation.wake()
@@ -172,7 +174,7 @@ def test_an_operation_without_keys_can_wake_itself(purgatory):
 
 
 @given(st.integers(0, 2**32))
-def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed):
+def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed: int) -> None:
     """It completes, it expires at its deadline, or it is cancelled; it is not retried afterwards."""
     rng = random.Random(seed)
     purgatory = Purgatory(TimerQueue())
@@ -186,7 +188,7 @@ def test_every_operation_ends_once_and_is_removed_in_any_order_of_events(seed):
             operation = CountingOperation(needed=rng.randrange(1, 4))
             if rng.random() < 0.2:
                 other = rng.randrange(5)
-                operation.on_try = lambda other=other: purgatory.wake(other)
+                operation.on_try = partial(purgatory.wake, other)
             keys = {rng.randrange(5) for _ in range(rng.randrange(4))}
             operation.deadline = now + rng.randrange(1, 20)
             purgatory.park(operation, keys, operation.deadline)

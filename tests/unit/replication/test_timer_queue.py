@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from functools import partial
+from typing import Any
 
 from replication.timer_queue import TimerQueue
 
@@ -28,12 +30,15 @@ def test_due_timers_run_in_order_of_time_then_of_scheduling_and_cancelled_ones_n
     """A random history agrees with a sorted list."""
     number = 11
     rng = random.Random(number)
-    timers, model, ran, handles, now = TimerQueue(), {}, [], {}, 0
+    timers, now = TimerQueue(), 0
+    model: dict[int, int] = {}
+    ran: list[int] = []
+    handles: dict[int, Any] = {}
     for turn in range(5000):
         action = rng.random()
         if action < 0.6:
             at = now + rng.randrange(100)
-            handles[turn] = timers.schedule(at, lambda turn=turn: ran.append(turn))
+            handles[turn] = timers.schedule(at, partial(ran.append, turn))
             model[turn] = at
         elif action < 0.8 and model:
             cancelled = rng.choice(list(model))

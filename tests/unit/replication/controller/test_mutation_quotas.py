@@ -15,7 +15,9 @@ from replication.controller.mutation_quotas import MutationQuota, MutationQuotas
 CREATION = CreateTopicsRequest(topics=[], timeout_ms=1)
 CLIENT = Client("User:a", "10.0.0.1", "c", 7)
 ENTITY = [EntityData(entity_type="user", entity_name="a")]
-RECORDS = {("quota",): ClientQuotaRecord(entity=ENTITY, key="controller_mutation_rate", value=2.0, remove=False)}
+RECORDS: dict[tuple[object, ...], Message] = {
+    ("quota",): ClientQuotaRecord(entity=ENTITY, key="controller_mutation_rate", value=2.0, remove=False)
+}
 
 
 class Harness:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from replication.completion import Completion
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
@@ -11,7 +13,12 @@ def test_a_temporary_image_is_published_but_not_built_upon() -> None:
     first = MetadataImage("c")
     publisher = MetadataPublisher(first)
     applied: list[MetadataImage] = []
-    publisher.on_image = lambda image, _changes: iter(applied.append(image) for _ in range(1))
+
+    def apply(image: MetadataImage, _: MetadataDelta) -> Iterator[None]:
+        applied.append(image)
+        yield
+
+    publisher.on_image = apply
     publisher.start()
     temporary = first.with_leader(3, offset=0, epoch=0)
     publisher.publish_temporary(temporary, MetadataDelta())

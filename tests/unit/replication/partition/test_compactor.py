@@ -7,6 +7,7 @@ import logging
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
@@ -15,6 +16,7 @@ from replication.completion import Completion
 from replication.partition.compactor import Compactor, Outcome, Replace
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
+from storage.engine import Buffer
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.segments.directory_recovery import CLEANED, SWAP
@@ -22,7 +24,7 @@ from tests.support.compaction import InlineCleaner
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, fetched, produced
 from tests.support.segments import close_idle_files
 
-COMPACT = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_cleanable_dirty_ratio": 0.3}
+COMPACT: dict[str, Any] = {"cleanup_policy": "compact", "internal_segment_bytes": 600, "min_cleanable_dirty_ratio": 0.3}
 
 
 @pytest.fixture(autouse=True)
@@ -112,7 +114,8 @@ def offsets(harness: ReplicaHarness, name: str = "t") -> list[int]:
     data = harness.partition(name).log
     found, at = [], data.log_start_offset
     while at < data.log_end_offset:
-        for _, header in headers(buffer := wait_for_disk(data.open().reader.read_records, at, 1 << 20)):
+        buffer = cast("Buffer", wait_for_disk(data.open().reader.read_records, at, 1 << 20))
+        for _, header in headers(buffer):
             if header.record_count:
                 found.append(header.base_offset)
             at = header.next_offset

@@ -4,25 +4,27 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocol.errors import ErrorCode
 from storage.io.disk import StorageError
-from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch
+from tests.support.replica_harness import AppendResults, HeldReplicaHarness, batch
 
 WIDTH = 20
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
-    made = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
+def harness(tmp_path: Path) -> HeldReplicaHarness:
+    made = HeldReplicaHarness(tmp_path)
     made.create("wide", partitions=WIDTH)
     made.worker.holds_reads = True
     return made
 
 
-def append_to_all(harness, *, times=1) -> AppendResults:
+def append_to_all(harness: HeldReplicaHarness, *, times: int = 1) -> AppendResults:
     results = AppendResults()
     batches = [("wide", index, batch()) for index in range(WIDTH) for _ in range(times)]
     for append in harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms):
@@ -30,11 +32,11 @@ def append_to_all(harness, *, times=1) -> AppendResults:
     return results
 
 
-def open_logs(harness) -> int:
+def open_logs(harness: HeldReplicaHarness) -> int:
     return sum(partition.log.is_open for partition in harness.replicas.partitions.values())
 
 
-def test_many_logs_are_opened_in_groups_that_share_write_jobs(harness):
+def test_many_logs_are_opened_in_groups_that_share_write_jobs(harness: HeldReplicaHarness) -> None:
     results = append_to_all(harness)
     assert len(harness.worker.reads) == 2, "no more groups are in threads"
     harness.worker.let_read()
@@ -49,8 +51,8 @@ def test_many_logs_are_opened_in_groups_that_share_write_jobs(harness):
     assert results == [(ErrorCode.NONE, 0)] * WIDTH
 
 
-def test_each_opened_log_is_reported_with_the_number_of_open_ones(harness):
-    opened = []
+def test_each_opened_log_is_reported_with_the_number_of_open_ones(harness: HeldReplicaHarness) -> None:
+    opened: list[int] = []
     harness.replicas.on_log_opened = opened.append
     append_to_all(harness)
     while harness.worker.reads:
@@ -58,7 +60,7 @@ def test_each_opened_log_is_reported_with_the_number_of_open_ones(harness):
     assert opened == list(range(1, WIDTH + 1))
 
 
-def test_appends_to_one_partition_keep_their_order(harness):
+def test_appends_to_one_partition_keep_their_order(harness: HeldReplicaHarness) -> None:
     results = append_to_all(harness, times=2)
     later = AppendResults()
     later.add(harness.append("wide", 0, acks=1))
@@ -70,7 +72,7 @@ def test_appends_to_one_partition_keep_their_order(harness):
     assert later == [(ErrorCode.NONE, 2)]
 
 
-def test_what_waits_for_a_lookup_of_a_group_continues_after_it(harness):
+def test_what_waits_for_a_lookup_of_a_group_continues_after_it(harness: HeldReplicaHarness) -> None:
     append_to_all(harness)
     partition = harness.partition("wide", 1)
     continued = []
@@ -80,10 +82,10 @@ def test_what_waits_for_a_lookup_of_a_group_continues_after_it(harness):
     assert continued == [True]
 
 
-def test_a_request_in_a_callback_queues_behind_the_appends_of_the_group(harness):
+def test_a_request_in_a_callback_queues_behind_the_appends_of_the_group(harness: HeldReplicaHarness) -> None:
     """Otherwise its batch would be committed before one that was prepared earlier."""
     order = []
-    batches = [("wide", 0, batch()), ("wide", 1, memoryview(bytearray(5)))]
+    batches = [("wide", 0, memoryview(batch())), ("wide", 1, memoryview(bytearray(5)))]
     _, refused = harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms)
     refused.then(
         lambda _: harness.append("wide", 0, acks=1).then(lambda append: order.append(append.value.base_offset))
@@ -94,7 +96,7 @@ def test_a_request_in_a_callback_queues_behind_the_appends_of_the_group(harness)
     assert order == [1]
 
 
-def test_a_deleted_topic_fails_only_its_own_appends(harness):
+def test_a_deleted_topic_fails_only_its_own_appends(harness: HeldReplicaHarness) -> None:
     harness.create("other")
     results = AppendResults()
     batches = [("other", 0, batch()), ("wide", 0, batch())]
@@ -107,8 +109,8 @@ def test_a_deleted_topic_fails_only_its_own_appends(harness):
     assert results[1:] == [(ErrorCode.NONE, 0)]
 
 
-def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path):
-    harness = ReplicaHarness(tmp_path)
+def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path: Path) -> None:
+    harness = HeldReplicaHarness(tmp_path)
     harness.create("wide", partitions=3000)
     batches = [("wide", index, batch()) for index in range(3000)]
     appends = harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms)
@@ -117,11 +119,11 @@ def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path):
         partition.log.delete()  # closes its files
 
 
-def test_a_disk_error_fails_the_directory(harness, monkeypatch):
+def test_a_disk_error_fails_the_directory(harness: HeldReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     results = append_to_all(harness)
     log = harness.partition("wide", 3).log
 
-    def fail(work):
+    def fail(work: Any) -> None:
         raise StorageError("open", log.path, OSError(errno.EIO, os.strerror(errno.EIO)))
 
     monkeypatch.setattr(
@@ -132,13 +134,13 @@ def test_a_disk_error_fails_the_directory(harness, monkeypatch):
     assert results == [(ErrorCode.KAFKA_STORAGE_ERROR, None)] * WIDTH
 
 
-def test_a_full_disk_repeats_the_rest_of_a_group(harness, monkeypatch):
+def test_a_full_disk_repeats_the_rest_of_a_group(harness: HeldReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     append_to_all(harness)
     log = harness.partition("wide", 3).log
     runs = []
     errors = [StorageError("open", log.path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))]
 
-    def run_guarded(files, work):
+    def run_guarded(files: Any, work: Any) -> None:
         runs.append(files)
         if files is log.files and errors:
             raise errors.pop()

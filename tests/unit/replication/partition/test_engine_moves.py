@@ -79,7 +79,7 @@ def test_epochs_and_producers_without_records_are_kept(tmp_path: Path, before: s
     produced(harness.produce(records=batch(2, base_sequence=0, **made)))
     harness.load(batches=6)
     harness.change(leader=1, isr=[1])  # which begins epoch 4
-    assert harness.log.open().trim(4, NOW_MS) is None
+    harness.log.open().trim(4, NOW_MS)
     set_engine(harness, after)
     log = harness.log.open()
     assert engine_of(harness.log) == after
@@ -192,7 +192,9 @@ def test_a_crash_during_a_move_leaves_one_complete_log(
     assert list(again.logs) == [("t", 0)]
     log = again.logs["t", 0]
     if log.files.topic_id is None:
-        log.files.assign_topic_id(harness.partition().topic_id)
+        topic_id = harness.partition().topic_id
+        assert topic_id is not None
+        log.files.assign_topic_id(topic_id)
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
     engine = engine_of(log)
     again.take_interrupted_moves()

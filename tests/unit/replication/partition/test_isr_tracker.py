@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,11 +26,11 @@ def proposals(harness: ReplicaHarness) -> list[tuple[int, ...]]:
     return found
 
 
-def fetch(harness, offset, broker_epoch=102):
+def fetch(harness: ReplicaHarness, offset: int, broker_epoch: int = 102) -> None:
     harness.read(Reader(2, Isolation.LOG_END, broker_epoch=broker_epoch), "r", offset, epoch=0, fetched_mono_ms=9)
 
 
-def test_a_follower_that_caught_up_is_proposed_once(harness, proposals):
+def test_a_follower_that_caught_up_is_proposed_once(harness: ReplicaHarness, proposals: list[tuple[int, ...]]) -> None:
     harness.create("r", replicas=(1, 2, 3), isr=(1,))
     harness.load("r", batches=2)
     fetch(harness, 1)
@@ -42,7 +43,9 @@ def test_a_follower_that_caught_up_is_proposed_once(harness, proposals):
     assert harness.partition("r").pending_isr is None
 
 
-def test_a_fenced_broker_or_older_registration_is_not_proposed(harness, proposals):
+def test_a_fenced_broker_or_older_registration_is_not_proposed(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
     """KIP-903."""
     harness.create("r", replicas=(1, 2), isr=(1,))
     fetch(harness, 0, broker_epoch=99)
@@ -55,7 +58,9 @@ def test_a_fenced_broker_or_older_registration_is_not_proposed(harness, proposal
     assert proposals == [(1, 2)]
 
 
-def test_a_follower_that_fell_behind_is_proposed_for_removal_once(harness, proposals):
+def test_a_follower_that_fell_behind_is_proposed_for_removal_once(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r")
     harness.replicas.check_isrs(30_000)
@@ -65,7 +70,9 @@ def test_a_follower_that_fell_behind_is_proposed_for_removal_once(harness, propo
     assert proposals == [(1,)]
 
 
-def test_a_removed_silent_follower_is_not_proposed_again(harness, proposals):
+def test_a_removed_silent_follower_is_not_proposed_again(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
     """With too few replicas in sync it may hold everything that is committed."""
     harness.create("r", replicas=(1, 2), min_insync_replicas=2)
     harness.fetch("r", offset=0, replica=2, max_wait_ms=0)
@@ -79,7 +86,9 @@ def test_a_removed_silent_follower_is_not_proposed_again(harness, proposals):
     assert proposals == [(1,), (1, 2)]
 
 
-def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(harness, proposals):
+def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
     """Its fetch session does not name the partition again."""
     harness.create("r", replicas=(1, 2), isr=(1,))
     harness.apply(harness._broker(2, fenced=True))
@@ -91,7 +100,9 @@ def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(harness, p
     assert proposals == [(1, 2)]
 
 
-def test_a_caught_up_follower_that_fetches_after_its_broker_is_unfenced_is_proposed_by_the_check(harness, proposals):
+def test_a_caught_up_follower_that_fetches_after_its_broker_is_unfenced_is_proposed_by_the_check(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
     harness.create("r", replicas=(1, 2), isr=(1,))
     harness.apply(harness._broker(2, fenced=True))
     session = harness.fetch("r", offset=0, replica=2, session=(0, 0), max_wait_ms=0).message.session_id
@@ -105,7 +116,9 @@ def test_a_caught_up_follower_that_fetches_after_its_broker_is_unfenced_is_propo
     assert proposals == [(1, 2)]
 
 
-def test_a_follower_whose_log_directory_is_offline_is_not_proposed(harness, proposals):
+def test_a_follower_whose_log_directory_is_offline_is_not_proposed(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
     """It has fetched everything until its directory failed, and the controller's removal is a metadata change."""
     first, second = b"a" * 16, b"b" * 16
     harness.create("r", replicas=(1, 2))
@@ -119,7 +132,7 @@ def test_a_follower_whose_log_directory_is_offline_is_not_proposed(harness, prop
     assert proposals == [(1, 2)]
 
 
-def registration_change(harness, directories):
+def registration_change(harness: ReplicaHarness, directories: list[Any]) -> Any:
     """A BrokerRegistrationChangeRecord of broker 2, for a log directory that failed."""
     epoch = harness.image.brokers[2].epoch
     return stored_records.BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=epoch, log_dirs=directories)

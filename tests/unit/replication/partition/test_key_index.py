@@ -130,7 +130,7 @@ class History:
     """A random history of a topic and its index."""
 
     def __init__(self, path: Path, engine: str, seed: int) -> None:
-        self.rng = rng = random.Random(seed)
+        self.rng = random.Random(seed)
         self.topic = Topic(path, engine)
         self.rig = self.topic.rig
         self.clock_ms = NOW_MS
@@ -138,7 +138,7 @@ class History:
             (8, self.append),
             (4, self.begin),
             (4, self.end),
-            (12, lambda: [self.rig.builder.run_job() for _ in range(rng.randrange(6))] and None),
+            (12, self.run_jobs),
             (8, self.check),
             (6, self.compare),
             (1, self.truncate),
@@ -153,6 +153,10 @@ class History:
             act()
         self.rig.build(10)
         self.compare(is_complete=True)
+
+    def run_jobs(self) -> None:
+        for _ in range(self.rng.randrange(6)):
+            self.rig.builder.run_job()
 
     def check(self) -> None:
         self.rig.indexer.check()

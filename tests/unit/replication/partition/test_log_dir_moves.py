@@ -32,7 +32,7 @@ from tests.support.replica_harness import (
 E = ErrorCode
 CHANGES_OF_A_MOVE = 30
 """Changes of files and names, each of which a power failure may prevent."""
-SMALL = {"internal_segment_bytes": 1000}
+SMALL: dict[str, Any] = {"internal_segment_bytes": 1000}
 MAX_STEPS = 2000
 """A move that takes more steps never ends."""
 
@@ -176,6 +176,7 @@ def test_a_move_obeys_the_rate_limit_and_its_changes(harness: MoveHarness) -> No
         harness.pass_time(20_000)
         assert copied < move.copy.log_end_offset
     harness.moves.rate_limiter.set_rate(0, harness.mono_ms)
+    assert move.copy is not None
     copied = move.copy.log_end_offset
     harness.pass_time(60_000)
     assert move.copy.log_end_offset == copied

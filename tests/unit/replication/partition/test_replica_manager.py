@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored_records import ConfigRecord, PartitionRecord, TopicRecord
+from protocol.schema import Message
 from replication.metadata.image import ResourceType
 from replication.partition.partition import Partition, Reader
 from storage.io.disk import StorageError
@@ -27,7 +31,7 @@ def results() -> AppendResults:
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t")
     return made
@@ -39,32 +43,40 @@ def worker() -> HeldIoExecutor:
 
 
 @pytest.fixture
-def held(tmp_path, worker) -> ReplicaHarness:
+def held(tmp_path: Path, worker: HeldIoExecutor) -> ReplicaHarness:
     return ReplicaHarness(tmp_path, worker=worker)
 
 
-def append(harness, results, records=None, *, acks=-1, topic="t", index=0):
+def append(
+    harness: ReplicaHarness,
+    results: AppendResults,
+    records: bytearray | None = None,
+    *,
+    acks: int = -1,
+    topic: str = "t",
+    index: int = 0,
+) -> None:
     results.add(harness.append(topic, index, records, acks=acks))
 
 
-def size_of_read(harness, reader=HIGH):
+def size_of_read(harness: ReplicaHarness, reader: Reader = HIGH) -> int:
     info = harness.read(reader)
     assert len(read_regions(info.regions)) == info.size
     return info.size
 
 
-def follower_fetches(harness, topic, offset, **options):
+def follower_fetches(harness: ReplicaHarness, topic: str, offset: int, **options: Any) -> None:
     harness.read(Reader(2, Isolation.LOG_END), topic, offset, **options)
 
 
-def failures_of(harness):
+def failures_of(harness: ReplicaHarness) -> list[str]:
     """The failed directories that are reported from now on."""
     failures = []
     harness.replicas.on_directory_failed = lambda directory, error: failures.append(directory)
     return failures
 
 
-def error_code_of(harness, topic="t", index=0):
+def error_code_of(harness: ReplicaHarness, topic: str = "t", index: int = 0) -> ErrorCode:
     with pytest.raises(KafkaError) as caught:
         harness.replicas.find(topic, index)
     return caught.value.code
@@ -73,8 +85,10 @@ def error_code_of(harness, topic="t", index=0):
 # ---------------------------------------------------------------- applying images
 
 
-def test_requests_between_two_steps_of_apply_see_partitions_in_the_old_or_new_state(harness, results):
-    records = [TopicRecord(name="u", topic_id=bytes(15) + b"u")]
+def test_requests_between_two_steps_of_apply_see_partitions_in_the_old_or_new_state(
+    harness: ReplicaHarness, results: AppendResults
+) -> None:
+    records: list[Message] = [TopicRecord(name="u", topic_id=bytes(15) + b"u")]
     records += [
         PartitionRecord(
             partition_id=index, topic_id=bytes(15) + b"u", replicas=[1], isr=[1], leader=1, leader_epoch=0,
@@ -92,7 +106,7 @@ def test_requests_between_two_steps_of_apply_see_partitions_in_the_old_or_new_st
     assert results == [(ErrorCode.NONE, 0)] * 2
 
 
-def test_the_image_creates_and_deletes_partitions(harness):
+def test_the_image_creates_and_deletes_partitions(harness: ReplicaHarness) -> None:
     harness.create("u", partitions=3)
     assert sorted(harness.replicas.partitions) == [("t", 0), ("u", 0), ("u", 1), ("u", 2)]
     harness.delete("u")
@@ -100,7 +114,7 @@ def test_the_image_creates_and_deletes_partitions(harness):
     assert error_code_of(harness, "u") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_partition_without_a_local_replica_is_not_found(harness):
+def test_a_partition_without_a_local_replica_is_not_found(harness: ReplicaHarness) -> None:
     harness.create("u", replicas=(2, 3), leader=2)
     assert error_code_of(harness, "u") == ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert error_code_of(harness, "u", 1) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -109,7 +123,7 @@ def test_a_partition_without_a_local_replica_is_not_found(harness):
     assert error_code_of(harness, "t") == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_logs_of_deleted_topics_are_renamed_to_strays_at_startup(tmp_path):
+def test_logs_of_deleted_topics_are_renamed_to_strays_at_startup(tmp_path: Path) -> None:
     """A crash between deletion and renaming leaves them."""
     harness = ReplicaHarness(tmp_path)
     harness.create("t")
@@ -126,7 +140,7 @@ def test_logs_of_deleted_topics_are_renamed_to_strays_at_startup(tmp_path):
     assert size_of_read(again) == len(batch())
 
 
-def test_every_change_of_role_or_epoch_is_reported_once(harness):
+def test_every_change_of_role_or_epoch_is_reported_once(harness: ReplicaHarness) -> None:
     role_changes = []
     harness.replicas.on_leadership_changed = lambda of: role_changes.append((of.topic, of.is_leader, of.leader_epoch))
     harness.create("u", replicas=(1, 2))
@@ -137,14 +151,14 @@ def test_every_change_of_role_or_epoch_is_reported_once(harness):
     assert role_changes == [("u", True, 0), ("u", False, 1), ("u", True, 2), ("u", False, 2)]
 
 
-def test_config_changes_reach_the_logs(harness):
+def test_config_changes_reach_the_logs(harness: ReplicaHarness) -> None:
     harness.create("u", max_message_bytes=100)
     assert harness.partition("u").log.config.max_message_bytes == 100
     assert harness.partition("t").log.config.max_message_bytes == 1048588
     results = AppendResults()
     append(harness, results, batch(size=200), topic="u")
 
-    def setting(kind, name, key, value):
+    def setting(kind: Any, name: str, key: str, value: str) -> None:
         harness.apply(ConfigRecord(resource_type=kind, resource_name=name, name=key, value=value))
 
     setting(ResourceType.TOPIC, "u", "max.message.bytes", "1000")
@@ -158,7 +172,9 @@ def test_config_changes_reach_the_logs(harness):
 # ---------------------------------------------------------------- appending
 
 
-def test_an_inline_append_is_readable_and_acknowledged_before_append_returns(harness, results):
+def test_an_inline_append_is_readable_and_acknowledged_before_append_returns(
+    harness: ReplicaHarness, results: AppendResults
+) -> None:
     records = batch(count=3)
     append(harness, results, records)
     append(harness, results, acks=1)
@@ -167,7 +183,9 @@ def test_an_inline_append_is_readable_and_acknowledged_before_append_returns(har
     assert size_of_read(harness) == len(records) + 2 * len(batch())
 
 
-def test_pending_appends_are_committed_in_order_and_not_readable_before(held, worker, results):
+def test_pending_appends_are_committed_in_order_and_not_readable_before(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     held.create("t")
     for _ in range(3):
         append(held, results)
@@ -179,14 +197,16 @@ def test_pending_appends_are_committed_in_order_and_not_readable_before(held, wo
         assert size_of_read(held) == (number + 1) * len(batch())
 
 
-def test_a_retried_follower_fetch_is_not_counted_again(harness):
+def test_a_retried_follower_fetch_is_not_counted_again(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r", batches=2)
     follower_fetches(harness, "r", 2)
     assert harness.partition("r").high_watermark == 0
 
 
-def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is_committed(harness, results):
+def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is_committed(
+    harness: ReplicaHarness, results: AppendResults
+) -> None:
     harness.create("r", replicas=(1, 2))
     for sequence in (0, 1, 0):
         made = batch(producer_id=7, producer_epoch=0, base_sequence=sequence)
@@ -197,7 +217,9 @@ def test_a_duplicate_batch_is_acknowledged_with_the_original_offset_when_that_is
     assert results == [(0, 0), (0, 0)]
 
 
-def test_a_pending_append_to_a_deleted_partition_fails(held, worker, results):
+def test_a_pending_append_to_a_deleted_partition_fails(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     held.create("t")
     append(held, results)
     held.delete("t")
@@ -207,7 +229,9 @@ def test_a_pending_append_to_a_deleted_partition_fails(held, worker, results):
     assert size_of_read(held, END) == 0
 
 
-def test_a_pending_append_fails_when_the_leader_loses_its_role(held, worker, results):
+def test_a_pending_append_fails_when_the_leader_loses_its_role(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     held.create("t", replicas=(1, 2))
     append(held, results, acks=1)
     held.change("t", leader=2)
@@ -219,7 +243,9 @@ def test_a_pending_append_fails_when_the_leader_loses_its_role(held, worker, res
 # ---------------------------------------------------------------- flushing
 
 
-def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_a_flush(held, worker, results):
+def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_a_flush(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     """One flush covers all records appended while another one runs."""
     held.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
@@ -241,12 +267,14 @@ def test_with_flush_messages_1_records_are_acknowledged_and_readable_only_after_
     assert worker.syncs == []
 
 
-def alter(harness, name, value):
+def alter(harness: ReplicaHarness, name: str, value: str | None) -> None:
     """Change a config of the topic."""
     harness.apply(ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name=name, value=value))
 
 
-def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, worker, results):
+def test_flush_messages_changed_at_runtime_applies_from_the_next_append(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     held.create("t")
     append(held, results)
     worker.let_write()
@@ -262,7 +290,9 @@ def test_flush_messages_changed_at_runtime_applies_from_the_next_append(held, wo
     assert len(results) == 3
 
 
-def test_flush_ms_changed_at_runtime_applies_to_existing_records(harness, results):
+def test_flush_ms_changed_at_runtime_applies_to_existing_records(
+    harness: ReplicaHarness, results: AppendResults
+) -> None:
     append(harness, results)
     harness.wall_ms += 10_000
     assert harness.log_manager.flush_due(harness.wall_ms) == []
@@ -273,7 +303,9 @@ def test_flush_ms_changed_at_runtime_applies_to_existing_records(harness, result
 # ---------------------------------------------------------------- failing
 
 
-def test_a_failed_write_takes_only_its_directory_offline(tmp_path, worker, results):
+def test_a_failed_write_takes_only_its_directory_offline(
+    tmp_path: Path, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     harness = ReplicaHarness(tmp_path, worker=worker, directories=2)
     failures = failures_of(harness)
     harness.create("t", partitions=4)
@@ -294,7 +326,7 @@ def test_a_failed_write_takes_only_its_directory_offline(tmp_path, worker, resul
     assert results[2:] == [(0, 0)]
 
 
-def test_a_failed_flush_is_not_retried(held, worker, results):
+def test_a_failed_flush_is_not_retried(held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults) -> None:
     held.create("t", flush_messages=1)
     worker.let_sync()  # of its directory entries
     append(held, results)
@@ -306,7 +338,9 @@ def test_a_failed_flush_is_not_retried(held, worker, results):
     assert worker.writes == worker.syncs == []
 
 
-def test_a_failed_directory_fails_waiting_producers(held, worker, results):
+def test_a_failed_directory_fails_waiting_producers(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     held.create("t", replicas=(1, 2))
     append(held, results)
     worker.let_write()
@@ -316,8 +350,8 @@ def test_a_failed_directory_fails_waiting_producers(held, worker, results):
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_a_failed_read_takes_the_directory_offline(harness, monkeypatch):
-    def fail(*_, **__):
+def test_a_failed_read_takes_the_directory_offline(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: Any, **__: Any) -> None:
         raise StorageError("read", "x")
 
     monkeypatch.setattr(LogReader, "read", fail)
@@ -325,7 +359,9 @@ def test_a_failed_read_takes_the_directory_offline(harness, monkeypatch):
     assert error_code_of(harness) == ErrorCode.KAFKA_STORAGE_ERROR
 
 
-def test_a_failed_directory_stays_offline_when_the_image_changes(held, worker, results):
+def test_a_failed_directory_stays_offline_when_the_image_changes(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     held.create("t", replicas=(1, 2))
     append(held, results, acks=1)
     worker.let_write(StorageError("write", "x"))
@@ -335,7 +371,9 @@ def test_a_failed_directory_stays_offline_when_the_image_changes(held, worker, r
     assert error_code_of(held) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
-def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_once(held, worker, results):
+def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_once(
+    held: ReplicaHarness, worker: HeldIoExecutor, results: AppendResults
+) -> None:
     failures = failures_of(held)
     held.create("t", replicas=(1, 2))
     append(held, results)
@@ -351,7 +389,7 @@ def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_on
     assert failures == [home]
 
 
-def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path):
+def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path, directories=2)
     first = tmp_path / "logs-0"
     (first / "t-0").write_bytes(b"in the way")
@@ -362,7 +400,9 @@ def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path):
     harness.load("t", 1)
 
 
-def test_appends_of_clients_but_not_of_coordinators_are_rejected_while_a_directory_is_full(harness, results):
+def test_appends_of_clients_but_not_of_coordinators_are_rejected_while_a_directory_is_full(
+    harness: ReplicaHarness, results: AppendResults
+) -> None:
     append(harness, results)
     directory = harness.partition().log.directory
     harness.replicas.on_space_changed(directory, has_room=False)
@@ -374,7 +414,7 @@ def test_appends_of_clients_but_not_of_coordinators_are_rejected_while_a_directo
     assert results == [(0, 0), (ErrorCode.KAFKA_STORAGE_ERROR, None), (0, 1), (0, 2)]
 
 
-def test_a_changed_log_start_offset_is_reported_in_fetch_sessions(harness):
+def test_a_changed_log_start_offset_is_reported_in_fetch_sessions(harness: ReplicaHarness) -> None:
     harness.load("t", batches=3)
     session = harness.fetch("t", offset=3, session=(0, 0), max_wait_ms=0).message.session_id
     assert harness.fetch_all({}, session=(session, 1), max_wait_ms=0).message.responses == []
@@ -385,7 +425,7 @@ def test_a_changed_log_start_offset_is_reported_in_fetch_sessions(harness):
     assert topic.partitions[0].log_start_offset == 2
 
 
-def test_a_deleted_log_is_in_no_reference_cycle(harness):
+def test_a_deleted_log_is_in_no_reference_cycle(harness: ReplicaHarness) -> None:
     """A garbage collection pauses the broker."""
     harness.load("t")
     gc.collect()
@@ -401,13 +441,22 @@ def test_a_deleted_log_is_in_no_reference_cycle(harness):
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_nothing_is_acknowledged_before_all_batches_of_a_request_are_written(harness, monkeypatch):
+def test_nothing_is_acknowledged_before_all_batches_of_a_request_are_written(
+    harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """An acknowledgement may start an append to a partition whose batch is prepared and not written."""
     harness.replicas.appender.append("t", 0, batch(), acks=1, wall_ms=NOW_MS)  # opens the log
-    steps = []
-    write, await_acks = harness.worker.write, Partition.await_acks
-    monkeypatch.setattr(harness.worker, "write", lambda *args: steps.append("write") or write(*args))
-    monkeypatch.setattr(Partition, "await_acks", lambda *args: steps.append("acks") or await_acks(*args))
+    steps: list[str] = []
+
+    def noted(step: str, call: Callable[..., Any]) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            steps.append(step)
+            return call(*args)
+
+        return run
+
+    monkeypatch.setattr(harness.worker, "write", noted("write", harness.worker.write))
+    monkeypatch.setattr(Partition, "await_acks", noted("acks", Partition.await_acks))
     appends = harness.replicas.appender.append_all([("t", 0, batch()) for _ in range(65)], acks=1, wall_ms=NOW_MS)
     assert [append.value.base_offset for append in appends] == list(range(1, 66))
     assert steps == ["write"] * 2 + ["acks"] * 65

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+from functools import partial
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +14,8 @@ from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Isolation
-from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness
+from storage.log.log import Isolation, ReadInfo
+from tests.support.replica_harness import AppendResults, HeldReplicaHarness
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 
@@ -23,24 +26,23 @@ def results() -> AppendResults:
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
-    worker = HeldIoExecutor()
-    made = ReplicaHarness(tmp_path, worker=worker)
+def harness(tmp_path: Path) -> HeldReplicaHarness:
+    made = HeldReplicaHarness(tmp_path)
     made.create("t")
-    worker.holds_reads = True
+    made.worker.holds_reads = True
     return made
 
 
-def append(harness, results):
+def append(harness: HeldReplicaHarness, results: AppendResults) -> None:
     results.add(harness.append(acks=1))
 
 
-def let_all_write(harness):
+def let_all_write(harness: HeldReplicaHarness) -> None:
     while harness.worker.writes:
         harness.worker.let_write()
 
 
-def test_appends_keep_their_order_while_the_log_is_opened(harness, results):
+def test_appends_keep_their_order_while_the_log_is_opened(harness: HeldReplicaHarness, results: AppendResults) -> None:
     for _ in range(3):
         append(harness, results)
     assert (len(harness.worker.reads), harness.worker.writes, results) == (1, [], [])
@@ -50,10 +52,12 @@ def test_appends_keep_their_order_while_the_log_is_opened(harness, results):
     assert results == [(0, 0), (0, 1), (0, 2), (0, 3)]
 
 
-def test_an_append_made_in_a_callback_queues_behind_the_waiting_ones(harness, results):
+def test_an_append_made_in_a_callback_queues_behind_the_waiting_ones(
+    harness: HeldReplicaHarness, results: AppendResults
+) -> None:
     order = []
 
-    def then(_):
+    def then(_: Any) -> None:
         order.append("refused")
         harness.append(acks=1).then(lambda _: order.append("later"))
 
@@ -65,7 +69,7 @@ def test_an_append_made_in_a_callback_queues_behind_the_waiting_ones(harness, re
     assert results == []
 
 
-def test_a_failed_disk_read_fails_the_waiting_appends(harness, results):
+def test_a_failed_disk_read_fails_the_waiting_appends(harness: HeldReplicaHarness, results: AppendResults) -> None:
     append(harness, results)
     append(harness, results)
     harness.worker.let_read(StorageError("read", "x"))
@@ -73,7 +77,7 @@ def test_a_failed_disk_read_fails_the_waiting_appends(harness, results):
     assert harness.partition().is_offline
 
 
-def test_a_pending_look_up_is_not_run_in_a_recreated_topic(harness, results):
+def test_a_pending_look_up_is_not_run_in_a_recreated_topic(harness: HeldReplicaHarness, results: AppendResults) -> None:
     append(harness, results)
     harness.delete()
     harness.create("t")
@@ -82,7 +86,9 @@ def test_a_pending_look_up_is_not_run_in_a_recreated_topic(harness, results):
     assert os.listdir(harness.partition().log.path) == ["partition.metadata"]
 
 
-def test_deleting_a_partition_fails_its_waiting_appends_and_ignores_their_disk_errors(harness, results):
+def test_deleting_a_partition_fails_its_waiting_appends_and_ignores_their_disk_errors(
+    harness: HeldReplicaHarness, results: AppendResults
+) -> None:
     append(harness, results)
     directory = harness.partition().log.directory
     harness.delete("t")
@@ -91,7 +97,9 @@ def test_deleting_a_partition_fails_its_waiting_appends_and_ignores_their_disk_e
     assert directory in harness.log_manager.directories
 
 
-def test_a_failed_directory_fails_waiting_appends_before_the_thread_returns(harness, results):
+def test_a_failed_directory_fails_waiting_appends_before_the_thread_returns(
+    harness: HeldReplicaHarness, results: AppendResults
+) -> None:
     append(harness, results)
     harness.replicas.directory_failed(harness.partition().log.directory, StorageError("write", "x"))
     assert results == [(ErrorCode.KAFKA_STORAGE_ERROR, None)]
@@ -99,27 +107,31 @@ def test_a_failed_directory_fails_waiting_appends_before_the_thread_returns(harn
     assert len(results) == 1
 
 
-def test_appends_that_wait_for_the_disk_fail_after_a_loss_of_leadership(harness, results):
+def test_appends_that_wait_for_the_disk_fail_after_a_loss_of_leadership(
+    harness: HeldReplicaHarness, results: AppendResults
+) -> None:
     append(harness, results)
     harness.change("t", leader=2, isr=[2], replicas=[1, 2])
     harness.worker.let_read()
     assert results == [(ErrorCode.NOT_LEADER_OR_FOLLOWER, None)]
 
 
-def test_equal_look_ups_share_one_disk_read(harness):
-    completed = []
+def test_equal_look_ups_share_one_disk_read(harness: HeldReplicaHarness) -> None:
+    completed: list[str] = []
     for name in "ab":
         lookup = harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True)
         assert isinstance(lookup, DiskLookup)
-        harness.replicas.await_disk(harness.partition(), lookup, lambda name=name: completed.append(name))
+        harness.replicas.await_disk(harness.partition(), lookup, partial(completed.append, name))
     assert (len(harness.worker.reads), completed) == (1, [])
     harness.worker.let_read()
     assert completed == ["a", "b"]
-    assert harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True).size == 0
+    found = harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True)
+    assert isinstance(found, ReadInfo)
+    assert found.size == 0
 
 
-def test_the_isr_check_opens_no_log_while_followers_are_within_the_allowed_lag(tmp_path):
-    harness = ReplicaHarness(tmp_path)
+def test_the_isr_check_opens_no_log_while_followers_are_within_the_allowed_lag(tmp_path: Path) -> None:
+    harness = HeldReplicaHarness(tmp_path)
     harness.create("r", replicas=(1, 2), isr=(1, 2))
     harness.replicas.check_isrs(10_000)
     assert not harness.partition("r").log.is_open

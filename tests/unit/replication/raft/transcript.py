@@ -264,7 +264,8 @@ class Quorum:
     def _reply(self, source: str, target: str, **options: str) -> None:
         """Answer the first request from `target` to `source` with a response of the transcript."""
         message = self._take(target, source)
-        request, cls = message.payload, rpc_messages.Rejection
+        request = message.payload
+        cls: Any = rpc_messages.Rejection
         if isinstance(request, rpc_messages.Fetch | rpc_messages.FetchSnapshot):
             cls = getattr(rpc_messages, type(request).__name__ + "Response")
         elif isinstance(request, rpc_messages.ApiVersions):
@@ -292,7 +293,7 @@ class Quorum:
             "ack_when_committed": True, "timeout_ms": 1000, "preferred_candidates": (), "position": 0,
         }  # fmt: skip
         given = {name: _parse(name, text) for name, text in options.items()}
-        cls = REQUESTS[kind]
+        cls: Any = REQUESTS[kind]
         request = cls(**{name: value for name, value in {**usual, **given}.items() if name in cls._fields})
         self._arrive(Message(ADMIN, int(target), request, 0, is_response=False))
 

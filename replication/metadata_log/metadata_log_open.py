@@ -64,7 +64,7 @@ def open_metadata_log(
     """Recover the log; writes no record.
 
     `found`: the result of `read_metadata`, which is called for None; `static_voters`: the configured voters, if they are not
-    stored in the log; `may_observe`: whether this node may be an observer, because it knows bootstrap servers.
+    stored in the log; `may_observe`: whether this node may be an observer of other voters, because it knows bootstrap servers.
 
     Raises:
         UnreadableMetadata: the log has unknown records, or this node has no place in the quorum.
@@ -117,18 +117,22 @@ def _voters(
         voters.reset_to(found.start.end_offset, static_voters)
     latest = voters.latest
     if len(latest) == 1 and local_key not in latest and not may_observe:
-        (voter,) = latest
-        raise UnreadableMetadata(
-            f"The metadata quorum is node {voter.key.node_id}, and this is node {local_key.node_id}"
-            + (
-                ": name it in controller.quorum.bootstrap.servers."
-                if voter.key.node_id != local_key.node_id
-                else " with another directory: "
-                f"{uuid_text(local_key.directory_id)} is not {uuid_text(voter.key.directory_id)}. "
-                "Restore the directory that it voted with."
-            )
-        )
+        _check_only_voter(next(iter(latest)).key, local_key, is_configured=bool(static_voters))
     return voters
+
+
+def _check_only_voter(voter: ReplicaKey, local: ReplicaKey, *, is_configured: bool) -> None:
+    """Check that a node that is not the only voter can reach it."""
+    start = f"The metadata quorum is node {voter.node_id}, and this is node {local.node_id}"
+    if voter.node_id == local.node_id:
+        raise UnreadableMetadata(
+            f"{start} with another directory: {uuid_text(local.directory_id)} is not {uuid_text(voter.directory_id)}. "
+            "Restore the directory that it voted with."
+        )
+    if not is_configured:
+        raise UnreadableMetadata(
+            f"{start}: name it in controller.quorum.voters or controller.quorum.bootstrap.servers."
+        )
 
 
 def _recover_log(

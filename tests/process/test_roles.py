@@ -1,4 +1,4 @@
-"""Separate controllers and brokers, in a dynamic quorum."""
+"""Separate controllers and brokers, mostly in a dynamic quorum."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker, Cluster
+from barnabas.cluster import free_ports
 from tests.support.cluster import identity_of, joining_node
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
@@ -70,6 +71,21 @@ def test_a_broker_shuts_down_without_a_controller() -> None:
         assert "no active controller: shutting down without moving leaders" in cluster.nodes[1].log()
         cluster.start()
         assert "DUPLICATE_BROKER_REGISTRATION" not in cluster.nodes[1].log()
+
+
+def test_a_broker_works_with_one_static_controller(tmp_path: Path) -> None:
+    """The usual set-up of examples: one controller, named in controller.quorum.voters."""
+    broker_port, controller_port = free_ports(2)
+    voters = {"controller.quorum.voters": f"3000@127.0.0.1:{controller_port}"}
+    own = {"node.id": "3000", "process.roles": "controller", "listeners": f"CONTROLLER://127.0.0.1:{controller_port}"}
+    other = {"node.id": "1", "process.roles": "broker", "listeners": f"PLAINTEXT://127.0.0.1:{broker_port}"}
+    arguments = ["--cluster-id", "AAAAAAAAAAAAAAAAAAAAAQ"]
+    with Broker(tmp_path / "3000", settings={**SETTINGS, **voters, **own}, arguments=arguments):
+        for _ in range(2):
+            with Broker(tmp_path / "1", settings={**SETTINGS, **voters, **other}, arguments=arguments) as broker:
+                if "t" not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30).topics:
+                    create_topic(broker.bootstrap, "t", 1, 1)
+                produce(broker.bootstrap, "t", [b"v"], acks="all")
 
 
 def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:

@@ -99,7 +99,7 @@ def test_unknown_feature_levels_are_refused_without_a_change(
     ("log", "message"),
     [
         (elected_by(1, 2, 3), r"several voters \(1, 2, 3\), which are a setting"),
-        (elected_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.bootstrap"),
+        (elected_by(2), r"The metadata quorum is node 2, and this is node 1: name it in controller\.quorum\.voters"),
     ],
 )
 def test_a_static_quorum_with_other_voters_requires_a_config(
@@ -111,6 +111,18 @@ def test_a_static_quorum_with_other_voters_requires_a_config(
     with pytest.raises(UnreadableMetadata, match=message):
         harness.open()
     assert all_files(tmp_path) == before
+
+
+def test_a_broker_observes_the_only_configured_voter(tmp_path: Path, harness: ControllerHarness) -> None:
+    (tmp_path / METADATA_DIRECTORY / str(ZERO_SNAPSHOT)).unlink()
+    for records in (b"", elected_by(2)):
+        harness.log_path.write_bytes(records)
+        setting = VoterSet([Voter(ReplicaKey(2))])
+        opened = open_metadata_log(
+            harness.disk, harness.engine, harness.identity, harness.worker, static_voters=setting
+        )
+        assert opened.log.voters.latest.node_ids == [2]
+        opened.log.close()
 
 
 def test_configured_voters_apply_again_when_the_voters_record_is_truncated(

@@ -6,11 +6,13 @@ import itertools
 import os
 import random
 from collections import deque
+from collections.abc import Iterator
 from types import SimpleNamespace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import pytest
 
+from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from broker.handlers.records.fetch import FetchHandler
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
@@ -163,12 +165,15 @@ class Answer:
         self._version = version
         self.is_done = False
         self.message: Any = None
-        self.closed: str | None = None
-        self.pending = answer if isinstance(answer, Completion) else None
-        if self.pending is None:
-            self._take(answer)  # type: ignore[arg-type]
+        self.closed: Any = None
+        """The reason why the connection is closed."""
+        self.pending: Any
+        if isinstance(answer, Completion):
+            self.pending = answer
+            answer.then(self._on_done)
         else:
-            self.pending.then(self._on_done)
+            self.pending = None
+            self._take(answer)
 
     def _on_done(self, done: Completion[Any]) -> None:
         if done.error is None:
@@ -234,9 +239,11 @@ class ReplicaHarness:
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
         self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
-        self.producing = ProduceHandler(self.replicas, self.timers, NoTransactions(), self.authorizer)  # type: ignore[arg-type]
+        self.verification = NoTransactions()
+        verification = cast("TransactionVerification", self.verification)
+        self.producing = ProduceHandler(self.replicas, self.timers, verification, self.authorizer)
         self.offsets = ListOffsetsHandler(self.replicas, self.authorizer)
-        self.topic_numbers = itertools.count(1)
+        self.topic_numbers: Iterator[int] = itertools.count(1)
         self.apply(*(self._broker(number) for number in (1, 2, 3)))
 
     # ------------------------------------------------------------ the cluster
@@ -425,16 +432,16 @@ def batch(count: int = 1, size: int = 10, **builder: Any) -> bytearray:
     return made.build()
 
 
-def produced(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionProduceResponse:
-    """A partition of a Produce response."""
+def produced(answer: Answer, topic: int = 0, partition: int = 0) -> Any:
+    """A partition of a Produce response: a PartitionProduceResponse."""
     assert answer.is_done, "not answered yet"
     found = answer.message.responses[topic].partition_responses[partition]
     assert isinstance(found, PartitionProduceResponse)
     return found
 
 
-def fetched(answer: Answer, topic: int = 0, partition: int = 0) -> PartitionData:
-    """A partition of a Fetch response."""
+def fetched(answer: Answer, topic: int = 0, partition: int = 0) -> Any:
+    """A partition of a Fetch response: PartitionData."""
     assert answer.is_done, "not answered yet"
     found = answer.message.responses[topic].partitions[partition]
     assert isinstance(found, PartitionData)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
@@ -48,10 +49,11 @@ def attribute(key: str, text: str) -> KeyValue:
 def report(*metrics: Metric, rack: str = "r") -> bytes:
     resource = Resource(attributes=[attribute("client_rack", rack)])
     scopes = [ScopeMetrics(metrics=metrics)]
-    return MetricsData(resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=scopes)]).SerializeToString()
+    data = MetricsData(resource_metrics=[ResourceMetrics(resource=resource, scope_metrics=scopes)])
+    return bytes(data.SerializeToString())
 
 
-def total(value: int, how: int, *, topic: str = "t", is_monotonic: bool = True) -> Metric:
+def total(value: int, how: Any, *, topic: str = "t", is_monotonic: bool = True) -> Metric:
     point = NumberDataPoint(as_int=value, attributes=[attribute("topic", topic)])
     return Metric(name="a.b", sum=Sum(data_points=[point], aggregation_temporality=how, is_monotonic=is_monotonic))
 

@@ -48,7 +48,7 @@ class Harness:
     def set_quotas(self, **quotas: float) -> None:
         """The quotas of the client id "c", which all requests have."""
         part = EntityData(entity_type="client-id", entity_name="c")
-        records = {
+        records: dict[tuple[object, ...], Message] = {
             ("quota", key): ClientQuotaRecord(entity=[part], key=key, value=value, remove=False)
             for key, value in quotas.items()
         }
@@ -75,7 +75,7 @@ class Harness:
             return parts
         key = request.API_KEY
         frame = b"".join(parts)  # type: ignore[arg-type]
-        response = {0: ProduceResponse, 12: HeartbeatResponse, 27: WriteTxnMarkersResponse}[key]
+        response: Any = {0: ProduceResponse, 12: HeartbeatResponse, 27: WriteTxnMarkersResponse}[key]
         return decode(response, version, frame[8 + response_header_version(key, version) :])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -54,7 +55,7 @@ class Rounds:
         self.rounds = GroupCommit(loop, "rounds", self.delay)
         self.events: list[str] = []
 
-    def submit(self, name: str, run: Callable[[], Run], then: Callable[[], None] = lambda: None) -> None:
+    def submit(self, name: str, run: Callable[[], Run], then: Callable[[], object] = lambda: None) -> None:
         def begin() -> Run:
             self.events.append(f"begin {name}")
             return run()
@@ -211,7 +212,8 @@ def test_a_round_is_bounded_and_takes_the_oldest_flushes(rounds: Rounds, *, is_n
     for number in range(count):
         names = [str(rounds.directory)] if is_new else []
         last = rounds.loop.stop if number == count - 1 else lambda: None
-        rounds.submit(str(number), lambda names=names: FlushTask(disk, [file], lambda: True, directories=names), last)
+        flush = partial(FlushTask, disk, [file], lambda: True, directories=names)
+        rounds.submit(str(number), flush, last)
     rounds.run()
     started, expected = ([event for event in rounds.events if event.startswith(kind)] for kind in ("begin", "end"))
     assert started == [f"begin {number}" for number in range(count)]

@@ -124,10 +124,14 @@ def test_one_reader_runs_all_jobs_while_it_is_fast(
 
 def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     together = Barrier(MAX_READERS)
+
+    def wait_for_all() -> None:
+        together.wait(timeout=60)
+
     loop.set_exception_handler(lambda loop, _: loop.stop())
     done = Reports(loop, MAX_READERS + MAX_UNREPORTED)
     for _ in range(MAX_READERS):
-        worker.read("data", lambda: together.wait(timeout=60)).then(done.report)
+        worker.read("data", wait_for_all).then(done.report)
     for _ in range(MAX_UNREPORTED):
         worker.read("data", lambda: None).then(done.report)
     loop.run_forever()

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import gc
 import struct
+from asyncio import AbstractEventLoop
+from collections.abc import Callable, Sequence
+from typing import Any, cast
 
 import pytest
 
 from broker.network import connection as module
 from broker.network.connection import _REQUESTS_PER_TURN, Connection
-from broker.network.exchange import CloseConnection, ConnectionInfo
+from broker.network.exchange import CloseConnection, ConnectionInfo, Dispatcher
+from broker.network.socket_io import PlaintextTransportLayer
 from broker.telemetry.request_metrics import SAMPLE_MASK, ApiMetrics
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader
 from replication.completion import Completion, completed
+from storage.engine import Buffer
 
 
 class FakeTimer:
     """A scheduled callback."""
 
-    def __init__(self, when_s, callback) -> None:
+    def __init__(self, when_s: float, callback: Callable[[], object]) -> None:
         self.when_s, self.callback, self.is_cancelled = when_s, callback, False
 
     def cancel(self) -> None:
@@ -30,28 +35,31 @@ class FakeLoop:
     """Records what is watched; the test calls."""
 
     def __init__(self) -> None:
-        self.readers, self.writers, self.soon, self.timers = {}, {}, [], []
+        self.readers: dict[int, Callable[[], object]] = {}
+        self.writers: dict[int, Callable[[], object]] = {}
+        self.soon: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
+        self.timers: list[FakeTimer] = []
         self.now_s = 100.0
 
-    def add_reader(self, fd, callback):
+    def add_reader(self, fd: int, callback: Callable[[], object]) -> None:
         self.readers[fd] = callback
 
-    def remove_reader(self, fd):
+    def remove_reader(self, fd: int) -> None:
         self.readers.pop(fd, None)
 
-    def add_writer(self, fd, callback):
+    def add_writer(self, fd: int, callback: Callable[[], object]) -> None:
         self.writers[fd] = callback
 
-    def remove_writer(self, fd):
+    def remove_writer(self, fd: int) -> None:
         self.writers.pop(fd, None)
 
-    def call_soon(self, callback, *arguments):
+    def call_soon(self, callback: Callable[..., object], *arguments: Any) -> None:
         self.soon.append((callback, arguments))
 
     def time(self) -> float:
         return self.now_s
 
-    def call_at(self, when_s, callback):
+    def call_at(self, when_s: float, callback: Callable[[], object]) -> FakeTimer:
         timer = FakeTimer(when_s, callback)
         self.timers.append(timer)
         return timer
@@ -85,7 +93,7 @@ class FakeTransport:
     def fileno(self) -> int:
         return 7
 
-    def receive(self, space):
+    def receive(self, space: bytearray | memoryview) -> int | None:
         if not self.incoming:
             if self.is_reset_by_peer:
                 raise ConnectionResetError
@@ -94,10 +102,10 @@ class FakeTransport:
         space[: len(piece)] = piece
         return len(piece)
 
-    def send_all(self, buffers, *, more):
+    def send_all(self, buffers: Sequence[Buffer], *, more: bool) -> int | None:
         return self.send(b"".join(buffers), more=more)
 
-    def send(self, buffer, *, more):
+    def send(self, buffer: Buffer, *, more: bool) -> int | None:
         self.sends += 1
         taken = bytes(buffer[: self.room])
         self.room -= len(taken)
@@ -117,19 +125,19 @@ class ConnectionHarness:
     def __init__(self) -> None:
         self.loop, self.transport = FakeLoop(), FakeTransport()
         self.info = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
-        self.pending: dict[bytes, Completion] = {}
+        self.pending: dict[bytes, Completion[Any]] = {}
         self.closed: list[Connection] = []
         self.connection = Connection(
-            self.loop,
-            self.transport,
+            cast("AbstractEventLoop", self.loop),
+            cast("PlaintextTransportLayer", self.transport),
             self.info,
-            self,
+            cast("Dispatcher", self),
             FrameReader(1 << 26, bytearray(1 << 22)),
             self.closed.append,
         )
         self.connection.start()
 
-    def dispatch(self, frame, info, mono_ms):
+    def dispatch(self, frame: memoryview, info: Any, mono_ms: int) -> Any:
         body = bytes(frame)
         if body.startswith((b"later", b"overlapping")) and not body.endswith((b" broken", b" close", b" now")):
             self.pending[body] = Completion()
@@ -147,8 +155,8 @@ class ConnectionHarness:
             raise CloseConnection("closed on purpose")
         return [body + b";"]
 
-    def can_pipeline(self, frame):
-        return frame.startswith(b"overlapping")
+    def can_pipeline(self, frame: Buffer) -> bool:
+        return bytes(frame).startswith(b"overlapping")
 
     def receive(self, *bodies: bytes) -> None:
         self.receive_bytes(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
@@ -244,8 +252,10 @@ def test_unsent_bytes_are_sent_with_the_next_complete_response(harness: Connecti
     assert (harness.transport.sent, harness.loop.writers) == (b"a;later1;", {})
 
 
-def test_a_deferred_response_that_is_complete_is_sent_immediately(harness: ConnectionHarness) -> None:
-    harness.dispatch = lambda frame, info, mono_ms: completed([b"done;"])
+def test_a_deferred_response_that_is_complete_is_sent_immediately(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(harness, "dispatch", lambda *_: completed([b"done;"]))
     harness.receive(b"x")
     assert harness.transport.sent == b"done;"
 
@@ -383,7 +393,9 @@ def test_requests_in_flight_are_limited_by_number_and_bytes(harness: ConnectionH
         harness.loop.run_soon()
 
 
-def test_a_muted_connection_sends_its_response_and_serves_nothing_until_the_time_is_over(harness) -> None:
+def test_a_muted_connection_sends_its_response_and_serves_nothing_until_the_time_is_over(
+    harness: ConnectionHarness,
+) -> None:
     harness.receive(b"mute500", b"next")
     assert harness.transport.sent == b"mute500;"
     assert not harness.loop.readers
@@ -395,7 +407,7 @@ def test_a_muted_connection_sends_its_response_and_serves_nothing_until_the_time
     assert harness.transport.sent.endswith(b"more;")
 
 
-def test_the_longer_of_two_mutes_counts(harness) -> None:
+def test_the_longer_of_two_mutes_counts(harness: ConnectionHarness) -> None:
     harness.receive(b"mute500")
     harness.info.mute(2000)
     harness.info.mute(100)
@@ -405,7 +417,7 @@ def test_the_longer_of_two_mutes_counts(harness) -> None:
     assert list(harness.loop.readers) == [7]
 
 
-def test_a_late_response_leaves_a_muted_connection_at_once(harness) -> None:
+def test_a_late_response_leaves_a_muted_connection_at_once(harness: ConnectionHarness) -> None:
     harness.receive(b"later")
     harness.info.mute(500)
     harness.complete(b"later", b"answer")
@@ -440,7 +452,7 @@ def test_a_closed_connection_keeps_no_incomplete_frame(harness: ConnectionHarnes
     assert len(reader.space()) == 1 << 22
 
 
-def test_a_muted_connection_that_is_closed_stays_closed(harness) -> None:
+def test_a_muted_connection_that_is_closed_stays_closed(harness: ConnectionHarness) -> None:
     harness.receive(b"mute500", b"next")
     harness.connection.close()
     harness.loop.advance(1)

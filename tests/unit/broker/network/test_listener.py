@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from broker.config.broker_config import SocketSettings
 from broker.network.listener import Listener
 
 CLIENTS = 300
+NO_DISPATCHER: Any = None
 
 
 class Listening:
@@ -19,7 +21,7 @@ class Listening:
 
     def __init__(self) -> None:
         self.loop = asyncio.new_event_loop()
-        self.listener = Listener(self.loop, "PLAINTEXT", "127.0.0.1", 0, lambda *_: None, SocketSettings())
+        self.listener = Listener(self.loop, "PLAINTEXT", "127.0.0.1", 0, NO_DISPATCHER, SocketSettings())
         self.clients: list[socket.socket] = []
 
     def connect(self, timeout_s: float = 5) -> socket.socket:
@@ -50,7 +52,7 @@ def test_a_client_that_does_not_authenticate_in_time_is_closed(
     listening: Listening, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr("broker.network.listener.LOGIN_TIMEOUT_S", 0.1)
-    listening.listener._authentication = lambda _: lambda *_: None
+    listening.listener._authentication = lambda _: NO_DISPATCHER
     listening.listener.start()
     slow, authenticated, left = (listening.connect() for _ in range(3))
     while listening.accept() < 3:

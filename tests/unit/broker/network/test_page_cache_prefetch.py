@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 
 from broker.network.page_cache_prefetch import KEEP_BEHIND_BYTES, PREFETCH_BYTES, PageCachePrefetcher, ReadAhead
 from broker.network.sender import RegionEnded, Sender
+from broker.network.socket_io import PlaintextTransportLayer
 from protocol.records import FileRegion, ScatteredRegion
-from storage.io.disk import StorageError
+from replication.io_executor import IoExecutor, IoResult, Run
+from storage.engine import Buffer
+from storage.io.disk import File, StorageError
 from tests.support.cold_disk import ColdDisk
 from tests.support.replica_harness import HeldWork
 
 MIB = 1 << 20
 
 
-class ColdTransport:
+class ColdTransport(PlaintextTransportLayer):
     """Takes everything, as long as it need not wait for the disk."""
 
     joins_regions = False
@@ -26,16 +31,16 @@ class ColdTransport:
         self.sent = b""
         self.by_sendfile = 0
 
-    def send(self, buffer, *, more):
+    def send(self, buffer: Buffer, *, more: bool) -> int | None:
         self.sent += bytes(buffer)
         return len(buffer)
 
-    def send_all(self, buffers, *, more):
+    def send_all(self, buffers: Sequence[Buffer], *, more: bool) -> int | None:
         return self.send(b"".join(buffers), more=more)
 
-    def send_file(self, region, skip, limit):
+    def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
         count = min(limit, region.length - skip)
-        data = region.file.pread(count, region.position + skip)
+        data = cast("File", region.file).pread(count, region.position + skip)
         self.by_sendfile += count
         return self.send(data, more=False)
 
@@ -50,25 +55,28 @@ class Rig:
         self.data = os.urandom(size)
         self.file.pwrite(self.data, 0)
         self.transport = ColdTransport()
-        self.jobs: list = []
+        self.jobs: list[HeldWork] = []
         self.on_directory_failed: list[str] = []
         self.read_ahead = ReadAhead(
-            PageCachePrefetcher(self, lambda directory, error: self.on_directory_failed.append(directory))
+            PageCachePrefetcher(
+                cast("IoExecutor", self), lambda directory, error: self.on_directory_failed.append(directory)
+            )
         )
         self.sender = Sender(self.transport, self.read_ahead)
 
-    def read(self, directory, run):
+    def read(self, directory: str, run: Run) -> IoResult:
         self.jobs.append(HeldWork(run))
         return self.jobs[-1].result
 
     def prefetch(self) -> None:
         """Reads the uncached region, as the connection and the reader do."""
+        assert self.sender.uncached is not None
         prefetched = self.read_ahead.prefetch(*self.sender.uncached)
         prefetched.then(lambda done: self.sender.resume_after_prefetch(done.value))
         while self.jobs:
             self.jobs.pop(0).finish()
 
-    def send(self, *parts) -> None:
+    def send(self, *parts: Any) -> None:
         """Sends a response while the disk is guarded."""
         with self.disk.blocking_forbidden():
             is_sent = self.sender.send(list(parts))
@@ -85,7 +93,7 @@ class Rig:
         return FileRegion(self.file, position, len(self.data) - position if length is None else length)
 
 
-def test_an_uncached_region_is_prefetched_in_pieces_and_sent_by_sendfile(tmp_path):
+def test_an_uncached_region_is_prefetched_in_pieces_and_sent_by_sendfile(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 5 * MIB + 77)
     rig.send(b"header", rig.region(), b"trailer")
     assert rig.transport.sent == b"header" + rig.data + b"trailer"
@@ -93,7 +101,7 @@ def test_an_uncached_region_is_prefetched_in_pieces_and_sent_by_sendfile(tmp_pat
     assert max(length for _, _, length in rig.disk.warmed) == PREFETCH_BYTES
 
 
-def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path):
+def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 5 * MIB)
     with rig.disk.blocking_forbidden():
         assert not rig.sender.send([rig.region()])
@@ -104,7 +112,7 @@ def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path):
     ]
 
 
-def test_the_ranges_of_an_uncached_scattered_region_are_read_by_one_job(tmp_path):
+def test_the_ranges_of_an_uncached_scattered_region_are_read_by_one_job(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 4 * MIB)
     spans = [(number * 60_000, 16_384) for number in range(64)]
     region = ScatteredRegion(rig.file, spans, 64 * 16_384)
@@ -118,7 +126,7 @@ def test_the_ranges_of_an_uncached_scattered_region_are_read_by_one_job(tmp_path
     assert rig.transport.sent == b"header" + expected + b"trailer"
 
 
-def test_a_scattered_region_on_a_disk_without_page_cache_is_read_through_the_thread(tmp_path):
+def test_a_scattered_region_on_a_disk_without_page_cache_is_read_through_the_thread(tmp_path: Path) -> None:
     rig = Rig(tmp_path, MIB, keeps=False)
     spans = [(7, 500), (5000, 100_000), (300_000, 16_384)]
     rig.send(b"header", ScatteredRegion(rig.file, spans, 116_884), b"trailer")
@@ -127,7 +135,7 @@ def test_a_scattered_region_on_a_disk_without_page_cache_is_read_through_the_thr
     assert rig.transport.by_sendfile == 0
 
 
-def test_a_region_behind_the_end_of_its_file_ends_the_connection(tmp_path):
+def test_a_region_behind_the_end_of_its_file_ends_the_connection(tmp_path: Path) -> None:
     """A file that was cut off: what it still has is sent, the rest is not read for ever."""
     rig = Rig(tmp_path, MIB, keeps=False)
     with pytest.raises(RegionEnded):
@@ -135,21 +143,21 @@ def test_a_region_behind_the_end_of_its_file_ends_the_connection(tmp_path):
     assert rig.transport.sent == b"header" + rig.data
 
 
-def test_a_cached_region_needs_no_thread(tmp_path):
+def test_a_cached_region_needs_no_thread(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 3 * MIB)
     rig.file.pread(len(rig.data), 0)
     rig.send(rig.region())
     assert (rig.transport.sent, rig.disk.warmed) == (rig.data, [])
 
 
-def test_a_disk_without_page_cache_is_read_through_the_thread(tmp_path):
+def test_a_disk_without_page_cache_is_read_through_the_thread(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 3 * MIB + 5, keeps=False)
     rig.send(b"header", rig.region(7), b"trailer")
     assert rig.transport.sent == b"header" + rig.data[7:] + b"trailer"
     assert rig.transport.by_sendfile == 0
 
 
-def test_a_scan_evicts_only_what_it_prefetched(tmp_path):
+def test_a_scan_evicts_only_what_it_prefetched(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 24 * MIB)
     hot = 6 * MIB, 2 * MIB
     rig.file.pread(hot[1], hot[0])
@@ -160,28 +168,30 @@ def test_a_scan_evicts_only_what_it_prefetched(tmp_path):
     assert rig.file.cached_bytes(0, 24 * MIB) <= KEEP_BEHIND_BYTES + hot[1]
 
 
-def test_a_finished_scan_holds_no_file_open(tmp_path):
+def test_a_finished_scan_holds_no_file_open(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 3 * MIB)
     rig.send(rig.region())
     open_files = rig.disk.open_files
-    rig.file = rig.read_ahead._last = None  # the last region is let go of by the next one
+    del rig.file
+    rig.read_ahead._last = None  # the last region is let go of by the next one
     assert rig.disk.open_files == open_files - 1
 
 
-def test_a_read_error_is_reported(tmp_path):
+def test_a_read_error_is_reported(tmp_path: Path) -> None:
     rig = Rig(tmp_path, MIB)
     with rig.disk.blocking_forbidden():
         rig.sender.send([rig.region()])
+    assert rig.sender.uncached is not None
     prefetched = rig.read_ahead.prefetch(*rig.sender.uncached)
     rig.jobs.pop(0).finish(StorageError("read", "x"))
     assert rig.on_directory_failed == [str(tmp_path)]
     assert str(prefetched.error) == "Cannot read x."
 
 
-def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path, monkeypatch):
+def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path, MIB)
 
-    def fail(*_):
+    def fail(*_: Any) -> None:
         raise StorageError("read", "x")
 
     monkeypatch.setattr(type(rig.file), "is_resident", fail)
@@ -190,7 +200,7 @@ def test_an_error_of_the_cache_query_is_left_to_the_thread(tmp_path, monkeypatch
 
 
 @pytest.mark.parametrize("position", [0, 3 * MIB])
-def test_nothing_is_sent_before_the_uncached_region_is_read(tmp_path, position):
+def test_nothing_is_sent_before_the_uncached_region_is_read(tmp_path: Path, position: Any) -> None:
     rig = Rig(tmp_path, 4 * MIB)
     with rig.disk.blocking_forbidden():
         assert not rig.sender.send([rig.region(position)])
@@ -204,12 +214,12 @@ class SmallSocket(ColdTransport):
 
     is_full = True
 
-    def send_file(self, region, skip, limit):
+    def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
         self.is_full = not self.is_full
         return None if self.is_full else super().send_file(region, skip, min(limit, 100_000))
 
 
-def test_a_piece_is_queried_once_however_small_the_socket(tmp_path, monkeypatch):
+def test_a_piece_is_queried_once_however_small_the_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rig = Rig(tmp_path, 4 * MIB)
     rig.file.pread(4 * MIB, 0)
     rig.transport = SmallSocket()
@@ -217,9 +227,9 @@ def test_a_piece_is_queried_once_however_small_the_socket(tmp_path, monkeypatch)
     queried: list[int] = []
     is_resident = type(rig.file).is_resident
 
-    def count(file, position, length):
+    def count(file: Any, position: int, length: int) -> bool:
         queried.append(length)
-        return is_resident(file, position, length)
+        return bool(is_resident(file, position, length))
 
     monkeypatch.setattr(type(rig.file), "is_resident", count)
     rig.send(rig.region())
@@ -228,7 +238,7 @@ def test_a_piece_is_queried_once_however_small_the_socket(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize(("seconds", "is_asked"), [(0.005, False), (0.02, True)])
-def test_the_rest_of_a_piece_is_queried_again_after_a_while(tmp_path, seconds, is_asked):
+def test_the_rest_of_a_piece_is_queried_again_after_a_while(tmp_path: Path, seconds: float, is_asked: bool) -> None:
     rig = Rig(tmp_path, MIB)
     rig.file.pread(MIB, 0)
     rig.transport = SmallSocket()

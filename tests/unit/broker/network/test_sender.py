@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import cycle, product, repeat
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -25,33 +26,37 @@ from broker.network.sender import (
     RegionEnded,
     Sender,
 )
+from broker.network.socket_io import PlaintextTransportLayer
 from protocol.codec import decode, encoder
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
-from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
+from protocol.records import FileRegion, HasFileno, Region, ScatteredRegion, file_regions
+from storage.engine import Buffer
 from storage.io.disk import Disk, File
-from storage.io.page_cache import MAX_GAP_BYTES, PageCache
-from tests.support.replica_harness import HeldWork
+from storage.io.page_cache import MAX_GAP_BYTES, PageCache, Span
+from tests.support.replica_harness import read_regions
 
 TOPICS, PARTITIONS = 50, 20
 LARGE = COPIED_REGION_BYTES * 5 // 4
 VERSION = 12
 FRAME_AND_HEADER_BYTES = 9
+NO_READS: Any = None
+"""An executor that is never used: everything is in the page cache."""
 
 
-class FakeTransport:
+class FakeTransport(PlaintextTransportLayer):
     """Takes the next count of bytes from a plan; None is: would block."""
 
     joins_regions = False
 
-    def __init__(self, plan) -> None:
+    def __init__(self, plan: Iterator[int | None]) -> None:
         self.plan = plan
         self.taken = bytearray()
         self.calls: list[str] = []
         self.by_sendfile = 0
         self.joined: list[bool] = []
 
-    def _take(self, name: str, data: bytes) -> int | None:
+    def _take(self, name: str, data: Buffer) -> int | None:
         self.calls.append(name)
         count = next(self.plan)
         if count is None:
@@ -59,14 +64,14 @@ class FakeTransport:
         self.taken += bytes(data[:count])
         return min(count, len(data))
 
-    def send(self, buffer, *, more):
+    def send(self, buffer: Buffer, *, more: bool) -> int | None:
         self.joined.append(more)
         return self._take("send", buffer)
 
-    def send_all(self, buffers, *, more):
+    def send_all(self, buffers: Sequence[Buffer], *, more: bool) -> int | None:
         return self._take("send_all", b"".join(buffers))
 
-    def send_file(self, region, skip, limit):
+    def send_file(self, region: FileRegion, skip: int, limit: int) -> int | None:
         data = os.pread(region.file.fileno(), min(region.length - skip, limit), region.position + skip)
         sent = self._take("send_file", data)
         self.by_sendfile += sent or 0
@@ -75,7 +80,7 @@ class FakeTransport:
 
 def copying_sender(transport: FakeTransport) -> Sender:
     """A sender that copies small regions; nothing has to be prefetched."""
-    return Sender(transport, ReadAhead(PageCachePrefetcher(HeldWork, lambda *_: None)))
+    return Sender(transport, ReadAhead(PageCachePrefetcher(NO_READS, lambda *_: None)))
 
 
 SENDERS = [pytest.param(Sender, id="without page cache"), pytest.param(copying_sender, id="copying small regions")]
@@ -86,7 +91,7 @@ def file_with(path: Path, data: bytes) -> File:
     return Disk().open(str(path), write=False)
 
 
-def send_everything(sender: Sender, parts) -> int:
+def send_everything(sender: Sender, parts: Iterable[Part]) -> int:
     """Send and resume until all is gone; the number of turns."""
     turns = 1
     done = sender.send(list(parts))
@@ -142,13 +147,15 @@ def chain_of(path: Path, topics: int, partitions: int) -> Chain:
         place: b"".join(data[region.position : region.position + region.length] for region in some)
         for place, some in regions.items()
     }
-    plain = b"".join(bytes(part) for part in answer_of(records) if not isinstance(part, FileRegion))
+    plain = b"".join(bytes(part) for part in answer_of(records) if not isinstance(part, FileRegion | ScatteredRegion))
     return Chain(answer_of(regions), plain, records)
 
 
 @pytest.mark.parametrize("sender_on", SENDERS)
 @pytest.mark.parametrize("number", range(20))
-def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Chain, number: int, sender_on) -> None:
+def test_parts_are_sent_in_order_across_partial_writes_of_random_size(
+    chain: Chain, number: int, sender_on: Callable[[FakeTransport], Sender]
+) -> None:
     rng = random.Random(number)
     transport = FakeTransport(iter(lambda: rng.choice([None, 1, 2, 7, 100, 5000]), "never"))
     sender = sender_on(transport)
@@ -158,7 +165,9 @@ def test_parts_are_sent_in_order_across_partial_writes_of_random_size(chain: Cha
 
 
 @pytest.mark.parametrize("sender_on", SENDERS)
-def test_parts_are_sent_in_order_one_byte_at_a_time(tmp_path: Path, sender_on) -> None:
+def test_parts_are_sent_in_order_one_byte_at_a_time(
+    tmp_path: Path, sender_on: Callable[[FakeTransport], Sender]
+) -> None:
     chain = chain_of(tmp_path / "segment", 5, 8)
     assert len(chain.answer) > COPIED_REGION_BYTES, "one region is large"
     transport = FakeTransport(iter(lambda: 1, None))
@@ -166,7 +175,7 @@ def test_parts_are_sent_in_order_one_byte_at_a_time(tmp_path: Path, sender_on) -
     assert bytes(transport.taken) == chain.answer
     answer = decode(FetchResponse, VERSION, transport.taken, FRAME_AND_HEADER_BYTES)
     found = {
-        (topic.topic, partition.partition_index): bytes(partition.records)
+        (topic.topic, partition.partition_index): read_regions(partition.records)
         for topic in answer.responses
         for partition in topic.partitions
     }
@@ -198,12 +207,12 @@ def test_one_call_copies_a_bounded_number_of_bytes(tmp_path: Path) -> None:
 
     class CountingReadAhead(ReadAhead):
         @staticmethod
-        def read_cached(file, spans, space):
+        def read_cached(file: HasFileno, spans: Sequence[Span], space: memoryview) -> tuple[int, int]:
             count, length = ReadAhead.read_cached(file, spans, space)
             reads.append(length)
             return count, length
 
-    prefetcher = PageCachePrefetcher(HeldWork, lambda *_: None)
+    prefetcher = PageCachePrefetcher(NO_READS, lambda *_: None)
     sender = Sender(FakeTransport(cycle([1, None])), CountingReadAhead(prefetcher))
     assert not sender.send([FileRegion(file, 0, COPIED_REGION_BYTES)] * 100)
     for _ in range(10):
@@ -257,7 +266,9 @@ def test_one_call_sends_a_bounded_number_of_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sender_on", SENDERS)
-def test_a_file_shorter_than_its_region_is_an_error(tmp_path: Path, sender_on) -> None:
+def test_a_file_shorter_than_its_region_is_an_error(
+    tmp_path: Path, sender_on: Callable[[FakeTransport], Sender]
+) -> None:
     file = file_with(tmp_path / "segment", b"short")
     with pytest.raises(RegionEnded):
         send_everything(sender_on(FakeTransport(iter(lambda: 100, None))), [b"h", FileRegion(file, 0, 10)])
@@ -284,7 +295,9 @@ def bytes_in(data: bytes, parts: list[Part]) -> bytes:
 
 @pytest.mark.parametrize("sender_on", SENDERS)
 @pytest.mark.parametrize("seed", range(8))
-def test_scattered_regions_are_sent_in_order(tmp_path: Path, seed: int, sender_on) -> None:
+def test_scattered_regions_are_sent_in_order(
+    tmp_path: Path, seed: int, sender_on: Callable[[FakeTransport], Sender]
+) -> None:
     print(f"seed {seed}")
     dice = random.Random(seed)
     data = dice.randbytes(600_000)
@@ -318,7 +331,7 @@ def test_what_the_socket_does_not_take_is_not_overwritten_by_other_connections(t
     """They read to the same memory."""
     data = random.Random(1).randbytes(500_000)
     file = file_with(tmp_path / "log", data)
-    prefetcher = PageCachePrefetcher(HeldWork, lambda *_: None)
+    prefetcher = PageCachePrefetcher(NO_READS, lambda *_: None)
     region, other = evenly(file, 20, 5000, 10_000), scattered(file, [(3, 5000), (20_000, 6000), (40_000, 5000)])
     transport = FakeTransport(iter([7000, None, *repeat(2**30, 9)]))
     sender = Sender(transport, ReadAhead(prefetcher))
@@ -344,7 +357,12 @@ def test_small_ranges_that_follow_each_other_are_one_read_and_one_call(
     file = file_with(tmp_path / "log", random.Random(1).randbytes(300 * 228))
     reads: list[int] = []
     preadv = os.preadv
-    monkeypatch.setattr(os, "preadv", lambda *args: reads.append(preadv(*args)) or reads[-1])
+
+    def counted(*args: Any) -> int:
+        reads.append(preadv(*args))
+        return reads[-1]
+
+    monkeypatch.setattr(os, "preadv", counted)
     transport = FakeTransport(iter(lambda: 2**30, None))
     assert copying_sender(transport).send([b"h", evenly(file, 200, 200, 28), b"t"])
     assert len(reads) == 2

@@ -135,9 +135,20 @@ def test_nothing_is_reported_as_sent_that_the_kernel_does_not_have(pair: Pair) -
     assert not pair.transport.flush_handshake()
 
 
-def test_a_call_encrypts_a_bounded_number_of_bytes(pair: Pair) -> None:
-    sizes = []
-    pair.transport._send = lambda data: sizes.append(len(data)) or len(data)
+def sizes_sent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of what is handed to the socket from now on, which takes all."""
+    sizes: list[int] = []
+
+    def send(data: bytes) -> int:
+        sizes.append(len(data))
+        return len(data)
+
+    monkeypatch.setattr(pair.transport, "_send", send)
+    return sizes
+
+
+def test_a_call_encrypts_a_bounded_number_of_bytes(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = sizes_sent(pair, monkeypatch)
     assert pair.transport.send(bytes(4 * TURN_BYTES), more=False) == TURN_BYTES
     assert TURN_BYTES < sum(sizes) < TURN_BYTES + 4096
     sizes.clear()
@@ -154,21 +165,19 @@ def test_bytes_before_a_region_wait_for_it(pair: Pair) -> None:
     assert pair.client_read(100) + pair.client_read(100) == b"headerbody"
 
 
-def test_a_header_shares_a_send_with_the_region_behind_it(pair: Pair) -> None:
-    sizes = []
-    pair.transport._send = lambda data: sizes.append(len(data)) or len(data)
+def test_a_header_shares_a_send_with_the_region_behind_it(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    sizes = sizes_sent(pair, monkeypatch)
     with tempfile.TemporaryFile() as file:
         file.truncate(90_000)
         assert Sender(pair.transport).send([b"header", FileRegion(file, 0, 90_000)])
     assert len(sizes) == 1
 
 
-def test_bytes_that_wait_for_an_empty_part_are_not_forgotten(pair: Pair) -> None:
-    really_send = pair.transport._send
-    pair.transport._send = socket_is_full
+def test_bytes_that_wait_for_an_empty_part_are_not_forgotten(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pair.transport, "_send", socket_is_full)
     sender = Sender(pair.transport)
-    assert not sender.send([b"x"] * 256 + [b""])
-    pair.transport._send = really_send
+    assert not sender.send([*[b"x"] * 256, b""])
+    monkeypatch.undo()
     assert sender.resume()
     assert pair.client_read(1000) == b"x" * 256
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -30,7 +30,7 @@ class SlowChannel:
 class Leader(SimpleNamespace):
     """The attributes of a partition that the requests use."""
 
-    __hash__ = object.__hash__
+    __hash__: ClassVar[Any] = object.__hash__
 
     def move_high_watermark(self) -> None:
         self.moved += 1

@@ -32,8 +32,9 @@ class Rig:
         self.sent: list[tuple[int, Message, Completion[Any]]] = []
         clock: Any = SimpleNamespace(mono_ms=lambda: self.now_ms, wall_ms=lambda: 0)
         local: Any = SimpleNamespace(submit=self._submit)
-        self.publisher: Any = SimpleNamespace(image=image())
-        self.channel = ControllerChannel(OWN, local, self.publisher, self._send_request, self.timers, clock)
+        publisher: Any = SimpleNamespace(image=image())
+        self.publisher = publisher
+        self.channel = ControllerChannel(OWN, local, publisher, self._send_request, self.timers, clock)
         registration = quorum.BrokerRegistrationRequest(
             broker_id=OWN, cluster_id="cluster", incarnation_id=b"I" * 16, listeners=[], features=[], rack=None,
             log_dirs=[b"D" * 16],

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 
@@ -23,7 +23,7 @@ def partition(index: int, leader: int) -> Any:
     log = SimpleNamespace(log_end_offset=0, log_start_offset=0, opened=opened, name=f"t-{index}")
 
     class Followed(SimpleNamespace):
-        __hash__ = object.__hash__
+        __hash__: ClassVar[Any] = object.__hash__
 
     return Followed(
         topic="t", topic_id=bytes(16), index=index, leader_epoch=0, leader_id=leader, is_leader=leader == OWN,

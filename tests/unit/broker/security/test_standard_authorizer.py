@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from broker.security.authorizer import CLUSTER_NAME, Operation, Resource
+from broker.security.authorizer import CLUSTER_NAME, NotLoaded, Operation, Resource
 from broker.security.operations import OPERATION_CODES, RESOURCE_CODES, authorized_operations
-from broker.security.standard_authorizer import NotLoaded, StandardAuthorizer
+from broker.security.standard_authorizer import StandardAuthorizer
 from protocol.api import ApiKey
 from replication.metadata.acls import Acl
 from tests.support.seeds import seed_of

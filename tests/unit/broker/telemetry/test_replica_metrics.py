@@ -85,7 +85,8 @@ def test_records_that_a_throttled_client_does_not_get_are_not_counted(harness: R
     harness.create()
     counts = harness.replicas.counts
     counts.count_sent("t", 100, is_follower=False)
-    data = PartitionData(partition_index=0, error_code=0, high_watermark=1, records=(FileRegion(object(), 0, 100),))
+    no_file: Any = None
+    data = PartitionData(partition_index=0, error_code=0, high_watermark=1, records=(FileRegion(no_file, 0, 100),))
     response = FetchResponse(responses=[FetchTopic(topic="t", partitions=[data])])
     context: Any = SimpleNamespace(meter=SimpleNamespace(charge_fetch=lambda _: True), api_version=12)
     session: Any = SimpleNamespace(dirty={}, session_id=5)
@@ -174,7 +175,10 @@ def test_a_closed_log_is_measured_once_until_it_changes(harness: ReplicaHarness)
     assert closed_logs.of(partition) is None
     assert len([step for step in closed_logs.prepare() if step is not None]) == 1
     assert [step for step in closed_logs.prepare() if step is not None] == []
-    (before, _), _ = closed_logs.of(partition), harness.load()
+    measured = closed_logs.of(partition)
+    assert measured is not None
+    before, _ = measured
+    harness.load()
     partition.log.close()
     assert closed_logs.of(partition) is None
     assert list(closed_logs.prepare())

@@ -88,7 +88,7 @@ def test_a_group_record_round_trips() -> None:
     assert (back.generation, back.protocol_type, back.protocol_name) == (1, "consumer", "range")
     assert (back.leader_id, back.current_state_wall_ms, back.static_members) == ("a", NOW + 1, {"i": "a"})
     assert [one.assignment for one in back.members.values()] == [b"A", b"B"]
-    assert back.subscribed_topics == {"t", "u"}
+    assert back.subscribed_topics == frozenset({"t", "u"})
 
 
 # ---- random requests

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from broker.config.broker_config import BrokerConfig
@@ -39,7 +40,7 @@ def routes_of(harness: ReplicaHarness, *topics: str) -> MetadataResponse:
     return answer
 
 
-def test_metadata_contains_brokers_topics_and_leaders(tmp_path) -> None:
+def test_metadata_contains_brokers_topics_and_leaders(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path)
     harness.create("t", partitions=2, replicas=(1, 2, 3), leader=2)
     answer = routes_of(harness, "t")
@@ -68,7 +69,7 @@ class Turns:
             self.waiting.popleft()()
 
 
-def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
+def test_a_large_metadata_response_is_created_in_slices(tmp_path: Path) -> None:
     harness, turns = ReplicaHarness(tmp_path), Turns()
     many = MAX_PARTITIONS_AT_ONCE + 1
     harness.create("t", partitions=many)
@@ -85,7 +86,7 @@ def test_a_large_metadata_response_is_created_in_slices(tmp_path) -> None:
     assert turns.taken == (many + 1) // STEPS_PER_SLICE
 
 
-def test_a_cancelled_metadata_response_stops_its_steps(tmp_path) -> None:
+def test_a_cancelled_metadata_response_stops_its_steps(tmp_path: Path) -> None:
     harness, turns = ReplicaHarness(tmp_path), Turns()
     harness.create("t", partitions=MAX_PARTITIONS_AT_ONCE + 1)
     handlers = handlers_of(harness, turns.waiting.append)

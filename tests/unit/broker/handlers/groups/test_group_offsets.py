@@ -44,7 +44,7 @@ NOW = 1_700_000_000_000
 TOPIC_ID = b"0123456789abcdef"
 
 
-def harness(**settings: int) -> LocalGroupHarness:
+def harness(**settings: Any) -> LocalGroupHarness:
     made = LocalGroupHarness(GroupSettings(initial_rebalance_delay_ms=0, **settings), offsets_partitions=1)
     made.create_topic(OFFSETS_TOPIC, 1)
     made.create_topic("t", 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     made.load("t", batches=3)
@@ -35,12 +36,12 @@ def produce_fast(harness: ReplicaHarness, version: int, acks: int = 1, records: 
 
 
 @pytest.mark.parametrize("version", range(4, 19))
-def test_a_plain_fetch_takes_the_fast_path(harness, version):
+def test_a_plain_fetch_takes_the_fast_path(harness: ReplicaHarness, version: Any) -> None:
     assert (fetch_fast(harness, version) is not None) is (version >= 9)
 
 
 @pytest.mark.parametrize("version", [9, 12, 13, 18])
-def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness, version):
+def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness: ReplicaHarness, version: int) -> None:
     client = Client(harness, version, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
     assert fetch_fast(harness, version, session=client.session) is not None
@@ -61,12 +62,14 @@ def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness, version
         {"min_bytes": 10_000},
     ],
 )
-def test_other_fetch_layouts_are_left_to_the_handler(harness, request_):
+def test_other_fetch_layouts_are_left_to_the_handler(harness: ReplicaHarness, request_: Any) -> None:
     assert fetch_fast(harness, 12, **request_) is None
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_a_read_that_needs_the_disk_is_left_to_the_handler(harness, monkeypatch):
+def test_a_read_that_needs_the_disk_is_left_to_the_handler(
+    harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0})
 
@@ -80,18 +83,18 @@ def test_a_read_that_needs_the_disk_is_left_to_the_handler(harness, monkeypatch)
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_a_plain_produce_takes_the_fast_path(harness, version):
+def test_a_plain_produce_takes_the_fast_path(harness: ReplicaHarness, version: Any) -> None:
     assert isinstance(produce_fast(harness, version), list) is (version >= 7)
 
 
-def test_other_produce_layouts_are_left_to_the_handler(harness):
+def test_other_produce_layouts_are_left_to_the_handler(harness: ReplicaHarness) -> None:
     assert produce_fast(harness, 9, acks=0) is None
     assert produce_fast(harness, 9, records=batch(transactional=True, producer_id=1, base_sequence=0)) is None
     assert harness.partition().log.log_end_offset == 3
 
 
 @pytest.fixture
-def waiting(harness) -> tuple[Any, list[Any]]:
+def waiting(harness: ReplicaHarness) -> tuple[Any, list[Any]]:
     """A Produce for a partition with a follower that has not fetched it yet, and its answers."""
     harness.create("r", replicas=(1, 2))
     request = harness.produce_request([("r", 0, batch())], version=13, acks=-1, timeout_ms=1000)
@@ -104,7 +107,9 @@ def waiting(harness) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("is_cancelled", [False, True])
-def test_a_waiting_produce_is_answered_once_unless_cancelled(harness, waiting, *, is_cancelled):
+def test_a_waiting_produce_is_answered_once_unless_cancelled(
+    harness: ReplicaHarness, waiting: tuple[Any, list[Any]], *, is_cancelled: bool
+) -> None:
     later, answers = waiting
     if is_cancelled:
         later.cancel()

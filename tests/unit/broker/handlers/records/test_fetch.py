@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from broker.security.authorizer import Operation, Resource
@@ -9,35 +12,35 @@ from protocol.errors import ErrorCode
 from protocol.records import ControlType, FileRegion, end_txn_marker
 from storage.log.log import AppendOrigin
 from tests.support.deny import Deny
-from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch, fetched, named, note_looks, offsets
+from tests.support.replica_harness import NOW_MS, Answer, ReplicaHarness, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 
 
-def code(answer, topic=0, partition=0):
+def code(answer: Answer, topic: int = 0, partition: int = 0) -> Any:
     return fetched(answer, topic, partition).error_code
 
 
 # ---------------------------------------------------------------- describing
 
 
-def test_records_are_regions_of_files_never_bytes(harness):
+def test_records_are_regions_of_files_never_bytes(harness: ReplicaHarness) -> None:
     harness.load("t", batches=2)
     request = harness.fetch_request({("t", 0): 0})
-    answer = harness.fetching.handle(harness.context(1, 12), request)
+    answer: Any = harness.fetching.handle(harness.context(1, 12), request)
     records = answer.responses[0].partitions[0].records
     assert all(isinstance(region, FileRegion) for region in records)
     assert sum(region.length for region in records) == 2 * ONE
 
 
-def test_a_fetch_inside_a_batch_returns_the_whole_batch(harness):
+def test_a_fetch_inside_a_batch_returns_the_whole_batch(harness: ReplicaHarness) -> None:
     harness.produce("t", 0, batch(count=10))
     assert offsets(fetched(harness.fetch("t", 0, 7))) == [0]
 
@@ -45,7 +48,7 @@ def test_a_fetch_inside_a_batch_returns_the_whole_batch(harness):
 # ---------------------------------------------------------------- replica ids
 
 
-def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path):
+def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.READ, Resource.TOPIC, "secret")))
     for name in ("open", "secret"):
         harness.create(name)
@@ -58,7 +61,7 @@ def test_an_unauthorized_topic_fails_and_others_are_read(tmp_path):
 
 
 @pytest.mark.parametrize("version", [12, 16])
-def test_a_follower_fetch_requires_cluster_action(tmp_path, version):
+def test_a_follower_fetch_requires_cluster_action(tmp_path: Path, version: int) -> None:
     harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.CLUSTER_ACTION, Resource.CLUSTER, None)))
     harness.create("t", replicas=(1, 2))
     harness.load("t")
@@ -66,7 +69,7 @@ def test_a_follower_fetch_requires_cluster_action(tmp_path, version):
     assert code(harness.fetch("t", version=version, max_wait_ms=0)) == ErrorCode.NONE
 
 
-def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(harness):
+def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r", batches=3)
     harness.fetch("r", 0, 2, replica=2)
@@ -75,7 +78,7 @@ def test_a_debugging_consumer_reads_a_follower_to_the_high_watermark(harness):
     assert code(harness.fetch("r", version=10)) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_future_replica_reads_to_the_log_end(harness):
+def test_a_future_replica_reads_to_the_log_end(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r", batches=3)
     assert offsets(fetched(harness.fetch("r", replica=-3))) == [0, 1, 2]
@@ -85,7 +88,7 @@ def test_a_future_replica_reads_to_the_log_end(harness):
 # ---------------------------------------------------------------- isolation
 
 
-def test_readable_records_depend_on_the_replica_id(harness):
+def test_readable_records_depend_on_the_replica_id(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r", batches=4)
     assert offsets(fetched(harness.fetch("r", replica=2, offset=2))) == [2, 3]
@@ -97,7 +100,7 @@ def test_readable_records_depend_on_the_replica_id(harness):
 # ---------------------------------------------------------------- waiting
 
 
-def test_a_fetch_waits_for_min_bytes(harness):
+def test_a_fetch_waits_for_min_bytes(harness: ReplicaHarness) -> None:
     answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0}, min_bytes=2 * ONE)
     harness.load("t", 0)
     harness.drain_purgatory()
@@ -109,16 +112,16 @@ def test_a_fetch_waits_for_min_bytes(harness):
     assert len(harness.purgatory) == len(harness.purgatory._watchers) == 0
 
 
-def test_min_bytes_of_zero_is_answered_at_once(harness):
+def test_min_bytes_of_zero_is_answered_at_once(harness: ReplicaHarness) -> None:
     assert harness.fetch("t", min_bytes=0).is_done
 
 
-def test_min_bytes_is_capped_at_max_bytes(harness):
+def test_min_bytes_is_capped_at_max_bytes(harness: ReplicaHarness) -> None:
     harness.load("t", batches=3)
     assert offsets(fetched(harness.fetch("t", min_bytes=10**6, max_bytes=ONE))) == [0]
 
 
-def test_a_timeout_completes_with_the_available_records(harness):
+def test_a_timeout_completes_with_the_available_records(harness: ReplicaHarness) -> None:
     answer = harness.fetch("t", min_bytes=1000, max_wait_ms=500)
     harness.load("t")
     harness.drain_purgatory()
@@ -129,7 +132,7 @@ def test_a_timeout_completes_with_the_available_records(harness):
     assert len(harness.purgatory) == len(harness.purgatory._watchers) == len(harness.timers) == 0
 
 
-def test_lost_leadership_completes_a_waiting_fetch(harness):
+def test_lost_leadership_completes_a_waiting_fetch(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     old, knows_epoch, knows_racks = (
         harness.fetch("r", version=10),
@@ -146,7 +149,7 @@ def test_lost_leadership_completes_a_waiting_fetch(harness):
     assert code(knows_racks) == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_a_deleted_topic_completes_a_waiting_fetch(harness):
+def test_a_deleted_topic_completes_a_waiting_fetch(harness: ReplicaHarness) -> None:
     by_name, by_id = harness.fetch("t", version=12), harness.fetch("t", version=16)
     harness.delete("t")
     harness.drain_purgatory()
@@ -154,9 +157,9 @@ def test_a_deleted_topic_completes_a_waiting_fetch(harness):
     assert code(by_id) == ErrorCode.UNKNOWN_TOPIC_ID
 
 
-def test_a_completed_transaction_wakes_a_read_committed_fetch(harness):
+def test_a_completed_transaction_wakes_a_read_committed_fetch(harness: ReplicaHarness) -> None:
 
-    def append(records, origin=AppendOrigin.CLIENT):
+    def append(records: Any, origin: Any = AppendOrigin.CLIENT) -> None:
         append = harness.append(records=records, acks=1, origin=origin)
         harness.drain_purgatory()
         assert (append.is_done, append.error) == (True, None)
@@ -175,7 +178,7 @@ def test_a_completed_transaction_wakes_a_read_committed_fetch(harness):
     assert [(aborted.producer_id, aborted.first_offset) for aborted in data.aborted_transactions] == [(5, 0)]
 
 
-def test_closed_connection_leaves_nothing_behind(harness):
+def test_closed_connection_leaves_nothing_behind(harness: ReplicaHarness) -> None:
     answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0})
     assert (len(harness.purgatory), len(harness.purgatory._watchers)) == (1, 2)
     answer.pending.cancel()
@@ -186,7 +189,7 @@ def test_closed_connection_leaves_nothing_behind(harness):
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_a_wakeup_reads_only_changed_partitions(harness, monkeypatch):
+def test_a_wakeup_reads_only_changed_partitions(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create("many", partitions=50)
     answer = harness.fetch_all({("many", index): 0 for index in range(50)}, min_bytes=2 * ONE)
     looked = note_looks(harness, monkeypatch)
@@ -202,7 +205,7 @@ def test_a_wakeup_reads_only_changed_partitions(harness, monkeypatch):
 # ---------------------------------------------------------------- followers
 
 
-def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(harness):
+def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     produce = harness.produce("r", acks=-1)
     consumer = harness.fetch("r")
@@ -219,7 +222,7 @@ def test_followers_fetch_moves_the_high_watermark_and_wakes_consumers(harness):
     assert not second.is_done
 
 
-def test_an_append_wakes_a_follower_before_its_commit(harness):
+def test_an_append_wakes_a_follower_before_its_commit(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     follower, consumer = harness.fetch("r", replica=2), harness.fetch("r")
     harness.produce("r", acks=1)
@@ -228,7 +231,7 @@ def test_an_append_wakes_a_follower_before_its_commit(harness):
     assert not consumer.is_done
 
 
-def test_a_diverging_follower_is_answered_at_once(harness):
+def test_a_diverging_follower_is_answered_at_once(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2), epoch=1)
     harness.load("r", batches=3)
     harness.change("r", leader=1)
@@ -244,7 +247,7 @@ def test_a_diverging_follower_is_answered_at_once(harness):
 # ---------------------------------------------------------------- leader checks
 
 
-def test_a_fetch_with_another_leader_epoch_fails(harness):
+def test_a_fetch_with_another_leader_epoch_fails(harness: ReplicaHarness) -> None:
     harness.create("e", epoch=5)
     answers = {epoch: code(harness.fetch("e", leader_epoch=epoch, max_wait_ms=0)) for epoch in (4, 5, 6, -1)}
     assert answers == {
@@ -256,7 +259,7 @@ def test_a_fetch_with_another_leader_epoch_fails(harness):
 
 
 @pytest.mark.parametrize("version", [11, 12, 16])
-def test_not_leader_error_contains_the_current_leader(harness, version):
+def test_not_leader_error_contains_the_current_leader(harness: ReplicaHarness, version: int) -> None:
     harness.create("r", replicas=(2, 3), leader=2, epoch=7)
     answer = harness.fetch("r", version=version)
     data = fetched(answer)
@@ -272,7 +275,7 @@ def test_not_leader_error_contains_the_current_leader(harness, version):
 # ---------------------------------------------------------------- limits
 
 
-def test_only_the_first_partition_with_records_may_exceed_the_limits(harness):
+def test_only_the_first_partition_with_records_may_exceed_the_limits(harness: ReplicaHarness) -> None:
     for index in (1, 2):
         harness.produce("t", index, batch(size=5000))
     answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0, ("t", 2): 0}, partition_max_bytes=100)
@@ -283,7 +286,7 @@ def test_only_the_first_partition_with_records_may_exceed_the_limits(harness):
 # ---------------------------------------------------------------- rack
 
 
-def test_a_preferred_read_replica_is_returned(harness):
+def test_a_preferred_read_replica_is_returned(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r")
     harness.fetch("r", offset=1, replica=2)
@@ -300,7 +303,7 @@ WIDTH, MOST_FILES = 40, 24
 
 
 @pytest.fixture
-def crowded(tmp_path) -> ReplicaHarness:
+def crowded(tmp_path: Path) -> ReplicaHarness:
     """Forty partitions with a record each, all closed, and a lower open-file limit."""
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=WIDTH)
@@ -314,7 +317,7 @@ def crowded(tmp_path) -> ReplicaHarness:
     return made
 
 
-def given(response) -> list[int]:
+def given(response: Any) -> list[int]:
     """The partitions with records."""
     return [data.partition_index for data in response.responses[0].partitions if data.records]
 
@@ -325,9 +328,9 @@ def turn(harness: ReplicaHarness) -> None:
     harness.log_manager.file_handles.close_surplus()
 
 
-def test_a_wide_fetch_respects_the_open_file_limit(crowded):
+def test_a_wide_fetch_respects_the_open_file_limit(crowded: ReplicaHarness) -> None:
     positions = {("t", index): 0 for index in range(WIDTH)}
-    response = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request(positions))
+    response: Any = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request(positions))
     assert given(response) == list(range(MOST_FILES))
     assert [data.high_watermark for data in response.responses[0].partitions] == [1] * WIDTH
     other = crowded.fetching.handle(crowded.context(1, 12), crowded.fetch_request({("t", 39): 0, ("t", 38): 0}))
@@ -339,9 +342,9 @@ def test_a_wide_fetch_respects_the_open_file_limit(crowded):
     assert given(response) == list(range(MOST_FILES, WIDTH))
 
 
-def test_a_session_returns_skipped_partitions_later(crowded):
+def test_a_session_returns_skipped_partitions_later(crowded: ReplicaHarness) -> None:
     request = crowded.fetch_request({("t", index): 0 for index in range(WIDTH)}, session=(0, 0), max_wait_ms=0)
-    response = crowded.fetching.handle(crowded.context(1, 12), request)
+    response: Any = crowded.fetching.handle(crowded.context(1, 12), request)
     assert given(response) == list(range(MOST_FILES))
     session = response.session_id
     del response

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from protocol.errors import ErrorCode
 from replication.partition.replica_manager import MAX_LAG_MS
-from tests.support.replica_harness import Client, ReplicaHarness, batch, fetched, named, note_looks, offsets
+from tests.support.replica_harness import Answer, Client, ReplicaHarness, batch, fetched, named, note_looks, offsets
 
 ONE = len(batch())
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 
 
-def code(answer, topic=0, partition=0):
+def code(answer: Answer, topic: int = 0, partition: int = 0) -> Any:
     return fetched(answer, topic, partition).error_code
 
 
-def test_an_error_repeats_and_the_offsets_follow_it(harness):
+def test_an_error_repeats_and_the_offsets_follow_it(harness: ReplicaHarness) -> None:
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0, ("n", 0): 0})
     for _ in range(2):
@@ -34,14 +37,14 @@ def test_an_error_repeats_and_the_offsets_follow_it(harness):
     assert named(client.fetch()) == []
 
 
-def test_a_topic_created_during_the_session_is_served(harness):
+def test_a_topic_created_during_the_session_is_served(harness: ReplicaHarness) -> None:
     harness.create("n")
     topic_id = harness.image.topics_by_name["n"].topic_id
     harness.delete("n")
     client = Client(harness, version=13, max_wait_ms=0)
     request = harness.fetch_request({("n", 0): 0}, version=13, session=(0, 0))
     request.topics[0].topic_id = topic_id
-    answer = harness.fetching.handle(harness.context(1, 13), request)
+    answer: Any = harness.fetching.handle(harness.context(1, 13), request)
     assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
     harness.topic_numbers = iter([int.from_bytes(topic_id, "big")])
     harness.create("n")
@@ -50,7 +53,7 @@ def test_a_topic_created_during_the_session_is_served(harness):
     assert offsets(fetched(client.fetch())) == [0]
 
 
-def test_a_new_high_watermark_completes_a_follower_fetch(harness):
+def test_a_new_high_watermark_completes_a_follower_fetch(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2, 3))
     harness.load("r")
     follower = Client(harness, max_wait_ms=0, replica=2)
@@ -63,7 +66,7 @@ def test_a_new_high_watermark_completes_a_follower_fetch(harness):
     assert follower.fetch().message.responses == []
 
 
-def test_a_follower_without_new_records_stays_caught_up(harness):
+def test_a_follower_without_new_records_stays_caught_up(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     follower = Client(harness, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0, ("t", 0): 0})
@@ -79,7 +82,7 @@ def test_a_follower_without_new_records_stays_caught_up(harness):
     assert partition.shrunk_isr(harness.mono_ms, MAX_LAG_MS) == (1,)
 
 
-def test_a_forgotten_partition_does_not_stay_caught_up(harness):
+def test_a_forgotten_partition_does_not_stay_caught_up(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     follower = Client(harness, max_wait_ms=0, replica=2)
     follower.fetch({("r", 0): 0, ("t", 0): 0})
@@ -90,7 +93,7 @@ def test_a_forgotten_partition_does_not_stay_caught_up(harness):
     assert harness.replicas.find("r", 0).shrunk_isr(harness.mono_ms, MAX_LAG_MS) == (1,)
 
 
-def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(harness):
+def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(harness: ReplicaHarness) -> None:
     client = Client(harness)
     client.fetch({("t", index): 0 for index in range(3)}, max_wait_ms=0)
     answer = client.fetch()
@@ -105,7 +108,9 @@ def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(harness):
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_an_incremental_fetch_reads_only_changed_partitions(harness, monkeypatch):
+def test_an_incremental_fetch_reads_only_changed_partitions(
+    harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
     harness.create("many", partitions=100)
     client = Client(harness, max_wait_ms=500)
     client.fetch({("many", index): 0 for index in range(100)}, max_wait_ms=0)
@@ -121,7 +126,7 @@ def test_an_incremental_fetch_reads_only_changed_partitions(harness, monkeypatch
     assert named(answer) == [("many", 70)]
 
 
-def test_busy_partition_does_not_starve_the_others(harness):
+def test_busy_partition_does_not_starve_the_others(harness: ReplicaHarness) -> None:
     for index in range(3):
         harness.load("t", index, batches=20)
     client = Client(harness, max_wait_ms=0, max_bytes=3 * ONE)
@@ -139,7 +144,7 @@ def test_busy_partition_does_not_starve_the_others(harness):
     assert served == [0, 1, 2, 0, 1, 2, 0, 1]
 
 
-def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(harness):
+def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(harness: ReplicaHarness) -> None:
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})
     for index in range(3):
@@ -149,7 +154,7 @@ def test_a_partition_beyond_max_bytes_is_left_for_the_next_fetch(harness):
     assert named(client.fetch({("t", 1): 1}, max_bytes=ONE)) == [("t", 2)]
 
 
-def test_a_newer_request_of_the_session_completes_the_waiting_one(harness):
+def test_a_newer_request_of_the_session_completes_the_waiting_one(harness: ReplicaHarness) -> None:
     client = Client(harness)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     harness.load("t")
@@ -160,7 +165,7 @@ def test_a_newer_request_of_the_session_completes_the_waiting_one(harness):
     assert offsets(fetched(again)) == [0]
 
 
-def test_a_closed_connection_keeps_the_session_and_its_dirty_partitions(harness):
+def test_a_closed_connection_keeps_the_session_and_its_dirty_partitions(harness: ReplicaHarness) -> None:
     client = Client(harness)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     harness.load("t")
@@ -169,7 +174,7 @@ def test_a_closed_connection_keeps_the_session_and_its_dirty_partitions(harness)
     assert offsets(fetched(client.fetch(min_bytes=1))) == [0]
 
 
-def test_a_session_with_an_unsent_id_is_closed_with_its_connection(harness):
+def test_a_session_with_an_unsent_id_is_closed_with_its_connection(harness: ReplicaHarness) -> None:
     answer = harness.fetch("t", session=(0, 0))
     assert len(harness.sessions) == 1
     answer.pending.cancel()
@@ -177,7 +182,7 @@ def test_a_session_with_an_unsent_id_is_closed_with_its_connection(harness):
     assert len(harness.purgatory._watchers) == 0
 
 
-def test_an_evicted_session_completes_its_waiting_request(harness):
+def test_an_evicted_session_completes_its_waiting_request(harness: ReplicaHarness) -> None:
     client = Client(harness)
     client.fetch({("t", 0): 0}, max_wait_ms=0)
     answer = client.fetch()
@@ -188,7 +193,7 @@ def test_an_evicted_session_completes_its_waiting_request(harness):
     assert client.fetch().message.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
 
 
-def test_a_follower_fetch_beyond_max_bytes_still_acknowledges(harness):
+def test_a_follower_fetch_beyond_max_bytes_still_acknowledges(harness: ReplicaHarness) -> None:
     harness.create("r", partitions=3, replicas=(1, 2))
     for index in range(3):
         harness.load("r", index, batches=5, size=1000)

@@ -59,7 +59,7 @@ def purgatory() -> Purgatory:
 
 
 @pytest.fixture
-def sessions(purgatory) -> FetchSessions:
+def sessions(purgatory: Purgatory) -> FetchSessions:
     ids = itertools.count(100)
     return FetchSessions(purgatory, lambda: next(ids), slots=3)
 
@@ -77,7 +77,7 @@ def dirty(fetch_context: FetchContext) -> list[tuple[str | None, int]]:
 # ---------------------------------------------------------------- epochs
 
 
-def test_epoch_zero_creates_a_session(sessions):
+def test_epoch_zero_creates_a_session(sessions: FetchSessions) -> None:
     session = create(sessions, partitions=2)
     assert isinstance(session, FetchSession)
     assert session.session_id == 100
@@ -87,7 +87,7 @@ def test_epoch_zero_creates_a_session(sessions):
     assert sessions.partitions == 2
 
 
-def test_a_wrong_session_epoch_fails_and_changes_nothing(sessions):
+def test_a_wrong_session_epoch_fails_and_changes_nothing(sessions: FetchSessions) -> None:
     session = create(sessions)
     for epoch in (2, 3, 7, 0x7FFFFFFF):
         answer = sessions.open(request(100, epoch, {"t": [5]}), 12, 0, is_follower=False)
@@ -96,14 +96,15 @@ def test_a_wrong_session_epoch_fails_and_changes_nothing(sessions):
     assert sessions.open(request(100, 1), 12, 0, is_follower=False) is session
 
 
-def test_the_session_epoch_wraps_to_one(sessions):
+def test_the_session_epoch_wraps_to_one(sessions: FetchSessions) -> None:
     session = create(sessions)
+    assert isinstance(session, FetchSession)
     session.epoch = 0x7FFFFFFF
     assert sessions.open(request(100, 0x7FFFFFFF), 12, 0, is_follower=False) is session
     assert session.epoch == 1
 
 
-def test_a_full_request_replaces_its_session(sessions):
+def test_a_full_request_replaces_its_session(sessions: FetchSessions) -> None:
     create(sessions)
     answer = sessions.open(request(100, 0, {"t": [0]}), 12, 0, is_follower=False)
     assert isinstance(answer, FetchSession)
@@ -111,7 +112,7 @@ def test_a_full_request_replaces_its_session(sessions):
     assert 100 not in sessions._by_id
 
 
-def test_used_session_ids_are_not_reused(purgatory):
+def test_used_session_ids_are_not_reused(purgatory: Purgatory) -> None:
     draws = iter([5, 5, 5, 9])
     sessions = FetchSessions(purgatory, lambda: next(draws))
     assert [create(sessions).session_id for _ in range(2)] == [5, 9]
@@ -120,7 +121,7 @@ def test_used_session_ids_are_not_reused(purgatory):
 # ---------------------------------------------------------------- dirty partitions
 
 
-def test_incremental_request_adds_changes_and_forgets(sessions):
+def test_incremental_request_adds_changes_and_forgets(sessions: FetchSessions) -> None:
     session = create(sessions, partitions=3)
     session.dirty.clear()
     change = request(100, 1, {"t": [1], "u": [0]}, forget={"t": [2], "x": [0]}, offset=50)
@@ -131,7 +132,7 @@ def test_incremental_request_adds_changes_and_forgets(sessions):
     assert session.partitions["t", 0].offset == 0
 
 
-def test_a_change_between_requests_marks_the_partition_dirty(sessions, purgatory):
+def test_a_change_between_requests_marks_the_partition_dirty(sessions: FetchSessions, purgatory: Purgatory) -> None:
     session = create(sessions, partitions=3)
     session.dirty.clear()
     purgatory.wake(state_key("t", 2))
@@ -141,7 +142,7 @@ def test_a_change_between_requests_marks_the_partition_dirty(sessions, purgatory
     assert dirty(session) == [("t", 2), ("t", 0)]
 
 
-def test_a_sessionless_fetch_watches_only_while_waiting(sessions, purgatory):
+def test_a_sessionless_fetch_watches_only_while_waiting(sessions: FetchSessions, purgatory: Purgatory) -> None:
     fetch_context = sessions.open(request(epoch=-1, partitions={"t": [0, 1]}), 12, 0, is_follower=False)
     assert isinstance(fetch_context, FetchContext)
     assert len(purgatory._watchers) == 0
@@ -151,7 +152,7 @@ def test_a_sessionless_fetch_watches_only_while_waiting(sessions, purgatory):
     assert len(purgatory._watchers) == 0
 
 
-def test_a_partition_is_watched_after_its_topic_name_is_known(sessions, purgatory):
+def test_a_partition_is_watched_after_its_topic_name_is_known(sessions: FetchSessions, purgatory: Purgatory) -> None:
     session = sessions.open(request_by_id(), 13, 0, is_follower=False)
     assert isinstance(session, FetchSession)
     assert len(purgatory._watchers) == 0
@@ -162,7 +163,9 @@ def test_a_partition_is_watched_after_its_topic_name_is_known(sessions, purgator
 
 
 @pytest.mark.pure_python("extends a compiled class")
-def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_watermark(sessions, purgatory):
+def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_watermark(
+    sessions: FetchSessions, purgatory: Purgatory
+) -> None:
     session = create(sessions, follower=True)
     session.dirty.clear()
     session.waiter = Parked()
@@ -177,7 +180,7 @@ def test_follower_is_woken_by_the_end_of_the_log_and_only_notes_the_high_waterma
 # ---------------------------------------------------------------- the cache
 
 
-def test_a_cache_full_of_young_sessions_creates_none(sessions):
+def test_a_cache_full_of_young_sessions_creates_none(sessions: FetchSessions) -> None:
     for _ in range(3):
         create(sessions)
     refused = create(sessions, partitions=50)
@@ -187,7 +190,7 @@ def test_a_cache_full_of_young_sessions_creates_none(sessions):
     assert len(sessions) == 3
 
 
-def test_a_session_idle_for_two_minutes_is_evicted(sessions):
+def test_a_session_idle_for_two_minutes_is_evicted(sessions: FetchSessions) -> None:
     for _ in range(3):
         create(sessions)
     sessions.open(request(100, 1), 12, EVICTION_MS, is_follower=False)
@@ -199,7 +202,7 @@ def test_a_session_idle_for_two_minutes_is_evicted(sessions):
     assert len(sessions) == 3
 
 
-def test_a_larger_session_evicts_an_older_smaller_one(sessions):
+def test_a_larger_session_evicts_an_older_smaller_one(sessions: FetchSessions) -> None:
     for size in (5, 2, 4):
         create(sessions, partitions=size)
     for session_id in (100, 101, 102):  # all in use, none young
@@ -209,7 +212,7 @@ def test_a_larger_session_evicts_an_older_smaller_one(sessions):
     assert 101 not in sessions._by_id
 
 
-def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions):
+def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions: FetchSessions) -> None:
     create(sessions, partitions=9)
     create(sessions, partitions=1, follower=True)
     create(sessions, partitions=8)
@@ -220,7 +223,7 @@ def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions):
     assert create(sessions, partitions=1, follower=True).session_id == 0
 
 
-def test_no_watches_are_left_after_random_requests(purgatory):
+def test_no_watches_are_left_after_random_requests(purgatory: Purgatory) -> None:
     seed = seed_of()
     chance = random.Random(seed)
     sessions = FetchSessions(purgatory, lambda: chance.randrange(1, 2**31), slots=5)

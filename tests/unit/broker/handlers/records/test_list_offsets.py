@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from broker.security.authorizer import Operation, Resource
@@ -25,13 +28,13 @@ NOTHING = (0, -1, -1, -1)
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", epoch=3)
     return made
 
 
-def fill(harness, *timestamps, name="t", **batch):
+def fill(harness: ReplicaHarness, *timestamps: Any, name: str = "t", **batch: Any) -> None:
     """Append one batch with these timestamps, relative to NOW_MS."""
     builder = BatchBuilder(**batch)
     for timestamp in timestamps:
@@ -39,7 +42,9 @@ def fill(harness, *timestamps, name="t", **batch):
     assert harness.produce(name, 0, builder.build(), acks=1).message.responses[0].partition_responses[0].error_code == 0
 
 
-def ask_all(harness, requested, version=11, replica=-1, isolation=0, epoch=-1):
+def ask_all(
+    harness: ReplicaHarness, requested: Any, version: int = 11, replica: int = -1, isolation: int = 0, epoch: int = -1
+) -> Any:
     topics = [
         {
             "name": name,
@@ -59,21 +64,21 @@ def ask_all(harness, requested, version=11, replica=-1, isolation=0, epoch=-1):
     ]
 
 
-def ask(harness, timestamp, name="t", index=0, **request):
+def ask(harness: ReplicaHarness, timestamp: Any, name: str = "t", index: int = 0, **request: Any) -> Any:
     return ask_all(harness, [(name, [(index, timestamp)])], **request)[0][0]
 
 
 # ---------------------------------------------------------------- ListOffsets
 
 
-def test_an_empty_partition_has_offsets_but_no_timestamp(harness):
+def test_an_empty_partition_has_offsets_but_no_timestamp(harness: ReplicaHarness) -> None:
     assert ask(harness, LATEST) == (0, -1, 0, 3)
     assert ask(harness, EARLIEST)[:3] == (0, -1, 0)
     assert ask(harness, MAX_TIMESTAMP) == NOTHING
     assert ask(harness, NOW_MS) == NOTHING
 
 
-def test_first_record_at_or_after_a_time_is_found_inside_its_batch(harness):
+def test_first_record_at_or_after_a_time_is_found_inside_its_batch(harness: ReplicaHarness) -> None:
     fill(harness, 0, 10, 20)
     fill(harness, 30, 25, 40)
     for time, record, offset in ((0, 0, 0), (10, 10, 1), (11, 20, 2), (31, 40, 5)):
@@ -85,14 +90,16 @@ def test_first_record_at_or_after_a_time_is_found_inside_its_batch(harness):
 @pytest.mark.parametrize(
     ("timestamp", "first"), [(MAX_TIMESTAMP, 7), (EARLIEST_LOCAL, 8), (LATEST_TIERED, 9), (EARLIEST_PENDING, 11)]
 )
-def test_special_timestamps_unknown_to_the_version_are_unsupported(harness, timestamp, first):
+def test_special_timestamps_unknown_to_the_version_are_unsupported(
+    harness: ReplicaHarness, timestamp: Any, first: int
+) -> None:
     fill(harness, 0)
     assert ask(harness, timestamp, version=first)[0] == 0
     assert ask(harness, timestamp, version=first - 1)[0] == ErrorCode.UNSUPPORTED_VERSION
     assert ask(harness, -7)[0] == ErrorCode.UNSUPPORTED_VERSION
 
 
-def test_latest_offset_depends_on_the_replica_id(harness):
+def test_latest_offset_depends_on_the_replica_id(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     fill(harness, 0, 1, 2, name="r")
     harness.fetch("r", offset=1, replica=2)
@@ -105,7 +112,7 @@ def test_latest_offset_depends_on_the_replica_id(harness):
     assert ask(harness, NOW_MS + 1, "r", replica=2)[2] == 1
 
 
-def test_only_the_debugging_consumer_may_query_a_follower(harness):
+def test_only_the_debugging_consumer_may_query_a_follower(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     fill(harness, 0, name="r")
     harness.change("r", leader=2)
@@ -118,28 +125,32 @@ def test_only_the_debugging_consumer_may_query_a_follower(harness):
 @pytest.mark.parametrize(
     ("epoch", "code"), [(2, ErrorCode.FENCED_LEADER_EPOCH), (3, 0), (4, ErrorCode.UNKNOWN_LEADER_EPOCH)]
 )
-def test_list_offsets_with_another_leader_epoch_fails(harness, epoch, code):
+def test_list_offsets_with_another_leader_epoch_fails(
+    harness: ReplicaHarness, epoch: int, code: ErrorCode | int
+) -> None:
     assert ask(harness, LATEST, epoch=epoch)[0] == code
 
 
 @pytest.mark.parametrize(
     ("version", "code"), [(4, ErrorCode.LEADER_NOT_AVAILABLE), (5, ErrorCode.OFFSET_NOT_AVAILABLE)]
 )
-def test_a_lagging_new_leader_returns_the_versions_error(harness, version, code):
+def test_a_lagging_new_leader_returns_the_versions_error(
+    harness: ReplicaHarness, version: int, code: ErrorCode
+) -> None:
     harness.create("r", replicas=(1, 2))
     fill(harness, 0, name="r")
     harness.change("r", leader=1)
     assert ask(harness, LATEST, "r", version=version)[0] == code
 
 
-def test_a_repeated_partition_is_invalid(harness):
+def test_a_repeated_partition_is_invalid(harness: ReplicaHarness) -> None:
     invalid = (ErrorCode.INVALID_REQUEST, -1, -1, -1)
     harness.create("u", partitions=2)
     answers = ask_all(harness, [("u", [(0, LATEST), (1, LATEST)]), ("u", [(0, EARLIEST)])])
     assert answers == [[invalid, (0, -1, 0, 0)], [invalid]]
 
 
-def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
+def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.DESCRIBE, Resource.TOPIC, "secret")))
     for name in ("t", "secret"):
         harness.create(name)
@@ -154,10 +165,10 @@ def test_unknown_and_unauthorized_partitions_fail_separately(tmp_path):
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_failing_disk_is_a_storage_error(harness, monkeypatch):
+def test_failing_disk_is_a_storage_error(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(harness, 0)
 
-    def fail(*_, **__):
+    def fail(*_: Any, **__: Any) -> None:
         raise StorageError("read", "x")
 
     monkeypatch.setattr(LogReader, "offset_for_timestamp", fail)
@@ -168,7 +179,9 @@ def test_failing_disk_is_a_storage_error(harness, monkeypatch):
 # ---------------------------------------------------------------- OffsetForLeaderEpoch
 
 
-def end_of(harness, epoch, name="t", index=0, current=-1, version=4):
+def end_of(
+    harness: ReplicaHarness, epoch: int, name: str = "t", index: int = 0, current: int = -1, version: int = 4
+) -> tuple[Any, ...]:
     partition = {"partition": index, "current_leader_epoch": current, "leader_epoch": epoch}
     topics = [{"topic": name, "partitions": [partition]}]
     request = message(OffsetForLeaderEpochRequest, replica_id=-1, topics=topics)
@@ -179,7 +192,7 @@ def end_of(harness, epoch, name="t", index=0, current=-1, version=4):
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_end_offsets_of_leader_epochs(harness, version):
+def test_end_offsets_of_leader_epochs(harness: ReplicaHarness, version: int) -> None:
     fill(harness, 0, 1)
     harness.change("t", leader=1)
     harness.change("t", leader=1)
@@ -191,7 +204,7 @@ def test_end_offsets_of_leader_epochs(harness, version):
     assert end_of(harness, 9, version=version) == (0, -1, -1)
 
 
-def test_offset_for_leader_epoch_checks_the_current_epoch(harness):
+def test_offset_for_leader_epoch_checks_the_current_epoch(harness: ReplicaHarness) -> None:
     assert end_of(harness, 3, current=2)[0] == ErrorCode.FENCED_LEADER_EPOCH
     assert end_of(harness, 3, current=4)[0] == ErrorCode.UNKNOWN_LEADER_EPOCH
     assert end_of(harness, 3, name="nowhere")[0] == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -199,7 +212,7 @@ def test_offset_for_leader_epoch_checks_the_current_epoch(harness):
     assert end_of(harness, 0, name="o")[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
 
-def test_brokers_query_all_epochs_clients_need_describe(tmp_path):
+def test_brokers_query_all_epochs_clients_need_describe(tmp_path: Path) -> None:
     describe = (Operation.DESCRIBE, Resource.TOPIC, "t")
     act = (Operation.CLUSTER_ACTION, Resource.CLUSTER, None)
     for number, (denied, code) in enumerate(

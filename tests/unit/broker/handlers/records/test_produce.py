@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import pytest
 
 from broker.coordinators.transactions.transaction_verification import TransactionSupport
@@ -11,29 +14,38 @@ from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.deny import Deny
-from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness, batch, fetched, offsets, produced
+from tests.support.replica_harness import (
+    NOW_MS,
+    Answer,
+    HeldReplicaHarness,
+    ReplicaHarness,
+    batch,
+    fetched,
+    offsets,
+    produced,
+)
 
 
 @pytest.fixture
-def harness(tmp_path) -> ReplicaHarness:
+def harness(tmp_path: Path) -> ReplicaHarness:
     made = ReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 
 
 @pytest.fixture
-def slow(tmp_path) -> ReplicaHarness:
+def slow(tmp_path: Path) -> HeldReplicaHarness:
     """A broker whose disk writes on request."""
-    made = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
+    made = HeldReplicaHarness(tmp_path)
     made.create("t", partitions=3)
     return made
 
 
-def code(answer, topic=0, partition=0):
+def code(answer: Answer, topic: int = 0, partition: int = 0) -> Any:
     return produced(answer, topic, partition).error_code
 
 
-def stored_offsets(harness, name="t", index=0):
+def stored_offsets(harness: ReplicaHarness, name: str = "t", index: int = 0) -> list[int]:
     return offsets(fetched(harness.fetch(name, index, max_wait_ms=0)))
 
 
@@ -41,13 +53,13 @@ def stored_offsets(harness, name="t", index=0):
 
 
 @pytest.mark.parametrize("version", range(3, 14))
-def test_acks_one_gets_the_base_offset_in_every_version(harness, version):
+def test_acks_one_gets_the_base_offset_in_every_version(harness: ReplicaHarness, version: int) -> None:
     harness.load("t", 1)
     answer = produced(harness.produce("t", 1, batch(count=3), version=version, acks=1))
     assert (answer.index, answer.error_code, answer.base_offset) == (1, 0, 1)
 
 
-def test_log_append_time_is_returned(tmp_path):
+def test_log_append_time_is_returned(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path)
     harness.create("t", message_timestamp_type="LogAppendTime")
     harness.wall_ms += 5
@@ -56,7 +68,7 @@ def test_log_append_time_is_returned(tmp_path):
     assert wait_for_disk(reader.offset_for_timestamp, NOW_MS + 5) == (NOW_MS + 5, 0, 0)
 
 
-def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness):
+def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness: ReplicaHarness) -> None:
     harness.create("u")
     answer = harness.produce_all([("t", 2, batch()), ("t", 0, batch()), ("u", 0, batch())], version=13)
     named = [(topic.topic_id, [part.index for part in topic.partition_responses]) for topic in answer.message.responses]
@@ -64,7 +76,7 @@ def test_topics_and_partitions_are_answered_in_the_order_of_the_request(harness)
     assert named == [(ids["t"].topic_id, [2, 0]), (ids["u"].topic_id, [0])]
 
 
-def test_a_repeated_partition_is_appended_and_answered_twice(harness):
+def test_a_repeated_partition_is_appended_and_answered_twice(harness: ReplicaHarness) -> None:
     answer = harness.produce_all([("t", 0, batch()), ("t", 0, batch(count=2))])
     assert [produced(answer, 0, place).base_offset for place in (0, 1)] == [0, 1]
     assert stored_offsets(harness) == [0, 1]
@@ -73,7 +85,7 @@ def test_a_repeated_partition_is_appended_and_answered_twice(harness):
 # ---------------------------------------------------------------- errors
 
 
-def test_the_error_of_a_corrupt_batch_says_so(harness):
+def test_the_error_of_a_corrupt_batch_says_so(harness: ReplicaHarness) -> None:
     broken = batch()
     broken[-1] ^= 1
     answer = produced(harness.produce(records=broken))
@@ -82,14 +94,14 @@ def test_the_error_of_a_corrupt_batch_says_so(harness):
 
 
 @pytest.mark.parametrize("records", [b"", None])
-def test_null_records_are_invalid(harness, records):
+def test_null_records_are_invalid(harness: ReplicaHarness, records: bytes | None) -> None:
     request = harness.produce_request([("t", 0, batch())])
     request.topic_data[0].partition_data[0].records = None if records is None else memoryview(bytearray(records))
-    answer = harness.producing.handle(harness.context(0, 12), request)
+    answer: Any = harness.producing.handle(harness.context(0, 12), request)
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.INVALID_RECORD
 
 
-def test_invalid_records_are_listed(tmp_path):
+def test_invalid_records_are_listed(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path)
     harness.create("t", cleanup_policy="compact")
     builder = BatchBuilder()
@@ -103,7 +115,7 @@ def test_invalid_records_are_listed(tmp_path):
 
 
 @pytest.mark.parametrize("version", [9, 10, 13])
-def test_not_leader_error_contains_the_current_leader(harness, version):
+def test_not_leader_error_contains_the_current_leader(harness: ReplicaHarness, version: int) -> None:
     harness.create("r", replicas=(2, 3), leader=3, epoch=4)
     answer = harness.produce("r", version=version)
     assert code(answer) == ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -116,7 +128,7 @@ def test_not_leader_error_contains_the_current_leader(harness, version):
         assert nodes == [(3, "host3", 9003, "rack3")]
 
 
-def test_too_few_in_sync_replicas_fail_acks_all_only(harness):
+def test_too_few_in_sync_replicas_fail_acks_all_only(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2, 3), isr=(1,), min_insync_replicas=2)
     refused = produced(harness.produce("r", acks=-1))
     assert refused.error_code == ErrorCode.NOT_ENOUGH_REPLICAS
@@ -125,7 +137,7 @@ def test_too_few_in_sync_replicas_fail_acks_all_only(harness):
     assert harness.produce("r", acks=0).closed is None
 
 
-def test_unauthorized_topics_fail_and_others_are_appended(tmp_path):
+def test_unauthorized_topics_fail_and_others_are_appended(tmp_path: Path) -> None:
     denied = [(Operation.WRITE, Resource.TOPIC, name) for name in ("secret", "nowhere")]
     harness = ReplicaHarness(tmp_path, authorizer=Deny(*denied))
     harness.create("secret")
@@ -139,7 +151,7 @@ def test_unauthorized_topics_fail_and_others_are_appended(tmp_path):
     assert stored_offsets(harness, "secret") == []
 
 
-def test_internal_topics_are_for_kafkas_own_tools(harness):
+def test_internal_topics_are_for_kafkas_own_tools(harness: ReplicaHarness) -> None:
     harness.create("__consumer_offsets")
     assert code(harness.produce("__consumer_offsets")) == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert code(harness.produce("__consumer_offsets", client_id="__admin_client")) == ErrorCode.NONE
@@ -148,18 +160,18 @@ def test_internal_topics_are_for_kafkas_own_tools(harness):
 # ---------------------------------------------------------------- transactions
 
 
-def transactional():
+def transactional() -> bytearray:
     return batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True)
 
 
-def test_transactional_batch_needs_a_transactional_id(harness):
+def test_transactional_batch_needs_a_transactional_id(harness: ReplicaHarness) -> None:
     answer = harness.produce_all([("t", 0, batch()), ("t", 1, transactional())])
     assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED] * 2
     assert stored_offsets(harness) == []
 
 
-def test_a_transactional_batch_is_appended_after_verification(harness):
-    verification = harness.producing.verification
+def test_a_transactional_batch_is_appended_after_verification(harness: ReplicaHarness) -> None:
+    verification = harness.verification
     answer = harness.produce_all(
         [("t", 0, transactional()), ("t", 1, batch()), ("unknown", 0, transactional())],
         transactional_id="tx",
@@ -176,22 +188,22 @@ def test_a_transactional_batch_is_appended_after_verification(harness):
     assert verification.asked[1:] == [("tx", (5, 0), [("t", 0)], TransactionSupport.ADD_PARTITION)]
 
 
-def test_a_new_transaction_verifies_sequence_zero(harness):
-    harness.producing.verification.refusal = None
+def test_a_new_transaction_verifies_sequence_zero(harness: ReplicaHarness) -> None:
+    harness.verification.refusal = None
     for version, producer_id, expected in ((12, 5, ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER), (11, 6, ErrorCode.NONE)):
         later = batch(producer_id=producer_id, producer_epoch=0, base_sequence=4, transactional=True)
         answer = harness.produce("t", 0, later, transactional_id="tx", version=version)
         assert code(answer) == expected
 
 
-def test_a_produce_request_has_one_transactional_producer(harness):
+def test_a_produce_request_has_one_transactional_producer(harness: ReplicaHarness) -> None:
     other = batch(producer_id=6, producer_epoch=0, base_sequence=0, transactional=True)
     answer = harness.produce_all([("t", 0, transactional()), ("t", 1, other)], transactional_id="tx")
     assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
-    assert harness.producing.verification.asked == []
+    assert harness.verification.asked == []
 
 
-def test_transactional_id_must_be_authorized(tmp_path):
+def test_transactional_id_must_be_authorized(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
     harness.create("t")
     answer = harness.produce("t", 0, transactional(), transactional_id="tx")
@@ -201,12 +213,12 @@ def test_transactional_id_must_be_authorized(tmp_path):
 # ---------------------------------------------------------------- acks=0
 
 
-def test_an_error_with_acks_zero_closes_the_connection(harness):
+def test_an_error_with_acks_zero_closes_the_connection(harness: ReplicaHarness) -> None:
     answer = harness.produce_all([("t", 0, batch()), ("nowhere", 0, batch())], acks=0)
     assert "nowhere-0: UNKNOWN_TOPIC_OR_PARTITION" in answer.closed
 
 
-def test_a_slow_disk_delays_the_next_request_with_acks_zero(slow):
+def test_a_slow_disk_delays_the_next_request_with_acks_zero(slow: HeldReplicaHarness) -> None:
     answer, failing = slow.produce(acks=0), slow.produce(acks=0)
     slow.pass_time(10_000)
     assert not answer.is_done
@@ -220,7 +232,7 @@ def test_a_slow_disk_delays_the_next_request_with_acks_zero(slow):
 # ---------------------------------------------------------------- waiting
 
 
-def test_the_response_waits_for_the_slowest_partition(slow):
+def test_the_response_waits_for_the_slowest_partition(slow: HeldReplicaHarness) -> None:
     slow.create("wide", partitions=20)  # first used in groups of 8, each with a write job
     answer = slow.produce_all([("wide", index, batch()) for index in range(20)], acks=1)
     for _ in range(2):
@@ -231,7 +243,7 @@ def test_the_response_waits_for_the_slowest_partition(slow):
     assert len(slow.timers) == 0
 
 
-def test_acks_all_waits_for_the_followers(harness):
+def test_acks_all_waits_for_the_followers(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     answer = harness.produce("r", acks=-1)
     assert not answer.is_done
@@ -240,7 +252,7 @@ def test_acks_all_waits_for_the_followers(harness):
     assert produced(answer).base_offset == 0
 
 
-def test_partitions_without_acks_time_out(harness):
+def test_partitions_without_acks_time_out(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     answer = harness.produce_all([("r", 0, batch()), ("t", 0, batch())], acks=-1, timeout_ms=100)
     harness.pass_time(99)
@@ -252,7 +264,7 @@ def test_partitions_without_acks_time_out(harness):
     assert harness.partition("r").high_watermark == 1
 
 
-def test_lost_leadership_fails_waiting_produces(harness):
+def test_lost_leadership_fails_waiting_produces(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     answer = harness.produce("r", acks=-1)
     harness.change("r", leader=2)
@@ -261,7 +273,7 @@ def test_lost_leadership_fails_waiting_produces(harness):
     assert produced(answer).base_offset == -1
 
 
-def test_closed_connection_leaves_nothing_behind(slow):
+def test_closed_connection_leaves_nothing_behind(slow: HeldReplicaHarness) -> None:
     answer = slow.produce(acks=1)
     answer.pending.cancel()
     assert len(slow.timers) == 0
@@ -270,8 +282,8 @@ def test_closed_connection_leaves_nothing_behind(slow):
     assert stored_offsets(slow) == [0]
 
 
-def test_the_response_waits_for_the_flush(tmp_path):
-    harness = ReplicaHarness(tmp_path, worker=HeldIoExecutor())
+def test_the_response_waits_for_the_flush(tmp_path: Path) -> None:
+    harness = HeldReplicaHarness(tmp_path)
     harness.create("t", flush_messages=1)
     answers = [harness.produce(acks=1), harness.produce(acks=-1)]
     for _ in answers:

@@ -148,6 +148,9 @@ def without(name: str) -> dict[str, Any]:
     return {key: value for key, value in CLAIMS.items() if key != name}
 
 
+NO_KEY: Any = None
+
+
 @pytest.mark.parametrize(
     "token",
     [
@@ -155,7 +158,7 @@ def without(name: str) -> dict[str, Any]:
         signed(CLAIMS | {"exp": 1}), signed(CLAIMS | {"iss": "https://other"}), signed(CLAIMS | {"aud": "x"}),
         signed(CLAIMS | {"sub": " "}), signed(CLAIMS | {"nbf": FAR_S - 1}), signed(key=OTHER_KEY), signed(kid="7"),
         signed(kid="1"), signed()[:-3], "x", "a.b.c",
-        jwt.encode(CLAIMS, None, "none"), unsecured(CLAIMS, {"alg": "none", "kid": "0"}),
+        jwt.encode(CLAIMS, NO_KEY, "none"), unsecured(CLAIMS, {"alg": "none", "kid": "0"}),
         jwt.encode(CLAIMS, "a shared secret of more than 32 bytes", "HS256", headers={"kid": "0"}),
     ],
 )  # fmt: skip
@@ -166,7 +169,9 @@ def test_other_signed_tokens_are_refused(validator: JwtValidator, token: str) ->
 
 def test_a_jwks_without_keys_for_signatures_is_an_error() -> None:
     secret = {"kty": "oct", "k": "c2VjcmV0", "alg": "HS256", "kid": "0"}
-    for document in ({}, {"keys": []}, {"keys": [secret]}, {"keys": [jwks(KEY)["keys"][0] | {"use": "enc"}]}):
+    encrypting = jwks(KEY)["keys"][0] | {"use": "enc"}
+    documents: list[dict[str, Any]] = [{}, {"keys": []}, {"keys": [secret]}, {"keys": [encrypting]}]
+    for document in documents:
         with pytest.raises(ValueError, match="contains no key"):
             parse_keys(document)
 

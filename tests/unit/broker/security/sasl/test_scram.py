@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 from base64 import b64decode, b64encode
+from typing import Any
 
 import pytest
 
@@ -115,7 +116,8 @@ def test_a_credential_with_few_iterations_is_refused() -> None:
 )
 def test_a_last_message_is_refused(change: dict[str, object]) -> None:
     scram, first = server(), b"n,,n=user,r=x"
-    final = scram_final(MECHANISM, first, scram.evaluate(first), **{"password": "pencil", **change})
+    options: dict[str, Any] = {"password": "pencil", **change}
+    final = scram_final(MECHANISM, first, scram.evaluate(first), **options)
     with pytest.raises(InvalidCredentials) as refusal:
         scram.evaluate(final)
     assert (str(refusal.value), scram.user) == ("", None)

@@ -3,6 +3,8 @@
 RULES    1. A preloaded library returns errors or delays calls (`failing_disk.c`); without a C compiler disks do not fail.
          2. A power loss truncates each log at a random byte above its recovery point. The metadata log is flushed before its
             votes and acknowledgements, so it stays complete.
+         3. A commit log is truncated above what was synced by its own frames, by its sealed files, or by the recovery points
+            of its partitions.
 """
 
 from __future__ import annotations
@@ -10,8 +12,15 @@ from __future__ import annotations
 import errno
 import os
 import random
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+from storage.commitlog.commit_log import DIRECTORY as COMMIT_LOG
+from storage.commitlog.frames import FILE_HEADER, LONG, Frame, FrameKind, parse_bind, parse_file_header, scan
+from storage.commitlog.log_file import LOG_SUFFIX, name_at
+from storage.commitlog.sealing import queue_path
+from storage.io.disk import Disk
 
 FAULT_FILE = "orders"
 _BALLAST = "ballast"
@@ -55,7 +64,41 @@ def lose_power(directory: Path, rng: random.Random) -> int:
             if firm < size:
                 os.truncate(segments[-1], rng.randint(firm, size - 1))
                 lost += 1
-    return lost
+    return lost + _lose_frames(directory / COMMIT_LOG, synced, rng)
+
+
+def _lose_frames(commit_log: Path, synced: dict[str, int], rng: random.Random) -> bool:
+    """Truncates the unflushed end of a commit log; whether it lost frames."""
+    files = {
+        path: name_at(str(path)).start
+        for path in sorted(commit_log.glob(f"*{LOG_SUFFIX}"))
+        if not Path(queue_path(str(path))).exists()
+    }
+    firm = end = 0
+    for path, start in files.items():
+        bound: dict[int, str] = {}
+        for frame in _frames(path, start):
+            end = frame.end
+            if frame.kind == FrameKind.BIND:
+                _, partition, _, _, topic = parse_bind(frame.payload)
+                bound[frame.slot] = f"{topic}-{partition}"
+            elif frame.kind == FrameKind.DURABLE:
+                firm = max(firm, LONG.unpack(frame.payload)[0])
+            elif frame.batches and frame.batches[-1].last_offset < synced.get(bound.get(frame.slot, ""), 0):
+                firm = max(firm, frame.end)
+    if firm >= end:
+        return False
+    kept = rng.randint(firm, end - 1)
+    for path, start in files.items():
+        os.truncate(path, max(FILE_HEADER.size, min(path.stat().st_size, kept - start)))
+    return True
+
+
+def _frames(path: Path, start: int) -> Iterator[Frame]:
+    file = Disk().open(str(path), write=False)
+    file_id = parse_file_header(file.pread(FILE_HEADER.size, 0), start)
+    if file_id is not None:
+        yield from (frame for frame in scan(file, file_id, start, file.size()) if isinstance(frame, Frame))
 
 
 def _recovery_points(checkpoint: Path) -> dict[str, int]:

@@ -10,17 +10,24 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 
 import pytest
 
+from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.slots import SlotId
+from storage.config.log_config import LogConfig
+from storage.io.disk import Disk
 from tests.faults import disks
 from tests.faults.machines import OUTSIDE
 from tests.faults.network import Network, of_clients, why_no_namespaces
 from tests.faults.preload import environment, libraries, restore_clock, shift_clock
 from tests.support.batches import batch, with_fields
 from tests.support.waiting import until
+from tests.unit.storage.commitlog.test_commit_log import append_to, bytes_of, sync
 
 pytestmark = pytest.mark.long
 
@@ -179,6 +186,35 @@ for path in sys.argv[1:]:
     assert failures() == set()
 
 
+def test_syncs_by_the_kernels_queue_fail_and_are_late_as_ordered(tmp_path: Path, built: list[Path]) -> None:
+    """`Disk.sync_files` syncs several files by Linux AIO, which does not call the C library's fdatasync."""
+    program = """
+import sys, time
+from storage.io.disk import Disk
+disk = Disk()
+files = [disk.open(path, write=True) for path in sys.argv[1:]]
+began_s = time.monotonic()
+failed = disk.sync_files(files)
+print(time.monotonic() - began_s, *(error.errno for error in failed.values()))
+"""
+    files = [tmp_path / "one", tmp_path / "other"]
+    for file in files:
+        file.write_bytes(b"x")
+
+    def sync() -> tuple[float, list[int]]:
+        command = [*environment(built, tmp_path), sys.executable, "-c", program, *map(str, files)]
+        seconds, *errors = subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()
+        return float(seconds), list(map(int, errors))
+
+    assert sync()[1] == []
+    disks.fail(tmp_path, "s", tmp_path / "other")
+    assert sync()[1] == [errno.EIO]
+    disks.fail(tmp_path, "s", tmp_path, 0, 0.2)
+    seconds, errors = sync()
+    assert errors == []
+    assert seconds >= 0.2
+
+
 def test_only_the_wall_clock_is_shifted(tmp_path: Path, built: list[Path]) -> None:
     """Forward, back and restored; the monotonic clock does not jump."""
     program = "import time; print(time.time(), time.monotonic())"
@@ -211,3 +247,37 @@ def test_a_power_loss_truncates_only_unflushed_data(tmp_path: Path) -> None:
     assert 2 * one <= len(left["t-0"]) < 4 * one
     assert whole.startswith(left["t-0"])
     assert left["t-1"] == left["__cluster_metadata-0"] == whole
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_a_power_loss_truncates_only_unflushed_frames_of_a_commit_log(tmp_path: Path, seed: int) -> None:
+    """Above the recovery point of each partition, and above what later frames prove durable; sealed files stay whole."""
+
+    def open_log() -> tuple[CommitLog, list[CommitLogEngine]]:
+        disk = Disk()
+        log = CommitLog(disk, str(tmp_path), random_bytes=os.urandom, new_lock=nullcontext, file_bytes=4096)
+        engines = [CommitLogEngine(disk, log, SlotId(b"t" * 16, number), "t", LogConfig()) for number in (0, 1)]
+        for engine in engines:
+            engine.open(None)
+        return log, engines
+
+    log, (one, other) = open_log()
+    while len(log.files) < 3:  # the first ones are sealed
+        append_to(one)
+    append_to(other)
+    sync(other)
+    append_to(other)  # after a proof of what is durable
+    append_to(one)
+    durable = one.end_offset, other.end_offset - 1
+    before = bytes_of(one), bytes_of(other)
+    for _ in range(3):
+        append_to(other)
+        append_to(one)
+    (tmp_path / "recovery-point-offset-checkpoint").write_text(f"0\n1\nt 0 {durable[0]}\n")
+    assert disks.lose_power(tmp_path, random.Random(seed)) == 1
+    _, (one, other) = open_log()
+    assert one.end_offset >= durable[0]
+    assert other.end_offset >= durable[1]
+    assert one.end_offset + other.end_offset < sum(durable) + 7
+    assert bytes_of(one).startswith(before[0])
+    assert before[1].startswith(bytes_of(other)[: len(before[1])])

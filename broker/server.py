@@ -279,14 +279,15 @@ class Server:
             self._disk,
             self._log_manager.engines.create,
             identity,
-            self._io,
+            self._io.of_metadata_log,
             config.metadata_log_config(),
             replayed,
             quorum_config.static_voters,
             may_observe=bool(quorum_config.bootstrap),
         )
         self._metadata_log = start.log
-        self._metadata = KraftRuntime(config, self._dependencies, quorum_config, identity, start, controller, self._tls)
+        dependencies = self._dependencies._replace(worker=self._io.of_metadata_log)
+        self._metadata = KraftRuntime(config, dependencies, quorum_config, identity, start, controller, self._tls)
         self._node, self._channel = self._metadata.node, self._metadata.channel
         self._publisher = self._node.publisher
 

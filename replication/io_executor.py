@@ -2,7 +2,8 @@
 
 RULES    1. `run` uses only what it was created with; it may run on another thread.
          2. Results are given on the thread of the state machines, perhaps before the submitting call returns.
-         3. Writes of one log directory run in their order; so do its flushes. Reads run in any order and in parallel.
+         3. Writes of one log directory run in their order; so do its flushes. Reads run in any order and in parallel. Appends
+            (writes with a size) that follow each other may run at the same time; their results are given in their order.
          4. Directory creations and renames have a queue of their own, beside the writes: a thousand new directories do not
             delay a write.
 NOT HERE Threads (`broker/io/io_thread_pool.py`); a simulation has its own executor.

@@ -1,21 +1,28 @@
-"""The I/O threads: per log directory one for writes, one for flushes, a few for reads, one for names, one for background work.
+"""The I/O threads: per log directory one for writes, one for flushes, a few for reads, one for names, one for background work;
+and one for writes and one for flushes of the metadata log.
 
 RULES    1. A write runs in the caller if the directory's queue is empty, the write is small, the previous write was recent and
-            recent writes were fast; otherwise in the writer thread, and later writes queue behind it.
+            recent writes were fast; otherwise in the writer thread, and later writes queue behind it. While writes are slow,
+            appends that wait run at the same time; their results are reported in their order.
          2. Flushes of one directory run in rounds with all pending ones (group_commit.py).
          3. Threads make system calls on closed inputs, nothing else; results are reported on the loop.
          4. Threads start on demand. A slow directory gets several readers, so that large reads do not block the opening of
             a log, but only a few, so that it does not fill the process (reader_pool.py).
          5. Any exception in a thread but a StorageError is raised on the loop.
+         6. The metadata log has its own writer and flush rounds: a decision of the controller does not wait for partitions.
 NOT HERE What is written, and the meaning of an error (`replication/partition/replica_manager.py`).
+         Why: docs/decisions/0119-writes-to-a-slow-disk.md
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import takewhile
 from typing import TypeVar
 
 from broker.io.group_commit import GroupCommit
@@ -36,11 +43,26 @@ QUICK_IN_A_ROW = 16
 """After this many consecutive fast writes in the thread, writes are inline again."""
 
 
+SLOW_WRITERS = 8
+"""The number of appends that run at the same time in a slow directory."""
+
+
+class _Write(Job):
+    """A job of a writer thread."""
+
+    __slots__ = ("is_append",)
+
+    def __init__(self, run: Run, *, is_append: bool) -> None:
+        super().__init__(run)
+        self.is_append = is_append
+
+
 class _WriterThread(WorkerThread):
     """A writer thread that tracks the write latency of its directory."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         super().__init__(loop, name)
+        self._slow_writers: ThreadPoolExecutor | None = None
         self._quick = 0
         self._is_slow = False
         self._last_used_s = -MAX_IDLE_S  # time of the last write
@@ -50,16 +72,36 @@ class _WriterThread(WorkerThread):
         started = time.monotonic()
         if self.pending_jobs or self._is_slow or size > INLINE_BYTES or started - self._last_used_s > MAX_IDLE_S:
             self.thread_writes += 1
-            return self.put(lambda: self._timed(run, size))
+            job = _Write(lambda: self._timed(run, size), is_append=size > 0)
+            self._enqueue(job)
+            return job
         error = attempt(run)
         self._record_latency(started, size)
         if error is None:
             return SUCCEEDED
         if is_full(error):  # the thread waits for space
-            return self.put(run)
+            job = _Write(run, is_append=False)
+            self._enqueue(job)
+            return job
         if not isinstance(error, StorageError):
             raise error
         return completed(error)
+
+    def stop(self) -> None:
+        """Runs the queued jobs and ends the threads."""
+        super().stop()
+        if self._slow_writers is not None:
+            self._slow_writers.shutdown()
+
+    def _attempt_next(self, jobs: Sequence[Job], at: int) -> Sequence[Job]:
+        """Appends that follow each other run at the same time if the directory is slow (rule 1)."""
+        appends = list(takewhile(_is_append, jobs[at : at + SLOW_WRITERS])) if self._is_slow else []
+        if len(appends) < 2 or self._is_stopped:
+            return super()._attempt_next(jobs, at)
+        if self._slow_writers is None:
+            self._slow_writers = ThreadPoolExecutor(SLOW_WRITERS, self._name)
+        list(self._slow_writers.map(Job.attempt, appends))
+        return appends
 
     def _timed(self, run: Run, size: int) -> None:
         started = time.monotonic()
@@ -77,6 +119,10 @@ class _WriterThread(WorkerThread):
             self._is_slow = self._quick < QUICK_IN_A_ROW
         if size:
             self._last_used_s = ended_s
+
+
+def _is_append(job: Job) -> bool:
+    return isinstance(job, _Write) and job.is_append
 
 
 class _BackgroundThread(WorkerThread):
@@ -100,6 +146,28 @@ class _ThreadsByDirectory(dict[str, T]):
         return thread
 
 
+class MetadataLogIo:
+    """The I/O executor of the metadata log (rule 6)."""
+
+    def __init__(
+        self, pool: IoThreadPool, writers: _ThreadsByDirectory[_WriterThread], syncers: _ThreadsByDirectory[GroupCommit]
+    ) -> None:
+        self._writers, self._syncers = writers, syncers
+        self.read, self.directory_op, self.background = pool.read, pool.directory_op, pool.background
+
+    def write(self, directory: str, size: int, run: Run) -> IoResult:
+        """Writes `size` bytes of the metadata log."""
+        return self._writers[directory].write(size, run)
+
+    def sync(self, directory: str, begin: Begin) -> IoResult:
+        """Flushes the metadata log, in its next round."""
+        return self._syncers[directory].submit(begin)
+
+    def join_sync(self, directory: str) -> None:
+        """Counts one more log of a flush that waits for the next round."""
+        self._syncers[directory].join()
+
+
 class IoThreadPool:
     """The daemon's I/O executor."""
 
@@ -110,6 +178,9 @@ class IoThreadPool:
         self._readers = self._threads_of(ReaderPool, "reader")
         self._namers = self._threads_of(WorkerThread, "names")
         self._background = self._threads_of(_BackgroundThread, "background")
+        self._metadata_writers = self._threads_of(_WriterThread, "metadata writer")
+        self._metadata_syncers = self._threads_of(GroupCommit, "metadata syncer")
+        self.of_metadata_log = MetadataLogIo(self, self._metadata_writers, self._metadata_syncers)
         self._threads_without_space: dict[str, int] = {}  # the number of threads that wait for space
         self.on_space_change: Callable[[str, bool], None] = lambda _directory, _has_space: None
         """Called with a log directory that is full, and again when it has space."""
@@ -175,19 +246,36 @@ class IoThreadPool:
 
     def queues(self) -> list[tuple[str, str, int]]:
         """Kind and directory of each queue, and its jobs that are not reported yet."""
-        writers, readers = list(self._writers.items()), list(self._readers.items())
-        namers, background = list(self._namers.items()), list(self._background.items())
-        kinds = ("write", writers), ("read", readers), ("names", namers), ("background", background)
-        return [(kind, directory, thread.pending_jobs) for kind, threads in kinds for directory, thread in threads]
+        kinds: tuple[tuple[str, Mapping[str, WorkerThread]], ...] = (
+            ("write", self._writers),
+            ("read", self._readers),
+            ("names", self._namers),
+            ("background", self._background),
+            ("metadata_write", self._metadata_writers),
+        )
+        return [
+            (kind, directory, thread.pending_jobs)
+            for kind, threads in kinds
+            for directory, thread in list(threads.items())
+        ]
 
     def thread_writes(self) -> dict[str, int]:
         """By directory: writes that a thread made, not the event loop."""
-        return {directory: writer.thread_writes for directory, writer in self._writers.items()}
+        writes: Counter[str] = Counter()
+        for directory, writer in (*self._writers.items(), *self._metadata_writers.items()):
+            writes[directory] += writer.thread_writes
+        return dict(writes)
 
-    def group_commits(self) -> dict[str, GroupCommit]:
-        """The group commits of the directories."""
-        return dict(self._syncers)
+    def group_commits(self) -> dict[str, list[GroupCommit]]:
+        """The group commits by directory."""
+        commits: dict[str, list[GroupCommit]] = {}
+        for directory, commit in (*self._syncers.items(), *self._metadata_syncers.items()):
+            commits.setdefault(directory, []).append(commit)
+        return commits
 
     def _threads(self) -> list[WorkerThread]:
-        kinds = (self._writers, self._syncers, self._readers, self._namers, self._background)
+        kinds = (
+            self._writers, self._syncers, self._readers, self._namers, self._background,
+            self._metadata_writers, self._metadata_syncers,
+        )  # fmt: skip
         return [thread for kind in kinds for thread in kind.values()]

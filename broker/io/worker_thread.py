@@ -1,6 +1,7 @@
 """A thread with a queue: jobs are submitted on the event loop, and their results are reported there.
 
-RULES    1. The thread starts with the first job. Jobs run in order; results are reported in batches.
+RULES    1. The thread starts with the first job. Jobs run in order; results are reported in batches, those of slow jobs one
+            by one.
          2. Any exception of a job but a StorageError is raised on the loop.
          3. A job that fails on a full disk is retried until there is space or the thread stops; the jobs behind it wait. The
             results of the jobs before it are reported meanwhile.
@@ -10,7 +11,8 @@ NOT HERE Which threads exist, and for what (io_thread_pool.py). Why jobs wait: d
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
 
@@ -20,6 +22,8 @@ from storage.io.disk import StorageError
 
 SPACE_CHECK_INTERVAL_S = 0.25
 """How often a job is retried on a full disk."""
+REPORT_S = 0.005
+"""After this time the results of finished jobs are reported before the next job runs."""
 
 
 class Job(Completion[StorageError | None]):
@@ -63,15 +67,18 @@ class WorkerThread:
 
     def put(self, run: Run) -> IoResult:
         """Submits a job behind all earlier ones; after `stop` it runs now, since a thread might outlive the loop."""
-        self.pending_jobs += 1
         job = Job(run)
+        self._enqueue(job)
+        return job
+
+    def _enqueue(self, job: Job) -> None:
+        self.pending_jobs += 1
         if self._is_stopped:
             self._run_jobs([job])
-            return job
+            return
         if not self._threads:
             self._start()
         self._queue.put(job)
-        return job
 
     def stop_waiting_for_space(self) -> None:
         """From now on a full disk is an ordinary error."""
@@ -105,14 +112,28 @@ class WorkerThread:
 
     def _run_jobs(self, jobs: list[Job]) -> None:
         finished: list[Job] = []
-        for job in jobs:
-            job.attempt()
-            if is_full(job.failure):
-                if finished:
-                    self._loop.call_soon_threadsafe(self._report, finished)
+        began_s = time.monotonic()
+        at = 0
+        while at < len(jobs):
+            attempted = self._attempt_next(jobs, at)
+            at += len(attempted)
+            for job in attempted:
+                if is_full(job.failure):
+                    self._submit_report(finished)
                     finished = []
-                self.retry_until_space(job)
-            finished.append(job)
+                    self.retry_until_space(job)
+                finished.append(job)
+            if (now_s := time.monotonic()) - began_s >= REPORT_S:
+                self._submit_report(finished)
+                finished, began_s = [], now_s
+        self._submit_report(finished)
+
+    def _attempt_next(self, jobs: Sequence[Job], at: int) -> Sequence[Job]:
+        """Attempts the job at this index, and perhaps some that follow; returns them."""
+        jobs[at].attempt()
+        return (jobs[at],)
+
+    def _submit_report(self, finished: list[Job]) -> None:
         if finished:
             self._loop.call_soon_threadsafe(self._report, finished)
 

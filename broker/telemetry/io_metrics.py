@@ -33,15 +33,21 @@ class IoMetrics:
             [(label_text(("directory", directory)), count) for directory, count in self._io.thread_writes().items()],
         )
         commits = self._io.group_commits()
-        rounds = Distribution([commit.rounds for commit in commits.values()])
+        rounds = Distribution([commit.rounds for some in commits.values() for commit in some])
         yield summary("kafka_log_logflushstats_logflushrateandtimems", "Milliseconds of flushes.", [((), rounds)])
         yield counters(
             "barnabas_group_commit_flushes",
             "Flushes of logs in rounds of group commit.",
-            [(label_text(("directory", directory)), commit.flushes) for directory, commit in commits.items()],
+            [
+                (label_text(("directory", directory)), sum(commit.flushes for commit in some))
+                for directory, some in commits.items()
+            ],
         )
         yield histogram(
             "barnabas_group_commit_round_seconds",
             "Seconds that rounds of group commit take.",
-            [((("directory", directory),), Distribution([commit.rounds])) for directory, commit in commits.items()],
+            [
+                ((("directory", directory),), Distribution([commit.rounds for commit in some]))
+                for directory, some in commits.items()
+            ],
         )

@@ -42,6 +42,8 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     folder = options.folder or Path(tempfile.mkdtemp(prefix="cluster-faults-"))
     folder.mkdir(exist_ok=True)
+    if any(folder.iterdir()):
+        parser.error(f"{folder} holds another run")
     print(f"seed {options.seed}; histories and logs are kept in {folder}", flush=True)
     until_s = time.monotonic() + options.seconds
     with Cluster(options.kind, options.nodes, apart=options.apart) as cluster, nodes_logged_to(folder, cluster):

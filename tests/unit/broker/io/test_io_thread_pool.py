@@ -10,7 +10,7 @@ from weakref import ref
 
 import pytest
 
-from broker.io.io_thread_pool import MAX_IDLE_S, QUICK_IN_A_ROW, IoThreadPool
+from broker.io.io_thread_pool import MAX_IDLE_S, QUICK_IN_A_ROW, SLOW_WRITERS, IoThreadPool
 from broker.io.reader_pool import MAX_READERS, MAX_UNREPORTED
 from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
@@ -54,6 +54,10 @@ def worker(loop: AbstractEventLoop) -> Iterator[IoThreadPool]:
     worker.stop()
 
 
+def assert_true(value: object) -> None:
+    assert value
+
+
 class Reports(list[object]):
     """The results of jobs; the loop stops at the last expected one."""
 
@@ -86,6 +90,37 @@ def test_a_finished_job_is_released(loop: AbstractEventLoop, worker: IoThreadPoo
     left = put()
     loop.run_forever()
     until(lambda: left() is None or None, "the thread lets go of the job")
+
+
+@pytest.mark.pure_python("replaces a constant of a compiled module")
+def test_the_result_of_a_slow_write_does_not_wait_for_later_writes(
+    loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.io.worker_thread.REPORT_S", 0.0)
+    are_submitted, is_reported = Event(), Event()
+    worker.write("data", 2**30, are_submitted.wait)
+    worker.write("data", 2**30, lambda: None).then(lambda _: is_reported.set())
+    last = worker.write("data", 2**30, lambda: assert_true(is_reported.wait(60)))
+    last.then(lambda _: loop.stop())
+    are_submitted.set()
+    loop.run_forever()
+    assert last.value is None
+
+
+def test_the_metadata_log_does_not_wait_for_writes_and_flushes_of_partitions(
+    loop: AbstractEventLoop, worker: IoThreadPool
+) -> None:
+    is_written = Event()
+    worker.write("data", 2**30, lambda: assert_true(is_written.wait(60)))
+    partitions = worker.sync("data", lambda: lambda: assert_true(is_written.wait(60)))
+    partitions.then(lambda _: loop.stop())
+
+    def sync(_: IoResult) -> None:
+        worker.of_metadata_log.sync("data", lambda: is_written.set)
+
+    worker.of_metadata_log.write("data", 2**30, lambda: None).then(sync)
+    loop.run_forever()
+    assert partitions.value is None
 
 
 def test_readers_run_a_bounded_number_of_jobs_ahead_of_the_loop(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
@@ -201,6 +236,39 @@ def test_work_without_bytes_does_not_prove_a_fast_directory(directory: Directory
     for _ in range(2 * QUICK_IN_A_ROW):
         directory.write(0, 0)
     assert not directory.write(100, 0.2)
+
+
+def test_appends_to_a_slow_directory_run_at_the_same_time_up_to_another_job(
+    loop: AbstractEventLoop, worker: IoThreadPool, directory: Directory
+) -> None:
+    """Their results are given in order."""
+    directory.write(100, 0)
+    directory.write(100, 0.2)
+    are_submitted, together = Event(), Barrier(SLOW_WRITERS)
+    ended: list[int] = []
+    reported: list[int] = []
+
+    def write(number: int, size: int, run: Run) -> None:
+        def run_and_note() -> None:
+            run()
+            ended.append(number)
+
+        worker.write("data", size, run_and_note).then(lambda _: reported.append(number))
+
+    def is_alone() -> None:
+        assert len(ended) == SLOW_WRITERS + 1
+
+    write(0, 0, lambda: assert_true(are_submitted.wait(60)))
+    for number in range(1, SLOW_WRITERS + 1):
+        write(number, 100, lambda: assert_true(together.wait(60) < SLOW_WRITERS))
+    write(SLOW_WRITERS + 1, 0, is_alone)
+    for number in range(SLOW_WRITERS + 2, SLOW_WRITERS + 4):
+        write(number, 100, lambda: None)
+    worker.write("data", 0, lambda: None).then(lambda _: loop.stop())
+    are_submitted.set()
+    loop.run_forever()
+    assert reported == list(range(SLOW_WRITERS + 4))
+    assert ended.index(SLOW_WRITERS + 1) == SLOW_WRITERS + 1
 
 
 def test_the_thread_writes_first_after_an_idle_time(directory: Directory, clock: Clock) -> None:

@@ -97,6 +97,18 @@ def test_snapshots_above_the_recovery_point_are_rewritten(make: MakeLog, tmp_pat
     assert snapshots(tmp_path) == [2, 4, 6, 8, 9], "also where a segment begins that is empty"
 
 
+def test_a_log_ends_before_an_append_that_was_not_written_when_the_next_one_was(make: MakeLog) -> None:
+    """Threads write at the same time if the disk is slow; neither append was published when the process was killed."""
+    log = make()
+    append(log, b"1", b"2")
+    prepare = log.open().appends.prepare
+    _, later = (wait_for_disk(prepare, produced(b"x"), leader_epoch=0, wall_ms=NOW_MS) for _ in range(2))
+    later.write()
+    again = make(is_clean=False)
+    assert again.log_end_offset == 2
+    assert append(again, b"y") == 2
+
+
 @WITH_FILES
 def test_a_segment_started_by_an_unfinished_append_gets_a_snapshot(make: MakeLog, tmp_path: Path) -> None:
     log = make()

@@ -98,7 +98,7 @@ def test_the_result_of_a_slow_write_does_not_wait_for_later_writes(
 ) -> None:
     monkeypatch.setattr("broker.io.worker_thread.REPORT_S", 0.0)
     are_submitted, is_reported = Event(), Event()
-    worker.write("data", 2**30, are_submitted.wait)
+    worker.write("data", 2**30, lambda: assert_true(are_submitted.wait(60)))
     worker.write("data", 2**30, lambda: None).then(lambda _: is_reported.set())
     last = worker.write("data", 2**30, lambda: assert_true(is_reported.wait(60)))
     last.then(lambda _: loop.stop())

@@ -46,8 +46,8 @@ STALE_LEADER_ERRORS = (
     "LEADER_NOT_AVAILABLE",
 )
 """Errors of ListOffsets with stale leaders; the client does not refresh its metadata by itself."""
-_EARLIEST: Any = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
-_LATEST: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]
+_EARLIEST: Any = OffsetSpec.earliest()
+_LATEST: Any = OffsetSpec.latest()
 
 
 class TopicPartition(NamedTuple):

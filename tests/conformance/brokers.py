@@ -71,7 +71,14 @@ def _by_name(answers: Any) -> dict[str, Any]:
 
 
 def append(
-    client: RawClient, topic: str, records: bytes, *, index: int = 0, acks: int = 1, version: int = 9, **more: Any
+    client: RawClient,
+    topic: str,
+    records: bytes | None,
+    *,
+    index: int = 0,
+    acks: int = 1,
+    version: int = 9,
+    **more: Any,
 ) -> Any:
     """Produces one batch to one partition; the partition's response."""
     topics = [{"name": topic, "partition_data": [{"index": index, "records": records}]}]
@@ -79,7 +86,7 @@ def append(
     return client.ask(request, version).responses[0].partition_responses[0]
 
 
-def append_when_ready(client: RawClient, topic: str, records: bytes, acks: int = -1) -> Any:
+def append_when_ready(client: RawClient, topic: str, records: bytes | None, acks: int = -1) -> Any:
     """Like `append`, but waits until the new partition has a leader: Apache Kafka answers CreateTopics before that."""
 
     def answer() -> Any:

@@ -5,7 +5,7 @@ NOT HERE Java's clients (`test_java_tools.py`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Self
 
 from tests.conformance.python.aiokafka_driver import AioKafka
@@ -15,7 +15,11 @@ from tests.conformance.python.kafka_python import KafkaPython
 from tests.conformance.suite.steps import Record
 from tests.support.waiting import until
 
-CLIENTS = {"kafka-python": KafkaPython, "confluent-kafka": Confluent, "aiokafka": AioKafka}
+CLIENTS: dict[str, Callable[[str], Driver]] = {
+    "kafka-python": KafkaPython,
+    "confluent-kafka": Confluent,
+    "aiokafka": AioKafka,
+}
 PARTITIONS, RECORDS = 6, 300
 ALL = {(partition, offset) for partition in range(PARTITIONS) for offset in range(RECORDS // PARTITIONS)}
 """Partition and offset of the records that a test of groups writes first."""

@@ -8,7 +8,7 @@ NOT HERE What is read (`test_readers.py`), clients that also write (`clients.py`
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -156,7 +156,7 @@ class Java:
 
 
 Reader = PythonReader | Java
-PYTHON_READERS = {
+PYTHON_READERS: dict[str, Callable[[str, Options], Reader]] = {
     "confluent-kafka": partial(Librdkafka, Confluent),
     "kafka-python": partial(PythonReader, KafkaPython),
     "aiokafka": partial(PythonReader, AioKafka),

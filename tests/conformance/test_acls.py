@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -113,18 +114,21 @@ class Node(NamedTuple):
         assert response.error_code == ErrorCode.NONE, response
         return sum(len(found.acls) for found in response.resources)
 
+    def has_entries(self, listener: str, count: int) -> bool:
+        return self.entries(listener) == count
+
     @contextmanager
     def allowed(self, entries: list[acls.AclCreation]) -> Iterator[None]:
         """The entries during the block."""
         created = self.change(acls.CreateAclsRequest(creations=entries))
         assert all(result.error_code == 0 for result in created.results), created
         for listener in self.listeners:
-            until(lambda listener=listener: self.entries(listener) == len(entries), "the entries count")
+            until(partial(self.has_entries, listener, len(entries)), "the entries count")
         yield
         wanted = message(acls.DeleteAclsRequest, filters=[{**_ANY, "host_filter": TESTED}])
         assert self.change(wanted).filter_results[0].error_code == 0
         for listener in self.listeners:
-            until(lambda listener=listener: self.entries(listener) == 0, "the entries are removed")
+            until(partial(self.has_entries, listener, 0), "the entries are removed")
 
 
 @contextmanager
@@ -140,10 +144,10 @@ def prepared(kind: str, path: Path, writer: str | None = None) -> Iterator[Node]
             everything = acls.CreateAclsRequest(creations=[entry(one, ALL, host=ADMIN) for one in kinds])
             assert {result.error_code for result in raw.ask(everything, 3).results} == {0}
             for key_type, key in enumerate((walk.GROUP, walk.TX)):
-                query = message(walk.APIS[10].request, key_type=key_type, coordinator_keys=[key])
-                until(lambda query=query: raw.ask(query, 4).coordinators[0].error_code == 0, "there is a coordinator")
+                query = message(APIS[10].request, key_type=key_type, coordinator_keys=[key])
+                until(partial(has_coordinator, raw, query), "there is a coordinator")
             for group in (walk.GROUP, walk.OPEN_GROUP):
-                until(lambda group=group: commit(raw, group) == 0, "the group commits an offset")
+                until(partial(is_committed, raw, group), "the group commits an offset")
     with running(kind, _settings(kind), path) as broker:
         controller = broker.controller if kind == KAFKA else controller_of(broker)  # type: ignore[union-attr,arg-type]
         log = broker.log_path.read_text
@@ -159,15 +163,23 @@ def _settings(kind: str) -> dict[str, object]:
 def commit(client: RawClient, group: str) -> int:
     partitions = [{"partition_index": 0, "committed_offset": 1, "committed_metadata": ""}]
     topics = [{"name": walk.OPEN, "partitions": partitions}]
-    request = message(walk.APIS[8].request, group_id=group, member_id="", topics=topics)
+    request = message(APIS[8].request, group_id=group, member_id="", topics=topics)
     return int(client.ask(request, 9).topics[0].partitions[0].error_code)
+
+
+def is_committed(client: RawClient, group: str) -> bool:
+    return commit(client, group) == 0
+
+
+def has_coordinator(client: RawClient, query: Message) -> bool:
+    return bool(client.ask(query, 4).coordinators[0].error_code == 0)
 
 
 def _is_loaded(node: Node) -> bool:
     with RawClient(node.listeners["broker"], source=ADMIN) as client:
-        groups = client.ask(message(walk.APIS[15].request, groups=[walk.GROUP, walk.OPEN_GROUP]), 5).groups
-        described = client.ask(message(walk.APIS[65].request, transactional_ids=[walk.TX]), 0).transaction_states
-        listed = client.ask(message(walk.APIS[16].request), 4).error_code
+        groups = client.ask(message(APIS[15].request, groups=[walk.GROUP, walk.OPEN_GROUP]), 5).groups
+        described = client.ask(message(APIS[65].request, transactional_ids=[walk.TX]), 0).transaction_states
+        listed = client.ask(message(APIS[16].request), 4).error_code
     codes = [group.error_code for group in groups]
     return codes == [0, 0] and listed == 0 and described[0].error_code == ErrorCode.TRANSACTIONAL_ID_NOT_FOUND
 

@@ -37,7 +37,7 @@ WAIT_S = 30.0
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 VISITS = 6
 KILLED = (2, 3)
-SMALL_SEGMENTS = {"internal.segment.bytes": "4000"}
+SMALL_SEGMENTS: dict[str, Any] = {"internal.segment.bytes": "4000"}
 SMALL_BATCHES = {"batch.num.messages": 15}
 QUICK = {
     "group.consumer.min.session.timeout.ms": 1000,
@@ -83,7 +83,7 @@ class Visit:
             assert offset is not None
             assert index is not None
             row = (offset, record.timestamp()[1], record.key(), record.value(), record.headers())
-            found[index].append(row)  # type: ignore[arg-type]
+            found[index].append(row)
         return found
 
     def values(self, topic: str, isolation: str = "read_uncommitted") -> list[bytes | None]:
@@ -122,7 +122,7 @@ class Records:
         producer = Producer({**visit.client, **settings})
         for index in range(60):
             name = f"{visit.number} {codec} {index}".encode()
-            headers = [("a", name), ("b", b"")] if index % 3 else None
+            headers: list[tuple[str, str | bytes | None]] | None = [("a", name), ("b", b"")] if index % 3 else None
             key, value = (None if index % 4 == 0 else name), (None if index % 7 == 0 else name * 5)
             time_ms = RECENT_MS + index * 1000
 
@@ -303,8 +303,8 @@ class Keys:
 
     def check_and_extend(self, visit: Visit) -> None:
         if visit.number == 0:
-            settings = {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
-            librdkafka.create_topic(visit.bootstrap, "keys", **settings, **SMALL_SEGMENTS)
+            settings = {**SMALL_SEGMENTS, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "100"}
+            librdkafka.create_topic(visit.bootstrap, "keys", cleanup_policy="compact", **settings)
         else:
             self._check(visit)
         producer = Producer({**visit.client, **SMALL_BATCHES, "compression.type": CODECS[visit.number % 5]})
@@ -385,14 +385,16 @@ class PreservedMetadata:
         visit.run("org.apache.kafka.tools.FeatureCommand", "downgrade", "--feature", "share.version=0")
 
     def _check(self, visit: Visit) -> None:
-        alice = visit.admin.describe_user_scram_credentials(["alice"])["alice"].result(WAIT_S)
+        described: Any = visit.admin.describe_user_scram_credentials(["alice"])
+        alice = described["alice"].result(WAIT_S)
         assert [info.iterations for info in alice.scram_credential_infos] == [4096]
+        anything: Any = None
         everything = admin.AclBindingFilter(
             admin.ResourceType.ANY,
-            None,
+            anything,
             admin.ResourcePatternType.ANY,
-            None,
-            None,
+            anything,
+            anything,
             admin.AclOperation.ANY,
             admin.AclPermissionType.ANY,
         )

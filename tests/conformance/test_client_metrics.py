@@ -178,7 +178,8 @@ def test_clients_get_the_answers_of_kafka() -> None:
 def page(port: int, path: str = "/metrics") -> list[str]:
     with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
         assert answer.headers["Content-Type"].startswith("text/plain; version=0.0.4")
-        return answer.read().decode().splitlines()
+        text: str = answer.read().decode()
+    return text.splitlines()
 
 
 @pytest.fixture

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -98,10 +99,18 @@ def plain(value: object) -> str:
     return repr(value)
 
 
-def metadata(address: str, topic: str = "t") -> MetadataRequest:
+def metadata(address: str, topic: str = "t") -> Any:
     query = message(MetadataRequest, topics=[{"name": topic}], allow_auto_topic_creation=False)
     with RawClient(address) as client:
         return client.ask(query, 13)
+
+
+def partitions_of(address: str, topic: str) -> list[Any]:
+    return list(metadata(address, topic).topics[0].partitions)
+
+
+def is_missed(nodes: Nodes, gone: int) -> bool:
+    return all(nodes.is_without(gone, query) for query in (1, 2))
 
 
 def prepared(cluster: Cluster | ApacheCluster, addresses: list[str], tools: ApacheCluster) -> Nodes:
@@ -112,7 +121,7 @@ def prepared(cluster: Cluster | ApacheCluster, addresses: list[str], tools: Apac
         )
     for address in addresses:
         for topic in PLACED:
-            until(lambda a=address, t=topic: metadata(a, t).topics[0].partitions, "the node knows the topic")
+            until(partial(partitions_of, address, topic), "the node knows the topic")
     return Nodes(cluster, addresses, metadata(addresses[0]).topics[0].topic_id, ends={})
 
 
@@ -223,5 +232,5 @@ def test_every_node_answers_as_kafkas(both: tuple[Nodes, Nodes]) -> None:
     for nodes in both:
         nodes.stop(3)
     for nodes in both:
-        until(lambda nodes=nodes: all(nodes.is_without(3, query) for query in (1, 2)), "node 3 is missed")
+        until(partial(is_missed, nodes, 3), "node 3 is missed")
     compare(both, (1, 2))

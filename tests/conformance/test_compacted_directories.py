@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
-from confluent_kafka.admin import ResourceType  # type: ignore[attr-defined]  # it is its public name
+from confluent_kafka.admin import ResourceType
 
 from barnabas import Broker
 from protocol.records import BatchHeader, headers, records
@@ -40,8 +40,12 @@ pytestmark = pytest.mark.long
 TOPIC = "compacted"
 SEGMENT_BYTES = 1_048_576
 SETTINGS = {"log.cleaner.enable": "true", "log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200}
-NEVER = {"cleanup.policy": "compact", "segment.bytes": str(SEGMENT_BYTES), "min.cleanable.dirty.ratio": "1.0"}
-SOON = {**NEVER, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "1000"}
+NEVER: dict[str, Any] = {
+    "cleanup.policy": "compact",
+    "segment.bytes": str(SEGMENT_BYTES),
+    "min.cleanable.dirty.ratio": "1.0",
+}
+SOON: dict[str, Any] = {**NEVER, "min.cleanable.dirty.ratio": "0.01", "delete.retention.ms": "1000"}
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
 ROUNDS = 200
 WAIT_S = 60.0

@@ -92,7 +92,7 @@ def test_lines_pass_through_workers_that_are_killed(tmp_path: Path) -> None:
                 "consumer.override.isolation.level": "read_committed"})  # fmt: skip
             until(lambda: lines(sink) == expected, "all lines have come", PATIENCE_S)
 
-            def offset_of_sink() -> object:
+            def offset_of_sink() -> list[int]:
                 result = worker.ask("GET", "/connectors/writes/offsets")["offsets"]
                 return [entry["offset"]["kafka_offset"] for entry in result if entry["offset"]]
 

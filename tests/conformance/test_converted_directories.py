@@ -36,9 +36,9 @@ OURS = {
     "log.retention.check.interval.ms": 100,
 }
 TOPICS = {"plain": 3, "transactions": 1, "trimmed": 1, "expired": 1, "named": 1}
-SMALL = {"internal.segment.bytes": "4000"}
+SMALL: dict[str, Any] = {"internal.segment.bytes": "4000"}
 
-Observed = dict[str, Any]
+Observed = dict[tuple[str, str | int], Any]
 
 
 def converted(directories: Sequence[Path], engine: str) -> str:
@@ -56,7 +56,7 @@ def fill(bootstrap: str) -> Producer:
     Returns the producer of the open transaction.
     """
     create_topic(bootstrap, "plain", TOPICS["plain"], **SMALL)
-    create_topic(bootstrap, "named", **{"barnabas.storage.engine": "commitlog"})
+    create_topic(bootstrap, "named", barnabas_storage_engine="commitlog")
     for topic in ("transactions", "trimmed"):
         create_topic(bootstrap, topic, **SMALL)
     create_topic(bootstrap, "expired", retention_ms="1", **SMALL)

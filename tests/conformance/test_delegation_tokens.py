@@ -267,7 +267,7 @@ def node_of(kind: str, settings: dict[str, str], data_dir: Path | None = None) -
 @pytest.mark.parametrize("kind", RECORDED)
 def test_tokens_are_as_recorded(kind: str) -> None:
     plain = f"{MODULE}.plain.PlainLoginModule required{PASSWORDS};"
-    answers = {}
+    answers: dict[str, Any] = {}
     for name, secret in (("enabled", SECRET), ("disabled", {})):
         settings, address = sasl_node(jaas(plain=plain) | ACLS | secret)
         node = Node(settings, address)

@@ -55,7 +55,7 @@ def is_compared(name: str) -> bool:
 def configs_of(client: RawClient, kind: int, name: str) -> list[Any]:
     response = describe_configs(client, kind, name)
     assert response.error_code == 0, response
-    return response.configs
+    return list(response.configs)
 
 
 def described(client: RawClient, kind: int, name: str) -> dict[str, Any]:

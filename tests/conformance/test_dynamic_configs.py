@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -98,6 +99,9 @@ class Topic:
         records = fetched(self.client, self.name, offset, max_wait_ms=500).records
         return [header.attributes & 7 for _, header in headers(records)][-1]
 
+    def has_codec(self, codec: int) -> bool:
+        return self.codec() == codec
+
     def start(self) -> int:
         return int(offset_at(self.client, self.name, EARLIEST).offset)
 
@@ -131,7 +135,7 @@ def test_compression(node: Node) -> None:
     assert t.codec() == Compression.NONE
     for text, codec in (("zstd", Compression.ZSTD), ("gzip", Compression.GZIP), ("uncompressed", Compression.NONE)):
         t.alter(compression_type=text)
-        until(lambda codec=codec: t.codec() == codec, f"records are stored as {text}")
+        until(partial(t.has_codec, codec), f"records are stored as {text}")
 
 
 def test_the_policy(node: Node) -> None:

@@ -6,8 +6,12 @@ NOT HERE Errors of Produce (`test_read_and_write_path.py`), of admin requests (`
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from typing import Any
+
 import pytest
 
+from barnabas import Broker
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
 from tests.support.raw_client import RawClient
@@ -15,18 +19,18 @@ from tests.support.waiting import until
 
 
 @pytest.fixture
-def client(kafka_broker):
+def client(kafka_broker: Broker) -> Iterator[Any]:
     with RawClient(kafka_broker.bootstrap) as raw:
         yield raw
 
 
-def described(client: RawClient, name: str, *, may_make: bool, version: int = 9):
+def described(client: RawClient, name: str, *, may_make: bool, version: int = 9) -> Any:
     """One topic of the Metadata response."""
     request = MetadataRequest(topics=[MetadataRequestTopic(name=name)], allow_auto_topic_creation=may_make)
     return client.ask(request, version).topics[0]
 
 
-def test_an_auto_created_topic_is_unknown_in_the_first_answer(client, kafka_topic) -> None:
+def test_an_auto_created_topic_is_unknown_in_the_first_answer(client: Any, kafka_topic: str) -> None:
     """Metadata does not wait for the topic that it creates, and creates none unless the request allows it."""
     name = f"{kafka_topic}.itself"
     for may_make in (False, True):
@@ -39,7 +43,9 @@ def test_an_auto_created_topic_is_unknown_in_the_first_answer(client, kafka_topi
 @pytest.mark.parametrize("may_make", [False, True])
 @pytest.mark.parametrize("version", [4, 9, 12])
 @pytest.mark.parametrize("name", ["", "..", "a b", "x" * 250], ids=["empty", "dots", "blank", "long"])
-def test_a_name_that_no_topic_can_have_is_invalid_and_not_only_unknown(client, name, version, may_make) -> None:
+def test_a_name_that_no_topic_can_have_is_invalid_and_not_only_unknown(
+    client: Any, name: str, version: int, may_make: bool
+) -> None:
     """With auto-creation and without: clients give up instead of retrying."""
     answer = described(client, name, may_make=may_make, version=version)
     assert (answer.error_code, answer.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)

@@ -68,7 +68,7 @@ def script(client: RawClient) -> list[Any]:
 def written(directory: Path) -> list[Any]:
     """The feature and config records of the metadata log, without repeated levels, which Kafka writes again."""
     (segment,) = (directory / "__cluster_metadata-0").glob("*.log")
-    found = []
+    found: list[Any] = []
     level = 0
     for batch in read_batches(segment.read_bytes()):
         levels = {r.name: r.feature_level for r in batch.messages if isinstance(r, FeatureLevelRecord)}

@@ -8,7 +8,7 @@ RULES    1. A directory of any release and feature level starts, and Apache Kafk
 from __future__ import annotations
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 from confluent_kafka import Producer
@@ -65,7 +65,7 @@ def settings_of(case: FormatCase, path: Path) -> dict[str, object]:
 
 def visit(bootstrap: str, number: int) -> None:
     """Verifies what earlier visits have left, creates a topic, and produces a record to every topic."""
-    client = {"bootstrap.servers": bootstrap}
+    client: dict[str, Any] = {"bootstrap.servers": bootstrap}
     admin = AdminClient(client)
     topics = [name for name in admin.list_topics(timeout=WAIT_S).topics if not name.startswith("__")]
     assert sorted(topics) == [f"topic-{n}" for n in range(number)]
@@ -82,8 +82,9 @@ def visit(bootstrap: str, number: int) -> None:
 def iterations_of(user: str, bootstrap: str) -> int:
     """The SCRAM iterations of the user."""
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    found = admin.describe_user_scram_credentials([user])[user].result(WAIT_S)
-    return int(found.scram_credential_infos[0].iterations)
+    found: Any = admin.describe_user_scram_credentials([user])
+    credentials = found[user].result(WAIT_S)
+    return int(credentials.scram_credential_infos[0].iterations)
 
 
 @needs_kafka

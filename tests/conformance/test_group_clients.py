@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 import barnabas
+from barnabas import Broker
 from tests.conformance.clients import ALL, PARTITIONS, RECORDS, Member, seen_by, until_balanced
 from tests.support.kafka import free_port, needs_kafka, run_tool
 from tests.support.librdkafka import create_topic, produce
@@ -61,7 +63,9 @@ CASES = [
 
 
 @pytest.mark.parametrize(("client", "assignor", "instance"), CASES)
-def test_three_classic_members_share_a_topic(kafka_broker, kafka_topic, client, assignor, instance: str | None) -> None:
+def test_three_classic_members_share_a_topic(
+    kafka_broker: Broker, kafka_topic: str, client: Any, assignor: Any, instance: str | None
+) -> None:
     """Two partitions each, no record missed, and the committed offsets are the ends of all partitions."""
     bootstrap, topic = kafka_broker.bootstrap, f"{kafka_topic}.six"
     fill(bootstrap, topic)

@@ -206,7 +206,8 @@ def shown_of(group: str, formatter: str, bootstrap: str) -> dict[str, Any]:
         *("--timeout-ms", 8000, "--formatter", f"org.apache.kafka.tools.consumer.{formatter}"),
     )
     decoder = json.JSONDecoder()
-    text, at, found = shown.stdout.strip(), 0, {}
+    found: dict[str, dict[str, Any]] = {}
+    text, at = shown.stdout.strip(), 0
     while at < len(text):
         record, at = decoder.raw_decode(text, at)
         found[record["key"]["data"]["group"]] = record

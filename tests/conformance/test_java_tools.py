@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from barnabas import Broker
 from tests.conformance.clients import CLIENTS, consume
 from tests.conformance.suite.tables.records import CODECS
 from tests.support.kafka import needs_kafka
@@ -34,14 +35,16 @@ def run() -> Iterator[Run]:
     with KafkaTools() as tools:
 
         def ran(cls: str, bootstrap: str, *args: object, stdin: str | None = None) -> str:
-            command = cls, "--bootstrap-server", bootstrap, *args
-            return (tools.run(*command) if stdin is None else run_in_own_jvm(*command, stdin=stdin)).stdout
+            words = ("--bootstrap-server", bootstrap, *args)
+            return (tools.run(cls, *words) if stdin is None else run_in_own_jvm(cls, *words, stdin=stdin)).stdout
 
         yield ran
 
 
 @pytest.mark.parametrize("codec", [pytest.param(CODECS[0], marks=pytest.mark.smoke), *CODECS[1:]])
-def test_console_producer_and_consumer_with_a_group(run: Run, kafka_broker, kafka_topic, codec: str) -> None:
+def test_console_producer_and_consumer_with_a_group(
+    run: Run, kafka_broker: Broker, kafka_topic: str, codec: str
+) -> None:
     """Keys, headers, null keys and null values, with every codec; the Python clients read the same."""
     bootstrap = kafka_broker.bootstrap
     lines = ["h1:a,h2:b\tkey\tvalue", "h1:c\tNULL\tno key", "h1:d\ttombstone\tNULL"]
@@ -63,7 +66,9 @@ def test_console_producer_and_consumer_with_a_group(run: Run, kafka_broker, kafk
 
 
 @pytest.mark.parametrize("codec", ["none", "zstd"])
-def test_performance_tools_write_and_read_everything(run: Run, kafka_broker, kafka_topic, codec: str) -> None:
+def test_performance_tools_write_and_read_everything(
+    run: Run, kafka_broker: Broker, kafka_topic: str, codec: str
+) -> None:
     """kafka-producer-perf-test.sh, kafka-consumer-perf-test.sh, kafka-get-offsets.sh."""
     bootstrap = kafka_broker.bootstrap
     written = run_in_own_jvm(
@@ -78,7 +83,7 @@ def test_performance_tools_write_and_read_everything(run: Run, kafka_broker, kaf
     assert int(read.strip().splitlines()[-1].split(",")[4]) == 20000
 
 
-def test_the_tool_for_api_versions_understands_every_row(run: Run, kafka_broker) -> None:
+def test_the_tool_for_api_versions_understands_every_row(run: Run, kafka_broker: Broker) -> None:
     """kafka-broker-api-versions.sh: the Java client can use the advertised versions."""
     stdout = run(API_VERSIONS, kafka_broker.bootstrap)
     assert re.search(r"Produce\(0\): 0 to 13 \[usable: 13\]", stdout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,16 @@ def client(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
             create(client, name, cleanup_policy=policy)
         for name in POLICIES:
             for _ in range(BATCHES):
-                until(lambda name=name: produce(client, name) == E.NONE, f"{name} takes records")
+                until(partial(is_produced, client, name), f"{name} takes records")
         yield client
 
 
 def produce(client: RawClient, name: str) -> int:
-    return append(client, name, bytes(batch(RECENT_MS, 1))).error_code
+    return int(append(client, name, bytes(batch(RECENT_MS, 1))).error_code)
+
+
+def is_produced(client: RawClient, name: str) -> bool:
+    return produce(client, name) == E.NONE
 
 
 def delete(client: RawClient, name: str, index: int, offset: int) -> tuple[int, ErrorCode]:
@@ -79,11 +84,11 @@ def test_records_are_deleted_or_not_as_in_kafka(client: RawClient) -> None:
 
 
 def fetch(client: RawClient, offset: int) -> int:
-    return fetched(client, "plain", offset).error_code
+    return int(fetched(client, "plain", offset).error_code)
 
 
 def earliest(client: RawClient, name: str) -> int:
-    return offset_at(client, name, EARLIEST).offset
+    return int(offset_at(client, name, EARLIEST).offset)
 
 
 def test_directories_are_described_as_in_kafka(client: RawClient) -> None:
@@ -149,15 +154,19 @@ def test_replicas_are_moved_as_in_kafka(client: RawClient) -> None:
         for _ in range(20):
             assert produce(client, "free") == E.NONE
             written += 1
-        size = len(batch(RECENT_MS, 1)) * written
-        until(lambda there=there, size=size: replicas_in_dirs(client, "free") == [(there, size, False)], "it is moved")
+        wanted = [(there, len(batch(RECENT_MS, 1)) * written, False)]
+        until(partial(are_replicas, client, "free", wanted), "it is moved")
     assert earliest(client, "free") == 0
     for number, path in enumerate(paths):
         name = f"to-come-{number}"
         assert alter(client, name, 0, path) == E.UNKNOWN_TOPIC_OR_PARTITION
         create(client, name)
-        until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
+        until(partial(is_produced, client, name), "it takes records")
         assert [where for where, _, _ in replicas_in_dirs(client, name)] == [path]
+
+
+def are_replicas(client: RawClient, name: str, wanted: list[tuple[str, int, bool]]) -> bool:
+    return replicas_in_dirs(client, name) == wanted
 
 
 def cordon(client: RawClient, value: str | None) -> list[tuple[str, bool]]:
@@ -170,7 +179,8 @@ def cordon(client: RawClient, value: str | None) -> list[tuple[str, bool]]:
 
 
 def code_of_creation(client: RawClient, name: str) -> int:
-    return client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7).topics[0].error_code
+    answer = client.ask(CreateTopicsRequest(topics=[topic(name)], timeout_ms=10_000), 7)
+    return int(answer.topics[0].error_code)
 
 
 def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
@@ -185,7 +195,7 @@ def test_cordoned_directories_take_no_new_replicas(client: RawClient) -> None:
     for number in range(4):
         name = f"beside-{number}"
         create(client, name)
-        until(lambda name=name: produce(client, name) == E.NONE, "it takes records")
+        until(partial(is_produced, client, name), "it takes records")
         assert [where for where, _, _ in replicas_in_dirs(client, name)] == [first]
     for name in ("beside-0", "absent"):
         assert alter(client, name, 0, second) == E.INVALID_REPLICA_ASSIGNMENT

@@ -9,6 +9,7 @@ import struct
 
 import pytest
 
+from barnabas import Broker
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.raw_client import RawClient
@@ -30,7 +31,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("name", MALFORMED)
-def test_a_connection_with_another_protocol_is_closed(kafka_broker, name: str) -> None:
+def test_a_connection_with_another_protocol_is_closed(kafka_broker: Broker, name: str) -> None:
     """There is no response."""
     with RawClient(kafka_broker.bootstrap) as peer:
         peer.socket.sendall(MALFORMED[name])
@@ -38,7 +39,7 @@ def test_a_connection_with_another_protocol_is_closed(kafka_broker, name: str) -
             assert peer.socket.recv(100) == b""
 
 
-def test_vanished_peers_leave_no_state(kafka_broker) -> None:
+def test_vanished_peers_leave_no_state(kafka_broker: Broker) -> None:
     """A torn frame, a reset before the response, a connection without a request: a hundred of each."""
     for _ in range(100):
         with RawClient(kafka_broker.bootstrap) as peer:
@@ -51,7 +52,7 @@ def test_vanished_peers_leave_no_state(kafka_broker) -> None:
         assert client.ask(ApiVersionsRequest(), 0).error_code == 0
 
 
-def test_a_half_closed_client_still_gets_the_answer(kafka_broker) -> None:
+def test_a_half_closed_client_still_gets_the_answer(kafka_broker: Broker) -> None:
     """A half-closed socket after a complete request."""
     with RawClient(kafka_broker.bootstrap) as peer:
         peer.socket.sendall(API_VERSIONS_REQUEST)
@@ -59,7 +60,7 @@ def test_a_half_closed_client_still_gets_the_answer(kafka_broker) -> None:
         assert len(peer.socket.recv(4)) == 4
 
 
-def test_pipelined_requests_are_answered_in_their_order(kafka_broker, kafka_topic) -> None:
+def test_pipelined_requests_are_answered_in_their_order(kafka_broker: Broker, kafka_topic: str) -> None:
     """Some requests wait for a millisecond, others not at all; correlation ids ascend."""
     partition = FetchPartition(partition=0, fetch_offset=0, partition_max_bytes=100)
     topics = [FetchTopic(topic=kafka_topic, partitions=[partition])]

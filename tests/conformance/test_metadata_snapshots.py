@@ -10,7 +10,7 @@ from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 
-from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType  # type: ignore[attr-defined]  # they are its public names
+from confluent_kafka.admin import AdminClient, NewPartitions, ResourceType
 
 from barnabas import Broker
 from protocol.messages import stored_records

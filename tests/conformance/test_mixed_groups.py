@@ -63,8 +63,8 @@ def _shown(kind: int, key: bytes, value: bytes | None, group: str) -> str | None
         return str(message_json(stored, version))
     if kind not in consumer_group_records.TYPES:
         return None
-    record = consumer_group_records.read(kind, key, value)
-    if record.key.group_id != group:  # type: ignore[attr-defined]  # all keys of these types have one
+    record: Any = consumer_group_records.read(kind, key, value)
+    if record.key.group_id != group:
         return None
     name = f"{type(record.key).__name__} {message_json(record.key, 0)}"
     return name if record.value is None else f"{name} {_in_order(message_json(record.value, 0))}"

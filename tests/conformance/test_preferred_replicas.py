@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -46,7 +46,7 @@ def fetch_with_rack(
     harness: FollowerHarness, topic: tuple[str, bytes], rack: str, offset: int = 0, version: int = _VERSION
 ) -> Fetched:
     """Fetch with a rack; waits half a second if there are no records."""
-    fields = {"rack_id": rack} if version >= 11 else {}
+    fields: dict[str, Any] = {"rack_id": rack} if version >= 11 else {}
     data = fetched(harness.client.raw, topic[0], offset, version=version, max_wait_ms=500, **fields)
     preferred = data.preferred_read_replica if version >= 11 else NO_REPLICA
     return Fetched(data.error_code, preferred, data.high_watermark, bool(data.records))

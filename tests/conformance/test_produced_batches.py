@@ -21,7 +21,7 @@ def test_a_broker_answers_batches_as_the_table_says(kind: str) -> None:
     ends = dict.fromkeys(TOPICS, 0)
     with running(kind) as broker, RawClient(broker.bootstrap) as client:
         for name, settings in TOPICS.items():
-            create(client, name, **settings)
+            create(client, name, partitions=1, **settings)
         for case in cases(int(time.time() * 1000)):
             expected = case.kafka if kind == KAFKA else case.ours
             if expected is None:

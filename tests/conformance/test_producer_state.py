@@ -39,7 +39,7 @@ def wrong_answers(bootstrap: str, now_ms: int) -> list[str]:
         end = 0
         for step in STEPS:
             expected = end if step.repeats is None else step.repeats
-            row = append_when_ready(client, "steps", batch_of(step, now_ms))
+            row = append_when_ready(client, "steps", bytes(batch_of(step, now_ms)))
             answer = ErrorCode(row.error_code), row.base_offset
             if answer != (step.code, -1 if step.code else expected):
                 wrong.append(f"{step}: {answer}")

@@ -11,6 +11,7 @@ import os
 import random
 from collections.abc import Iterator
 from contextlib import ExitStack
+from functools import partial
 from typing import Any, Final, NamedTuple
 
 import pytest
@@ -103,8 +104,8 @@ def described(client: RawClient, query: dict[str, Any]) -> Any:
 def decisions(client: RawClient) -> Iterator[tuple[str, Any]]:
     """What a user may do and see; the questions change nothing."""
     flags = {"allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
-    for name, topics in (("topics", [{"name": one} for one in (*TOPICS, "missing")]), ("all topics", None)):
-        found = client.ask(message(APIS[3].request, topics=topics, **flags), 12).topics
+    for name, named in (("topics", [{"name": one} for one in (*TOPICS, "missing")]), ("all topics", None)):
+        found = client.ask(message(APIS[3].request, topics=named, **flags), 12).topics
         yield name, sorted((one.name, one.error_code, one.topic_authorized_operations) for one in found)
     cluster = client.ask(message(APIS[60].request, include_cluster_authorized_operations=True), 1)
     yield "cluster", (cluster.error_code, cluster.cluster_authorized_operations)
@@ -120,7 +121,7 @@ def decisions(client: RawClient) -> Iterator[tuple[str, Any]]:
     wanted = [{"resource_type": kind, "resource_name": name, "configuration_keys": []} for kind, name in resources]
     results = client.ask(message(APIS[32].request, resources=wanted), 4).results
     yield "configs", [(one.resource_name, one.error_code, one.error_message) for one in results]
-    topics = [{"name": name, "topic_id": bytes(16)} for name in ("nowhere", "orders-nowhere")]
+    topics: list[dict[str, Any]] = [{"name": name, "topic_id": bytes(16)} for name in ("nowhere", "orders-nowhere")]
     found = client.ask(message(APIS[20].request, topics=topics, timeout_ms=1000), 6).responses
     yield "deletions", sorted((one.name, one.error_code, one.error_message) for one in found)
     topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in ("ab", "ord")]
@@ -139,7 +140,7 @@ def are_groups_loaded(admin: RawClient) -> bool:
 
 
 def answers(node: Node) -> dict[str, Any]:
-    found = {}
+    found: dict[str, Any] = {}
     for user in USERS:
         for source in SOURCES:
             with RawClient(node.secured, source=source) as client:
@@ -166,8 +167,8 @@ def nodes(request: pytest.FixtureRequest) -> Iterator[tuple[Node, Node]]:
             topics = [{"name": name, "num_partitions": 1, "replication_factor": 1} for name in TOPICS]
             created = admin.ask(message(APIS[19].request, topics=topics, timeout_ms=10_000), 7).topics
             assert {one.error_code for one in created} == {ErrorCode.NONE}
-            until(lambda admin=admin: new_producer(admin), "the node has producer ids")
-            until(lambda admin=admin: are_groups_loaded(admin), "the group coordinator is loaded")
+            until(partial(new_producer, admin), "the node has producer ids")
+            until(partial(are_groups_loaded, admin), "the group coordinator is loaded")
             made.append(Node(address, admin))
         yield made[0], made[1]
 

@@ -6,6 +6,7 @@ The same requests go to both brokers; the transcripts of their responses are com
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from typing import Any
@@ -335,7 +336,7 @@ def look_up(script: Script) -> None:
 
 def identify(script: Script) -> None:
     for version in range(6):
-        answer = until(lambda version=version: script.new_producer_id(version), "a block of producer ids")
+        answer = until(partial(script.new_producer_id, version), "a block of producer ids")
         script.note(f"producer id v{version}", f"{answer.error_code} {answer.producer_epoch} {answer.producer_id >= 0}")
     for producer_id, epoch in ((5, 3), (5, -1), (-1, 3)):
         request = InitProducerIdRequest(

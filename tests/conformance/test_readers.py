@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
+from barnabas import Broker
 from protocol.compression import Compression
 from protocol.records import BatchBuilder
 from tests.conformance import readers
@@ -57,7 +58,7 @@ class ReaderSetup(NamedTuple):
     make: Callable[[str, readers.Options], readers.Reader]
     opened: list[readers.Reader]
 
-    def read(self, *partitions: int, offset: int = 0, topic: str = "", **options: object) -> readers.Reader:
+    def read(self, *partitions: int, offset: int = 0, topic: str = "", **options: Any) -> readers.Reader:
         """A consumer of some partitions."""
         reader = self.make(self.proxy.bootstrap, readers.Options(**options))
         self.opened.append(reader)
@@ -75,7 +76,9 @@ class ReaderSetup(NamedTuple):
 
 
 @pytest.fixture
-def harness(kafka_broker, kafka_topic, make) -> Iterator[ReaderSetup]:
+def harness(
+    kafka_broker: Broker, kafka_topic: str, make: Callable[[str, readers.Options], readers.Reader]
+) -> Iterator[ReaderSetup]:
     """Consumers are closed before the proxy."""
     opened: list[readers.Reader] = []
     with RawClient(kafka_broker.bootstrap) as direct, WatchingProxy(kafka_broker.bootstrap) as proxy:
@@ -125,7 +128,7 @@ def expected(partition: int, offsets: range, size: int = 10) -> list[readers.Con
 
 
 @pytest.mark.parametrize("isolation", ["read_committed", "read_uncommitted"])
-def test_both_isolation_levels_read_everything_without_transactions(harness, isolation: str) -> None:
+def test_both_isolation_levels_read_everything_without_transactions(harness: ReaderSetup, isolation: str) -> None:
     """Without transactions the last stable offset is the high watermark, and there are no aborted transactions."""
     harness.write(batch(0, 0, 5))
     reader = harness.read(0, isolation=isolation)
@@ -140,7 +143,7 @@ def test_both_isolation_levels_read_everything_without_transactions(harness, iso
         assert not data.aborted_transactions
 
 
-def test_a_fetch_waits_for_fetch_min_bytes(harness) -> None:
+def test_a_fetch_waits_for_fetch_min_bytes(harness: ReaderSetup) -> None:
     """10,000 bytes are not enough; they arrive together with those that make them 50,000."""
     harness.write(batch(0, 0, 10, 1000))
     reader = harness.read(0, min_bytes=50_000, max_wait_ms=20_000)
@@ -155,7 +158,7 @@ def test_a_fetch_waits_for_fetch_min_bytes(harness) -> None:
     harness.write(batch(0, 60, 50, 1000))  # the delayed fetch completes before the consumer closes
 
 
-def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(harness) -> None:
+def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(harness: ReaderSetup) -> None:
     """After the wait the response has too few bytes, or none."""
     harness.write(batch(0, 0, 3))
     reader = harness.read(0, min_bytes=50_000, max_wait_ms=300)
@@ -165,7 +168,7 @@ def test_a_fetch_waits_no_longer_than_fetch_max_wait_ms(harness) -> None:
     assert harness.with_records[0].waited_ms >= 300 - EARLY_MS
 
 
-def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(harness) -> None:
+def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(harness: ReaderSetup) -> None:
     """A consumer with small buffers makes progress at a large batch."""
     harness.write(batch(0, 0, 30, 10_000))
     harness.write(batch(0, 30, 1, 500_000))
@@ -185,7 +188,7 @@ def test_a_batch_larger_than_max_partition_fetch_bytes_comes_whole(harness) -> N
     assert [fetch.batches[0].base_offset for fetch in harness.with_records[:2]] == [0, 30]
 
 
-def read_four(harness: ReaderSetup, count: int, step: int, size: int, **options: int) -> None:
+def read_four(harness: ReaderSetup, count: int, step: int, size: int, **options: Any) -> None:
     """Records in each of four partitions, `step` per batch, are read as they were produced."""
     for start in range(0, count, step):
         harness.write(*(batch(index, start, step, size) for index in range(4)))
@@ -195,7 +198,7 @@ def read_four(harness: ReaderSetup, count: int, step: int, size: int, **options:
         assert mine == expected(index, range(count), size)
 
 
-def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(harness) -> None:
+def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(harness: ReaderSetup) -> None:
     """Four partitions, at most 3,000 bytes of each, except for a first batch."""
     read_four(harness, 20, 2, 500, max_partition_bytes=3000)
     for fetch in harness.with_records:
@@ -203,14 +206,14 @@ def test_max_partition_fetch_bytes_bounds_what_comes_of_each_partition(harness) 
             assert all(len(data.records or b"") <= 3000 for data in topic.partitions)
 
 
-def test_fetch_max_bytes_bounds_the_whole_answer(harness) -> None:
+def test_fetch_max_bytes_bounds_the_whole_answer(harness: ReaderSetup) -> None:
     """Four partitions with 60,000 bytes each, at most 50,000 in one response."""
     read_four(harness, 60, 10, 1000, max_bytes=50_000)
     assert {fetch.request.max_bytes for fetch in harness.proxy.fetches} == {50_000}
     assert all(fetch.record_bytes <= 50_000 for fetch in harness.with_records)
 
 
-def test_a_consumer_with_a_rack_reads_from_the_leader(harness) -> None:
+def test_a_consumer_with_a_rack_reads_from_the_leader(harness: ReaderSetup) -> None:
     """No replica is in the rack of client.rack."""
     harness.write(batch(0, 0, 5))
     reader = harness.read(0, rack="somewhere-1a")
@@ -221,7 +224,7 @@ def test_a_consumer_with_a_rack_reads_from_the_leader(harness) -> None:
 
 
 @pytest.mark.parametrize("check_crcs", [True, False])
-def test_batches_of_every_codec_pass_the_consumers_checks(harness, check_crcs: bool) -> None:
+def test_batches_of_every_codec_pass_the_consumers_checks(harness: ReaderSetup, check_crcs: bool) -> None:
     """check.crcs: the stored batch is the produced one."""
     for number, codec in enumerate(Compression):
         harness.write(batch(0, number * 7, 7, 300, codec))
@@ -230,7 +233,7 @@ def test_batches_of_every_codec_pass_the_consumers_checks(harness, check_crcs: b
     assert take(reader, count) == expected(0, range(count), 300)
 
 
-def test_one_consumer_reads_many_partitions(harness) -> None:
+def test_one_consumer_reads_many_partitions(harness: ReaderSetup) -> None:
     """Sixty partitions, then new records in two: every record once, and the session's responses name only those two."""
     topic = f"{harness.topic}-many"
     create(harness.direct, topic, partitions=60)
@@ -249,7 +252,7 @@ def test_one_consumer_reads_many_partitions(harness) -> None:
             assert set(response) <= {0, 1}
 
 
-def test_seeking_back_and_forth(harness) -> None:
+def test_seeking_back_and_forth(harness: ReaderSetup) -> None:
     """Into the middle of a batch, to the start, to the end."""
     for start in range(0, 100, 10):
         harness.write(batch(0, start, 10))
@@ -263,7 +266,7 @@ def test_seeking_back_and_forth(harness) -> None:
     assert take(reader, 1) == expected(0, range(100, 101))
 
 
-def test_a_paused_partition_waits_until_it_is_resumed(harness) -> None:
+def test_a_paused_partition_waits_until_it_is_resumed(harness: ReaderSetup) -> None:
     """The other partition continues; records that arrived meanwhile are read after `resume`."""
     harness.write(batch(0, 0, 5), batch(1, 0, 5))
     reader = harness.read(0, 1)

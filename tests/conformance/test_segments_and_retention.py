@@ -39,14 +39,14 @@ class Sent(NamedTuple):
     """Relative to now: the timestamp of the first record."""
     size: int = 200
     """Of each value."""
-    count: int = 1
+    records: int = 1
     step_ms: int = 0
     codec: Compression = Compression.NONE
     filling: bytes = b"x"
 
     def batch(self, now_ms: int) -> bytes:
         builder = BatchBuilder(compression=self.codec)
-        for number in range(self.count):
+        for number in range(self.records):
             value = (self.filling * self.size)[: self.size]
             builder.append(now_ms + self.at_ms + number * self.step_ms, b"k%d" % number, value)
         return bytes(builder.build())
@@ -84,7 +84,7 @@ CASES = [
     Case(
         "time-within-a-batch",
         {"segment.ms": "60000"},
-        [Sent(-600_000, count=3, step_ms=40_000), Sent(-550_000, count=3, step_ms=40_000), Sent(-530_000)],
+        [Sent(-600_000, records=3, step_ms=40_000), Sent(-550_000, records=3, step_ms=40_000), Sent(-530_000)],
     ),
     Case("time-of-one-millisecond", {"segment.ms": "1"}, times(-10, -9.999, -9.998, -9.998, -9.996, -8)),
     Case("index-full", {"segment.index.bytes": "48", "index.interval.bytes": "1"}, [Sent() for _ in range(20)]),
@@ -117,7 +117,7 @@ CASES = [
     Case("unpacked-is-too-large", {"max.message.bytes": "1000", "compression.type": "uncompressed"},
          [Sent(size=5000, codec=Compression.GZIP), Sent(size=500, codec=Compression.GZIP)]),
     *[
-        Case(f"stored-as-{text}", {"compression.type": text}, [Sent(size=3000, count=3, codec=codec) for codec in Compression])
+        Case(f"stored-as-{text}", {"compression.type": text}, [Sent(size=3000, records=3, codec=one) for one in Compression])
         for text in ("uncompressed", "gzip", "snappy", "producer")
     ],
     *[
@@ -125,9 +125,9 @@ CASES = [
         for level in ("-1", "1", "9")
     ],
     Case("before", {"message.timestamp.before.max.ms": str(DAY_MS), "retention.ms": "-1"},
-         [Sent(-DAY_MS - 60_000), Sent(-DAY_MS + 60_000), Sent(-DAY_MS + 60_000, count=3, step_ms=-50_000)]),
+         [Sent(-DAY_MS - 60_000), Sent(-DAY_MS + 60_000), Sent(-DAY_MS + 60_000, records=3, step_ms=-50_000)]),
     Case("after", {"message.timestamp.after.max.ms": str(DAY_MS)},
-         [Sent(DAY_MS + 60_000), Sent(DAY_MS - 60_000), Sent(DAY_MS - 60_000, count=3, step_ms=50_000)]),
+         [Sent(DAY_MS + 60_000), Sent(DAY_MS - 60_000), Sent(DAY_MS - 60_000, records=3, step_ms=50_000)]),
     Case("append-time", {"message.timestamp.type": "LogAppendTime", "message.timestamp.before.max.ms": "1",
                          "segment.ms": "60000"}, [Sent(-DAY_MS), Sent(DAY_MS), Sent(-99 * DAY_MS)]),
 ]  # fmt: skip
@@ -141,7 +141,7 @@ class Node(NamedTuple):
 
     def codes(self, case: Case, now_ms: int) -> list[ErrorCode]:
         """Creates the topic and produces the batches."""
-        create(self.client, case.name, **case.settings)
+        create(self.client, case.name, partitions=1, **case.settings)
         until(lambda: self.offset(case, -2) >= 0, "it is led")
         return [ErrorCode(append(self.client, case.name, sent.batch(now_ms)).error_code) for sent in case.batches]
 
@@ -152,7 +152,7 @@ class Node(NamedTuple):
     def found(self, case: Case, *, has_files: bool) -> dict[str, object]:
         """The offsets after retention, and the segments."""
         until(lambda: self.offset(case, -2) >= case.start_offset, f"{case.name} begins at {case.start_offset}")
-        offsets = {"offsets": (self.offset(case, -2), self.offset(case, -1))}
+        offsets: dict[str, object] = {"offsets": (self.offset(case, -2), self.offset(case, -1))}
         if not has_files:
             return offsets
         path = self.directory / f"{case.name}-0"

@@ -46,7 +46,7 @@ for line in sys.stdin:
 """
 
 
-def played(tmp_path: Path, answers: dict[str, list[Any]], *steps: Step):
+def played(tmp_path: Path, answers: dict[str, list[Any]], *steps: Step) -> Any:
     """The outcome of these steps with a driver that gives these responses in order."""
     script = tmp_path / "script.json"
     script.write_text(json.dumps(answers))
@@ -153,7 +153,8 @@ def test_a_flaky_scenario_is_no_change_when_it_passes_or_fails(tmp_path: Path) -
     """The cell is the same either way, so the page is stable."""
     key, reason = next(iter(FLAKY.items()))
     pages = set()
-    for answer in ({"told": {}}, {"refused": 3, "message": "x"}):
+    answers: list[dict[str, Any]] = [{"told": {}}, {"refused": 3, "message": "x"}]
+    for answer in answers:
         outcomes = {key: played(tmp_path, {"ask": [answer]}, do("ask"))}
         results = Results({key[0]: "1.0"}, {key[0]: "Python"}, {}, outcomes, {})
         assert results.failures() == []

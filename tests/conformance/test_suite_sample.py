@@ -11,7 +11,7 @@ import random
 
 import pytest
 
-from barnabas import Cluster
+from barnabas import Broker, Cluster
 from tests.conformance.suite import matrix
 from tests.conformance.suite.__main__ import SETTINGS
 from tests.conformance.suite.clients import CLIENTS, Client, ToolchainMissing, available
@@ -49,7 +49,7 @@ def failures(client: Client, bootstrap: str, scenarios: list[Scenario]) -> dict[
 
 
 @pytest.mark.parametrize("client", todays_clients(), ids=lambda client: client.name)
-def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
+def test_a_client_runs_some_scenarios(kafka_broker: Broker, client: Client) -> None:
     """Every scenario passes, or is unsupported by the client, or is a known failure with Apache Kafka too."""
     print(f"CONFORMANCE_SEED={SEED}")
     todays = random.Random(f"{SEED} {client.name}").sample(SCENARIOS, SCENARIOS_PER_CLIENT)
@@ -58,7 +58,7 @@ def test_a_client_runs_some_scenarios(kafka_broker, client: Client) -> None:
 
 @pytest.mark.long
 @pytest.mark.parametrize("client", [one for one in CLIENTS if one.language == "Python"], ids=lambda client: client.name)
-def test_a_python_client_runs_every_scenario(kafka_broker, client: Client) -> None:
+def test_a_python_client_runs_every_scenario(kafka_broker: Broker, client: Client) -> None:
     assert failures(client, kafka_broker.bootstrap, list(SCENARIOS)) == {}
 
 
@@ -69,14 +69,14 @@ def test_a_python_client_runs_every_scenario_on_three_nodes(client: Client) -> N
         assert failures(client, cluster.nodes[1].bootstrap, list(scenarios_of(3))) == {}
 
 
-def test_every_python_client_reads_what_the_others_wrote(kafka_broker) -> None:
+def test_every_python_client_reads_what_the_others_wrote(kafka_broker: Broker) -> None:
     """Every codec, every pair: key, value, headers, timestamp and the order within a partition."""
     commands = {client.name: client.command() for client in CLIENTS if client.language == "Python"}
     assert faults_of(matrix.fill(commands, kafka_broker.bootstrap)) == []
 
 
 @pytest.mark.long
-def test_every_installed_client_reads_what_the_others_wrote(kafka_broker) -> None:
+def test_every_installed_client_reads_what_the_others_wrote(kafka_broker: Broker) -> None:
     """One codec, every pair of clients."""
     codec = CODECS[SEED % len(CODECS)]
     print(f"CONFORMANCE_SEED={SEED}, {codec}")

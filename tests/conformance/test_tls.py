@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -158,17 +159,15 @@ def cases(node: Node) -> dict[str, Callable[[], Any]]:
     for listener in ("NONE", "REQUESTED", "REQUIRED", "RULES"):
         for certificate in ("", *node.keys):
             for version in (newest, older):
-                found[f"{listener} {certificate} {version.name}"] = lambda a=(listener, certificate, version): node.ask(
-                    *a
-                )
+                ask = partial(node.ask, listener, certificate, version)
+                found[f"{listener} {certificate} {version.name}"] = ask
     for listener in ("NONE", "OLDER", "SUITE"):
         for version in (newest, older, oldest):
-            found[f"{listener} {version.name}"] = lambda a=(listener, "client", version): node.ask(*a)
+            found[f"{listener} {version.name}"] = partial(node.ask, listener, "client", version)
     for listener in ("SASL", "SASLCERT"):
         for certificate in ("", "client", "unmapped", "stranger"):
             for user in ("alice", "eve"):
-                arguments = listener, certificate, older, user
-                found[f"{listener} {certificate} {user}"] = lambda a=arguments: node.ask(*a)
+                found[f"{listener} {certificate} {user}"] = partial(node.ask, listener, certificate, older, user)
     return found
 
 

@@ -78,7 +78,7 @@ def test_a_killed_broker_keeps_what_was_committed_and_ends_what_was_open() -> No
 
 
 @needs_kafka
-def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) -> None:
+def test_the_performance_tool_writes_in_transactions(kafka_broker: Broker, kafka_topic: str) -> None:
     """kafka-producer-perf-test.sh --transactional-id: Java's producer, transactions of version 2."""
     written = run_in_own_jvm(
         PRODUCER_PERFORMANCE, "--topic", kafka_topic, "--num-records", 5000, "--record-size", 100, "--throughput",
@@ -92,7 +92,7 @@ def test_the_performance_tool_writes_in_transactions(kafka_broker, kafka_topic) 
 
 
 @needs_kafka
-def test_the_message_copier_copies_exactly_once(kafka_broker, kafka_topic) -> None:
+def test_the_message_copier_copies_exactly_once(kafka_broker: Broker, kafka_topic: str) -> None:
     """kafka-transactional-message-copier.sh with random aborts, as in Kafka's own system tests."""
     bootstrap, values = kafka_broker.bootstrap, [f"{number:04}" for number in range(300)]
     produce(bootstrap, kafka_topic, (value.encode() for value in values))
@@ -106,7 +106,7 @@ def test_the_message_copier_copies_exactly_once(kafka_broker, kafka_topic) -> No
 
 
 @needs_kafka
-def test_administrators_see_and_end_open_transactions(kafka_broker, kafka_topic) -> None:
+def test_administrators_see_and_end_open_transactions(kafka_broker: Broker, kafka_topic: str) -> None:
     """kafka-transactions.sh list, describe and forceTerminateTransaction, which fences the producer."""
     bootstrap, name = kafka_broker.bootstrap, f"open-{kafka_topic}"
     transact("confluent-kafka", bootstrap, kafka_topic, [(["kept"], True)])

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, Self
 
 from protocol.messages import common, metadata, quorum
 from protocol.messages.admin import CreateTopicsRequest
-from protocol.messages.produce_fetch import FetchRequest, PartitionData
+from protocol.messages.produce_fetch import FetchRequest
 from protocol.messages.stored_records import BrokerEndpoint, BrokerFeature
 from replication.metadata.feature_levels import SUPPORTED_FEATURES
 from replication.metadata.image_records import stored_features
@@ -174,18 +174,16 @@ class Follower:
         last_epoch: int = -1,
         broker_epoch: int | None = None,
         max_wait_ms: int = 0,
-    ) -> PartitionData:
-        """Fetch partition 0 outside of any session."""
+    ) -> Any:
+        """Fetch partition 0 outside of any session; returns PartitionData."""
         epochs = {"current_leader_epoch": leader_epoch, "last_fetched_epoch": last_epoch}
         request = self._request(version, {(*topic, 0): offset}, epochs, broker_epoch)
         request.max_wait_ms = max_wait_ms
         answer = self.leader.ask(request, version)
         assert answer.error_code == 0, answer
-        return answer.responses[0].partitions[0]  # type: ignore[no-any-return]
+        return answer.responses[0].partitions[0]
 
-    def fetch_in_session(
-        self, topic: tuple[str, bytes] | None, offset: int = 0, *, version: int = NEWEST_FETCH
-    ) -> PartitionData | None:
+    def fetch_in_session(self, topic: tuple[str, bytes] | None, offset: int = 0, *, version: int = NEWEST_FETCH) -> Any:
         """Fetch partition 0 in the session, which is created if needed; None: the response does not contain it."""
         request = self._request(version, {} if topic is None else {(*topic, 0): offset})
         request.session_id, request.session_epoch = self.session_id, self.session_epoch

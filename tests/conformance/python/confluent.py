@@ -88,7 +88,10 @@ class Confluent(driver.Driver):
     def list_offsets(
         self, topic: str, partition: int, at: str, time: int = 0, isolation: str = "read_uncommitted"
     ) -> dict[str, Any]:
-        specs = {"earliest": admin.OffsetSpec.earliest, "latest": admin.OffsetSpec.latest}
+        specs: dict[str, Callable[[], admin.OffsetSpec]] = {
+            "earliest": admin.OffsetSpec.earliest,
+            "latest": admin.OffsetSpec.latest,
+        }
         spec = admin.OffsetSpec.for_timestamp(time) if at == "time" else specs[at]()
         found = _result(
             self._admin.list_offsets(
@@ -142,7 +145,7 @@ class Confluent(driver.Driver):
         errors: list[confluent_kafka.KafkaError] = []
 
         def on_delivery(number: int) -> Callable[[Any, Any], None]:
-            def report(error: confluent_kafka.KafkaError | None, message: confluent_kafka.Message) -> None:
+            def report(error: confluent_kafka.KafkaError | None, message: Any) -> None:
                 if error is not None:
                     errors.append(error)
                 offsets[number] = message.offset()
@@ -154,7 +157,7 @@ class Confluent(driver.Driver):
                 topic,
                 value=decoded(record["value"]),
                 key=decoded(record["key"]),
-                headers=driver.headers_of(record),
+                headers=[*driver.headers_of(record)],
                 partition=record["partition"],
                 timestamp=record["timestamp"] or 0,
                 on_delivery=on_delivery(number),
@@ -167,7 +170,7 @@ class Confluent(driver.Driver):
     def new_consumer(self, settings: driver.Settings, topics: Iterable[str] = ()) -> confluent_kafka.Consumer:
         consumer = confluent_kafka.Consumer({"group.id": "reader", **self._translated(settings)})
         if topics:
-            consumer.subscribe(topics)
+            consumer.subscribe(list(topics))
         return consumer
 
     def assign(self, consumer: confluent_kafka.Consumer, topic: str, partitions: list[int], offset: int | None) -> None:
@@ -214,7 +217,7 @@ class Confluent(driver.Driver):
         return driver.Failure(reason.code() if reason.code() >= -1 else reason.name(), reason.str())
 
 
-def _records_in(messages: Iterable[confluent_kafka.Message]) -> list[driver.JsonRecord]:
+def _records_in(messages: Iterable[Any]) -> list[driver.JsonRecord]:
     return [
         driver.json_record(
             message.partition(), message.offset(), message.timestamp()[1], message.key(), message.value(),

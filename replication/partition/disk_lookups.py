@@ -60,12 +60,12 @@ class DiskLookups:
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def wait(self, log: Log, lookup: DiskLookup, then: Then) -> None:
-        """Run a lookup, then call `then`; that may be before this returns."""
+    def wait(self, log: Log, lookup: DiskLookup, then: Then) -> bool:
+        """Run a lookup, then call `then`; returns whether that was done already."""
         waiting = self._waiting.get(lookup)
         if waiting is not None:
             waiting.append(then)
-            return
+            return False
         self._waiting[lookup] = [then]
         if log.files.has_pending_ops:
             named = self._executor.directory_op(log.directory, no_op)
@@ -73,6 +73,7 @@ class DiskLookups:
             named.then(lambda _: self._executor.write(log.directory, 0, no_op).then(read))
         else:
             self._read(log, lookup)
+        return lookup not in self._waiting
 
     def _read(self, log: Log, lookup: DiskLookup, _: IoResult | None = None) -> None:
         """Run a lookup on a thread, after the operations that it had to wait for."""

@@ -373,12 +373,12 @@ class ReplicaManager:
         else:
             completion.complete(found)
 
-    def await_disk(self, partition: Partition, lookup: DiskLookup, then: Callable[[], None]) -> None:
+    def await_disk(self, partition: Partition, lookup: DiskLookup, then: Callable[[], None]) -> bool:
         """Run a lookup on a thread, then call `then` to retry, whatever the outcome; the result is discarded when it returns.
 
-        `then` may be called before this returns.
+        Returns whether `then` was called already: without threads the lookup has ended.
         """
-        self._disk_lookups.wait(partition.log, lookup, then)
+        return self._disk_lookups.wait(partition.log, lookup, then)
 
     def check_isrs(self, mono_ms: int) -> None:
         """Remove followers that fell behind from their ISR, add others; call every half of replica.lag.time.max.ms."""

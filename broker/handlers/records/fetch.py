@@ -189,9 +189,8 @@ class _Fetch(DelayedOperation):
 
     __slots__ = (
         "_blocked", "_bytes", "_ctx", "_fetch_context", "_handler", "_has_timed_out", "_has_topic_ids", "_is_follower",
-        "_is_new_session", "_is_starting_read", "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending",
-        "_rack", "_readable_topic", "_reader", "_results", "_select_replica", "_sends_high_watermarks", "_throttle_ms",
-        "_unblocked",
+        "_is_new_session", "_max_bytes", "_may_replicate", "_min_bytes", "_must_respond", "_pending", "_rack",
+        "_readable_topic", "_reader", "_results", "_select_replica", "_sends_high_watermarks", "_throttle_ms", "_unblocked",
     )  # fmt: skip
 
     def __init__(
@@ -226,7 +225,6 @@ class _Fetch(DelayedOperation):
         self._bytes = 0
         self._blocked: dict[FetchedPartition, int | None] = {}  # with the `fetched_mono_ms` of the blocked read
         self._unblocked: dict[FetchedPartition, int | None] = {}  # to read again, with that time
-        self._is_starting_read = False  # then `read_dirty` continues after a disk read that ends at once
         self._readable_topic: str | None = None  # the topic that the client may read, of the last check
         self._has_timed_out = False
         self._must_respond = False
@@ -319,10 +317,9 @@ class _Fetch(DelayedOperation):
             data.diverging_epoch = FetchEpochEndOffset(epoch=diverged.epoch, end_offset=diverged.end_offset)
             return _ReadResult(data, 0, has_more=True)
         if isinstance(info, DiskLookup):
-            self._blocked[partition] = fetched_mono_ms
-            self._is_starting_read = True
-            replicas.await_disk(replicas.find(topic, partition.index), info, lambda: self._on_unblocked(partition))
-            self._is_starting_read = False
+            found = replicas.find(topic, partition.index)
+            is_read = replicas.await_disk(found, info, lambda: self._on_unblocked(partition))
+            (self._unblocked if is_read else self._blocked)[partition] = fetched_mono_ms
             return None
         data = PartitionData(
             partition_index=partition.index,
@@ -384,11 +381,10 @@ class _Fetch(DelayedOperation):
     # ------------------------------------------------------------ waiting
     def _on_unblocked(self, partition: FetchedPartition) -> None:
         """The disk read has finished: read the partition again at once, since its result is kept for this call only."""
-        if partition in self._blocked:  # else this request has completed
+        if partition in self._blocked:  # else this request has completed, or `read_dirty` continues
             self._unblocked[partition] = self._blocked.pop(partition)
-            if not self._is_starting_read:
-                self.read_dirty(None)
-                self.wake()
+            self.read_dirty(None)
+            self.wake()
 
     def max_wait_ms(self, max_wait_ms: int) -> int:
         """The longest wait; a throttled follower retries after its delay."""

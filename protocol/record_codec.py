@@ -280,21 +280,23 @@ def scan(data: Buffer, count: int) -> tuple[int, int, list[int]]:
     return lowest, greatest, keyless
 
 
-def is_usual_record(data: Buffer) -> bool:
-    """Whether `data` is one valid record of the usual form, in half the time of `scan`, which decides about all others.
+def is_usual_record(data: Buffer, start: int = 0) -> bool:
+    """Whether `data` from `start` on is one valid record of the usual form, in half the time of `scan`, which decides about
+    all others.
 
     The form: timestamp delta 0, no headers, a key of at most 63 bytes or none, a value of 64 to 8191 bytes.
     """
     # Both length varints have two bytes then: 0x80 more than the length in zigzag, if the bits of the second are just added.
-    size = len(data)
+    end = len(data)
+    size = end - start
     if not 71 < size < 8194:
         return False
-    length, more, deltas, key_length = _USUAL_START.unpack_from(data)
-    if deltas or key_length > 0x7F or length < 0x80 or length + (more << 7) != size + 62 << 1 or data[size - 1]:
+    length, more, deltas, key_length = _USUAL_START.unpack_from(data, start)
+    if deltas or key_length > 0x7F or length < 0x80 or length + (more << 7) != size + 62 << 1 or data[end - 1]:
         return False
-    at = 6 if key_length & 1 else 6 + (key_length >> 1)
+    at = start + 6 if key_length & 1 else start + 6 + (key_length >> 1)
     length = data[at]
-    return length > 0x7F and length + (data[at + 1] << 7) == size - at + 61 << 1
+    return length > 0x7F and length + (data[at + 1] << 7) == end - at + 61 << 1
 
 
 def timestamp_deltas(data: Buffer, count: int) -> Iterator[int]:

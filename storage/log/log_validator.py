@@ -35,6 +35,7 @@ from protocol.records import (
     MAGIC,
     MAGIC_POSITION,
     NO_TIMESTAMP,
+    TRANSACTIONAL_BIT,
     BatchHeader,
     TimestampType,
     assemble,
@@ -57,6 +58,7 @@ MAX_OPENED_BYTES: Final = 64 * 1024 * 1024
 MAX_RECORD_ERRORS: Final = 1000
 FIRST_PRODUCE_VERSION_WITH_ZSTD: Final = 7
 
+_UNUSUAL_ATTRIBUTES: Final = ~TRANSACTIONAL_BIT
 _CODEC_OF_SETTING: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _GZIP_START: Final = b"\x1f\x8b\x08"
 _LZ4_START: Final = b"\x04\x22\x4d\x18"
@@ -141,7 +143,6 @@ class Validated(NamedTuple):
 def validate(
     records: bytearray | memoryview | None,
     rules: BatchRules,
-    *,
     wall_ms: int,
     origin: AppendOrigin = AppendOrigin.CLIENT,
 ) -> Validated:
@@ -155,34 +156,39 @@ def validate(
     if records is None or len(records) < BATCH_OVERHEAD:
         _refuse_short(records)
     header = parse_header_of_client(records)
-    size = header.batch_length + LOG_OVERHEAD
+    (
+        base_offset, length, _, _, crc, attributes, last_offset_delta, base_timestamp, max_timestamp,
+        producer_id, _, base_sequence, count,
+    ) = header  # fmt: skip
+    size = length + LOG_OVERHEAD
     if size != len(records):
         records = _first_batch(records, size)
-    if header.base_offset:
+    if base_offset:
         _refuse_base_offset(header, rules)
     if size > rules.max_message_bytes:
         _refuse_size(size, rules)
-    view = memoryview(records)
-    if crc32c(view[ATTRIBUTES_POSITION:]) != header.crc:
+    view = records if isinstance(records, memoryview) else memoryview(records)
+    if crc32c(view[ATTRIBUTES_POSITION:]) != crc:
         _refuse_crc(header, rules)
-    attributes, count = header.attributes, header.record_count
+    if (  # a record alone, for which this is as good as all checks that follow
+        count == 1
+        and last_offset_delta == 0
+        and not attributes & _UNUSUAL_ATTRIBUTES
+        and max_timestamp == base_timestamp
+        and (base_sequence >= 0 or producer_id < 0)
+        and rules.is_plain
+        and -rules.after_max_ms <= wall_ms - base_timestamp <= rules.before_max_ms
+        and is_usual_record(view, BATCH_OVERHEAD)
+    ):
+        return _new_tuple(Validated, (records, [(0, header)], -1))
     if (
         count <= 0
-        or header.last_offset_delta != count - 1
+        or last_offset_delta != count - 1
         or attributes & CONTROL_BIT
-        or (header.base_sequence < 0 and header.producer_id >= 0)
+        or (base_sequence < 0 and producer_id >= 0)
         or attributes & COMPRESSION_MASK > Compression.ZSTD
     ):
         _refuse_header(header, rules)
-    if (  # a record alone, for which this is as good as _check_all_records
-        count == 1
-        and rules.is_plain
-        and not attributes & (COMPRESSION_MASK | LOG_APPEND_TIME_BIT)
-        and -rules.after_max_ms <= wall_ms - header.base_timestamp <= rules.before_max_ms
-        and header.max_timestamp == header.base_timestamp
-        and is_usual_record(view[BATCH_OVERHEAD:])
-    ):
-        return _new_tuple(Validated, (records, [(0, header)], -1))
     codec = attributes & COMPRESSION_MASK
     if codec or count > FEW_RECORDS:
         body, checks_all = _body_to_check(records, header, rules, wall_ms)

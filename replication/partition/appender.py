@@ -183,10 +183,11 @@ class Appender:
 
     def _write(self, directory: str, appends: list[Append]) -> list[Append]:
         """Write prepared appends to logs in one directory; returns those that are committed already."""
-        prepared = [append.prepared for append in appends]
-        if len(prepared) == 1:
-            run, size = prepared[0].write, prepared[0].size
+        if len(appends) == 1:
+            only = appends[0].prepared
+            run, size = only.write, only.size
         else:
+            prepared = [append.prepared for append in appends]
             run, size = partial(write_together, prepared[0].shared_log, prepared), sum([one.size for one in prepared])
         written = self._executor.write(directory, size, run)
         if written is SUCCEEDED:
@@ -234,7 +235,7 @@ class Appender:
         """Advance the partitions of committed appends, and complete these when their acks are satisfied."""
         for append in committed:
             partition = append.partition
-            partition.update_durable_end_offset()
+            partition.update_durable_end_offset(append.info.last_offset + 1)
             if partition.is_leader:
                 partition.await_acks(append)
             else:

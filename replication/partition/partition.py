@@ -340,13 +340,14 @@ class Partition:
         opened, limit = self.log.opened, self.log.config.flush_messages
         return limit != MAX_LONG and opened is not None and opened.flush.unflushed_messages >= limit
 
-    def update_durable_end_offset(self) -> None:
-        """Advance the durable end offset and the high watermark after an append or a flush, and answer waiting producers."""
+    def update_durable_end_offset(self, end: int = NO_OFFSET) -> None:
+        """Advance the durable end offset (to the log's `end`, if known) and the high watermark; answer waiting producers."""
         opened = self.log.opened
         if opened is None:  # unchanged since it was closed
             self.move_high_watermark()
             return
-        end, limit, needs_sync = opened.engine.end_offset, self.log.config.flush_messages, False
+        limit, needs_sync = self.log.config.flush_messages, False
+        end = opened.engine.end_offset if end == NO_OFFSET else end
         if limit != MAX_LONG:
             flushed = opened.engine.flushed_end_offset
             needs_sync = end - flushed >= limit

@@ -54,22 +54,25 @@ class PreparedAppend:
     """Records with assigned offsets, until commit or abort."""
 
     __slots__ = (
-        "_pipeline", "duplicate", "is_aborted", "leader_epoch", "log_append_time_ms", "of_producers", "records",
-        "reservation", "size", "snapshot",
+        "_pipeline", "duplicate", "is_aborted", "log_append_time_ms", "of_producers", "records",
+        "reservation", "shared_log", "size", "snapshot",
     )  # fmt: skip
 
-    def __init__(self, pipeline: AppendPipeline, records: Buffer, leader_epoch: int, log_append_time_ms: int) -> None:
+    def __init__(
+        self, pipeline: AppendPipeline, records: Buffer, log_append_time_ms: int, reservation: Reservation | None
+    ) -> None:
         self._pipeline = pipeline
+        self.shared_log = pipeline.engine.shared_log
+        """The log that this append shares with those of other partitions; None if there is none."""
         self.records = records
         """Empty after the commit."""
         self.size = len(records)
-        self.leader_epoch = leader_epoch
         self.log_append_time_ms = log_append_time_ms
         self.is_aborted = False
         self.duplicate: AppendInfo | None = None
         """The result for a duplicate batch: nothing is written (rule 3)."""
         # State for the later steps.
-        self.reservation: Reservation | None = None
+        self.reservation = reservation
         # Of batches with a producer id: the header with its offset, and the transaction marker.
         self.of_producers: Sequence[tuple[BatchHeader, EndTransactionMarker | None]] = ()
         self.snapshot: bytes | None = None  # of the producer state, if the reservation takes one
@@ -78,11 +81,6 @@ class PreparedAppend:
         """Write the bytes; any thread. Raises StorageError."""
         if self.reservation is not None:
             self._pipeline.engine.write(self.reservation, self.records)
-
-    @property
-    def shared_log(self) -> SharedLog | None:
-        """The log that this append shares with those of other partitions; None if there is none."""
-        return self._pipeline.engine.shared_log
 
     def commit(self, wall_ms: int) -> AppendInfo:
         """Make the records readable.
@@ -163,10 +161,9 @@ class AppendPipeline:
         lookup = self.engine.prepare_append()
         if lookup is not None:
             return lookup
-        valid, batches, log_append_time_ms = validate(records, self._rules, wall_ms=wall_ms, origin=origin)
-        prepared = PreparedAppend(self, valid, leader_epoch, log_append_time_ms)
-        if prepared.size > self._segment_bytes:
-            raise self._too_large(prepared.size)
+        valid, batches, log_append_time_ms = validate(records, self._rules, wall_ms, origin)
+        if len(valid) > self._segment_bytes:
+            raise self._too_large(len(valid))
         offset = self.next_offset
         markers = None
         if batches[0][1].producer_id >= 0 or len(batches) > 1:
@@ -174,7 +171,7 @@ class AppendPipeline:
             duplicate = self._check_producers(batches, markers, offset, origin)
             if duplicate is not None:
                 base_offset, last_offset, timestamp_ms = duplicate
-                prepared.size = 0
+                prepared = PreparedAppend(self, b"", timestamp_ms, None)
                 prepared.duplicate = AppendInfo(
                     base_offset, last_offset, timestamp_ms, self._offsets.log_start_offset, True, leader_epoch
                 )
@@ -183,24 +180,19 @@ class AppendPipeline:
         for position, header in batches:
             patch(valid, position, offset, leader_epoch)  # type: ignore[arg-type]  # rule 2: writable
             last = offset + header.last_offset_delta
-            infos.append(
-                _new_tuple(
-                    BatchInfo,
-                    (position, header.batch_length + LOG_OVERHEAD, offset, last, header.max_timestamp, leader_epoch),
-                )
-            )
+            info = (position, header.batch_length + LOG_OVERHEAD, offset, last, header.max_timestamp, leader_epoch)
+            infos.append(_new_tuple(BatchInfo, info))
             offset = last + 1
-        self._reserve(prepared, batches, markers, infos, wall_ms)
-        return prepared
+        return self._reserve(valid, log_append_time_ms, batches, markers, infos, wall_ms)
 
     def prepare_as_follower(self, records: Buffer, batches: list[PositionedBatch], wall_ms: int) -> PreparedAppend:
         """Reserve the place for a leader's batches, which keep their offsets; batches beyond `segment.bytes` are left out."""
         while len(batches) > 1 and batches[-1][0] + batches[-1][1].size > self._segment_bytes:
             batches.pop()
         position, last = batches[-1]
-        prepared = PreparedAppend(self, memoryview(records)[: position + last.size], last.leader_epoch, NO_TIMESTAMP)
-        if prepared.size > self._segment_bytes:
-            raise self._too_large(prepared.size)
+        size = position + last.size
+        if size > self._segment_bytes:
+            raise self._too_large(size)
         _, first = batches[0]
         if first.base_offset < self.next_offset:
             raise KafkaError(
@@ -214,8 +206,8 @@ class AppendPipeline:
             )
             for position, header in batches
         ]
-        self._reserve(prepared, batches, _markers(records, batches), infos, wall_ms)
-        return prepared
+        markers = _markers(records, batches)
+        return self._reserve(memoryview(records)[:size], NO_TIMESTAMP, batches, markers, infos, wall_ms)
 
     def commit(self, prepared: PreparedAppend, wall_ms: int) -> AppendInfo:
         """Make the records readable (`PreparedAppend.commit`)."""
@@ -232,9 +224,10 @@ class AppendPipeline:
             self.has_rolled |= reservation.rolled
         self.engine.publish(reservation)
         epochs = self._epochs
-        for info in infos:
-            if info.leader_epoch > epochs.latest:
-                epochs.assign(info.leader_epoch, info.base_offset)
+        if last.leader_epoch > epochs.latest:
+            for info in infos:
+                if info.leader_epoch > epochs.latest:
+                    epochs.assign(info.leader_epoch, info.base_offset)
         for header, marker in prepared.of_producers:
             completed = self._producers.update(header, marker, self._offsets.high_watermark)
             if completed is not None and completed.is_aborted:
@@ -243,7 +236,7 @@ class AppendPipeline:
             self.unflushed_since_ms = wall_ms
         time_ms, log_start_offset = prepared.log_append_time_ms, self._offsets.log_start_offset
         return _new_tuple(
-            AppendInfo, (first.base_offset, last.last_offset, time_ms, log_start_offset, False, prepared.leader_epoch)
+            AppendInfo, (first.base_offset, last.last_offset, time_ms, log_start_offset, False, last.leader_epoch)
         )
 
     def abort(self, prepared: PreparedAppend) -> None:
@@ -266,19 +259,20 @@ class AppendPipeline:
 
     def _reserve(
         self,
-        prepared: PreparedAppend,
+        records: Buffer,
+        log_append_time_ms: int,
         batches: list[PositionedBatch],
         markers: list[EndTransactionMarker | None] | None,
         infos: list[BatchInfo],
         wall_ms: int,
-    ) -> None:
-        """Reserve the place; `markers` is None if no batch has a producer id."""
-        reservation = prepared.reservation = self.engine.reserve(prepared.size, infos, wall_ms)
-        producers = self._producers
+    ) -> PreparedAppend:
+        """Reserve the place of valid records; `markers` is None if no batch has a producer id."""
+        reservation = self.engine.reserve(len(records), infos, wall_ms)
+        prepared = PreparedAppend(self, records, log_append_time_ms, reservation)
         if reservation.takes_snapshot:
-            prepared.snapshot = producers.snapshot()
+            prepared.snapshot = self._producers.snapshot()
         if markers is not None:
-            of_producers = []
+            producers, of_producers = self._producers, []
             for (_, header), marker, info in zip(batches, markers, infos, strict=True):
                 if header.producer_id >= 0:
                     placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
@@ -287,6 +281,7 @@ class AppendPipeline:
             prepared.of_producers = of_producers
         self._pending.append(prepared)
         self.next_offset = infos[-1].last_offset + 1
+        return prepared
 
     def _check_producers(
         self,

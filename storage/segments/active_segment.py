@@ -57,8 +57,8 @@ class ActiveSegment(Segment):
     """A log file that grows, and its indexes."""
 
     __slots__ = (
-        "_file", "_first_timestamp", "_recent_ends", "_recent_positions", "_recent_start", "_unindexed", "created_ms",
-        "end_offset", "max_timestamp", "offset_index", "reserved", "size", "time_index", "transactions",
+        "_file", "_recent_ends", "_recent_positions", "_recent_start", "_unindexed", "created_ms",
+        "end_offset", "first_timestamp", "max_timestamp", "offset_index", "reserved", "size", "time_index", "transactions",
     )  # fmt: skip
 
     def __init__(
@@ -91,7 +91,8 @@ class ActiveSegment(Segment):
         self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, is_new=True)
         self._recent_ends = array("q")
         self._recent_positions = array("Q")
-        self._first_timestamp: int | None = None
+        self.first_timestamp = NO_TIMESTAMP
+        """The max timestamp of the first batch, from which the segment's age counts; -1 if there is none."""
         self.max_timestamp = NO_TIMESTAMP, base_offset
         """The greatest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
         self._unindexed = 0
@@ -176,7 +177,7 @@ class ActiveSegment(Segment):
         self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, summary=summary.time_index)
         self._recent_ends = array("q")
         self._recent_positions = array("Q")
-        self._first_timestamp = summary.first_timestamp
+        self.first_timestamp = summary.first_timestamp
         self.max_timestamp = summary.max_timestamp, summary.max_timestamp_offset
         self._unindexed = summary.unindexed
 
@@ -222,8 +223,7 @@ class ActiveSegment(Segment):
         if position != self.size:
             raise CorruptIndex(f"{self.path(LOG)} does not end with a whole batch")
         self._recent_ends, self._recent_positions = ends, positions
-        self._first_timestamp = None
-        self.first_timestamp  # noqa: B018  (read now, so that no append has to)
+        self.first_timestamp = header_at(self.file, 0).max_timestamp if self.size else NO_TIMESTAMP
         self.max_timestamp = greatest, greatest_offset
         self._unindexed = self.size - start
         self.end_offset = end_offset
@@ -310,14 +310,15 @@ class ActiveSegment(Segment):
         """Reserve `size` bytes after the reserved ones; returns their position."""
         position = self.reserved
         if not position:
-            self._first_timestamp = batches[0].max_timestamp
+            self.first_timestamp = batches[0].max_timestamp
         self.reserved = position + size
         return position
 
     def write(self, buffer: Buffer, position: int) -> None:
         """Write to the log in any thread; a no-op for a retired segment."""
         if not self.is_retired:
-            file = self.file  # may open the path, which another file may have after the deletion
+            self.usage = USED
+            file = self._file or self.file  # may open the path, which another file may have after the deletion
             if not self.is_retired:
                 file.pwrite(buffer, position)
 
@@ -361,15 +362,6 @@ class ActiveSegment(Segment):
             op = index.take_write()
             if op is not None:
                 submit(op)
-
-    @property
-    def first_timestamp(self) -> int:
-        """The max timestamp of the first batch, from which the segment's age counts; -1 if there is none."""
-        timestamp = self._first_timestamp
-        if timestamp is None:
-            timestamp = header_at(self.file, 0).max_timestamp if self.size else NO_TIMESTAMP
-            self._first_timestamp = timestamp
-        return timestamp
 
     # ---- read --------------------------------------------------------------------------------------------
 

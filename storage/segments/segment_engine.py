@@ -287,7 +287,9 @@ class SegmentEngine:
         return lookup if isinstance(lookup, DiskLookup) else None
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
-        segment = self._active
+        segment = self._segments[-1]
+        if not isinstance(segment, ActiveSegment):
+            segment = self._load()
         rolled = self._must_roll(segment, size, batches, wall_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
@@ -535,9 +537,12 @@ class SegmentEngine:
             segment.created_ms = wall_ms
         if not reserved:
             return overflows and batches[0].base_offset > segment.base_offset
-        if reserved + size > self._config.segment_bytes or overflows:
-            return True
-        if segment.offset_index.entries >= self._offset_entries or segment.time_index.entries >= self._time_entries:
+        if (
+            overflows
+            or reserved + size > self._config.segment_bytes
+            or segment.offset_index.entries >= self._offset_entries
+            or segment.time_index.entries >= self._time_entries
+        ):
             return True
         first_timestamp = segment.first_timestamp
         if first_timestamp < 0:

@@ -49,12 +49,8 @@ class ProducedTopics(NamedTuple):
     topics: list[ProducedTopic]
 
 
-class PartitionResult(NamedTuple):
-    """The result of an append without error."""
-
-    base_offset: int
-    append_time_ms: int
-    log_start_offset: int
+PartitionResult = tuple[int, int, int]
+"""The result of an append without error: base offset, log append time in milliseconds, log start offset."""
 
 
 class ProduceTopicsLayout:

@@ -156,17 +156,9 @@ class FetchLayout:
         return [first, *regions, end] if end else [first, *regions]
 
 
-class SinglePartitionProduce(NamedTuple):
-    """The fields of the request; names as in the messages."""
-
-    topic: str
-    topic_id: bytes
-    partition: int
-    acks: int
-    timeout_ms: int
-    records: "memoryview"  # noqa: UP037  # mypyc looks other names up in the module
-    echoed_bytes: bytearray
-    """The bytes that the response copies: topic and partition index, with their counts."""
+SinglePartitionProduce = tuple[str, bytes, int, int, int, memoryview, bytearray]
+"""Topic name, topic id, partition index, acks, timeout in milliseconds, records; and the bytes that the response copies: topic
+and partition index, with their counts."""
 
 
 class ProduceLayout:
@@ -220,7 +212,7 @@ class ProduceLayout:
         if length < 0 or not frame.startswith(self._trailing_tags, end):  # false if the frame ends before
             return None
         records, echoed_bytes = memoryview(frame)[start:end], frame[position + self._topics_at : index_end]
-        return _new_tuple(SinglePartitionProduce, (topic, topic_id, index, acks, timeout_ms, records, echoed_bytes))
+        return topic, topic_id, index, acks, timeout_ms, records, echoed_bytes
 
     def encode_response(
         self, correlation_id: int, echoed_bytes: bytearray, base_offset: int, append_time_ms: int, log_start_offset: int

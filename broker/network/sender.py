@@ -84,14 +84,11 @@ class Sender:
 
     def send(self, parts: list[Part]) -> bool:
         """Sends as much as the socket takes; returns whether all of it is sent or held."""
-        if len(parts) == 1:  # most responses without records
-            (part,) = parts
-            if isinstance(part, FileRegion | ScatteredRegion):
-                pass
-            elif self.is_holding and len(part) <= _HELD_RESPONSE_BYTES and len(self._parts) < _HELD_RESPONSES:
+        if len(parts) == 1 and isinstance(part := parts[0], bytes):  # a response without records
+            if self.is_holding and len(part) <= _HELD_RESPONSE_BYTES and len(self._parts) < _HELD_RESPONSES:
                 self._parts.append(part)
                 return True
-            elif not self._parts:
+            if not self._parts:
                 sent = self._transport.send(part, more=False) or 0
                 if sent == len(part):
                     return True

@@ -63,7 +63,6 @@ from storage.log.log import AppendInfo
 from storage.log.log_validator import FIRST_PRODUCE_VERSION_WITH_ZSTD, AppendOrigin, RejectedRecords, refuse_zstd
 
 T = TypeVar("T")
-_new_tuple = tuple.__new__
 
 _ADMIN_CLIENT: Final = "__admin_client"  # the client id of Kafka's tools, which may write to internal topics
 _FIRST_VERSION_WITH_LEADER: Final = 10
@@ -348,9 +347,7 @@ class _Produce:
             if not append.is_done or append.error is not None:
                 return None
             info = append.value
-            found.append(
-                _new_tuple(PartitionResult, (info.base_offset, info.log_append_time_ms, info.log_start_offset))
-            )
+            found.append((info.base_offset, info.log_append_time_ms, info.log_start_offset))
         return found
 
     def response(self) -> ProduceResponse:

@@ -34,8 +34,7 @@ KEEP_BEHIND_BYTES: Final = 8 * 1024 * 1024
 DIRECT_READ_BYTES: Final = 256 * 1024
 _MAX_UNCACHED_READS: Final = 16
 """After this many consecutive reads that leave nothing in the page cache, the file system counts as one without cache."""
-COPIED_REGION_BYTES: Final = 32 * 1024
-COPIED_SPAN_BYTES: Final = 64 * 1024
+COPIED_RANGE_BYTES: Final = 64 * 1024
 COPIED_BYTES_PER_CALL: Final = 192 * 1024
 
 
@@ -104,12 +103,12 @@ class ReadAhead:
     def read_cached(file: HasFileno, spans: Sequence[Span], space: memoryview) -> tuple[int, int]:
         """Reads ranges of a file into `space`, as far as that needs no disk; returns how many, and their bytes.
 
-        Ends before a range of more than COPIED_SPAN_BYTES.
+        Ends before a range of more than COPIED_RANGE_BYTES.
         """
         if not isinstance(file, File):
             return 0, 0
         try:
-            return file.read_spans_if_resident(spans, space, COPIED_SPAN_BYTES)
+            return file.read_spans_if_resident(spans, space, COPIED_RANGE_BYTES)
         except StorageError:
             return 0, 0  # the reader thread gets the same error and reports it
 

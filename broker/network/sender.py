@@ -3,11 +3,10 @@
 RULES    1. Parts are sent in order: header bytes, file region, header bytes, file region, …
          2. One call sends at most `MAX_BYTES_PER_CALL` of records, so that one fast reader does not starve the other
             connections. Headers do not count: the last bytes of a region would need a call of their own.
-         3. A region is sent with sendfile and never read into memory. The exception: if several regions are unsent, those of
-            at most `COPIED_REGION_BYTES` in the page cache are read and sent together with the parts around them,
-            `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md). So are the ranges of a
-            scattered region of at most `COPIED_SPAN_BYTES`. All connections read to the same memory; what the socket does not
-            take of one such call is kept. Of the other unsent parts only references to their files are in memory.
+         3. Regions and ranges of scattered regions of at most `COPIED_RANGE_BYTES` in the page cache are read and sent together
+            with the parts around them, `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md).
+            All connections read to the same memory; what the socket does not take of one such call is kept. Larger ones are
+            sent with sendfile and never read into memory: of unsent parts only references to their files are.
          4. A region is sent only as far as it is in the page cache; `uncached` is the first part that is not
             (page_cache_prefetch.py).
          5. While `is_holding`, small responses wait for the next one and are sent with it in one call.
@@ -25,7 +24,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import islice
 
-from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_REGION_BYTES, ReadAhead
+from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_RANGE_BYTES, ReadAhead
 from broker.network.socket_io import Buffer, PlaintextTransportLayer
 from protocol.framing import Part
 from protocol.records import FileRegion, ScatteredRegion
@@ -35,7 +34,6 @@ MAX_BYTES_PER_CALL = 2 * 1024 * 1024
 JOINED_BYTES = 32 * 1024
 _HEADER_BYTES = 4096
 """A call that sends no more than this sends headers only, or hardly anything else (rule 2)."""
-_PARTS_WITH_ONE_REGION = 3
 _BUFFERS_PER_CALL = 256
 _HELD_RESPONSES = 64
 _HELD_RESPONSE_BYTES = 4096
@@ -122,15 +120,12 @@ class Sender:
         if self._skip:
             return buffers
         parts, read_ahead = self._parts, self._read_ahead
-        has_several = len(parts) > _PARTS_WITH_ONE_REGION
         size = filled = taken = 0
         for part in islice(parts, _BUFFERS_PER_CALL):
             if not isinstance(part, FileRegion | ScatteredRegion):
                 buffers.append(part)
                 size += len(part)
-            elif read_ahead is None or (
-                isinstance(part, FileRegion) and (part.length > COPIED_REGION_BYTES or not has_several)
-            ):
+            elif read_ahead is None or (isinstance(part, FileRegion) and part.length > COPIED_RANGE_BYTES):
                 break
             else:
                 spans, space = part.spans, read_ahead.space

@@ -73,10 +73,10 @@ SEARCHES = {
         bugs_in(tests.simulation.cluster.planted_bugs),
         60,
         {
-            "the_high_watermark_ignores_joining_replicas": 5,
+            "the_high_watermark_ignores_joining_replicas": 9,
             "records_count_before_they_are_durable": 8,
             "fetch_epochs_are_not_compared": 3,
-            "alter_partition_ignores_epochs": 91,
+            "alter_partition_ignores_epochs": 216,
             "a_new_controller_ignores_uncommitted_records": 1,
             "a_controller_leads_before_its_earlier_appends_are_written": 1,
             "metadata_counts_before_it_is_durable": 3,

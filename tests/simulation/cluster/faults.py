@@ -4,6 +4,8 @@ RULES    1. Faults start when the topic exists and all its replicas are in sync.
          2. One fault at a time, with recoveries in between. Half of the crashes occur at a disk operation, some during startup.
          3. Every simulation ends without faults: the network is whole and all nodes run. Clients write at a rate that slow
             replicas can follow; then all nodes must agree.
+         4. A stop before the registration counts as a crash: if the registration arrives afterwards, the controller takes the
+            stop for an unclean one.
 """
 
 from __future__ import annotations
@@ -146,7 +148,9 @@ class FaultInjector:
     def _stop(self, machine: Machine) -> None:
         simulation = self._simulation
         process = machine.process
-        if process is not None and machine.is_running:
+        if process is None or not machine.is_running:
+            return
+        if process.lifecycle.epoch >= 0 or simulation.can_crash(machine):  # rule 4
             simulation.log_event(f"node {machine.node_id} begins to stop")
             process.do(process.stop)
 

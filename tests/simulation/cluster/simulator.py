@@ -159,8 +159,8 @@ class Simulation:
         self.invariants.process_ended(machine.node_id)
 
     def restart_soon(self, machine: Machine) -> None:
-        """Crash a machine, if it runs, and restart it soon."""
-        if machine.is_up and self.has_faults:
+        """Crash a machine, if it runs and others have not crashed meanwhile, and restart it soon."""
+        if machine.is_up and self.has_faults and self.can_crash(machine):
             self.crash(machine)
             self.after(self.random.randrange(100), lambda: self.start(machine))
 
@@ -170,6 +170,8 @@ class Simulation:
         machine = self.machines[node_id]
         if machine.process is not None:
             self.invariants.process_stopping(machine.process)
+            if machine.process.lifecycle.epoch < 0:
+                machine.may_lack_records = True  # a late registration makes the stop an unclean one
         machine.end()
         self.invariants.process_ended(node_id)
         self.after(self.random.randrange(2000) if self.has_faults else 0, lambda: self.start(machine))

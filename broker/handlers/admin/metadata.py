@@ -2,7 +2,8 @@
 
 RULES    1. Responses are created from the image only.
          2. An unknown topic is auto-created through the controller. The response does not wait for it: it is
-            UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka.
+            UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka. Partitions and replicas are those of this broker's
+            settings, or of the controller's if this broker has none.
          3. An invalid topic name gets INVALID_TOPIC_EXCEPTION, also with auto-creation.
          4. A topic that the principal may not describe is left out, or gets TOPIC_AUTHORIZATION_FAILED if it was
             requested, as in Kafka; a request by id does not get its name.
@@ -73,6 +74,8 @@ class MetadataHandlers(ForwardingHandlers):
         super().__init__(controller, authorizer)
         self._addresses = addresses
         self._auto_create = bool(config.value("auto.create.topics.enable"))
+        self._num_partitions = _given_number(config, "num.partitions")
+        self._replication_factor = _given_number(config, "default.replication.factor")
         self._internal_topics = internal_topics
         self._partition_limit = config.number("max.request.partition.size.limit")
         self._soon = soon
@@ -127,10 +130,11 @@ class MetadataHandlers(ForwardingHandlers):
             and self._may_describe(context, name)
             and self._is_create_authorized(context, name)
         }
-        return [
-            self._internal_topics(name) or CreatableTopic(name=name, num_partitions=-1, replication_factor=-1)
-            for name in sorted(names)
-        ]
+        return [self._internal_topics(name) or self._topic_to_create(name) for name in sorted(names)]
+
+    def _topic_to_create(self, name: str) -> CreatableTopic:
+        partitions, replicas = self._num_partitions, self._replication_factor
+        return CreatableTopic(name=name, num_partitions=partitions, replication_factor=replicas)
 
     def _requested_topics(
         self, context: RequestContext, request: MetadataRequest, requested: list[MetadataRequestTopic]
@@ -342,6 +346,11 @@ def endpoint_error(requested: int, served: int) -> tuple[ErrorCode, str]:
         f"but we wanted an endpoint of type {_ENDPOINT_NAMES[requested]}"
     )
     return ErrorCode.MISMATCHED_ENDPOINT_TYPE, sentence
+
+
+def _given_number(config: BrokerConfig, name: str) -> int:
+    """The value of a setting; -1, the controller's default, if it is not set."""
+    return config.number(name) if name in config.given else -1
 
 
 def _complete_after(

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.handlers.admin.metadata import MAX_PARTITIONS_AT_ONCE, MetadataHandlers
@@ -53,6 +56,31 @@ def test_metadata_contains_brokers_topics_and_leaders(tmp_path: Path) -> None:
     answer = routes_of(harness, "t")
     assert [broker.node_id for broker in answer.brokers] == [2, 3]
     assert [(p.leader_id, p.leader_epoch) for p in answer.topics[0].partitions] == [(2, 0), (3, 1)]
+
+
+@pytest.mark.parametrize(
+    ("given", "partitions", "replicas"),
+    [
+        ({}, -1, -1),
+        ({"num.partitions": "5"}, 5, -1),
+        ({"num.partitions": "1", "default.replication.factor": "2"}, 1, 2),
+    ],
+)
+def test_auto_created_topics_have_the_given_settings_of_the_broker_else_those_of_the_controller(
+    tmp_path: Path, given: dict[str, str], partitions: int, replicas: int
+) -> None:
+    harness, submitted = ReplicaHarness(tmp_path), list[Any]()
+
+    def submit(request: Any, *_: object) -> Completion[Any]:
+        submitted.append(request)
+        return Completion()
+
+    controller: Any = SimpleNamespace(image=harness.image, submit=submit)
+    config, addresses = BrokerConfig(given), AdvertisedEndpoints(SELF, frozenset())
+    handlers = MetadataHandlers(controller, addresses, AllowAll(), config, lambda _: None, run_inline)
+    handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=[MetadataRequestTopic(name="new")]))
+    (topic,) = submitted[0].topics
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", partitions, replicas)
 
 
 class Turns:

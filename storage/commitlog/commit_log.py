@@ -15,6 +15,8 @@ RULES    1. A write gets its position when it is written, under the lock, so the
             `drop` runs in any thread, so slot and files are updated on that thread, before the next file is sealed.
          8. Appends leave a reserve with which a full disk can be cleaned. They begin a file only if half a file of space is
             left, as a file ahead (`release_ballast`) or unused. The last 64th of a file is for frames that delete batches.
+         9. A call that gets the lock writes the appends of all calls that wait for it: on a slow disk they share its latency.
+            Each of these calls writes what is left of its own appends, which is nothing unless that write failed.
 NOT HERE One partition (commit_log_engine.py), the state of a slot (slots.py). Why: docs/decisions/0093-the-commit-log.md
 """
 
@@ -116,6 +118,7 @@ class CommitLog:
         self._has_failed = False  # a file could not be sealed
         self._catalog_lock = new_lock()  # held while files are replaced and the catalog is written; taken before `lock`
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
+        self._waiting: deque[tuple[Reservation, Buffer]] = deque()  # appends of calls that wait for the lock
         self._dropped: deque[tuple[Slot, LogFile]] = deque()  # slots, and the files of their DROP frames
 
     # ---- open and close ----------------------------------------------------------------------------------
@@ -243,18 +246,22 @@ class CommitLog:
 
     def write(self, append: SlotAppend, buffer: Buffer) -> None:
         """Write one append."""
+        waiting = self._waiting
+        waiting.append((append, buffer))
         with self.lock:
             file, slot, unwritten = self._active, append.slot, append.unwritten
             if (
-                file is None
+                len(waiting) != 1  # rule 9
+                or file is None
                 or slot.bound_in != file.start
                 or slot.owed_cut is not None
                 or len(unwritten) != 1
                 or unwritten[0] is not append
                 or file.end + len(buffer) > self._append_end
             ):  # more frames than its own and a DURABLE, or none
-                self._write_all(take_writable(((append, buffer),)))
+                self._write_all(take_writable((*self._take_waiting(), (append, buffer))))
                 return
+            waiting.clear()
             crc, position, previous_end = file.file_id_crc, file.end, append.previous_end
             durable, proof = self._durable, b""
             if durable > self._proven:  # the first append after a sync
@@ -273,8 +280,12 @@ class CommitLog:
 
         Each append is completed when it is published or abandoned (`complete_append`).
         """
+        self._waiting.extend(writes)
         with self.lock:
-            self._write_all(take_writable(writes))
+            self._write_all(take_writable((*self._take_waiting(), *writes)))
+
+    def _take_waiting(self) -> list[tuple[Reservation, Buffer]]:
+        return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
     def write_cut(self, slot: Slot, previous_end: int, cut: Cut) -> LogFile:
         """Append a CUT; it replaces one that is missing."""

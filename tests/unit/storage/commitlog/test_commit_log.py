@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
@@ -18,13 +19,14 @@ from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.frames import FILE_HEADER, HEAD_SIZE
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
-from storage.engine import AbortedTransaction
+from storage.engine import AbortedTransaction, Buffer
 from storage.io.deferred_file_ops import FileOp
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, sync_files
+from tests.support.waiting import until
 
 FILE_BYTES = 4096
 CONFIG = LogConfig(segment_bytes=2000)
@@ -115,6 +117,32 @@ def state_of(engine: CommitLogEngine) -> tuple[object, ...]:
         view.max_timestamp(), wait_for_disk(engine.aborted, 0, 1 << 40),
         [view.find_timestamp(NOW_MS + offset, engine.start_offset) for offset in range(0, engine.end_offset, 7)],
     )  # fmt: skip
+
+
+class _WaitingFile(File):
+    _disk: _WaitingDisk
+
+    def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
+        self._disk.calls += 1
+        self._disk.may_write.wait(60)
+        if self._disk.calls == self._disk.failing_call:
+            raise OSError(errno.EIO, "")
+        return super()._write_some_of(buffers, position)
+
+
+class _WaitingDisk(Disk):
+    """Its writes of several buffers wait for an event, and one fails."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls = self.failing_call = 0
+        self.may_write = threading.Event()
+        self.may_write.set()
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        """Open such a file."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0)
+        return _WaitingFile(self, path, os.open(path, flags, 0o644))
 
 
 class TestQueueFiles:
@@ -436,6 +464,36 @@ class TestWrites:
         process[0].mark_flushed(first.end_offset)
         assert process[1].flushed_end_offset == 0
         assert not process[1].collect_sync().files
+
+    @pytest.mark.parametrize("fails", [False, True])
+    def test_appends_that_wait_for_a_write_are_written_together(self, tmp_path: Path, fails: bool) -> None:
+        disk = _WaitingDisk()
+        process = Process(tmp_path, disk, file_bytes=1 << 20, new_lock=threading.Lock)
+        expected = [append_to(process[number]) for number in range(5)]
+        disk.calls, disk.failing_call, disk.may_write = 0, 2 if fails else 0, threading.Event()
+        appends = []
+        for number in range(5):
+            data = batch(1, size=300)
+            expected[number] += data
+            appends.append((process[number], process[number].reserve(len(data), infos(data), NOW_MS), data))
+        with ThreadPoolExecutor(5) as writers:
+            written = [writers.submit(engine.write, reservation, data) for engine, reservation, data in appends[:1]]
+            until(lambda: disk.calls == 1 or None, "the first one writes")
+            written += [writers.submit(engine.write, reservation, data) for engine, reservation, data in appends[1:]]
+            until(lambda: len(process.log._waiting) == 4 or None, "the others wait")
+            disk.may_write.set()
+            failed = [one.exception() is not None for one in written]
+        if fails:  # each of the others writes its own then
+            assert (failed.count(True), disk.calls) == (1, 5)
+            engine, reservation, data = appends[failed.index(True)]
+            engine.write(reservation, data)
+        else:
+            assert (failed.count(True), disk.calls) == (0, 2)
+        for engine, reservation, _ in appends:
+            engine.publish(reservation)
+        assert [bytes_of(process[number]) for number in range(5)] == expected
+        again = Process(tmp_path)
+        assert [bytes_of(again[number]) for number in range(5)] == expected
 
     def test_threads_write_and_seal_while_the_loop_reads_and_truncates(self, tmp_path: Path) -> None:
         dice = Random(3)

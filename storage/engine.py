@@ -296,6 +296,12 @@ class Engine(PublishedBatches, Protocol):
             KafkaError: the data read is invalid.
         """
 
+    def timestamp_bound(self, base_offset: int, enough_ms: int) -> int | DiskLookup:
+        """The greatest timestamp in a segment with batches, or one below it that is at least `enough_ms`; waits for no disk.
+
+        Without timestamps, the segment's modification time. A segment that got batches during the lookup has `enough_ms`.
+        """
+
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:

@@ -26,7 +26,7 @@ from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.compactor import Compactor
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Timer
-from storage.log.log import Log
+from storage.directories.log_retention import RetentionSteps
 
 _log = logging.getLogger("barnabas.scheduled_tasks")
 
@@ -142,13 +142,23 @@ class ScheduledTasks:
     def _start_retention(self, interval_ms: int) -> None:
         self._retain_next_log(self._replicas.log_manager.retain(self._dependencies.clock.wall_ms()), interval_ms)
 
-    def _retain_next_log(self, steps: Iterator[Log], interval_ms: int) -> None:
+    def _retain_next_log(
+        self,
+        steps: RetentionSteps,
+        interval_ms: int,
+        has_space: bool | None = None,  # noqa: FBT001  # the argument of a callback
+    ) -> None:
+        """`has_space`: whether the lookup of the last step had space; None without one."""
         if self.is_stopped:
             return
-        log = next(steps, None)
-        if log is None:
+        try:
+            log, lookup = steps.send(has_space)
+        except StopIteration:
             self._replicas.check_directories()
             self._after(interval_ms, lambda: self._start_retention(interval_ms))
+            return
+        if lookup is not None:
+            self._replicas.try_lookup(log, lookup, partial(self._retain_next_log, steps, interval_ms))
         else:
             self._replicas.on_log_start_changed(log.topic, log.partition)
             self._dependencies.loop.call_soon(partial(self._retain_next_log, steps, interval_ms))

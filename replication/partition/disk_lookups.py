@@ -9,6 +9,8 @@ RULES    1. A lookup runs once; everything that waits for it continues after it,
             before. That leaves readers for other requests on a slow disk, and bounds the files that are open and not known
             to the file handle cache yet.
          4. Pending file operations of a log run before its lookup: they may create the files.
+         5. Retention frees space and continues on a full disk: its lookups run in the background thread, wait for no operation,
+            and end without a result if they need space.
 NOT HERE The result of a lookup (storage/io/disk_lookup.py), threads (broker/io/reader_pool.py).
 """
 
@@ -79,6 +81,27 @@ class DiskLookups:
         """Run a lookup on a thread, after the operations that it had to wait for."""
         read = self._executor.read(log.directory, partial(log.files.run_guarded, lookup.run))
         read.then(lambda io: self._on_read(log, lookup, io.value))
+
+    def run_in_background(self, log: Log, lookup: DiskLookup, then: Callable[[bool], None]) -> None:
+        """Run a lookup in the background thread (rule 5); `then` gets whether it had the space that it needed."""
+        self._waiting.setdefault(lookup, []).append(partial(then, True))
+        if len(self._waiting[lookup]) == 1:
+            read = self._executor.background(log.directory, partial(log.files.run_guarded, lookup.run))
+            read.then(lambda io: self._on_background_read(log, lookup, then, io.value))
+
+    def _on_background_read(
+        self, log: Log, lookup: DiskLookup, then: Callable[[bool], None], error: StorageError | None
+    ) -> None:
+        if error is None or not error.is_full:
+            self._on_read(log, lookup, error)
+            return
+        del self._waiting[lookup][0]
+        if self._waiting[lookup]:  # requests wait for it too
+            self._read(log, lookup)
+        else:
+            del self._waiting[lookup]
+            log.cancel_opening(lookup)
+        then(False)
 
     def wait_together(self, lookups: Iterable[tuple[Partition, DiskLookup]], then: ThenAll) -> None:
         """Run lookups in groups; `then` is called with the partitions of each finished group (rule 2)."""

@@ -45,7 +45,7 @@ from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import ReadInfo
+from storage.log.log import Log, ReadInfo
 
 T = TypeVar("T")
 
@@ -379,6 +379,10 @@ class ReplicaManager:
         Returns whether `then` was called already: without threads the lookup has ended.
         """
         return self._disk_lookups.wait(partition.log, lookup, then)
+
+    def try_lookup(self, log: Log, lookup: DiskLookup, then: Callable[[bool], None]) -> None:
+        """As `await_disk`, for retention: in the background, and without waiting for space on a full disk."""
+        self._disk_lookups.run_in_background(log, lookup, then)
 
     def check_isrs(self, mono_ms: int) -> None:
         """Remove followers that fell behind from their ISR, add others; call every half of replica.lag.time.max.ms."""

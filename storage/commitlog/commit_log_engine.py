@@ -24,7 +24,7 @@ from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
 from storage.commitlog.slot_append import SlotAppend
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
-from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
+from storage.commitlog.slots import UNBOUND, Cut, LatestTimestamp, Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
@@ -302,6 +302,21 @@ class CommitLogEngine:
     def lookup(self, key: Hashable, find: Callable[[EngineView], T]) -> T | DiskLookup:
         return self._lookup(key, find)
 
+    def timestamp_bound(self, base_offset: int, enough_ms: int) -> int | DiskLookup:
+        slot = self._slot
+        number = next(number for number, some in enumerate(slot.segments) if some.base_offset == base_offset)
+        segment, latest = slot.segments[number], slot.segments[number].latest
+        end_offset = slot.segment_infos(number + 1)[-1].end_offset
+        if latest is None or latest.end_offset != end_offset:
+            known = max(segment.first_timestamp, NO_TIMESTAMP if latest is None else latest.timestamp_ms)
+            if known != NO_TIMESTAMP and known >= enough_ms:
+                return known
+            found = self._lookup(("timestamp", base_offset), lambda view: _latest_timestamp(view, number))
+            if isinstance(found, DiskLookup):
+                return found
+            segment.latest = latest = found
+        return latest.timestamp_ms if latest.end_offset == end_offset else max(latest.timestamp_ms, enough_ms)
+
     def _lookup(self, key: Hashable, find: Callable[[SlotReader], T]) -> T | DiskLookup:
         def begin() -> tuple[Callable[[], T], Callable[[], None]]:
             view = self._frozen()
@@ -405,6 +420,12 @@ class CommitLogEngine:
         self.flushed_end_offset = min(self.flushed_end_offset, end_offset)
         for flush in self._pending:
             flush.valid_end = min(flush.valid_end, end_offset)
+
+
+def _latest_timestamp(view: SlotReader, number: int) -> LatestTimestamp:
+    """The greatest timestamp of a segment; `number`: from the oldest one on."""
+    segment = view.segments(number + 1)[-1]
+    return LatestTimestamp(view.segment_max_timestamp(segment.base_offset), segment.end_offset)
 
 
 def _valid_header(batches: Buffer, position: int, offset: int) -> BatchHeader | None:

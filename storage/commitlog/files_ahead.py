@@ -7,6 +7,7 @@ RULES    1. After the active file, the next `FILES_AHEAD` files exist. Their nam
             `refill` then creates no further file, so it waits for one creation at most.
          4. Only files with all their space are kept: cleaning and appends count on it when the disk is full.
 NOT HERE When files are taken, and how much space a full disk must keep (commit_log.py).
+         Why: docs/decisions/0117-files-ahead-and-retention-off-the-event-loop.md
 """
 
 from __future__ import annotations

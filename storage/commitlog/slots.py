@@ -56,6 +56,13 @@ class Cut(NamedTuple):
     """Base offset and size of the last segment afterwards."""
 
 
+class LatestTimestamp(NamedTuple):
+    """The greatest timestamp in a segment when it ended at an offset."""
+
+    timestamp_ms: int
+    end_offset: int
+
+
 @dataclass(slots=True)
 class LogicalSegment:
     """A segment of a slot (rule 2)."""
@@ -64,6 +71,8 @@ class LogicalSegment:
     size: int = 0
     first_timestamp: int = NO_TIMESTAMP
     """The greatest timestamp of its first batch."""
+    latest: LatestTimestamp | None = None
+    """What a reader has found; not stored."""
 
 
 class Slot:
@@ -170,6 +179,7 @@ class Slot:
             self.segments.pop()
         last = self.segments[-1]
         last.base_offset, last.size = min(last.base_offset, end_offset), cut.segment_size
+        last.latest = None
         self.aborted = tuple([aborted for aborted in self.aborted if aborted.last_offset < end_offset])
         self.set_epochs([known for known in self.epochs if known[1] < end_offset])
         self.snapshots = tuple([known for known in self.snapshots if known[0] <= end_offset])

@@ -44,7 +44,7 @@ from storage.directories.future_replica import (
 )
 from storage.directories.log_construction import creation, logs_in, new_copy, new_log
 from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
-from storage.directories.log_retention import retain_all
+from storage.directories.log_retention import RetentionSteps, retain_all
 from storage.directories.partition_directory import DELETED, FUTURE, STRAY, delete_paths, parse_future_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
 from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
@@ -491,7 +491,7 @@ class LogManager:
             log for log in self.logs.values() if log.opened is not None and log.opened.flush.is_due(log.config, wall_ms)
         ]
 
-    def retain(self, wall_ms: int) -> Iterator[Log]:
+    def retain(self, wall_ms: int) -> RetentionSteps:
         """Apply retention, a few segments per step (log_retention.py)."""
         return retain_all(list(self.logs.values()), wall_ms, self.go_offline)
 

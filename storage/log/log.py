@@ -177,6 +177,11 @@ class Log:
             self._opening = DiskLookup(self._open_work(), partial(self._on_opened, self.config))
         return self._opening
 
+    def cancel_opening(self, lookup: DiskLookup) -> None:
+        """If this is the lookup of `open_lookup`, forget it: it has failed and nothing waits for it."""
+        if self._opening is lookup:
+            self._opening = None
+
     def bytes_to_recover(self) -> int:
         """The number of bytes that opening the log checks; opens no file."""
         if self._is_clean:

@@ -8,19 +8,30 @@ RULES    1. Whole segments, oldest first; nothing at or above the high watermark
             all records. On other replicas only segments below the log start offset expire, which follows the leader's.
          5. A pass deletes at most MAX_SEGMENTS_PER_PASS segments, so that it does not block other work.
          6. The files are renamed, and deleted after `file.delete.delay.ms`.
+         7. Nothing here waits for the disk: `retain` returns a DiskLookup (disk_lookup.py) before it changes anything.
 NOT HERE Deletion of the files, and when to check (log_manager.py).
 """
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, NamedTuple
 
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
 
 MAX_SEGMENTS_PER_PASS: Final = 16
+
+
+class Expired(NamedTuple):
+    """The segments that retention deletes."""
+
+    end_offset: int
+    """The end of the last one; the engine's start offset without any."""
+    due_ms: int
+    """The time before which no other segment expires, if nothing is appended; 0 if that is not known."""
 
 
 def is_retention_due(log: Log, wall_ms: int) -> bool:
@@ -28,14 +39,16 @@ def is_retention_due(log: Log, wall_ms: int) -> bool:
     return log.is_open or ("delete" in log.config.cleanup_policy and wall_ms > log.retention_due_ms)
 
 
-def retain(log: Log, wall_ms: int) -> bool:
+def retain(log: Log, wall_ms: int) -> bool | DiskLookup:
     """Delete the oldest segments by age, size and log start offset; True if a further pass may delete more.
 
     The active segment is rolled and deleted when all of it has expired. Segments at or above the high watermark stay.
     Pending appends prevent deletion, except on a full disk, where they wait for it; no segment is rolled then.
     """
-    opened, config, offsets, is_full = log.open(), log.config, log.offsets, log.files.disk_space.is_full
-    engine = opened.engine
+    opened = log.opened or log.open_lookup()
+    if isinstance(opened, DiskLookup):
+        return opened
+    engine, config, offsets, is_full = opened.engine, log.config, log.offsets, log.files.disk_space.is_full
     log.retention_due_ms = 0
     if opened.appends.has_pending and not is_full:
         return False
@@ -43,39 +56,41 @@ def retain(log: Log, wall_ms: int) -> bool:
     deletable_end = offsets.high_watermark
     if config.is_schedule:
         deletable_end = min(deletable_end, max(log.keep_from, offsets.log_start_offset))
-    end_offset = expired_end_offset(engine, config, offsets.log_start_offset, deletable_end, wall_ms)
+    expired = find_expired(engine, config, offsets.log_start_offset, deletable_end, wall_ms)
+    if isinstance(expired, DiskLookup):
+        return expired
+    end_offset, log.retention_due_ms = expired
     if is_full:
-        end_offset = min(end_offset, engine.segments()[-1].base_offset)
+        end_offset, log.retention_due_ms = min(end_offset, engine.segments()[-1].base_offset), 0
     if end_offset > engine.start_offset:
         if end_offset == engine.end_offset:
             opened.roll(wall_ms)
         opened.trim(max(end_offset, offsets.log_start_offset), wall_ms)
-    log.retention_due_ms = next_expiry_ms(engine, config)
     return bases[MAX_SEGMENTS_PER_PASS:] == [engine.start_offset]
 
 
-def expired_end_offset(
+def find_expired(
     engine: Engine, config: LogConfig, log_start_offset: int, deletable_end: int, wall_ms: int
-) -> int:
-    """The end offset of the last expired segment (rule 5) up to `deletable_end`; the engine's start offset if none has."""
+) -> Expired | DiskLookup:
+    """The expired segments (rule 5) up to `deletable_end`."""
     deletes = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if deletes else -1
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
-    end_offset, view = engine.start_offset, engine.view()
+    end_offset = engine.start_offset
     for base_offset, next_offset, size in engine.segments(MAX_SEGMENTS_PER_PASS):
-        if next_offset > deletable_end or next_offset == base_offset:
-            break
+        if next_offset == base_offset:
+            return Expired(end_offset, MAX_LONG)
         if next_offset <= log_start_offset or surplus >= size:
             surplus -= size
-        elif retention_ms < 0 or wall_ms - view.segment_max_timestamp(base_offset) <= retention_ms:
+        elif retention_ms < 0:
+            return Expired(end_offset, MAX_LONG)
+        else:
+            timestamp = engine.timestamp_bound(base_offset, wall_ms - retention_ms)
+            if isinstance(timestamp, DiskLookup):
+                return timestamp
+            if wall_ms - timestamp <= retention_ms:
+                return Expired(end_offset, timestamp + retention_ms)
+        if next_offset > deletable_end:
             break
         end_offset = next_offset
-    return end_offset
-
-
-def next_expiry_ms(engine: Engine, config: LogConfig) -> int:
-    """The time before which no segment expires by age, if nothing is appended."""
-    (oldest,) = engine.segments(1)
-    if config.retention_ms < 0 or not oldest.size:
-        return MAX_LONG
-    return engine.view().segment_max_timestamp(oldest.base_offset) + config.retention_ms
+    return Expired(end_offset, MAX_LONG if end_offset == engine.end_offset else 0)

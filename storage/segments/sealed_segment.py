@@ -16,7 +16,7 @@ from storage.io.disk_lookup import NotResident, read_resident
 from storage.io.file_handle_cache import USED
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import LOG, TIME_INDEX
-from storage.segments.indexes import CorruptIndex, TimeIndex, TransactionIndex
+from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import Segment
 from storage.segments.segment_files import BatchPosition, SegmentFiles
 
@@ -120,6 +120,14 @@ class SealedSegment(Segment):
             last = TimeIndex.read_last(self.disk, self.path(TIME_INDEX), self.base_offset) if self.size else None
             self._last_time = last = last or self.open_files().time_index.last
         return last
+
+    @property
+    def known_max_timestamp(self) -> int:
+        """The greatest timestamp; NO_TIMESTAMP if there is none, or a thread must read it."""
+        files, last = self.files, self._last_time
+        if files is not None:
+            last = files.time_index.last
+        return NO_TIMESTAMP if last is None else last[0]
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 

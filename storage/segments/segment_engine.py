@@ -58,7 +58,7 @@ from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
-from storage.segments.indexes import OffsetIndex, TimeIndex
+from storage.segments.indexes import NO_TIMESTAMP, OffsetIndex, TimeIndex
 from storage.segments.sealed_segment import LogSegment, SealedSegment
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.segments.segment_files import BatchPosition
@@ -409,6 +409,14 @@ class SegmentEngine:
             return partial(find, view), partial(self._adopt_files, view)
 
         return self._lookups.get(key, begin, is_cached=is_cached)
+
+    def timestamp_bound(self, base_offset: int, enough_ms: int) -> int | DiskLookup:
+        del enough_ms
+        segment = self._segments[self._slot(base_offset)]
+        known = segment.max_timestamp[0] if isinstance(segment, ActiveSegment) else segment.known_max_timestamp
+        if known != NO_TIMESTAMP:
+            return known
+        return self.lookup(("timestamp", base_offset), lambda view: view.segment_max_timestamp(base_offset))
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ from broker.coordinators.delivery.routine import Routine
 from broker.coordinators.delivery.transaction_client import SchedulePartition
 from protocol.records import BatchBuilder, ControlType, end_txn_marker
 from replication.completion import Completion
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin
 from storage.log.retention import retain
 from tests.support.delivery_cluster import DeliveryCluster
@@ -111,7 +112,7 @@ class World:
         if len(self._running) == 1:
             self._running[0][0].release_delivered()
         log = self.harness.partition("s").log
-        retain(log, self.harness.wall_ms + _HOUR_MS)
+        wait_for_disk(retain, log, self.harness.wall_ms + _HOUR_MS)
 
     # ---- producers
 

@@ -6,8 +6,8 @@ NOT HERE Batches with offsets, for engines (`tests/support/segments.py`); invali
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext, suppress
 from hashlib import md5
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -21,9 +21,10 @@ from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
+from storage.directories.log_manager import LogManager
 from storage.engine import Buffer, EngineFactory
 from storage.io.disk import Disk, StorageError
-from storage.io.disk_lookup import wait_for_disk
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log import AppendInfo, Checkpoint, Isolation, Log
 from storage.log.log_validator import AppendOrigin
@@ -48,6 +49,35 @@ class ProducerInfo(NamedTuple):
     epoch: int
     sequence: int
     transactional: bool = False
+
+
+def retained(manager: LogManager, wall_ms: int) -> Iterator[Log]:
+    """Apply retention and run its lookups, as `ReplicaManager` does; yields each log after a step that may have deleted."""
+    steps, has_space = manager.retain(wall_ms), None
+    finished: list[DiskLookup] = []
+    with suppress(StopIteration):
+        while True:
+            log, lookup = steps.send(has_space)
+            while finished:
+                finished.pop().done()
+            has_space = None if lookup is None else _run(manager, log, lookup)
+            if lookup is None:
+                yield log
+            else:
+                finished.append(lookup)
+
+
+def _run(manager: LogManager, log: Log, lookup: DiskLookup) -> bool:
+    try:
+        lookup.run()
+    except StorageError as error:
+        if error.is_full:
+            log.cancel_opening(lookup)
+            return False
+        manager.go_offline(log.directory, error)
+    else:
+        lookup.finish()
+    return True
 
 
 def builder_of(producer: ProducerInfo | None, compression: Compression) -> BatchBuilder:

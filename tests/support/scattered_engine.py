@@ -286,6 +286,9 @@ class ScatteredEngine:
         latest = max(stamps, default=-1)
         return latest if latest >= 0 else self._store.disk.modified_ms(self._store.path)
 
+    def timestamp_bound(self, base_offset: int, enough_ms: int) -> int:
+        return self.segment_max_timestamp(base_offset)
+
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:

@@ -21,7 +21,7 @@ from tests.simulation.simulated_disk import Fault, ProcessEnded
 from tests.simulation.storage.compaction import Compaction
 from tests.simulation.storage.invariants import check_bounds, check_log
 from tests.simulation.storage.model import Batch, Partition, Record
-from tests.support.logs import ProducerInfo, builder_of, refused
+from tests.support.logs import ProducerInfo, builder_of, refused, retained
 
 if TYPE_CHECKING:
     from tests.simulation.storage.simulator import Simulation
@@ -310,7 +310,7 @@ class Operations:
             return
         for partition in self._simulation.partitions:
             partition.max_start = partition.end
-        for _ in self._simulation.manager.retain(self._simulation.now_ms):
+        for _ in retained(self._simulation.manager, self._simulation.now_ms):
             pass
         self._simulation.notice_offline()
         for partition in self._simulation.partitions:

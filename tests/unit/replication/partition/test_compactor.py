@@ -21,6 +21,7 @@ from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.segments.directory_recovery import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
+from tests.support.logs import retained
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, fetched, produced
 from tests.support.segments import close_idle_files
 
@@ -378,10 +379,10 @@ def test_retention_waits_for_the_cleaner(harness: ReplicaHarness, cleaner: HeldC
     compactor(harness, cleaner).check()
     harness.pass_time(100_000)
     log = harness.partition().log
-    list(harness.log_manager.retain(harness.wall_ms))
+    list(retained(harness.log_manager, harness.wall_ms))
     assert log.log_start_offset == 0
     assert all(cleaner.work())
-    list(harness.log_manager.retain(harness.wall_ms))
+    list(retained(harness.log_manager, harness.wall_ms))
     assert log.log_start_offset == log.log_end_offset == 20
 
 

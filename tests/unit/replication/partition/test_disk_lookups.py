@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
+from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
-from tests.support.replica_harness import AppendResults, HeldReplicaHarness, batch
+from storage.log.log import Log
+from tests.support.replica_harness import AppendResults, HeldReplicaHarness, HeldWork, batch
 
 WIDTH = 20
 
@@ -153,3 +155,47 @@ def test_a_full_disk_repeats_the_rest_of_a_group(harness: HeldReplicaHarness, mo
     harness.worker.let_read()
     assert len(runs) == 9, "the lookups before the failed one ran once"
     assert open_logs(harness) == 8
+
+
+def full_disk(log: Log) -> StorageError:
+    return StorageError("write to", log.path, OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)))
+
+
+@pytest.fixture
+def background(harness: HeldReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> list[HeldWork]:
+    """The held work of the background thread."""
+    works: list[HeldWork] = []
+
+    def hold(_: str, run: Run) -> IoResult:
+        works.append(HeldWork(run))
+        return works[-1].result
+
+    monkeypatch.setattr(harness.worker, "background", hold)
+    return works
+
+
+def test_a_lookup_in_the_background_ends_on_a_full_disk_and_may_be_repeated(
+    harness: HeldReplicaHarness, background: list[HeldWork]
+) -> None:
+    log = harness.partition("wide", 0).log
+    results: list[object] = []
+    harness.replicas.try_lookup(log, log.open_lookup(), results.append)
+    background.pop().finish(full_disk(log))
+    assert (results, log.is_unavailable) == ([False], False)
+    harness.replicas.try_lookup(log, log.open_lookup(), results.append)
+    background.pop().finish(None)
+    assert (results, log.is_open) == ([False, True], True)
+
+
+def test_a_request_that_waits_for_a_lookup_in_the_background_gets_a_reader_on_a_full_disk(
+    harness: HeldReplicaHarness, background: list[HeldWork]
+) -> None:
+    partition = harness.partition("wide", 0)
+    results: list[object] = []
+    lookup = partition.log.open_lookup()
+    harness.replicas.try_lookup(partition.log, lookup, results.append)
+    harness.replicas.await_disk(partition, lookup, lambda: results.append("request"))
+    background.pop().finish(full_disk(partition.log))
+    assert (results, partition.log.is_open) == ([False], False)
+    harness.worker.let_read()
+    assert (results, partition.log.is_open) == ([False, "request"], True)

@@ -15,6 +15,7 @@ from protocol.errors import ErrorCode
 from protocol.records import BatchBuilder
 from storage.io.disk import File
 from tests.support.crashing_disk import CrashingDisk
+from tests.support.logs import retained
 from tests.support.replica_harness import HeldWork, QueuedIoExecutor, ReplicaHarness
 
 
@@ -86,7 +87,7 @@ class Rig:
         return sorted((self.directory / "t-0").glob(pattern))
 
     def retain(self) -> None:
-        list(self.harness.log_manager.retain(self.harness.wall_ms))
+        list(retained(self.harness.log_manager, self.harness.wall_ms))
 
     def deletions(self) -> list[tuple[str, Any]]:
         """The deletions that are due long after."""

@@ -13,7 +13,7 @@ from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, read_offsets
 from storage.io.disk import Disk
 from storage.log.log import Log
-from tests.support.logs import NOW_MS, append
+from tests.support.logs import NOW_MS, append, retained
 from tests.unit.storage.directories.test_log_manager import created, started, write_checkpoints
 
 
@@ -58,10 +58,10 @@ def test_retention_skips_a_log_that_a_thread_is_opening(manager: LogManager, tmp
     manager = started(tmp_path)
     log = created(manager)
     opening = log.open_lookup()
-    assert list(manager.retain(NOW_MS)) == []
+    assert list(retained(manager, NOW_MS)) == []
     opening.run()
     opening.finish()
-    assert list(manager.retain(NOW_MS)) == [log]
+    assert list(retained(manager, NOW_MS)) == [log]
 
 
 def test_retention_continues_after_a_log_that_cannot_be_opened(
@@ -73,5 +73,5 @@ def test_retention_continues_after_a_log_that_cannot_be_opened(
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")
 
     monkeypatch.setattr(log_retention, "retain", refuse)
-    assert list(manager.retain(NOW_MS)) == logs
+    assert list(retained(manager, NOW_MS)) == logs
     assert f"retention of t-1 failed: no log at {NOW_MS}" in caplog.text

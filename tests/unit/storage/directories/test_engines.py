@@ -20,7 +20,7 @@ from storage.io.disk import StorageError
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, flush, values_of
+from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, flush, retained, values_of
 from tests.unit.storage.directories.test_log_manager import started
 
 COMMIT_LOG = replace(SMALL, barnabas_storage_engine="commitlog")
@@ -274,7 +274,7 @@ def test_retention_deletes_frames(tmp_path: Path) -> None:
     for number in range(6):
         append(log, f"{number}" * 100)
     log.high_watermark = 6
-    for _ in manager.retain(NOW_MS):
+    for _ in retained(manager, NOW_MS):
         pass
     start = log.log_start_offset
     assert 0 < start < 6
@@ -293,7 +293,7 @@ def test_what_retention_deletes_is_removed_from_the_commit_log(tmp_path: Path) -
         append(short, "x" * 700)
     short.high_watermark = short.log_end_offset
     before = values_of(kept)
-    for _ in manager.retain(NOW_MS):
+    for _ in retained(manager, NOW_MS):
         pass
     used = sum(path.stat().st_size for path in (tmp_path / "commitlog").glob("*.clog"))
     steps = manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False)

@@ -30,6 +30,7 @@ from tests.support.logs import (
     append,
     fill,
     flush,
+    retained,
     values_of,
 )
 
@@ -401,14 +402,14 @@ def test_retention_opens_logs_that_may_have_expired_and_closes_them(tmp_path: Pa
     manager.shutdown()
     disk = FaultyDisk()
     manager = started(tmp_path, disk=disk, config=config)
-    assert sorted(log.name for log in manager.retain(NOW_MS + 1500)) == ["t-0", "t-1", "t-2"]
+    assert sorted(log.name for log in retained(manager, NOW_MS + 1500)) == ["t-0", "t-1", "t-2"]
     starts = {log.partition: log.checkpoint.log_start_offset for log in manager.logs.values()}
     assert starts == {0: 4, 1: 0, 2: 0}
     assert not any(log.is_open for log in manager.logs.values())
     disk.reset_counters()
-    assert list(manager.retain(NOW_MS + 1600)) == []
+    assert list(retained(manager, NOW_MS + 1600)) == []
     assert disk.reads == []
-    assert [log.name for log in manager.retain(NOW_MS + 6500)] == ["t-1"]
+    assert [log.name for log in retained(manager, NOW_MS + 6500)] == ["t-1"]
     assert manager.logs["t", 1].log_start_offset == 4
 
 
@@ -419,7 +420,7 @@ def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None
     manager.shutdown()
     manager = started(tmp_path, disk=disk)
     disk.fail_reads = errno.EIO
-    list(manager.retain(NOW_MS))
+    list(retained(manager, NOW_MS))
     assert list(manager.offline) == [str(tmp_path)]
 
 

@@ -16,7 +16,7 @@ from storage.segments.indexes import WARM_BYTES, OffsetIndex
 from storage.segments.sealed_segment import SealedSegment
 from storage.segments.segment_swap import swap_segments
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, ProducerInfo, append, flush, values_of
+from tests.support.logs import NOW_MS, ProducerInfo, append, flush, retained, values_of
 from tests.support.segments import write_out
 from tests.unit.storage.directories.test_log_manager import created, started
 
@@ -125,7 +125,7 @@ def test_retention_waits_for_disk_space(tmp_path: Path) -> None:
     (tmp_path / "t-0" / f"{1:020d}.snapshot").unlink(missing_ok=True)
     manager = started(tmp_path, disk=disk)
     disk.space_left = 0
-    assert list(manager.retain(NOW_MS))
+    assert list(retained(manager, NOW_MS)) == []
     assert not manager.offline
     disk.space_left = None
     assert values_of(manager.logs["t", 0]) == [(0, "a")]
@@ -137,7 +137,7 @@ def test_retention_skips_a_log_that_is_not_created_yet(tmp_path: Path) -> None:
     manager.submit_directory_op = lambda _, change: held.append(change)
     log = created(manager)
     log.files.disk_space.is_full = True
-    assert list(manager.retain(NOW_MS)) == []
+    assert list(retained(manager, NOW_MS)) == []
     assert manager.offline == {}
     held.pop()()
-    assert list(manager.retain(NOW_MS)) == [log]
+    assert list(retained(manager, NOW_MS)) == [log]

@@ -33,6 +33,7 @@ from tests.support.logs import (
     log_at,
     marker,
     produced,
+    retained,
     values_of,
 )
 
@@ -227,7 +228,7 @@ def test_retention_deletes_a_few_segments_per_step(tmp_path: Path) -> None:
     append(short, "old")
     for log in (long, short):
         log.high_watermark = log.log_end_offset
-    steps = manager.retain(NOW_MS + 2000)
+    steps = retained(manager, NOW_MS + 2000)
     seen = []
     for number, log in enumerate(steps):
         seen.append(log.topic)

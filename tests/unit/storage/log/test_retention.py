@@ -24,7 +24,7 @@ def log(make: MakeLog) -> Log:
 def kept(log: Log, wall_ms: int, **settings: object) -> list[int]:
     """The offsets left by a retention pass with these settings."""
     log.update_config(replace(log.config, **settings))  # type: ignore[arg-type]
-    retain(log, wall_ms)
+    wait_for_disk(retain, log, wall_ms)
     return [offset for offset, _ in values_of(log)]
 
 
@@ -91,7 +91,10 @@ def test_a_closed_log_is_not_opened_before_a_segment_can_expire(make: MakeLog) -
     flush(log)
     log.high_watermark = 6
     assert is_retention_due(log, 0)
-    retain(log, NOW_MS)
+    wait_for_disk(retain, log, NOW_MS)
+    assert log.release()
+    assert not is_retention_due(log, NOW_MS + 1000)
+    wait_for_disk(retain, log, NOW_MS + 1050)
     assert log.release()
     assert not is_retention_due(log, NOW_MS + 1100)
     assert is_retention_due(log, NOW_MS + 1101)

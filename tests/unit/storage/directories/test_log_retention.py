@@ -1,0 +1,107 @@
+"""Retention of all logs reads only in its lookups (storage/directories/log_retention.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from storage.directories.log_manager import LogManager
+from storage.log.log import Log
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, append, retained
+from tests.unit.storage.directories.test_log_manager import started
+
+SECOND_MS = 1000
+CONFIG = replace(SMALL, retention_ms=SECOND_MS)
+
+
+@pytest.fixture(params=["segments", "commitlog"])
+def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LogManager, FaultyDisk]:
+    """Closed logs of several segments, whose timestamps are not in memory: each has a second, the first two begin at NOW_MS."""
+    config = replace(CONFIG, barnabas_storage_engine=request.param)
+    manager = started(tmp_path, config=config)
+    manager.engines.commit_log_file_bytes = 4096
+    for partition in range(3):
+        log = manager.get_or_create("t", partition, TOPIC_ID, config)
+        for number in range(8):
+            append(log, BIG, timestamp_ms=NOW_MS + max(partition - 1, 0) * SECOND_MS + number * SECOND_MS // 8)
+        log.high_watermark = 8
+    manager.shutdown()
+    disk = FaultyDisk()
+    return started(tmp_path, disk=disk, config=config), disk
+
+
+def retain_step_by_step(manager: LogManager, disk: FaultyDisk, wall_ms: int, after: Callable[[Log], None]) -> int:
+    """Apply retention; returns the number of lookups. `after` is called after each one has run."""
+    steps, lookups = manager.retain(wall_ms), 0
+    before: list[object] = []
+    with suppress(StopIteration):
+        while True:
+            disk.reset_counters()
+            log, lookup = next(steps)
+            assert disk.reads == []
+            for earlier in before:
+                earlier.done()  # type: ignore[attr-defined]
+            before = [lookup] if lookup is not None else []
+            if lookup is not None:
+                lookup.run()
+                lookup.finish()
+                lookups += 1
+                after(log)
+    return lookups
+
+
+def test_a_step_of_retention_reads_nothing(restarted: tuple[LogManager, FaultyDisk]) -> None:
+    manager, disk = restarted
+    assert retain_step_by_step(manager, disk, NOW_MS + SECOND_MS + SECOND_MS // 2, lambda _: None) > 3
+    starts = {index: log.checkpoint.log_start_offset for (_, index), log in manager.logs.items()}
+    assert starts == {0: 4, 1: 4, 2: 0}
+
+
+def test_a_log_whose_oldest_batch_has_not_expired_is_not_read(restarted: tuple[LogManager, FaultyDisk]) -> None:
+    manager, disk = restarted
+    for log in manager.logs.values():
+        append(log, BIG, timestamp_ms=NOW_MS + 2 * SECOND_MS)
+    is_commit_log = bool(manager.engines.commit_logs)
+    lookups = retain_step_by_step(manager, disk, NOW_MS + SECOND_MS // 2, lambda _: None)
+    assert lookups == (0 if is_commit_log else len(manager.logs)), "segments: their time index"
+    assert retain_step_by_step(manager, disk, NOW_MS + SECOND_MS // 2, lambda _: None) == 0
+
+
+def test_a_segment_with_a_batch_that_is_appended_during_the_lookup_stays(
+    restarted: tuple[LogManager, FaultyDisk],
+) -> None:
+    manager, disk = restarted
+    written: list[Log] = []
+
+    def write_once(log: Log) -> None:
+        if log.is_open and log not in written:
+            written.append(log)
+            append(log, "new", timestamp_ms=NOW_MS + 100 * SECOND_MS)
+            log.high_watermark = 9
+
+    retain_step_by_step(manager, disk, NOW_MS + 50 * SECOND_MS, write_once)
+    assert len(written) == 3
+    for log in written:
+        start = log.log_start_offset
+        assert 0 < start < 9
+        assert list(retained(manager, NOW_MS + 50 * SECOND_MS))
+        assert log.log_start_offset == start
+
+
+def test_a_log_whose_lookup_finds_no_space_is_skipped(restarted: tuple[LogManager, FaultyDisk]) -> None:
+    manager, _ = restarted
+    steps = manager.retain(NOW_MS + 50 * SECOND_MS)
+    first, lookup = next(steps)
+    assert lookup is not None
+    first.cancel_opening(lookup)
+    second, lookup = steps.send(False)
+    assert second is not first
+    assert lookup is not None
+    second.cancel_opening(lookup)
+    steps.close()
+    assert [log.log_start_offset for log in retained(manager, NOW_MS + 50 * SECOND_MS)].count(8) >= 3

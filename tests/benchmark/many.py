@@ -3,7 +3,8 @@
 Twenty topics, every second one with flush.messages=1. Each step is one line of a Markdown table: its time, the CPU time of the
 broker, the longest stall of its event loop, then its memory (PSS) and open files. All records are counted when they are
 read. `--nodes 3` measures a cluster with a replica on each node, without the steps that need one node; memory and files are
-those of the first node.
+those of the first node. `--starts` only creates, writes, kills, starts and lists offsets, with a request for each topic:
+librdkafka takes minutes to write to 50,000 partitions.
 """
 
 from __future__ import annotations
@@ -22,9 +23,12 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import barnabas
 from barnabas.embedded import MAIN
+from protocol.messages.common import Topic
 from protocol.messages.logs import DescribeLogDirsRequest
+from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest
 from tests.benchmark.load.meter import Meter
 from tests.support.librdkafka import assert_arrived
+from tests.support.loading import one_record, produce
 from tests.support.raw_client import RawClient
 from tests.support.stall_lines import lines_of
 
@@ -35,6 +39,9 @@ _SETTLE_S = 2.5
 """Longer than the watchdog's pause after a log line."""
 _LONGEST = re.compile(r"(\d+) ms")
 _DESCRIBE_VERSION = 4
+_LIST_VERSION = 7
+_RETENTION_S = 45
+"""Retention begins 30 s after a start."""
 
 
 class ManyPartitions:
@@ -69,6 +76,16 @@ class ManyPartitions:
             self._step("stop, doctor, start", self._examine)
         self._step("delete half, write to the rest", self._delete_half)
         self._step("a minute later", lambda: time.sleep(60))
+
+    def run_starts(self) -> None:
+        """Prints the table of `--starts`."""
+        print("| step | s | CPU s | stall ms | MiB | open files |\n|---|---:|---:|---:|---:|---:|")
+        self._step("an empty node", lambda: None)
+        self._step("create the topics", self._create)
+        self._step("a record to each", self._produce_by_topic)
+        self._step("restart after SIGKILL", self._restart_killed)
+        self._step("list the end offset of each", self._list_ends)
+        self._step("retention of all", lambda: time.sleep(_RETENTION_S))
 
     def _step(self, name: str, work: Callable[[], None]) -> None:
         pids = [node.pid for node in self._nodes]
@@ -118,6 +135,22 @@ class ManyPartitions:
                 producer.produce(topic, b"x" * 100, partition=partition, on_delivery=assert_arrived)
             producer.poll(0)
         assert producer.flush(_PATIENCE_S) == 0
+
+    def _produce_by_topic(self) -> None:
+        with RawClient(self._bootstrap, _PATIENCE_S) as client:
+            for topic in self._topics:
+                produce(client, {topic: [one_record(b"x" * 100)] * self._width})
+        self._written += 1
+
+    def _list_ends(self) -> None:
+        partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(self._width)]
+        with RawClient(self._bootstrap, _PATIENCE_S) as client:
+            for topic in self._topics:
+                answer = client.ask(
+                    ListOffsetsRequest(topics=[Topic(name=topic, partitions=partitions)]), _LIST_VERSION
+                )
+                found = {(one.error_code, one.offset) for some in answer.topics for one in some.partitions}
+                assert found == {(0, self._written)}, found
 
     def _restart_killed(self) -> None:
         self._node.kill()
@@ -192,6 +225,7 @@ def main() -> int:
     parser.add_argument("--partitions", type=int, default=20_000)
     parser.add_argument("--engine", choices=["segments", "commitlog"], default="commitlog")
     parser.add_argument("--nodes", type=int, default=1)
+    parser.add_argument("--starts", action="store_true")
     options = parser.parse_args()
     settings = {"barnabas.log.storage.engine": options.engine, "group.initial.rebalance.delay.ms": 0}
     with ExitStack() as stack:
@@ -200,5 +234,9 @@ def main() -> int:
             nodes = [stack.enter_context(node)]
         else:
             nodes = list(stack.enter_context(barnabas.Cluster(options.nodes, settings=settings)).nodes.values())
-        ManyPartitions(nodes, options.partitions).run()
+        steps = ManyPartitions(nodes, options.partitions)
+        if options.starts:
+            steps.run_starts()
+        else:
+            steps.run()
     return 0

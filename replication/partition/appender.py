@@ -111,10 +111,11 @@ class Appender:
         if partition.log.files.disk_space.is_full and append.origin.is_client:
             append.fail(KafkaError(ErrorCode.KAFKA_STORAGE_ERROR))
             return False
-        waiting = self._waiting.get(partition)
-        if waiting is not None:
-            waiting.append(append)
-            return False
+        if self._waiting:
+            waiting = self._waiting.get(partition)
+            if waiting is not None:
+                waiting.append(append)
+                return False
         return self._prepare(append, lookups)
 
     def _prepare(self, append: Append, lookups: list[tuple[Partition, DiskLookup]]) -> bool:

@@ -57,8 +57,8 @@ class ActiveSegment(Segment):
     """A log file that grows, and its indexes."""
 
     __slots__ = (
-        "_file", "_recent_ends", "_recent_positions", "_recent_start", "_unindexed", "created_ms",
-        "end_offset", "first_timestamp", "max_timestamp", "offset_index", "reserved", "size", "time_index", "transactions",
+        "_recent_ends", "_recent_positions", "_recent_start", "_unindexed", "created_ms", "end_offset",
+        "first_timestamp", "max_timestamp", "offset_index", "open_file", "reserved", "size", "time_index", "transactions",
     )  # fmt: skip
 
     def __init__(
@@ -75,7 +75,8 @@ class ActiveSegment(Segment):
         With a summary an existing segment, whose files are unchanged since; no file is opened.
         """
         super().__init__(disk, directory, base_offset, interval, name_suffix)
-        self._file: File | None = None
+        self.open_file: File | None = None
+        """The log file, if it is open."""
         self.created_ms = -1
         self.transactions = TransactionIndex(disk, self.path(TRANSACTION_INDEX), base_offset, is_new=True)
         if summary is None:
@@ -102,7 +103,7 @@ class ActiveSegment(Segment):
     @property
     def file(self) -> File:
         """The log file; opened if necessary."""
-        file = self._file
+        file = self.open_file
         if file is None:
             file = self.open_log()
             self._set_file(file)
@@ -112,7 +113,7 @@ class ActiveSegment(Segment):
     @property
     def is_open(self) -> bool:
         """Whether the log file is open."""
-        return self._file is not None
+        return self.open_file is not None
 
     @property
     def is_written(self) -> bool:
@@ -130,7 +131,7 @@ class ActiveSegment(Segment):
         return self.reserved != self.size
 
     def _set_file(self, file: File) -> None:
-        self._file = file
+        self.open_file = file
         self.handles.files_opened(self)
 
     def sync(self) -> None:
@@ -146,7 +147,7 @@ class ActiveSegment(Segment):
 
     def close_files(self) -> None:
         """Close the files and write nothing more; a later use opens them again."""
-        self._file = None
+        self.open_file = None
         self.offset_index.close_file()
         self.time_index.close_file()
         super().close_files()
@@ -318,7 +319,7 @@ class ActiveSegment(Segment):
         """Write to the log in any thread; a no-op for a retired segment."""
         if not self.is_retired:
             self.usage = USED
-            file = self._file or self.file  # may open the path, which another file may have after the deletion
+            file = self.open_file or self.file  # may open the path, which another file may have after the deletion
             if not self.is_retired:
                 file.pwrite(buffer, position)
 
@@ -371,7 +372,7 @@ class ActiveSegment(Segment):
         Raises:
             NotResident: a thread must open or read a file.
         """
-        file = self._file
+        file = self.open_file
         if file is None:
             if self.size:
                 raise NotResident
@@ -388,9 +389,9 @@ class ActiveSegment(Segment):
 
     def files_to_seal(self) -> SegmentFiles | None:
         """The open files for the sealed segment that takes this one's place; None if a lookup there had to open one."""
-        if self._file is None or not self.offset_index.is_searchable:
+        if self.open_file is None or not self.offset_index.is_searchable:
             return None
-        return self._files(self._file)._replace(offset_index=self.offset_index.copy(), is_sealed=True)
+        return self._files(self.open_file)._replace(offset_index=self.offset_index.copy(), is_sealed=True)
 
     def _files(self, log: File) -> SegmentFiles:
         return SegmentFiles(log, self.size, self.offset_index, self.time_index, self.transactions, is_sealed=False)
@@ -403,7 +404,7 @@ class ActiveSegment(Segment):
         """Take over the files that a thread has opened for an `ActiveView`."""
         if self.is_retired:
             return
-        if self._file is None:
+        if self.open_file is None:
             self._set_file(files.log)
         if self.offset_index.file is None:
             self.offset_index.file = files.offset_index.file

@@ -281,7 +281,7 @@ class SegmentEngine:
         active = self._segments[-1]
         if not isinstance(active, ActiveSegment):
             active = self._load()
-        if active.is_open or not active.is_created:
+        if active.open_file is not None or not active.is_created:
             return None
         lookup = self.lookup("append", SegmentsView.open_active)
         return lookup if isinstance(lookup, DiskLookup) else None

@@ -13,7 +13,7 @@ from protocol.errors import ErrorCode
 from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
 from storage.log.log import Log
-from tests.support.replica_harness import AppendResults, HeldReplicaHarness, HeldWork, batch
+from tests.support.replica_harness import AppendResults, HeldReplicaHarness, HeldWork, ReplicaHarness, batch
 
 WIDTH = 20
 
@@ -112,11 +112,11 @@ def test_a_deleted_topic_fails_only_its_own_appends(harness: HeldReplicaHarness)
 
 
 def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path: Path) -> None:
-    harness = HeldReplicaHarness(tmp_path)
+    harness = ReplicaHarness(tmp_path)
     harness.create("wide", partitions=3000)
     batches = [("wide", index, batch()) for index in range(3000)]
     appends = harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms)
-    assert {append.error_code for append in appends} == {ErrorCode.NONE}
+    assert {(append.is_done, append.error_code) for append in appends} == {(True, ErrorCode.NONE)}
     for partition in harness.replicas.partitions.values():
         partition.log.delete()  # closes its files
 

@@ -15,7 +15,7 @@ from replication.partition.partition import Reader
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation, ReadInfo
-from tests.support.replica_harness import AppendResults, HeldReplicaHarness
+from tests.support.replica_harness import AppendResults, HeldReplicaHarness, ReplicaHarness
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 
@@ -131,7 +131,7 @@ def test_equal_look_ups_share_one_disk_read(harness: HeldReplicaHarness) -> None
 
 
 def test_the_isr_check_opens_no_log_while_followers_are_within_the_allowed_lag(tmp_path: Path) -> None:
-    harness = HeldReplicaHarness(tmp_path)
+    harness = ReplicaHarness(tmp_path)
     harness.create("r", replicas=(1, 2), isr=(1, 2))
     harness.replicas.check_isrs(10_000)
     assert not harness.partition("r").log.is_open

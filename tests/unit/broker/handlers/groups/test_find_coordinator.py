@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from unittest import mock
 
 import pytest
 
@@ -68,7 +67,7 @@ def asking(
     kind: int = GROUP,
 ) -> tuple[FindCoordinatorHandler, RequestContext]:
     topic = CreatableTopic(name=TOPICS[kind], num_partitions=5, replication_factor=3)
-    mock.patch.object(made, "submit", create).start()
+    vars(made)["submit"] = create
     handler = FindCoordinatorHandler(made, AdvertisedEndpoints(NODE, frozenset()), AllowAll(), {kind: topic})
     return handler, RequestContext(10, 4, 1, "x", made.connection, 0, 0)
 

@@ -58,6 +58,8 @@ def describe_quorum(state: QuorumState, image: MetadataImage, *, mono_ms: int, w
         known[state.local.key.node_id] = described(state.local.key, state.log.end.offset, mono_ms, mono_ms)
         quorum.error_code, quorum.error_message = ErrorCode.NONE, ""
         quorum.current_voters = [known.pop(voter.key.node_id, described(voter.key)) for voter in state.voters]
+        for replica, voter in zip(quorum.current_voters, state.voters, strict=True):
+            replica.replica_directory_id = voter.key.directory_id  # none in a static quorum, as in Kafka
         quorum.observers = list(known.values())
     voters = [replica.replica_id for replica in quorum.current_voters]
     nodes = [

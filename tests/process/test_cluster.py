@@ -135,6 +135,9 @@ def test_transactions_span_all_brokers(cluster: Cluster) -> None:
     assert sorted(int(record.value()) for record in found) == sorted(3 * committed)
 
 
+NO_DIRECTORY = bytes(16)
+
+
 def voters(cluster: Cluster) -> dict[int, bytes]:
     """Voters and their directory ids according to node 1."""
     requested = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
@@ -150,10 +153,13 @@ def test_static_voters_move_to_the_log_with_kraft_version_1_and_can_be_removed(c
         return code == ErrorCode.NONE
 
     create(cluster, "before")
-    removed = RemoveRaftVoterRequest(cluster_id=None, voter_id=3, voter_directory_id=voters(cluster)[3])
+    assert voters(cluster) == dict.fromkeys((1, 2, 3), NO_DIRECTORY), "static voters have no directory"
+    removed = RemoveRaftVoterRequest(cluster_id=None, voter_id=3, voter_directory_id=b"3" * 16)
     with RawClient(cluster.nodes[1].bootstrap) as client:
         assert client.ask(removed, 0).error_code == ErrorCode.UNSUPPORTED_VERSION
         until(is_raised, "all voters have said what they support")
+        until(lambda: NO_DIRECTORY not in voters(cluster).values(), "the voters have directories")
+        removed.voter_directory_id = voters(cluster)[3]
         until(lambda: client.ask(removed, 0).error_code == ErrorCode.NONE, "node 3 has no vote")
     for node in cluster.nodes.values():
         node.kill()

@@ -159,18 +159,26 @@ def test_other_requests_time_out_on_a_full_disk_and_succeed_later(small_disk: Pa
         while "is full" not in broker.log():
             errors.append(error_name(lambda: consumer.commit(offsets=[offset_3], asynchronous=False)))
         errors.append(error_name(lambda: consumer.commit(offsets=[offset_3], asynchronous=False)))
-        created = error_name(
-            admin.create_topics([NewTopic("new", 1)], operation_timeout=1, request_timeout=5)["new"].result
-        )
         assert errors[-1] == "COORDINATOR_NOT_AVAILABLE"
-        assert created == "REQUEST_TIMED_OUT", "after its timeout of one second"
+        last = create_topics_until_the_disk_is_full(admin)
         delete_before(bootstrap, 5)
         filler.unlink()
         until(lambda: "has space again" in broker.log(), "the log reports it")
         consumer.commit(offsets=[offset_3], asynchronous=False)
         assert consumer.committed([offset_3], timeout=60)[0].offset == 4
-        until(lambda: "new" in admin.list_topics(timeout=60).topics, "the topic is created")
+        until(lambda: last in admin.list_topics(timeout=60).topics, "the topic is created")
         consumer.close()
+
+
+def create_topics_until_the_disk_is_full(admin: AdminClient) -> str:
+    """Topics are created while their records fit into the last block of the metadata log; the name of the one that waits."""
+    for number in range(100):
+        name = f"{number}".zfill(200)
+        created = admin.create_topics([NewTopic(name, 1)], operation_timeout=1, request_timeout=5)[name]
+        if error := error_name(created.result):
+            assert error == "REQUEST_TIMED_OUT", "after its timeout of one second"
+            return name
+    raise AssertionError("the disk does not become full")
 
 
 def test_metrics_and_verbs_tell_of_a_full_disk(small_disk: Path) -> None:

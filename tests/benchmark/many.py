@@ -23,6 +23,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 import barnabas
 from barnabas.embedded import MAIN
+from protocol.errors import ErrorCode
 from protocol.messages.common import Topic
 from protocol.messages.logs import DescribeLogDirsRequest
 from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsRequest
@@ -146,10 +147,11 @@ class ManyPartitions:
         partitions = [ListOffsetsPartition(partition_index=index, timestamp=-1) for index in range(self._width)]
         with RawClient(self._bootstrap, _PATIENCE_S) as client:
             for topic in self._topics:
-                answer = client.ask(
-                    ListOffsetsRequest(topics=[Topic(name=topic, partitions=partitions)]), _LIST_VERSION
-                )
-                found = {(one.error_code, one.offset) for some in answer.topics for one in some.partitions}
+                request = ListOffsetsRequest(topics=[Topic(name=topic, partitions=partitions)])
+                found = unknown = {(int(ErrorCode.OFFSET_NOT_AVAILABLE), -1)}
+                while found & unknown:  # until the new leader knows the high watermark
+                    answer = client.ask(request, _LIST_VERSION)
+                    found = {(one.error_code, one.offset) for some in answer.topics for one in some.partitions}
                 assert found == {(0, self._written)}, found
 
     def _restart_killed(self) -> None:

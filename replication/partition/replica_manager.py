@@ -387,7 +387,8 @@ class ReplicaManager:
     def check_isrs(self, mono_ms: int) -> None:
         """Remove followers that fell behind from their ISR, add others; call every half of replica.lag.time.max.ms."""
         for partition in list(self.partitions.values()):
-            self.isrs.shrink_isr(partition, mono_ms, self._max_lag_ms)
+            if partition.followers:
+                self.isrs.shrink_isr(partition, mono_ms, self._max_lag_ms)
             if len(partition.isr) < len(partition.replicas):
                 self.isrs.expand_isr(partition, mono_ms, self._max_lag_ms)
 

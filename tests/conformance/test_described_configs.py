@@ -17,6 +17,7 @@ from tests.conformance.brokers import RECORDED, assert_as_recorded, describe_con
 from tests.support.config_cases import BROKER, CLIENT_METRICS, GROUP, SET, TOPIC, resource
 from tests.support.follower_harness import BOTH
 from tests.support.loading import create
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -138,6 +139,19 @@ def test_settings_of_listeners_and_unknown_ones_are_described(kind: str) -> None
         "super.users": of_file("super.users", None, Kind.UNKNOWN),
         "nobody.knows": of_file("nobody.knows", None, Kind.UNKNOWN),
     }
+
+
+@pytest.mark.parametrize(("name", "source"), [("1", 2), ("", 3)])
+@pytest.mark.parametrize("kind", BOTH)
+def test_unknown_dynamic_configs_are_described_without_their_values(kind: str, name: str, source: int) -> None:
+    change = {"name": "nobody.knows", "config_operation": SET, "value": "a secret"}
+    changed = {"resource_type": BROKER, "resource_name": name, "configs": [change]}
+    with running(kind) as broker, RawClient(broker.bootstrap) as client:
+        (altered,) = client.ask(message(admin.IncrementalAlterConfigsRequest, resources=[changed]), 1).responses
+        assert altered.error_code == ErrorCode.NONE
+        until(lambda: "nobody.knows" in described(client, BROKER, name), "the config is described")
+        value, _, *rest = described(client, BROKER, name)["nobody.knows"]
+        assert (value, rest[:3]) == (None, [source, True, int(Kind.UNKNOWN)])
 
 
 def of_file(name: str, value: str | None, kind: Kind, *defaults: tuple[str, str, int]) -> tuple[object, ...]:

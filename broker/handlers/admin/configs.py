@@ -191,10 +191,11 @@ class ConfigHandlers(AuthorizingHandlers):
         image = self._image()
         if not name:
             defaults = image.configs.get((ResourceType.BROKER, ""), {})
+            rows = [(key, text, _broker_setting(key)) for key, text in sorted(defaults.items())]
             return [
-                _entry(_broker_setting(key), text, [_synonym(key, text, ConfigSource.ALL_BROKERS)])
-                for key, text in sorted(defaults.items())
-                if key in DYNAMIC
+                _entry(setting, text, [_synonym(key, text, ConfigSource.ALL_BROKERS)])
+                for key, text, setting in rows
+                if key in DYNAMIC or setting.kind is Kind.UNKNOWN
             ]
         node_id = self._config.node_id
         check_node_id(name, node_id, "Broker", f"broker id, expected {node_id} or empty string, but")

@@ -88,8 +88,11 @@ class LogDirMoves:
     def alter(self, topic: str, index: int, directory: str) -> ErrorCode:
         """Start a move, continue it, or cancel it if the replica shall stay; returns the refusal."""
         code = self._refusal(topic, index, directory)
-        if code != ErrorCode.NONE:
-            return code
+        if code == ErrorCode.NONE and directory in self._log_manager.cordoned:
+            code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        return self._alter(topic, index, directory) if code == ErrorCode.NONE else code
+
+    def _alter(self, topic: str, index: int, directory: str) -> ErrorCode:
         key = (topic, index)
         move = self.active.get(key)
         is_recreated = move is not None and self._replicas.partitions.get(key) is not move.partition
@@ -113,19 +116,17 @@ class LogDirMoves:
     def _refusal(self, topic: str, index: int, directory: str) -> ErrorCode:
         if len(f"{topic}{index}") + _MAX_SUFFIX > _MAX_NAME:
             return ErrorCode.INVALID_TOPIC_EXCEPTION
-        target = self._log_manager.directories.get(directory)
-        if target is None:
+        if directory not in self._log_manager.directories:
             is_offline = directory in self._log_manager.offline
             return ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.LOG_DIR_NOT_FOUND
-        broker = self._replicas.image.brokers.get(self._replicas.broker_id)
-        if broker is not None and target.directory_id in (broker.cordoned_directories or ()):
-            return ErrorCode.INVALID_REPLICA_ASSIGNMENT
         return ErrorCode.NONE
 
     def resume(self) -> None:
-        """At startup: start the moves again that the last shutdown interrupted (rule 3)."""
+        """At startup: start the moves again that the last shutdown interrupted (rule 3), also to a cordoned directory."""
         for (topic, index), directory in self._log_manager.take_interrupted_moves():
-            code = self.alter(topic, index, directory)
+            code = self._refusal(topic, index, directory)
+            if code == ErrorCode.NONE:
+                code = self._alter(topic, index, directory)
             if code != ErrorCode.NONE:
                 _log.warning("the interrupted move of %s-%d to %s is cancelled: %s", topic, index, directory, code.name)
         for partition in list(self._replicas.partitions.values()):

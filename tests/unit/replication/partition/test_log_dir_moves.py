@@ -9,7 +9,6 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.messages.stored_records import BrokerRegistrationChangeRecord
 from storage.config.log_config import LogConfig
 from storage.directories.future_replica import COMPLETE
 from storage.directories.log_manager import LogManager
@@ -275,10 +274,7 @@ def test_error_codes_are_those_of_apache_kafka(tmp_path: Path) -> None:
     assert alter("remote", 0, first) == E.REPLICA_NOT_AVAILABLE
     assert alter("n" * 213, 0, first) == E.UNKNOWN_TOPIC_OR_PARTITION
     assert alter("n" * 214, 0, first) == E.INVALID_TOPIC_EXCEPTION
-    ids = [directory.directory_id for directory in harness.log_manager.directories.values()]
-    harness.apply(
-        BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, log_dirs=ids, cordoned_log_dirs=[ids[1]])
-    )
+    harness.log_manager.cordoned = frozenset([second])
     assert alter("t", 0, second) == E.INVALID_REPLICA_ASSIGNMENT
     harness.replicas.directory_failed(third, io_error(third))
     assert alter("t", 0, third) == E.KAFKA_STORAGE_ERROR

@@ -103,7 +103,12 @@ def client_apis(
             *finding.routes(),
             *authentication.routes(),
             *ClassicGroupHandlers(groups, authorizer).routes(),
-            *ConsumerGroupHandlers(groups, image, authorizer).routes(),
+            *ConsumerGroupHandlers(
+                groups,
+                image,
+                authorizer,
+                is_enabled="consumer" in config.texts("group.coordinator.rebalance.protocols"),
+            ).routes(),
             *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
             *transacting.routes(),
             *TxnMarkersHandler(replicas, coordinators.markers, authorizer).routes(),

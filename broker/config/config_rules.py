@@ -146,6 +146,8 @@ def _check_cordoned_dirs(config: BrokerConfig) -> str | None:
 
 
 def _check_consumer_groups(config: BrokerConfig) -> str | None:
+    if "classic" not in config.texts("group.coordinator.rebalance.protocols"):
+        return "Disabling the 'classic' protocol is not supported."
     prefix = "group.consumer."
     for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
         lowest, highest = f"{prefix}min.{name}", f"{prefix}max.{name}"

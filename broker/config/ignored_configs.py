@@ -25,7 +25,6 @@ delete.records.purgatory.purge.interval.requests INT 1
 fetch.purgatory.purge.interval.requests INT 1000
 group.coordinator.append.linger.ms INT -1
 group.coordinator.background.threads INT 2
-group.coordinator.rebalance.protocols LIST classic,consumer,streams
 group.coordinator.threads INT 4
 group.share.assignors LIST simple
 group.share.delivery.count.limit INT 5

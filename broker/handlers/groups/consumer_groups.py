@@ -1,6 +1,7 @@
 """ConsumerGroupHeartbeat and ConsumerGroupDescribe (KIP-848): authorization here, decisions in the group's shard.
 
-RULES    1. Without the finalized feature `group.version` both return UNSUPPORTED_VERSION.
+RULES    1. Without the finalized feature `group.version`, or if the settings do not enable the protocol, both return
+            UNSUPPORTED_VERSION.
          2. A heartbeat needs READ on the group and DESCRIBE on each subscribed topic; a description needs DESCRIBE on
             the group and on all its topics.
 NOT HERE The decisions (`coordinators/consumer/consumer_group_heartbeat.py`), the classic protocol (`classic_groups.py`).
@@ -40,10 +41,17 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
     """The handlers of the consumer group APIs."""
 
     def __init__(
-        self, runtime: CoordinatorRuntime[GroupCoordinator], image: Callable[[], MetadataImage], authorizer: Authorizer
+        self,
+        runtime: CoordinatorRuntime[GroupCoordinator],
+        image: Callable[[], MetadataImage],
+        authorizer: Authorizer,
+        *,
+        is_enabled: bool = True,
     ) -> None:
+        """`is_enabled`: whether the settings enable the protocol."""
         self._runtime = runtime
         self._image = image
+        self._is_protocol_enabled = is_enabled
         super().__init__(authorizer)
 
     def routes(self) -> list[Route]:
@@ -55,7 +63,7 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
 
     @property
     def _is_enabled(self) -> bool:
-        return self._image().features.get(GROUP_VERSION, 0) >= 1
+        return self._is_protocol_enabled and self._image().features.get(GROUP_VERSION, 0) >= 1
 
     # ---- heartbeat
 

@@ -65,6 +65,7 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
             {"group.consumer.max.session.timeout.ms": "1"},
             "greater than or equal to group.consumer.min.session.timeout.ms",
         ),
+        ({"group.coordinator.rebalance.protocols": "consumer"}, "Disabling the 'classic' protocol is not supported."),
         ({"group.consumer.assignment.interval.ms": "15001"}, "less than or equal to group.consumer.max.assignment"),
         (
             {"group.consumer.heartbeat.interval.ms": "45000", "group.consumer.max.heartbeat.interval.ms": "45000"},

@@ -515,7 +515,7 @@ class Server:
 
     # ------------------------------------------------------------ stopping
     def stop(self) -> None:
-        """Starts the controlled shutdown; a second call ends it immediately."""
+        """Starts the controlled shutdown, unless the settings disable it; a second call ends it immediately."""
         if self._is_stopping:
             self._shut_down()
             return
@@ -524,7 +524,7 @@ class Server:
         _log.info("shutting down")
         notify_stopping()
         self._io.stop_waiting_for_space()
-        if "broker" in self._config.roles:
+        if "broker" in self._config.roles and self._config.value("controlled.shutdown.enable"):
             self._lifecycle.begin_controlled_shutdown().then(lambda _: self._shut_down())
             self._timers.schedule(self._clock.mono_ms() + _CONTROLLED_SHUTDOWN_TIMEOUT_MS, self._shut_down)
             self._check_controller()

@@ -73,6 +73,8 @@ _OWN: dict[str, Setting] = {
         Setting("connections.max.idle.ms", Kind.LONG, "600000", None, "Idle connections are closed after this time."),
         Setting("connections.max.reauth.ms", Kind.LONG, "0", None,
                 "The longest session of a client with SASL, after which it must authenticate again; 0: unlimited."),
+        Setting("controlled.shutdown.enable", Kind.BOOLEAN, "true", None,
+                "A stopping broker waits until other brokers lead its partitions."),
         Setting("controller.listener.names", Kind.LIST, None, None, "Listeners of the controller, by name."),
         Setting("controller.quorum.auto.join.enable", Kind.BOOLEAN, "false", None,
                 "Whether a controller joins the voters of a dynamic quorum."),

@@ -15,7 +15,6 @@ alter.config.policy.class.name CLASS
 alter.log.dirs.replication.quota.window.num INT 11
 alter.log.dirs.replication.quota.window.size.seconds INT 1
 client.quota.callback.class CLASS
-controlled.shutdown.enable BOOLEAN true
 controller.quorum.append.linger.ms INT 25
 controller.quorum.fetch.max.bytes INT 1048576
 controller.quorum.fetch.snapshot.max.bytes INT 1048576

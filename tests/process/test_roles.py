@@ -73,6 +73,16 @@ def test_a_broker_shuts_down_without_a_controller() -> None:
         assert "DUPLICATE_BROKER_REGISTRATION" not in cluster.nodes[1].log()
 
 
+def test_a_broker_stops_at_once_without_controlled_shutdown() -> None:
+    """Its leaderships move when its session has expired."""
+    settings = {**SETTINGS, "broker.session.timeout.ms": "1500", "controlled.shutdown.enable": "false"}
+    with Cluster(2, 1, settings=settings, start_timeout_s=180) as cluster:
+        create_topic(cluster.bootstrap, "t", 2, 2)
+        cluster.nodes[1].stop()
+        until(lambda: "no heartbeat within" in cluster.nodes[3].log(), "the session of broker 1 has expired")
+        produce(cluster.nodes[2].bootstrap, "t", [b"v", b"w"], acks="1")
+
+
 def test_a_broker_works_with_one_static_controller(tmp_path: Path) -> None:
     """The usual set-up of examples: one controller, named in controller.quorum.voters."""
     broker_port, controller_port = free_ports(2)

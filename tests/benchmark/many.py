@@ -59,9 +59,7 @@ class ManyPartitions:
 
     def run(self) -> None:
         """Prints the table."""
-        print("| step | s | CPU s | stall ms | MiB | open files |\n|---|---:|---:|---:|---:|---:|")
-        self._step("an empty node", lambda: None)
-        self._step("create the topics", self._create)
+        self._begin()
         self._step("an idempotent record to each", self._produce)
         self._step("another one", self._produce)
         if len(self._nodes) == 1:
@@ -80,13 +78,16 @@ class ManyPartitions:
 
     def run_starts(self) -> None:
         """Prints the table of `--starts`."""
-        print("| step | s | CPU s | stall ms | MiB | open files |\n|---|---:|---:|---:|---:|---:|")
-        self._step("an empty node", lambda: None)
-        self._step("create the topics", self._create)
+        self._begin()
         self._step("a record to each", self._produce_by_topic)
         self._step("restart after SIGKILL", self._restart_killed)
         self._step("list the end offset of each", self._list_ends)
         self._step("retention of all", lambda: time.sleep(_RETENTION_S))
+
+    def _begin(self) -> None:
+        print("| step | s | CPU s | stall ms | MiB | open files |\n|---|---:|---:|---:|---:|---:|")
+        self._step("an empty node", lambda: None)
+        self._step("create the topics", self._create)
 
     def _step(self, name: str, work: Callable[[], None]) -> None:
         pids = [node.pid for node in self._nodes]

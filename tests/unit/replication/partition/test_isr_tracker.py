@@ -86,14 +86,20 @@ def test_a_removed_silent_follower_is_not_proposed_again(
     assert proposals == [(1,), (1, 2)]
 
 
+def begin_session_of_fenced(harness: ReplicaHarness) -> int:
+    """Broker 2, fenced and not in sync, fetches partition r; a minute passes. Returns the id of its fetch session."""
+    harness.create("r", replicas=(1, 2), isr=(1,))
+    harness.apply(harness._broker(2, fenced=True))
+    session: int = harness.fetch("r", offset=0, replica=2, session=(0, 0), max_wait_ms=0).message.session_id
+    harness.pass_time(60_000)
+    return session
+
+
 def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(
     harness: ReplicaHarness, proposals: list[tuple[int, ...]]
 ) -> None:
     """Its fetch session does not name the partition again."""
-    harness.create("r", replicas=(1, 2), isr=(1,))
-    harness.apply(harness._broker(2, fenced=True))
-    session = harness.fetch("r", offset=0, replica=2, session=(0, 0), max_wait_ms=0).message.session_id
-    harness.pass_time(60_000)
+    session = begin_session_of_fenced(harness)
     harness.fetch_all({}, replica=2, session=(session, 1), max_wait_ms=0)
     assert proposals == []
     harness.apply(harness._broker(2))
@@ -103,10 +109,7 @@ def test_a_caught_up_follower_is_proposed_when_its_broker_is_unfenced(
 def test_a_caught_up_follower_that_fetches_after_its_broker_is_unfenced_is_proposed_by_the_check(
     harness: ReplicaHarness, proposals: list[tuple[int, ...]]
 ) -> None:
-    harness.create("r", replicas=(1, 2), isr=(1,))
-    harness.apply(harness._broker(2, fenced=True))
-    session = harness.fetch("r", offset=0, replica=2, session=(0, 0), max_wait_ms=0).message.session_id
-    harness.pass_time(60_000)
+    session = begin_session_of_fenced(harness)
     harness.apply(harness._broker(2))
     harness.replicas.check_isrs(harness.mono_ms)
     assert proposals == []

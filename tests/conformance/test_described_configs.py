@@ -34,6 +34,7 @@ CHANGES = [
     resource(GROUP, "g", ("consumer.session.timeout.ms", SET, "50000"), ("share.auto.offset.reset", SET, "earliest")),
     resource(CLIENT_METRICS, "m", ("metrics", SET, "a, b"), ("interval.ms", SET, "100")),
     resource(BROKER, "1", ("sasl.kerberos.min.time.before.relogin", SET, "58000"), ("ssl.client.auth", SET, "none")),
+    resource(TOPIC, "t", ("internal.segment.bytes", SET, "500000")),
     resource(TOPIC, "t", ("cleanup.policy", SET, "compact, delete"), ("preallocate", SET, "TRUE")),
 ]
 _DIFFERENT = """

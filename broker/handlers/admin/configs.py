@@ -71,7 +71,6 @@ _LISTED = [
     ResourceType.BROKER,
     ResourceType.TOPIC,
 ]
-_HIDDEN = frozenset({"internal.segment.bytes"})
 
 
 class ConfigHandlers(AuthorizingHandlers):
@@ -167,8 +166,7 @@ class ConfigHandlers(AuthorizingHandlers):
         return [
             _topic_entry(setting, overrides, layers)
             for setting in TOPIC_SETTINGS.values()
-            if setting.name not in _HIDDEN
-            and (setting.name in overrides or setting.name not in OPTIONAL_TOPIC_SETTINGS)
+            if setting.name in overrides or setting.name not in OPTIONAL_TOPIC_SETTINGS
         ]
 
     # ------------------------------------------------------------ groups and subscriptions

@@ -56,12 +56,12 @@ any Kafka cluster, --bootstrap HOST:PORT:
   produce       write records to topics
   topics        list, describe, create, alter, trim, delete
   groups        list, describe, show lag, reset and delete offsets, delete
-  configs       show and set configs of topics, brokers, groups, client metrics
+  configs       list, describe, set, delete configs of topics, brokers, groups, client metrics
   acls          list, add, remove access rights
-  users         list, create, delete SCRAM users
+  users         list, set, delete SCRAM users
   quotas        list, set, delete quotas of users, client ids, addresses
   nodes         show brokers, quorum, features, log directories
-  partitions    move replicas, elect leaders
+  partitions    reassign replicas, elect leaders
   transactions  list, describe, find hanging ones, abort
   top           show rates, lag and nodes, live
   bench         measure throughput and latency
@@ -69,7 +69,7 @@ any Kafka cluster, --bootstrap HOST:PORT:
 
 clusters of Barnabas, --bootstrap HOST:PORT:
   search        find records through a key index
-  schedules     list and cancel records of delayed delivery
+  schedules     list schedule topics and their pending records, cancel
 
 barnabas VERB --help lists the options of a verb; barnabas man VERB prints its man page.
 barnabas completion bash|zsh|fish prints a completion script for the shell.

@@ -67,6 +67,8 @@ def certs(*, folder: str, nodes: tuple[str, ...], clients: tuple[str, ...], days
             _report(authority.issue_client(client, days))
     except CertificateError as error:
         return _fail(str(error))
+    except FileExistsError as error:
+        return _fail(f"{error.filename} is a file, not a folder: choose another one with --dir")
     except OSError as error:
         return _fail(f"{error.filename}: {error.strerror}")
     return 0

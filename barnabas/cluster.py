@@ -73,6 +73,8 @@ class Cluster(Service):
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             plan = _load_or_create_plan(self.folder, nodes, controllers, host, port)
+        except FileExistsError as error:
+            raise BrokerError(f"{self.folder} is a file, not a folder: choose another one.") from error
         except OSError as error:
             raise BrokerError(f"{self.folder} cannot hold a cluster: {error.strerror}.") from error
         self.nodes: dict[int, Broker] = {}

@@ -15,7 +15,7 @@ from typing import Any, Final, TypeVar
 
 import click
 
-from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.broker_config import MAX_PORT, BrokerConfig, ConfigError, is_address
 from broker.config.config_loader import load_config
 from broker.node.format_options import parse_format_options
 from broker.process.log_format import TEXT, log_to_standard_error
@@ -106,9 +106,11 @@ def serve(
 
     log_lines = log_to_standard_error()
     _hide_files()
-    if metrics is not None:
-        settings = (*settings, f"barnabas.metrics.listener=HTTP://{metrics}")
     try:
+        _check_address("--listen", listen)
+        _check_address("--metrics", metrics)
+        if metrics is not None:
+            settings = (*settings, f"barnabas.metrics.listener=HTTP://{metrics}")
         if from_env:
             config, options["cluster_id"] = _container_config(
                 config_file, data_dir, settings, listen, options["cluster_id"]
@@ -154,9 +156,14 @@ def _container_config(
     from broker.config.env_config import read_env_config  # noqa: PLC0415  # only in containers
 
     env = read_env_config(os.environ)
-    file = config_file or env.file
-    given = {**env.settings, **_parse_settings(data_dir, settings)}
-    return load_config(file, given, listen, use_kafka_defaults=not env.is_quick_start), cluster_id or env.cluster_id
+    config = load_config(
+        config_file or env.file,
+        _parse_settings(data_dir, settings),
+        listen,
+        env_settings=env.settings,
+        use_kafka_defaults=not env.is_quick_start,
+    )
+    return config, cluster_id or env.cluster_id
 
 
 def _overrides(config_file: str | None, data_dir: str | None, settings: tuple[str, ...]) -> dict[str, str]:
@@ -179,6 +186,13 @@ def _parse_settings(data_dir: str | None, settings: tuple[str, ...]) -> dict[str
     if data_dir is not None:
         given["log.dirs"] = data_dir
     return given
+
+
+def _check_address(option: str, text: str | None) -> None:
+    if text is not None and not is_address(text):
+        raise ConfigError(
+            f"{option} {text}: give it as HOST:PORT, such as 127.0.0.1:9092, with a port up to {MAX_PORT}"
+        )
 
 
 def _hide_files() -> None:

@@ -83,7 +83,8 @@ def read_properties(path: Path) -> dict[str, str]:
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as failure:
-        raise ClientError(f"The client settings {path} cannot be read: {failure}.") from failure
+        reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8 text"
+        raise ClientError(f"The client settings {path} cannot be read: {reason}.") from failure
     found = {}
     for line in re.sub(r"\\\r?\n\s*", "", text).splitlines():
         name, equals, value = line.strip().partition("=")

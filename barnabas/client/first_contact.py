@@ -44,7 +44,8 @@ def _check(host: str, port: int, security: Security, timeout_s: float) -> None:
                 _check_plaintext(plain, where)
     except (OSError, UnicodeError) as failure:
         reason = "timed out" if isinstance(failure, TimeoutError) else getattr(failure, "strerror", None) or failure
-        raise ClientError(f"No broker answers at {where}: {reason}.") from failure
+        hint = "start it, or name another one with --bootstrap"
+        raise ClientError(f"No broker answers at {where}: {reason}; {hint}.") from failure
     if security.has_tls or security.has_sasl:
         _check_secured(host, port, security)
 

@@ -148,7 +148,8 @@ def _check(code: int, sentence: str, about: str) -> None:
     if code in RETRIABLE or code == _TOO_MANY:
         raise Retriable(f"{about}: {sentence or RETRIABLE.get(code)}.")
     if code == _INVALID:
-        raise ClientError(f"{sentence}. barnabas configs alter changes it; an index takes a while.")
+        command = "barnabas configs set topic TOPIC barnabas.index.keys=FIELDS"
+        raise ClientError(f"{sentence}. {command} sets it; an index takes a while.")
     if code == _DENIED:
         raise ClientError(f"{about}: the cluster denies it: grant Read on the topic with barnabas acls.")
     if code:

@@ -26,6 +26,7 @@ from storage.config.config_def import MAX_INT, Value, parse
 from storage.config.log_config import LogConfig
 
 _MIN_BUFFER_BYTES = 4096
+MAX_PORT = 65_535
 ALL_LOG_DIRS = "*"
 _INTER_BROKER_PROTOCOL = "security.inter.broker.protocol"
 
@@ -280,11 +281,18 @@ class BrokerConfig:
         )
 
 
+def is_address(text: str) -> bool:
+    """Whether a text is of the form host:port, with an empty host or one."""
+    _, colon, port = text.rpartition(":")
+    return bool(colon) and port.isdigit() and int(port) <= MAX_PORT
+
+
 def _endpoint(setting: str, text: str) -> Endpoint:
-    name, separator, address = text.partition("://")
-    host, colon, port = address.rpartition(":")
-    if not (separator and colon and port.isdigit() and int(port) <= 65535 and name):
+    name, _, address = text.partition("://")
+    if not name or not is_address(address):
         raise ConfigError(
-            f"{setting}: {text!r} is not of the form NAME://host:port, such as PLAINTEXT://127.0.0.1:9092"
+            f"{setting}: {text!r} is not of the form NAME://host:port, such as PLAINTEXT://127.0.0.1:9092, "
+            f"with a port up to {MAX_PORT}"
         )
+    host, _, port = address.rpartition(":")
     return Endpoint(name.upper(), host.strip("[]"), int(port))

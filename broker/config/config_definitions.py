@@ -9,7 +9,17 @@ from __future__ import annotations
 
 from broker.config import ignored_configs
 from replication.partition.replica_selector import SELECTORS
-from storage.config.config_def import MAX_INT, Kind, Setting, at_least, between, between_or, one_of, one_of_any_case
+from storage.config.config_def import (
+    MAX_INT,
+    Kind,
+    Setting,
+    at_least,
+    between,
+    between_or,
+    not_empty,
+    one_of,
+    one_of_any_case,
+)
 from storage.config.log_config import SYNONYMS, TOPIC_SETTINGS
 from storage.io.file_handle_cache import MIN_LIMIT
 
@@ -155,7 +165,7 @@ _OWN: dict[str, Setting] = {
         Setting("listener.security.protocol.map", Kind.STRING,
                 "SASL_SSL:SASL_SSL,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT", None,
                 "Security protocol of each listener name."),
-        Setting("listeners", Kind.LIST, "PLAINTEXT://:9092", None, "Addresses to listen on, as NAME://host:port."),
+        Setting("listeners", Kind.LIST, "PLAINTEXT://:9092", not_empty(), "Addresses to listen on, as NAME://host:port."),
         Setting("log.cleaner.backoff.ms", Kind.LONG, "15000", at_least(0),
                 "How often is checked for logs to compact."),
         Setting("log.cleaner.dedupe.buffer.size", Kind.LONG, "134217728", None,
@@ -169,8 +179,9 @@ _OWN: dict[str, Setting] = {
                 "Most bytes that compaction reads and writes in a second, all threads together."),
         Setting("log.cleaner.threads", Kind.INT, "1", at_least(0),
                 "Concurrent compactions, each in its own process."),
-        Setting("log.dir", Kind.LIST, "/tmp/kafka-logs", None, "Directory of the logs, where log.dirs is not set."),  # noqa: S108
-        Setting("log.dirs", Kind.LIST, None, None, "Directories of the logs."),
+        Setting("log.dir", Kind.LIST, "/tmp/kafka-logs", not_empty(),  # noqa: S108
+                "Directory of the logs, where log.dirs is not set."),
+        Setting("log.dirs", Kind.LIST, None, not_empty(), "Directories of the logs."),
         Setting("log.flush.interval.ms", Kind.LONG, None, None, _DEFAULT_OF_TOPICS),
         Setting("log.flush.offset.checkpoint.interval.ms", Kind.INT, "60000", at_least(0),
                 "How often recovery points are written down."),
@@ -232,7 +243,7 @@ _OWN: dict[str, Setting] = {
         Setting("offsets.topic.replication.factor", Kind.SHORT, "3", at_least(1), "Replicas of __consumer_offsets."),
         Setting("offsets.topic.segment.bytes", Kind.INT, "104857600", at_least(1),
                 "Segment size of __consumer_offsets."),
-        Setting("process.roles", Kind.LIST, None, one_of("broker", "controller"),
+        Setting("process.roles", Kind.LIST, None, not_empty(one_of("broker", "controller")),
                 "Roles of this node: broker, controller, or both."),
         Setting("producer.id.expiration.check.interval.ms", Kind.INT, "600000", at_least(1),
                 "How often is checked for idle producers."),

@@ -1,8 +1,8 @@
-"""Reads the broker's settings from a file and the command line.
+"""Reads the broker's settings from a file, the environment and the command line.
 
-RULES    1. The command line overrides the file, the file overrides the defaults.
-         2. An invalid value stops the startup with a sentence that names file, line and the valid values. An unknown name is
-            only a warning: a shared file may contain settings of client libraries.
+RULES    1. The command line overrides the environment, the environment the file, the file the defaults.
+         2. An invalid value stops the startup with a sentence that names its source (file and line, variable) and the valid
+            values. An unknown name is only a warning: a shared file may contain settings of client libraries.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
 from broker.config.connection_configs import find_connection_error
+from broker.config.env_config import variable_of
 from broker.config.ignored_configs import IGNORED
 from broker.config.sasl_configs import is_listener_setting
 from broker.config.security_configs import AUTHORIZER_SETTINGS, find_unenforced
@@ -41,9 +42,14 @@ _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
 def load_config(
-    path: str | None, overrides: Mapping[str, str], listen: str | None = None, *, use_kafka_defaults: bool = False
+    path: str | None,
+    overrides: Mapping[str, str],
+    listen: str | None = None,
+    *,
+    env_settings: Mapping[str, str] | None = None,
+    use_kafka_defaults: bool = False,
 ) -> BrokerConfig:
-    """Reads a settings file (None: the quick start's settings) and applies the command line's values.
+    """Reads a settings file (None: the quick start's settings), and applies the values of environment and command line.
 
     `listen` replaces the client listeners only. With `use_kafka_defaults`, no file means Kafka's defaults.
 
@@ -55,6 +61,8 @@ def load_config(
     if path is not None:
         for name, text, line in _read_properties(path):
             texts[name], origin[name] = text, f"{path}, line {line}"
+    for name, text in (env_settings or {}).items():
+        texts[name], origin[name] = text, f"the environment variable {variable_of(name)}"
     for name, text in overrides.items():
         texts[name], origin[name] = text, "the command line"
     for name, text in texts.items():

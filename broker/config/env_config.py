@@ -55,6 +55,11 @@ def _is_setting(name: str) -> bool:
     return name.startswith(_PREFIX) and name not in _NOT_SETTINGS.split()
 
 
+def variable_of(setting: str) -> str:
+    """The variable of a setting (rule 1)."""
+    return _PREFIX + setting.replace("_", "__").replace("-", "___").replace(".", "_").upper()
+
+
 def _setting(name: str) -> str:
     dotted = name.removeprefix(_PREFIX).lower().replace("_", ".")
     return dotted.replace("...", "-").replace("..", "_")

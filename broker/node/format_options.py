@@ -11,20 +11,21 @@ NOT HERE The files (`replication/metadata_log/formatting.py`).
 from __future__ import annotations
 
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.node.format_credentials import parse_credentials
 from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
-from protocol.primitives import uuid_from_text
+from protocol.primitives import uuid_from_text, uuid_text
 from replication.metadata.feature_levels import (
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
     required_metadata_version,
 )
-from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController
+from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController, new_uuid
 
 _LOWEST_LEVEL: Final = 7
 _FIRST_WITH_SCRAM: Final = 11
@@ -112,6 +113,11 @@ def resolve_format_options(options: FormatOptions, config: BrokerConfig, quorum_
             "--initial-controllers, or --no-initial-controllers."
         )
     return options._replace(is_standalone=True)
+
+
+def suggest_cluster_id() -> str:
+    """A new id, for the error that none was given."""
+    return f"a new one is {uuid_text(new_uuid(secrets.token_bytes))}"
 
 
 def version_name(level: int) -> str:

@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.node.format_options import resolve_format_options
+from broker.node.format_options import resolve_format_options, suggest_cluster_id
 from broker.peers.quorum_config import QuorumConfig, has_other_controllers
 from replication.metadata_log.formatting import (
     FormatOptions,
@@ -66,7 +66,8 @@ def open_log_dirs(
         is_shared = has_other_controllers(config, quorum_config) or (options.names_voters and not options.is_standalone)
         if is_shared and options.cluster_id is None:
             raise UnusableDirectory(
-                f"{directories[0]} is not formatted, and a cluster of several nodes needs one id: name it with --cluster-id."
+                f"{directories[0]} is not formatted, and all nodes of a cluster need the same id: name it with --cluster-id; "
+                f"{suggest_cluster_id()}."
             )
         _lock_directories(disk, directories, metadata, {}, locks)
     else:
@@ -92,7 +93,9 @@ def open_log_dirs(
 
 
 def describe_start_error(error: StorageError) -> str:
-    """The sentence of an error at startup; a missing permission names the user that needs it."""
+    """The sentence of an error at startup, with what to do about a lock or a missing permission."""
+    if error.is_locked:
+        return f"{error} Stop it, or choose another directory."
     if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
         return str(error)
     user = f"user {os.geteuid()}, group {os.getegid()}"

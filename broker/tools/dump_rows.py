@@ -65,9 +65,12 @@ def rows(disk: Disk, path: str, options: Options) -> Iterator[Row]:
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
     reader = _BY_NAME.get(name) or _BY_SUFFIX.get(os.path.splitext(name)[1])
+    if not disk.exists(path):
+        raise UnknownFile(f"{path} does not exist.")
+    if disk.is_dir(path):
+        raise UnknownFile(f"{path} is a directory: name the files in it.")
     if reader is None:
-        reason = "is not a known file of a log directory" if disk.exists(path) else "does not exist"
-        raise UnknownFile(f"{path} {reason}.")
+        raise UnknownFile(f"{path} is not a known file of a log directory: barnabas dump-log --help lists them.")
     return reader(disk, path, name, options)
 
 

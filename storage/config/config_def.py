@@ -100,6 +100,15 @@ def one_of(*allowed: str) -> Check:
     return check
 
 
+def not_empty(check: Check | None = None) -> Check:
+    """A list with at least one element; `check` applies to it too."""
+
+    def check_list(value: Value) -> str | None:
+        return (None if check is None else check(value)) if value else "it must not be empty"
+
+    return check_list
+
+
 def one_of_any_case(*allowed: str) -> Check:
     """A string from a set, case-insensitive."""
     sentence = "String must be one of (case insensitive): " + ", ".join(allowed)

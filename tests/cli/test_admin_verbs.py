@@ -254,7 +254,9 @@ def test_acls_need_an_authorizer(verbs: Verbs) -> None:
 
 
 def test_a_cluster_that_does_not_answer_is_one_sentence() -> None:
-    assert re.match(r"No broker answers at 127\.0\.0\.1:1: .*refused\.", Verbs("127.0.0.1:1").refused("topics list"))
+    assert re.match(
+        r"No broker answers at 127\.0\.0\.1:1: .*refused; start it", Verbs("127.0.0.1:1").refused("topics list")
+    )
 
 
 def test_a_wrong_time_is_a_wrong_argument(verbs: Verbs, topic: str) -> None:

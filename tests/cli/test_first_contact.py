@@ -24,7 +24,7 @@ def test_a_listener_that_is_silent() -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         sentence = Verbs(address, "--timeout", "0.5").refused("topics list")
-    assert sentence == f"No broker answers at {address}: timed out."
+    assert sentence == f"No broker answers at {address}: timed out; start it, or name another one with --bootstrap."
 
 
 def test_one_address_of_several_is_enough() -> None:

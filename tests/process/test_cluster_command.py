@@ -144,7 +144,7 @@ def test_a_file_as_folder_is_a_sentence(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(tmp_path / "file")]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    output = f"barnabas: {tmp_path / 'file'} cannot hold a cluster: File exists.\n"
+    output = f"barnabas: {tmp_path / 'file'} is a file, not a folder: choose another one.\n"
     assert (done.returncode, done.stdout, done.stderr) == (1, "", output)
 
 

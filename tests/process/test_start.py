@@ -60,7 +60,7 @@ def test_a_busy_port_is_one_sentence_and_leaves_no_directory(tmp_path: Path, opt
 def test_a_second_broker_on_one_directory_is_one_sentence(tmp_path: Path) -> None:
     with Broker(tmp_path / "data") as first:
         sentence = refuse("--data-dir", tmp_path / "data")
-        assert "another process holds it" in sentence
+        assert "another process holds it. Stop it, or choose another directory." in sentence
         assert str(tmp_path / "data") in sentence
         with RawClient(first.bootstrap) as client:
             assert client.ask(MetadataRequest(topics=None), 12).cluster_id
@@ -93,7 +93,8 @@ def test_an_unusable_directory_is_one_sentence_and_unchanged(
         ("data", ["--set", "num.partitions=none"], "Not a number of type INT"),
         ("data", ["--set", "nonsense"], "name=value"),
         ("data", ["--config", "nowhere.properties"], "nowhere.properties"),
-        ("data", ["--listen", "nonsense"], "NAME://host:port"),
+        ("data", ["--listen", "nonsense"], "--listen nonsense: give it as HOST:PORT"),
+        ("data", ["--metrics", "127.0.0.1:65536"], "with a port up to 65535"),
         (
             "data",
             ["--set", "listener.security.protocol.map=PLAINTEXT:SSL"],

@@ -48,6 +48,8 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
     ("settings", "words"),
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
+        ({"log.dirs": ""}, "configuration log.dirs: it must not be empty"),
+        ({"process.roles": ""}, "configuration process.roles: it must not be empty"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a unique name"),
         ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from broker.config.broker_config import BrokerConfig
+import pytest
+
+from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_loader import load_config
-from broker.config.env_config import CLUSTER_ID, DATA, EnvConfig, read_env_config
+from broker.config.env_config import CLUSTER_ID, DATA, EnvConfig, read_env_config, variable_of
 
 
 def load(variables: dict[str, str], mounted: str) -> tuple[EnvConfig, BrokerConfig]:
     found = read_env_config(variables, mounted)
-    return found, load_config(found.file, found.settings, use_kafka_defaults=not found.is_quick_start)
+    return found, load_config(found.file, {}, env_settings=found.settings, use_kafka_defaults=not found.is_quick_start)
 
 
 def test_underscores_become_dots_underscores_and_dashes(tmp_path: Path) -> None:
@@ -25,6 +27,17 @@ def test_underscores_become_dots_underscores_and_dashes(tmp_path: Path) -> None:
     found = read_env_config(output, str(tmp_path / "none"))
     assert found.settings == {"log.dirs": "d", "abc_def": "2", "abc-def": "3"}
     assert not found.is_quick_start
+
+
+def test_an_invalid_value_names_its_variable(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="the environment variable KAFKA_NUM_PARTITIONS: Invalid value none"):
+        load({"KAFKA_NUM_PARTITIONS": "none"}, str(tmp_path / "none"))
+    for setting, name in {
+        "log.dirs": "KAFKA_LOG_DIRS",
+        "abc_def": "KAFKA_ABC__DEF",
+        "abc-def": "KAFKA_ABC___DEF",
+    }.items():
+        assert variable_of(setting) == name
 
 
 def test_the_default_listeners_are_the_advertised_ports_on_all_addresses(tmp_path: Path) -> None:

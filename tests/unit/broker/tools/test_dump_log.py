@@ -140,9 +140,11 @@ def test_a_missing_file_is_not_called_unknown(tmp_path: Path, capsys: pytest.Cap
     path = tmp_path / "readme.txt"
     assert main(["dump-log", str(path)]) == 1
     assert f"{path} does not exist." in capsys.readouterr().err
+    assert main(["dump-log", str(tmp_path)]) == 1
+    assert f"{tmp_path} is a directory: name the files in it." in capsys.readouterr().err
     path.touch()
     assert main(["dump-log", str(path)]) == 1
-    assert f"{path} is not a known file of a log directory." in capsys.readouterr().err
+    assert f"{path} is not a known file of a log directory: " in capsys.readouterr().err
 
 
 def test_no_file_argument_is_an_error(capsys: pytest.CaptureFixture[str]) -> None:

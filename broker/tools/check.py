@@ -48,7 +48,7 @@ class DirectoryCheck:
         self._disk = disk
         self._node = node
         self._image = image
-        self.findings: list[Issue] = []
+        self.issues: list[Issue] = []
         self.partitions: dict[str, PartitionCheck | SlotCheck] = {}
         """By directory; one in a commit log may have none."""
         self.corrupt_files: list[str] = []
@@ -82,7 +82,7 @@ class DirectoryCheck:
             names = sorted(self._disk.listdir(directory))
             partitions = [name for name in names if self._is_partition(directory, name)]
             stored = CommitLogPartitions(self._disk, directory, names, self._image)
-            self.findings += stored.issues
+            self.issues += stored.issues
             self.corrupt_files += stored.rebuildable
             self._check_checkpoints(directory, [*names, *stored.slots])
             todo += [(directory, name, stored.slots.get(name)) for name in sorted({*partitions, *stored.slots})]
@@ -94,7 +94,7 @@ class DirectoryCheck:
         progress(len(todo), len(todo))
 
     def _add(self, severity: Severity, path: str, text: str) -> None:
-        self.findings.append(Issue(severity, path, text))
+        self.issues.append(Issue(severity, path, text))
 
     # ---- the directory -----------------------------------------------------------------------------------
 
@@ -218,7 +218,7 @@ class DirectoryCheck:
         except StorageError as error:
             self._add(Severity.REFUSED, error.path, str(error))
         self.partitions[path] = check
-        self.findings += check.issues
+        self.issues += check.issues
         self.corrupt_files += check.broken_files
 
     def _check_topic_id(self, path: str, topic_name: str, partition: int) -> None:

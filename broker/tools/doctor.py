@@ -26,7 +26,7 @@ from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk, StorageError
 
-EXIT_HEALTHY, EXIT_FINDINGS, EXIT_NOT_CHECKED = 0, 1, 2
+EXIT_HEALTHY, EXIT_ISSUES, EXIT_NOT_CHECKED = 0, 1, 2
 
 
 class DryRunResult(NamedTuple):
@@ -42,17 +42,17 @@ class CheckResult(NamedTuple):
     """The issues and their effects."""
 
     node: Node
-    findings: list[Issue]
+    issues: list[Issue]
     start: DryRunResult
     """The effect of the next start."""
     repair: DryRunResult | None
     """The effect of a repair; None if nothing needs repair."""
-    checkup: DirectoryCheck
+    directory_check: DirectoryCheck
 
     @property
     def worst(self) -> Severity:
         """The highest severity."""
-        return max([finding.severity for finding in self.findings], default=Severity.NOTE)
+        return max([issue.severity for issue in self.issues], default=Severity.NOTE)
 
 
 class DoctorResult(NamedTuple):
@@ -66,7 +66,7 @@ class DoctorResult(NamedTuple):
     def status(self) -> int:
         """The exit status."""
         last = self.after or self.before
-        return EXIT_FINDINGS if last.worst > Severity.NOTE else EXIT_HEALTHY
+        return EXIT_ISSUES if last.worst > Severity.NOTE else EXIT_HEALTHY
 
 
 def run_doctor(directories: Sequence[str], *, repair: bool, read_only: bool, progress: Progress) -> DoctorResult:
@@ -99,21 +99,21 @@ def _run_doctor(disk: Disk, node: Node, *, repair: bool, progress: Progress) -> 
     before = check_node(disk, node, progress)
     if not repair or before.repair is None or before.repair.refusals:
         return DoctorResult(before, None)
-    RecoveryRun(disk, node).run(**_repair_options(before.checkup))
+    RecoveryRun(disk, node).run(**_repair_options(before.directory_check))
     return DoctorResult(before, check_node(disk, node, progress))
 
 
 def check_node(disk: Disk, node: Node, progress: Progress) -> CheckResult:
     """Checks the directories, and predicts the next start and a repair."""
-    checkup = DirectoryCheck(disk, node, _read_image(disk, node))
-    checkup.run(progress)
-    damaged = {path for path, check in checkup.partitions.items() if check.issues}
+    directory_check = DirectoryCheck(disk, node, _read_image(disk, node))
+    directory_check.run(progress)
+    damaged = {path for path, check in directory_check.partitions.items() if check.issues}
     start = _dry_run(node, damaged, directories_to_open=damaged)
-    findings = checkup.findings + _unreported(start.refusals, checkup.findings)
+    issues = directory_check.issues + _unreported(start.refusals, directory_check.issues)
     repair = None
-    if max([finding.severity for finding in findings], default=Severity.NOTE) > Severity.NOTE or not checkup.is_clean:
-        repair = _dry_run(node, damaged, **_repair_options(checkup))
-    return CheckResult(node, findings, start, repair, checkup)
+    if max([issue.severity for issue in issues], default=Severity.NOTE) > Severity.NOTE or not directory_check.is_clean:
+        repair = _dry_run(node, damaged, **_repair_options(directory_check))
+    return CheckResult(node, issues, start, repair, directory_check)
 
 
 def _read_image(disk: Disk, node: Node) -> MetadataImage | None:
@@ -123,24 +123,24 @@ def _read_image(disk: Disk, node: Node) -> MetadataImage | None:
     run = RecoveryRun(DryRunDisk(), node)
     run.run()
     if run.image is None:
-        checkup = DirectoryCheck(disk, node, None)
-        checkup.check_metadata()
+        directory_check = DirectoryCheck(disk, node, None)
+        directory_check.check_metadata()
         run = RecoveryRun(DryRunDisk(), node)
-        run.run(corrupt_files=checkup.corrupt_files)
+        run.run(corrupt_files=directory_check.corrupt_files)
     return run.image
 
 
-def _repair_options(checkup: DirectoryCheck) -> dict[str, Any]:
+def _repair_options(directory_check: DirectoryCheck) -> dict[str, Any]:
     return {
-        "corrupt_files": checkup.corrupt_files,
-        "recovery_points": checkup.recovery_points,
-        "directories_to_open": checkup.correctable,
+        "corrupt_files": directory_check.corrupt_files,
+        "recovery_points": directory_check.recovery_points,
+        "directories_to_open": directory_check.correctable,
     }
 
 
-def _unreported(refusals: list[Issue], findings: list[Issue]) -> list[Issue]:
+def _unreported(refusals: list[Issue], issues: list[Issue]) -> list[Issue]:
     """The refusals whose reason is not among the issues."""
-    known = " ".join([finding.text for finding in findings])
+    known = " ".join([issue.text for issue in issues])
     return [refusal for refusal in refusals if refusal.text.split(": ", 1)[-1] not in known]
 
 

@@ -18,49 +18,49 @@ def text_lines(outcome: DoctorResult) -> Iterator[str]:
     before, after = outcome
     node = before.node
     yield f"Node {node.node_id} of cluster {node.cluster_id}: {', '.join(node.directory_ids)}"
-    yield from _findings(before)
+    yield from _issues(before)
     if after is not None:
         yield "Repaired. Checked again:"
-        yield from _findings(after)
+        yield from _issues(after)
     yield _verdict(outcome)
 
 
-def _findings(diagnosis: CheckResult) -> Iterator[str]:
-    directories = list(diagnosis.node.directory_ids)
+def _issues(result: CheckResult) -> Iterator[str]:
+    directories = list(result.node.directory_ids)
     groups: dict[str, list[Issue]] = {}
-    for finding in diagnosis.findings:
-        groups.setdefault(_directory_of(finding.path, directories, diagnosis), []).append(finding)
-    for directory, findings in groups.items():
+    for issue in result.issues:
+        groups.setdefault(_directory_of(issue.path, directories, result), []).append(issue)
+    for directory, issues in groups.items():
         yield ""
         yield directory
-        for severity, path, text in findings:
+        for severity, path, text in issues:
             where = os.path.relpath(path, directory) if path.startswith(f"{directory}/") else ""
             yield f"  {severity.name.lower():9} {where}{': ' if where else ''}{text}"
-        if max(findings).severity > Severity.NOTE:
-            yield from _consequences(directory, diagnosis)
+        if max(issues).severity > Severity.NOTE:
+            yield from _effects(directory, result)
     yield ""
 
 
-def _directory_of(path: str, directories: list[str], diagnosis: CheckResult) -> str:
+def _directory_of(path: str, directories: list[str], result: CheckResult) -> str:
     """The partition or the log directory of a file."""
-    for partition in diagnosis.checkup.partitions:
+    for partition in result.directory_check.partitions:
         if path == partition or path.startswith(f"{partition}/"):
             return partition
     return next((directory for directory in directories if path.startswith(f"{directory}/")), path)
 
 
-def _consequences(directory: str, diagnosis: CheckResult) -> Iterator[str]:
-    yield f"  next start: {effect(diagnosis.start, directory, 'no change')}"
-    if diagnosis.repair is not None:
-        yield f"  --repair:   {effect(diagnosis.repair, directory, 'no change')}"
+def _effects(directory: str, result: CheckResult) -> Iterator[str]:
+    yield f"  next start: {effect(result.start, directory, 'no change')}"
+    if result.repair is not None:
+        yield f"  --repair:   {effect(result.repair, directory, 'no change')}"
 
 
-def effect(prognosis: DryRunResult, directory: str, otherwise: str) -> str:
+def effect(recovery: DryRunResult, directory: str, otherwise: str) -> str:
     """The effect of a recovery on one partition, as a sentence without its end."""
-    for _, path, text in prognosis.refusals:
+    for _, path, text in recovery.refusals:
         if path == directory or path.startswith(f"{directory}/") or directory.startswith(f"{path}/"):
             return f"refuses: {text}"
-    return "; ".join(prognosis.changes.get(directory, [])) or otherwise
+    return "; ".join(recovery.changes.get(directory, [])) or otherwise
 
 
 def _verdict(outcome: DoctorResult) -> str:
@@ -68,7 +68,7 @@ def _verdict(outcome: DoctorResult) -> str:
     counts = [
         f"{count} {severity.name.lower()}"
         for severity in reversed(Severity)
-        if severity > Severity.NOTE and (count := sum(found.severity == severity for found in last.findings))
+        if severity > Severity.NOTE and (count := sum(found.severity == severity for found in last.issues))
     ]
     if not counts:
         return "Nothing is wrong any more." if outcome.after else "Nothing is wrong."
@@ -81,15 +81,15 @@ def _verdict(outcome: DoctorResult) -> str:
 def json_objects(outcome: DoctorResult) -> Iterator[dict[str, Any]]:
     """The report as JSON objects."""
     before, after = outcome
-    for when, diagnosis in (("found", before), ("remains", after)):
-        if diagnosis is None:
+    for when, result in (("found", before), ("remains", after)):
+        if result is None:
             continue
-        for severity, path, text in diagnosis.findings:
+        for severity, path, text in result.issues:
             yield {"type": "finding", "when": when, "severity": severity.name.lower(), "path": path, "text": text}
-        for of, prognosis in (("start", diagnosis.start), ("repair", diagnosis.repair)):
-            for path, does in sorted(prognosis.changes.items() if prognosis else ()):
+        for of, recovery in (("start", result.start), ("repair", result.repair)):
+            for path, does in sorted(recovery.changes.items() if recovery else ()):
                 if does:
                     yield {"type": "consequence", "when": when, "of": of, "path": path, "does": does}
-            for _, path, text in prognosis.refusals if prognosis else ():
+            for _, path, text in recovery.refusals if recovery else ():
                 yield {"type": "refusal", "when": when, "of": of, "path": path, "text": text}
     yield {"type": "verdict", "status": outcome.status, "isRepaired": after is not None, "text": _verdict(outcome)}

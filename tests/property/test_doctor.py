@@ -53,7 +53,7 @@ def test_nothing_is_wrong_with_a_directory_that_nobody_damaged(whole: Path, tmp_
     path = shutil.copytree(whole, tmp_path / "data")
     before = {file: file.read_bytes() for file in path.rglob("*") if file.is_file()}
     outcome = looked_at(path)
-    assert (outcome.before.findings, outcome.before.start.refusals, outcome.status) == ([], [], 0)
+    assert (outcome.before.issues, outcome.before.start.refusals, outcome.status) == ([], [], 0)
     assert {file: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != ".lock"} == {
         file: content for file, content in before.items() if file.name != ".lock"
     }
@@ -76,13 +76,13 @@ def test_random_damage_is_mended_or_refused_and_whole_batches_remain(whole: Path
             continue
         except Exception as error:
             raise AssertionError(done) from error
-        assert looked.before.findings == outcome.before.findings, done
+        assert looked.before.issues == outcome.before.issues, done
         last = outcome.after or outcome.before
         if outcome.after is None and outcome.before.worst > Severity.NOTE:
             assert outcome.before.repair is not None, done
             assert outcome.before.repair.refusals, done
         else:
-            assert [found for found in last.findings if found.severity > Severity.NOTE] == [], done
+            assert [found for found in last.issues if found.severity > Severity.NOTE] == [], done
             change_logs(path, _read_everything)
         shutil.rmtree(path)
 
@@ -112,4 +112,4 @@ def test_every_byte_of_a_batch_that_is_changed_is_found(whole: Path, tmp_path: P
         changed[at] ^= 1 << dice.randrange(8)
         log.write_bytes(changed)
         outcome = looked_at(path)
-        assert [found for found in outcome.before.findings if found.path == str(log)], f"byte {at - size} of the batch"
+        assert [found for found in outcome.before.issues if found.path == str(log)], f"byte {at - size} of the batch"

@@ -11,7 +11,7 @@ RULES    1. One round is in progress; later requests join the next one. The firs
          4. The next round starts before the results are reported, so the disk works while responses are built; or, if that
             is faster (commit_delay.py), when as many flushes are pending as the last round and the next one would have, at the
             latest after MAX_WAIT_S. Not after a failure.
-NOT HERE What is flushed (storage/io/flush_task.py), the meaning of a failure (`replication/partition/replica_manager.py`).
+NOT HERE What is flushed (storage/io/flush_task.py), the meaning of a failure (`replication/partition/flushes.py`).
          Why: docs/decisions/0022-group-commit.md
 """
 

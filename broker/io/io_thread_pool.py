@@ -10,7 +10,7 @@ RULES    1. A write runs in the caller if the directory's queue is empty, the wr
             a log, but only a few, so that it does not fill the process (reader_pool.py).
          5. Any exception in a thread but a StorageError is raised on the loop.
          6. The metadata log has its own writer and flush rounds: a decision of the controller does not wait for partitions.
-NOT HERE What is written, and the meaning of an error (`replication/partition/replica_manager.py`).
+NOT HERE What is written, and the meaning of an error (`replication/partition/appender.py`).
          Why: docs/decisions/0119-writes-to-a-slow-disk.md
 """
 

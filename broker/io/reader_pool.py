@@ -8,7 +8,7 @@ RULES    1. All threads take from one queue. Opening a log is five to twenty-fiv
             out when results are reported, so a thread and the loop alternate.
          3. Threads run at most MAX_UNREPORTED jobs ahead of the loop, which bounds the open files.
          4. A job that finds no space on a full disk, such as opening a log, is deferred and retried: no thread waits for it.
-NOT HERE What is read (`replication/partition/replica_manager.py`).
+NOT HERE What is read (`replication/partition/disk_lookups.py`).
 """
 
 from __future__ import annotations

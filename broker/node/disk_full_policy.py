@@ -7,7 +7,7 @@ RULES    1. A broker with a full log directory asks to be fenced; so does one wh
             unfenced: its metadata would direct them to this node again.
          4. The only active broker is never fenced, so its data stay readable.
 NOT HERE Waiting for space (`worker_thread.py`), requests that are refused meanwhile
-         (`replication/partition/replica_manager.py`), the heartbeats (`broker_lifecycle.py`).
+         (`replication/partition/appender.py`), the heartbeats (`broker_lifecycle.py`).
          Why: docs/decisions/0024-full-disks.md
 """
 

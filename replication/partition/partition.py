@@ -14,7 +14,7 @@ RULES    1. Log start offset <= last stable offset <= high watermark <= log end 
          6. An unused log is not opened. The leader state that depends on the log is initialised at the first use.
          7. A follower may join the ISR when it has reached the high watermark and the start of this leader epoch. It leaves
             when it has not reached the log end within replica.lag.time.max.ms. The controller decides both.
-NOT HERE Bytes (`storage/log/log.py`), writes and flushes (`replica_manager.py`), fetching from a leader (`replica_fetcher.py`).
+NOT HERE Bytes (`storage/log/log.py`), writes (`appender.py`), flushes (`flushes.py`), following (`replica_fetcher.py`).
 """
 
 from __future__ import annotations

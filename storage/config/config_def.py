@@ -1,7 +1,7 @@
 """Setting definitions with Kafka's names: types, allowed values, error messages (Kafka: ConfigDef).
 
 RULES    1. A setting is a row of a table: name, kind, default, check. Topic settings are in `log_config.py`,
-            broker settings in `broker/config/broker_config.py`; both are parsed by the functions here.
+            broker settings in `broker/config/config_definitions.py`; both are parsed by the functions here.
          2. Values are text, as in properties files and the metadata log; `parse` converts text to a value or raises
             `BadSetting` with the message of Apache Kafka's ConfigDef.
 NOT HERE The sources of a value (file, command line, metadata log) and their precedence.

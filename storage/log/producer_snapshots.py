@@ -11,7 +11,7 @@ RULES    1. The snapshot at an offset contains the effects of all batches before
             they are written again.
          5. In an open log files are written and deleted through `submit` (deferred_file_ops.py), at a truncation at once.
          6. An engine may store the snapshots instead, with the batches (`StoredSnapshots`).
-NOT HERE The format (producer_state.py); when to write one (log.py).
+NOT HERE The format (producer_state.py); when to write one (append_pipeline.py, open_log.py).
 """
 
 from __future__ import annotations

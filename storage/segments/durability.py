@@ -10,7 +10,7 @@ RULES    1. A sync covers the logs from the flushed end on, and the indexes of s
             log there.
          6. There may be thousands of finished segments; a caller may limit a sync to the oldest ones.
          7. A finished segment with pending index writes (storage/io/deferred_file_ops.py) is left to a later sync.
-NOT HERE Running a sync; when to run one (log.py).
+NOT HERE Running a sync (storage/io/flush_task.py); when to run one (replication/partition/flushes.py).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ RULES    1. A consumer (replica id -1) sees offsets up to its isolation level's 
          3. A look-up that needs the disk, such as most timestamps, runs on a thread; the response waits for all.
          4. A repeated partition in ListOffsets gets INVALID_REQUEST; a special timestamp unknown in the request's
             version gets UNSUPPORTED_VERSION.
-NOT HERE Finding an offset (`replication/partition/partition.py`, `storage/log/log.py`).
+NOT HERE Finding an offset (`replication/partition/partition.py`, `storage/log/log_reader.py`).
 """
 
 from __future__ import annotations

@@ -215,14 +215,12 @@ class Client:
         self,
         partitions: Iterable[TopicPartition],
         make: Callable[[list[TopicPartition]], Any],
-        topics_field: str = "topics",
     ) -> list[tuple[TopicPartition, Any]]:
         """Asks the leaders of partitions, and again those whose leader moved (rule 2).
 
         Args:
             partitions: The partitions.
-            make: Makes the request for some partitions.
-            topics_field: The field of the response that lists topics; each has a name and partitions.
+            make: Makes the request for some partitions; its response lists topics with name and partitions.
 
         Returns:
             Each partition with its part of the response, in the order of the arguments.
@@ -235,7 +233,7 @@ class Client:
         while left:
             try:
                 for node, asked in self.by_leader(sorted(left)).items():
-                    for topic in getattr(self.ask(make(asked), node), topics_field):
+                    for topic in self.ask(make(asked), node).topics:
                         found |= {TopicPartition(topic.name, part.partition_index): part for part in topic.partitions}
             except Silent as failure:
                 self._wait_for_failover(started, failure)

@@ -76,12 +76,10 @@ class ForwardingHandlers(AuthorizingHandlers):
         super().__init__(authorizer)
         self._controller = controller
 
-    def _forward(
-        self, context: RequestContext, request: Message, operation: str, denial: str | None = NOT_AUTHORIZED
-    ) -> Message | Completion[Message]:
-        """The controller's response if the client is authorized on the cluster, else an error with the text `denial`."""
+    def _forward(self, context: RequestContext, request: Message, operation: str) -> Message | Completion[Message]:
+        """The controller's response if the client is authorized on the cluster, else an error."""
         if not self._is_authorized(context, operation):
-            return authorization_error(request, denial)
+            return authorization_error(request)
         return self._submit_for(context, request)
 
     def _submit_for(self, context: RequestContext, request: Message) -> Completion[Any]:

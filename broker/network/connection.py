@@ -143,10 +143,6 @@ class Connection:
         """Starts to read."""
         self._watch_reading(wanted=True)
 
-    def receive_soon(self) -> None:
-        """Receives in the next iteration of the loop: the transport has bytes that the socket does not announce."""
-        self._receive_soon()
-
     def close(self) -> None:
         """Closes the connection and cancels the requests in flight."""
         if self.is_closed:
@@ -190,7 +186,7 @@ class Connection:
             self.close()
             return
         if not frames:
-            self._receive_soon()
+            self.receive_soon()
             return
         if len(frames) == 1 and not self._queued_frames and self._may_start(frames[0]):
             self._serve(frames[0], 0)
@@ -199,8 +195,8 @@ class Connection:
         self._arrivals_ns.extend([time.monotonic_ns()] * len(frames))
         self._serve_queued()
 
-    def _receive_soon(self) -> None:
-        """Schedules one more receive (rule 7)."""
+    def receive_soon(self) -> None:
+        """Receives in the next iteration of the loop (rule 7), or because TLS has bytes that the socket does not announce."""
         if not self._is_receive_scheduled:
             self._is_receive_scheduled = True
             self._loop.call_soon(self._receive_scheduled)
@@ -258,7 +254,7 @@ class Connection:
         if answer is None:
             if is_timed:
                 metrics.record_immediate(began_ns, handled_ns, handled_ns)
-            self._receive_soon()
+            self.receive_soon()
         elif isinstance(answer, list) and not self._in_flight:
             self._send(answer)
             if is_timed or self._has_unsent:
@@ -274,7 +270,7 @@ class Connection:
             self._in_flight_bytes += size
             response.then(self._on_response)
             if not response.is_done and len(self._in_flight) == 1 and not self._dispatcher.can_pipeline(frame):
-                self._receive_soon()
+                self.receive_soon()
 
     def _record_sent(self, times: RequestTimes) -> None:
         """Records the times of a request that was answered at once."""
@@ -424,7 +420,7 @@ class Connection:
         if wanted:
             self._loop.add_reader(self._transport.fileno(), self._on_readable)
             if self._transport.has_buffered:
-                self._receive_soon()
+                self.receive_soon()
         else:
             self._loop.remove_reader(self._transport.fileno())
 

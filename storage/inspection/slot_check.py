@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
 from protocol.records import BatchHeader, crc_is_valid, parse_header
-from storage.commitlog.commit_log import DIRECTORY, CommitLog
+from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.queue_file import Entry
 from storage.commitlog.slots import Slot, SlotId
@@ -73,7 +73,6 @@ class SlotCheck:
     def __init__(self, directory: str, name: str, engine: CommitLogEngine) -> None:
         self.path = f"{directory}/{name}"
         self.name = name
-        self._log_path = f"{directory}/{DIRECTORY}"
         self._engine = engine
         self.issues: list[Issue] = []
         self.recover_from: int | None = None

@@ -24,16 +24,16 @@ from barnabas.pipeline.store.publish import publish, staging_of
 TARGET_BYTES = 128 << 20
 
 
-def files_to_join(files: Iterable[DataFile], above: int, target: int = TARGET_BYTES) -> list[DataFile]:
+def files_to_join(files: Iterable[DataFile], above: int) -> list[DataFile]:
     """Returns the small files of folders that have too many (rules 1 and 3)."""
     folders: dict[str, list[DataFile]] = {}
     for file in files:
-        if file.bytes < target // 2:
+        if file.bytes < TARGET_BYTES // 2:
             folders.setdefault(file.folder, []).append(file)
     chosen = []
     for small in folders.values():
         if len(small) > above:
-            chosen += _up_to(sorted(small, key=lambda file: file.bytes), target)
+            chosen += _up_to(sorted(small, key=lambda file: file.bytes))
     return chosen
 
 
@@ -72,12 +72,12 @@ def _totals(files: Iterable[DataFile]) -> dict[tuple[str, int], tuple[int, int, 
     return totals
 
 
-def _up_to(files: list[DataFile], target: int) -> list[DataFile]:
+def _up_to(files: list[DataFile]) -> list[DataFile]:
     total = 0
     taken = []
     for file in files:
         total += file.bytes
-        if total > target:
+        if total > TARGET_BYTES:
             break
         taken.append(file)
     return taken if len(taken) > 1 else []

@@ -284,18 +284,20 @@ class LogManager:
                 log.update_config(config)
                 return log
             self.rename_to_stray(log)
-        assigned = next(
-            (path for path, log_dir in self.directories.items() if log_dir.directory_id == directory_id), None
-        )
+        assigned = next((path for path, one in self.directories.items() if one.directory_id == directory_id), None)
         is_missing = directory_id is not None and assigned is None
         may_be_missing = self._has_unknown_logs and not is_new and directory_id is None
         if is_missing or may_be_missing or self._offline_logs.get(key, b"") in (None, topic_id):
             why = ", ".join(f"{path} is offline" for path in self.offline) or "its log directory is not here"
             raise StorageError("find the log of", f"{topic}-{partition}", OSError(0, why))
+        return self._create(key, topic_id, config, assigned)
+
+    def _create(self, key: TopicPartition, topic_id: bytes, config: LogConfig, assigned: str | None) -> Log:
+        """A new log: in the `assigned` directory, in the preferred one, or in that of an earlier log with its name."""
         preferred, previous = self._preferred_dirs.pop(key, None), self._previous_dirs.pop(key, None)
         paths = (path for path in (assigned, preferred, previous) if path in self.directories)
         log_dir = self._choose_directory(next(paths, None))
-        log = new_log(self._disk, log_dir, self.engines, topic, partition, topic_id, config)
+        log = new_log(self._disk, log_dir, self.engines, *key, topic_id, config)
         self._attach(log)
         self.logs[key] = log_dir.logs[key] = log
         try:

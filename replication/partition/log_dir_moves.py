@@ -151,8 +151,13 @@ class LogDirMoves:
     # ------------------------------------------------------------ copying
     def _start(self, partition: Partition, directory: str) -> None:
         move = self.active[partition.key] = ReplicaMove(partition, directory)
-        _log.info("moving %s-%d to %s", partition.topic, partition.index, directory)
+        _log.info("moving %s-%d to %s", partition.topic, partition.index, self._target(move))
         self._create_copy(move)
+
+    def _target(self, move: ReplicaMove) -> str:
+        """The directory and the engine of the copy, for the log."""
+        uses_commit_log = self._replicas.config_of(move.partition.topic).uses_commit_log
+        return f"{'the commit log' if uses_commit_log else 'segment files'} in {move.directory}"
 
     def _create_copy(self, move: ReplicaMove) -> None:
         partition = move.partition
@@ -308,7 +313,7 @@ class LogDirMoves:
         partition.switch_log(copy)
         self._replicas.appender.resume(partition)
         self.on_moved(partition)
-        _log.info("moved %s-%d to %s", partition.topic, partition.index, move.directory)
+        _log.info("moved %s-%d to %s", partition.topic, partition.index, self._target(move))
         self.move_to_engine(partition)  # the settings may have changed since
 
     # ------------------------------------------------------------ the end

@@ -60,13 +60,13 @@ class KRaftNode:
         identity: NodeIdentity,
         opened: OpenedMetadataLog,
         context: DecisionContext,
-        own: LocalController,
+        local_controller: LocalController,
         options: KraftOptions,
     ) -> None:
         self._dependencies = dependencies
         self._path = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
         self.log = log = opened.log
-        local, clock = _local_voter(identity, own, log), dependencies.clock
+        local, clock = _local_voter(identity, local_controller, log), dependencies.clock
         state = QuorumState(
             local, log, opened.state, times=options.times, jitter=dependencies.random_below, mono_ms=clock.mono_ms()
         )
@@ -82,7 +82,7 @@ class KRaftNode:
             context,
             self.heartbeat_tracker,
             dependencies.clock,
-            own,
+            local_controller,
             opened.bootstrap,
             periodic_tasks,
         )
@@ -144,11 +144,11 @@ class KRaftNode:
         return durable
 
 
-def _local_voter(identity: NodeIdentity, own: LocalController, log: MetadataLog) -> Voter:
+def _local_voter(identity: NodeIdentity, local_controller: LocalController, log: MetadataLog) -> Voter:
     """The local replica as a voter; if it has no listener, the addresses in the log are kept."""
     key = ReplicaKey(identity.node_id, identity.metadata_directory_id)
     recorded = log.voters.latest.get(identity.node_id)
-    addresses = tuple(ListenerAddress(e.listener, e.host, e.port) for e in own.endpoints)
-    if not own.listens and recorded is not None:
+    addresses = tuple(ListenerAddress(e.listener, e.host, e.port) for e in local_controller.endpoints)
+    if not local_controller.listens and recorded is not None:
         addresses = recorded.addresses
     return Voter(key, addresses, SUPPORTED_FEATURES[KRAFT_VERSION])

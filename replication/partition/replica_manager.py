@@ -86,7 +86,9 @@ class ReplicaManager:
         self._callbacks = self._purgatory.wake, self.flushes.sync  # bound once, not for each partition
         self._unprepared: deque[Partition] = deque()  # new logs (rule 6); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
-        self._default_configs: dict[tuple[tuple[str, str], ...], LogConfig] = {}
+        self._configs_by_override: dict[
+            tuple[tuple[str, str], ...], LogConfig
+        ] = {}  # topics with equal configs share one
         self.leader_quota = ReplicationQuotaManager(LEADER, self.broker_id, self._topic_config)
         self.follower_quota = ReplicationQuotaManager(FOLLOWER, self.broker_id, self._topic_config)
         self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)
@@ -111,7 +113,7 @@ class ReplicaManager:
         changed = {name for kind, name in changes.configs if kind == ResourceType.TOPIC}
         default_changed = any(kind == ResourceType.BROKER for kind, _ in changes.configs)
         if default_changed:
-            self._default_configs.clear()
+            self._configs_by_override.clear()
         for name in changed:
             yield from self._update_configs(name, of_topic=True)
         for name in {partition.topic for partition in self.partitions.values()} if default_changed else ():
@@ -228,16 +230,16 @@ class ReplicaManager:
         """The effective config of a topic's logs."""
         topic_config = self.image.topic_config(topic)
         key = tuple(sorted(topic_config.items()))
-        config = self._default_configs.get(key)
+        config = self._configs_by_override.get(key)
         if config is None:
             broker = {**self._settings, **self.image.broker_config(self.broker_id)}
-            config = self._default_configs[key] = log_config(topic_config, broker)
+            config = self._configs_by_override[key] = log_config(topic_config, broker)
         return config
 
     @property
     def has_indexed_topics(self) -> bool:
         """Whether a topic here has a key index, or had one until lately."""
-        return any(config.barnabas_index_keys for config in self._default_configs.values())
+        return any(config.barnabas_index_keys for config in self._configs_by_override.values())
 
     def _topic_config(self, topic: str) -> Mapping[str, str]:
         return self.image.topic_config(topic)

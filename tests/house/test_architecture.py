@@ -15,7 +15,7 @@ from tests.house.sources import PRODUCT, ROOT, modules
 from tests.house.test_references import names_of
 
 PAGE = (ROOT / "ARCHITECTURE.md").read_text()
-WALKS = ("A produced batch", "A fetch", "A JoinGroup")
+WALKS = ("A produced batch", "A fetch", "A created topic", "A JoinGroup")
 MOST_STEPS = 15
 STEP = re.compile(r"^\d+\. .*?`([\w/]+\.py):([\w.]+)`", re.MULTILINE)
 

@@ -153,6 +153,8 @@ class SimulatedDisk(Disk):
         self.has_ended = False
         self.has_ended_earlier = False
         self.before_step: Callable[[], None] | None = None
+        self.switch: Callable[[], None] | None = None
+        """Continues another call while several run at the same time."""
         self._descriptors = 0
 
     def next_descriptor(self) -> int:

@@ -6,43 +6,66 @@ RULES    1. `push` appends work to a queue; the `run_…` methods run the first 
             queue is busy meanwhile.
          3. An item that fails reports its error to its callback.
          4. Kinds of work in `held` wait, as on a full disk, until `release`.
+         5. On a slow disk, appends that follow each other in a queue run at the same time (concurrent_calls.py). Their
+            results are reported in their order, when all have ended.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from itertools import islice, takewhile
 from random import Random
+from typing import NamedTuple
 
 from storage.io.disk import StorageError
+from tests.simulation.concurrent_calls import ConcurrentCalls
 from tests.simulation.simulated_disk import SimulatedDisk
 
 Work = Callable[[], None]
 Done = Callable[[StorageError | None], None]
 QueueKey = tuple[str, str]
 """Kind and log directory."""
+SLOW_WRITERS = 8
+"""The number of appends that run at the same time on a slow disk."""
+
+
+class _Item(NamedTuple):
+    """Work in a queue."""
+
+    work: Work
+    on_done: Done
+    is_append: bool
 
 
 class WorkQueues:
     """All queues of one process."""
 
     def __init__(
-        self, disk: SimulatedDisk, random: Random, run_loop_step: Callable[[], None], *, runs_immediately: bool
+        self,
+        disk: SimulatedDisk,
+        random: Random,
+        run_loop_step: Callable[[], None],
+        *,
+        runs_immediately: bool,
+        is_slow: bool = False,
     ) -> None:
+        """`is_slow`: whether appends run at the same time (rule 5)."""
         self._disk = disk
         self._random = random
         self._run_loop_step = run_loop_step
         self._runs_immediately = runs_immediately
-        self._queues: dict[QueueKey, deque[tuple[Work, Done]]] = {}
+        self._is_slow = is_slow
+        self._queues: dict[QueueKey, deque[_Item]] = {}
         self._busy: set[QueueKey] = set()
         self.held: frozenset[str] = frozenset()
         self.is_paused = False
         """Whether the loop does not run between steps."""
 
-    def push(self, kind: str, directory: str, work: Work, on_done: Done) -> None:
+    def push(self, kind: str, directory: str, work: Work, on_done: Done, *, is_append: bool = False) -> None:
         key = (kind, directory)
         queue = self._queues.setdefault(key, deque())
-        queue.append((work, on_done))
+        queue.append(_Item(work, on_done, is_append))
         if self._runs_immediately:
             self._run_queue(key)
 
@@ -90,18 +113,35 @@ class WorkQueues:
             pass
 
     def _run(self, key: QueueKey) -> None:
-        work, on_done = self._queues[key].popleft()
-        error: StorageError | None = None
+        items = self._take(self._queues[key])
         self._busy.add(key)
         outer, self._disk.before_step = self._disk.before_step, None if self._runs_immediately else self._interleave
         try:
-            work()
-        except StorageError as failure:
-            error = failure
+            errors = [_attempt(items[0].work)] if len(items) == 1 else self._run_together(items)
         finally:
             self._busy.discard(key)
             self._disk.before_step = outer
-        on_done(error)
+        for item, error in zip(items, errors, strict=True):
+            item.on_done(error)
+
+    def _take(self, queue: deque[_Item]) -> list[_Item]:
+        """The first item, or the appends at the head of the queue that run at the same time (rule 5)."""
+        appends = list(takewhile(_is_append, islice(queue, SLOW_WRITERS))) if self._is_slow else []
+        return [queue.popleft() for _ in range(max(len(appends), 1))]
+
+    def _run_together(self, items: list[_Item]) -> list[StorageError | None]:
+        disk = self._disk
+        calls = ConcurrentCalls(self._random, [item.work for item in items])
+
+        def before_step() -> None:
+            calls.switch()
+            self._interleave()
+
+        outer, disk.before_step, disk.switch = disk.before_step, before_step, calls.switch
+        try:
+            return calls.run()
+        finally:
+            disk.before_step, disk.switch = outer, None
 
     def _interleave(self) -> None:
         if not self.is_paused and self._random.random() < 0.15:
@@ -110,3 +150,15 @@ class WorkQueues:
                 self._run_loop_step()
             finally:
                 self._disk.before_step = saved
+
+
+def _is_append(item: _Item) -> bool:
+    return item.is_append
+
+
+def _attempt(work: Work) -> StorageError | None:
+    try:
+        work()
+    except StorageError as error:
+        return error
+    return None

@@ -5,13 +5,14 @@ NOT HERE The number of seeds (tests/simulation/test_planted_bugs.py).
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
 import storage.commitlog.catalog
+import storage.commitlog.commit_log
 import storage.commitlog.run_recovery
 import storage.commitlog.sealing
 from storage.commitlog.cleaner import Cleaner
@@ -22,10 +23,12 @@ from storage.commitlog.log_file import LogFile
 from storage.commitlog.queue_file import Row
 from storage.commitlog.recovery import _Loader
 from storage.commitlog.run_file import RunWriter
+from storage.commitlog.slot_append import SlotAppend
 from storage.commitlog.slots import Cut, Slot
 from storage.commitlog.zeroing import ZeroAhead
 from storage.directories.engines import Engines
 from storage.directories.partition_directory import FUTURE
+from storage.engine import Buffer
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting
@@ -43,6 +46,21 @@ def a_cut_is_not_written(patch: MonkeyPatch) -> None:
         return self.files[-1]
 
     patch.setattr(CommitLog, "write_cut", planted)
+
+
+def appends_of_a_partition_are_written_as_they_come(patch: MonkeyPatch) -> None:
+    """An append does not wait for the earlier ones of its partition."""
+
+    def planted(writes: Sequence[tuple[SlotAppend, Buffer]]) -> list[SlotAppend]:
+        taken = []
+        for append, buffer in writes:
+            if append in append.unwritten:
+                append.buffer = buffer
+                append.unwritten.remove(append)
+                taken.append(append)
+        return taken
+
+    patch.setattr(storage.commitlog.commit_log, "take_writable", planted)
 
 
 def a_cut_is_not_synced(patch: MonkeyPatch) -> None:

@@ -19,6 +19,7 @@ from storage.directories.log_manager import LogManager
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.runner import Failure
+from tests.simulation.simulated_disk import SimulatedDisk
 from tests.simulation.storage.operations import Operations
 from tests.simulation.storage.simulator import STEPS, Simulation
 from tests.simulation.storage.simulator import simulate as simulate_storage
@@ -32,13 +33,16 @@ ZEROS = {"STEP_BYTES": 600, "_PIECE_BYTES": 80, "_SYNCED_BYTES": 200}
 
 
 class HeldLock:
-    """A lock; while it is held the loop does not run, as it would wait for it."""
+    """A lock; while it is held the loop does not run, as it would wait for it, and other calls wait."""
 
-    def __init__(self) -> None:
+    def __init__(self, disk: SimulatedDisk) -> None:
         self.is_held = False
+        self._disk = disk
 
     def __enter__(self) -> None:
-        assert not self.is_held, "the lock is not reentrant"
+        while self.is_held:
+            assert self._disk.switch is not None, "the lock is not reentrant"
+            self._disk.switch()
         self.is_held = True
 
     def __exit__(self, *_: object) -> None:
@@ -48,14 +52,15 @@ class HeldLock:
 class SmallFilesManager(LogManager):
     """A log manager whose commit logs have small files."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        super().__init__(*args, **kwargs)
+    def __init__(self, disk: Any, *args: Any, **kwargs: Any) -> None:
+        super().__init__(disk, *args, **kwargs)
         self.locks: list[HeldLock] = []
+        self._simulated_disk: SimulatedDisk = disk
         self.engines.new_lock = self._new_lock
         self.engines.commit_log_file_bytes = FILE_BYTES[self._random_bytes(1)[0] % len(FILE_BYTES)]
 
     def _new_lock(self) -> HeldLock:
-        self.locks.append(HeldLock())
+        self.locks.append(HeldLock(self._simulated_disk))
         return self.locks[-1]
 
 
@@ -127,9 +132,11 @@ class CommitLogSimulation(Simulation):
     manager_type = SmallFilesManager
     operations_type = CommitLogOperations
 
-    def __init__(self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None) -> None:
+    def __init__(
+        self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None, is_slow: bool = False
+    ) -> None:
         del is_compacting
-        super().__init__(random, steps, is_compacting=False)
+        super().__init__(random, steps, is_compacting=False, is_slow=is_slow)
 
     def new_config(self) -> LogConfig:
         engine = self.random.choice(ENGINES)

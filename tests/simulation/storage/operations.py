@@ -199,7 +199,8 @@ class Operations:
                     log.high_watermark = log.log_end_offset
 
         simulation = self._simulation
-        simulation.queues.push("write", log.directory, prepared.write, simulation.on_result(log.directory, commit))
+        on_done = simulation.on_result(log.directory, commit)
+        simulation.queues.push("write", log.directory, prepared.write, on_done, is_append=True)
 
     def repeat(self) -> None:
         """Retry a producer's last batch, and skip sequence numbers."""

@@ -2,7 +2,7 @@
 
 RULES    1. All randomness comes from one generator, so a seed determines the simulation.
          2. The loop performs one operation at a time. I/O work runs from queues, and the loop continues between its steps
-            (work_queues.py).
+            (work_queues.py). In some histories the disks are slow: appends run at the same time.
          3. A process stops cleanly, is killed (its writes stay), or loses power (file_system.py rules 2 and 3): between two
             operations or at any system call, also during startup and recovery.
          4. A StorageError takes its log directory offline until the next process; only an injected fault may cause it.
@@ -36,6 +36,8 @@ from tests.simulation.storage.small_limits import small_limits
 from tests.simulation.work_queues import WorkQueues
 
 STEPS = 40
+SLOW_SEEDS = 6
+"""Of so many seeds one has slow disks, on which appends run at the same time."""
 _ID_BYTES = 16
 OPEN_FILES = (UNLIMITED, 34, 38)
 """The open-file limits; the handle cache reserves 32 of them."""
@@ -50,8 +52,10 @@ class Simulation:
     manager_type = LogManager
     operations_type = Operations
 
-    def __init__(self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None) -> None:
-        """`is_compacting`: whether compaction dominates; None draws it."""
+    def __init__(
+        self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None, is_slow: bool = False
+    ) -> None:
+        """`is_compacting`: whether compaction dominates; None draws it. `is_slow`: whether appends run at the same time."""
         self.random = random
         self._ids = count()
         self.trace: list[str] = []
@@ -63,7 +67,8 @@ class Simulation:
         self.file_system.sync_all()
         self.now_ms = START_MS
         self.has_faults = random.random() < 0.25
-        self._runs_immediately = random.random() < 0.4
+        self._runs_immediately = random.random() < 0.4 and not is_slow
+        self._is_slow = is_slow
         self.is_compacting = random.random() < 0.3 if is_compacting is None else is_compacting
         self.restarts = 12 if random.random() < 0.25 else 2
         """The weight of clean restarts among the operations."""
@@ -199,7 +204,11 @@ class Simulation:
         self.operations = self.operations_type(self)
         self.unmoved_directories.clear()
         self.queues = WorkQueues(
-            self.disk, random, self.operations.run_loop_step, runs_immediately=self._runs_immediately
+            self.disk,
+            random,
+            self.operations.run_loop_step,
+            runs_immediately=self._runs_immediately,
+            is_slow=self._is_slow,
         )
         ids = {partition.topic: partition.topic_id for partition in self.partitions}
         self.manager.load(ids.get)
@@ -381,7 +390,8 @@ def simulate(
     try:
         random = Random(seed)
         with log_level(logging.CRITICAL), small_limits(random):
-            simulation = simulated(random, steps, is_compacting=is_compacting)
+            is_slow = seed % SLOW_SEEDS == 0
+            simulation = simulated(random, steps, is_compacting=is_compacting, is_slow=is_slow)
             simulation.run()
     except Exception as error:  # noqa: BLE001  # any error belongs to this seed
         trace = [] if simulation is None else simulation.trace

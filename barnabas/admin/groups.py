@@ -21,6 +21,8 @@ from barnabas.admin.errors import Refused, check
 from barnabas.admin.topic_arrays import topic_array
 
 _NOT_FOUND, _UNSUPPORTED = 69, 35
+_IN_USE = dict.fromkeys((25, 68), "its members, or the deliveries of its schedule topic, use it: end them first")
+"""UNKNOWN_MEMBER_ID and NON_EMPTY_GROUP."""
 _LAST_WITH_NAMES = 9
 """The last version of OffsetFetch and OffsetCommit with topic names; later ones have ids."""
 
@@ -214,7 +216,12 @@ def delete_offsets(client: Client, name: str, partitions: Iterable[TopicPartitio
     kinds: Any = OffsetDeleteRequest.OffsetDeleteRequestTopic
     topics = topic_array(kinds, partitions, lambda tp: kinds.OffsetDeleteRequestPartition(partition_index=tp.partition))
     response = client.ask_coordinator(OffsetDeleteRequest(group_id=name, topics=topics), name)
-    check(response.error_code, None, f"delete offsets of group {name}", f"Delete on group {name}")
+    check(
+        response.error_code,
+        _IN_USE.get(response.error_code),
+        f"delete offsets of group {name}",
+        f"Delete on group {name}",
+    )
     _check_partitions(response, f"delete offsets of group {name}", name)
 
 
@@ -223,10 +230,12 @@ def _check_partitions(response: Any, action: str, group: str) -> None:
         for part in topic.partitions:
             is_topic = part.error_code == 29  # TOPIC_AUTHORIZATION_FAILED
             right = f"Read on topic {topic.name}" if is_topic else f"Read on group {group}"
-            check(part.error_code, None, f"{action} at {topic.name}-{part.partition_index}", right)
+            check(
+                part.error_code, _IN_USE.get(part.error_code), f"{action} at {topic.name}-{part.partition_index}", right
+            )
 
 
 def delete_group(client: Client, name: str) -> None:
     """Deletes a group without members. Raises Refused."""
     found = client.ask_coordinator(DeleteGroupsRequest(groups_names=[name]), name).results[0]
-    check(found.error_code, None, f"delete group {name}", f"Delete on group {name}")
+    check(found.error_code, _IN_USE.get(found.error_code), f"delete group {name}", f"Delete on group {name}")

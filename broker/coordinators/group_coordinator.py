@@ -213,6 +213,8 @@ class GroupCoordinator:
         mono_ms: int,
     ) -> ErrorCode:
         """Validate an offset commit; an accepted one of a classic member is also its heartbeat."""
+        if self._is_of_deliverers(request.group_id):
+            return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._validate_commit(request, request.generation_id_or_member_epoch, partitions, api_version)
         group = None if request.group_id in self.consumer_groups else self.groups.get(request.group_id)
         if error is _NONE and group is not None and group.state is not State.EMPTY:
@@ -325,7 +327,9 @@ class GroupCoordinator:
             group = self.groups.get(group_id)
             consumer_group = self.consumer_groups.get(group_id)
             error = _NONE
-            if consumer_group is not None and consumer_group.state is GroupState.EMPTY:
+            if self._is_of_deliverers(group_id):
+                error = ErrorCode.NON_EMPTY_GROUP
+            elif consumer_group is not None and consumer_group.state is GroupState.EMPTY:
                 records += self.offsets.tombstones(group_id)
                 records += consumer_group_records.group_tombstones(consumer_group)
             elif consumer_group is None and group is None:
@@ -345,7 +349,9 @@ class GroupCoordinator:
         error = _NONE
         if consumer_group is None and group is None:
             error = ErrorCode.GROUP_ID_NOT_FOUND
-        elif group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL:
+        elif self._is_of_deliverers(request.group_id) or (
+            group is not None and group.state is not State.EMPTY and group.protocol_type != CONSUMER_PROTOCOL
+        ):
             error = ErrorCode.NON_EMPTY_GROUP
         if error is not _NONE:
             return CoordinatorDecision((), OffsetDeleteResponse(error_code=error))
@@ -353,6 +359,9 @@ class GroupCoordinator:
         records, response = self.offsets.delete(request, is_subscribed)
         self._counts.offset_deletions += len(records)
         return CoordinatorDecision(records, response, is_atomic=False)
+
+    def _is_of_deliverers(self, group_id: str) -> bool:
+        return has_schedule_positions(group_id, self._image())
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> Decision | None:
         """Delete the offsets of deleted topics, given as name -> id."""
@@ -390,7 +399,7 @@ class GroupCoordinator:
     def _expiry_records(self, group_id: str, wall_ms: int) -> list[StoredRecord]:
         """The tombstones of a group's expired offsets, and of the group if it is empty then."""
         retention_ms = self._settings.offsets_retention_ms
-        if has_schedule_positions(group_id, self._image()):
+        if self._is_of_deliverers(group_id):
             return []
         group = self.groups.get(group_id)
         if group is not None and group.can_expire_offsets:

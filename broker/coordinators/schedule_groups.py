@@ -1,7 +1,9 @@
 """The groups that have the positions of schedule topics.
 
-RULES    1. The committed offsets of a schedule topic's group do not expire while the topic exists: without them delivered
+RULES    1. While records of a schedule topic are delivered, its group is used by the deliverers: its committed offsets do not
+            expire, only transactions commit them, and neither they nor the group can be deleted. Otherwise delivered
             records would be delivered again.
+         2. After `barnabas.deliver.to` was deleted it is an ordinary group.
 NOT HERE What a position means (`delivery/progress.py`).
 """
 
@@ -21,6 +23,5 @@ def group_of(topic: str) -> str:
 
 
 def has_schedule_positions(group_id: str, image: MetadataImage) -> bool:
-    """Whether this is the group of an existing schedule topic."""
-    topic = group_id.removeprefix(_PREFIX)
-    return topic != group_id and bool(image.topic_config(topic).get(DELIVER_TO))
+    """Whether this is the group of a schedule topic."""
+    return group_id.startswith(_PREFIX) and bool(image.topic_config(group_id.removeprefix(_PREFIX)).get(DELIVER_TO))

@@ -53,3 +53,30 @@ def test_cancel_shows_first_and_cancels_then(verbs: Verbs) -> None:
     assert len(verbs.rows("schedules pending later")) == 6
     assert len(verbs.rows("schedules cancel later --key k2 --execute")) == 2
     assert {row["key"] for row in verbs.rows("schedules pending later")} == {"k0", "k1"}
+
+
+def test_a_group_of_deliverers_is_reset_while_nothing_is_delivered(verbs: Verbs) -> None:
+    """As docs/delayed-delivery.md says."""
+    verbs.rows("topics create again-target")
+    verbs.rows("topics create again -c barnabas.deliver.to=again-target -c barnabas.deliver.max.ms=9223372036854775807")
+    producer = Producer({"bootstrap.servers": verbs.bootstrap})
+    for number in range(4):
+        producer.produce("again", b"%d" % number)
+    producer.produce("again", b"far", headers=[("deliver-at", b"9" * 18)])
+    assert producer.flush(30) == 0
+
+    def delivered() -> list[bytes | None]:
+        return sorted(one.value() or b"" for one in read_to_end(verbs.bootstrap, "again-target", "read_committed"))
+
+    until(lambda: len(delivered()) == 4, "all are delivered")
+    reset = "groups reset schedule-again --to-offset 2 --execute"
+    deletions = "groups delete schedule-again --yes", "groups delete-offsets schedule-again --topic again --execute"
+    for change in (reset, *deletions):
+        assert "the deliveries of its schedule topic, use it: end them first" in verbs.refused(change)
+    [row] = verbs.rows("schedules list again")
+    assert (row["pending"], row["first_due"]) == (1, "9" * 18)
+    verbs.rows("configs delete topic again barnabas.deliver.to")
+    verbs.rows(reset)
+    verbs.rows("configs set topic again barnabas.deliver.to=again-target")
+    until(lambda: len(delivered()) == 6, "two are delivered again")
+    assert delivered() == [b"0", b"1", b"2", b"2", b"3", b"3"]

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 NOT_EXECUTED = "Nothing was changed: repeat it with --execute."
 COMPLETION_TIMEOUT_S = 2.0
+_YEAR_10000_MS = 253_402_300_800_000
+"""The first time that datetime does not have."""
 
 
 def cluster_options(verb: Callable[..., Any]) -> Callable[..., Any]:
@@ -220,8 +222,12 @@ def now_ms() -> int:
 
 
 def time_text(at_ms: int) -> str | None:
-    """A time in UTC; None for -1, which means unknown."""
-    return None if at_ms < 0 else datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
+    """A time in UTC, after the year 9999 in ms since 1970; None for -1, which means unknown."""
+    if at_ms < 0:
+        return None
+    if at_ms >= _YEAR_10000_MS:
+        return str(at_ms)
+    return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def size_text(count: float) -> str:

@@ -27,6 +27,8 @@ from barnabas.client.record_reader import RecordReader
 DELIVER_TO: Final = "barnabas.deliver.to"
 _AT, _AFTER = b"deliver-at", b"deliver-after"
 _LONG_BYTES: Final = 8
+_MAX_DIGITS: Final = 18
+_NO_TIMESTAMP: Final = -1
 _TOPICS_AT_A_TIME: Final = 500
 
 Step = tuple[int, int, int]
@@ -118,14 +120,17 @@ def _is_done(steps: list[Step], due: int, offset: int) -> bool:
 
 
 def due_ms(record: Record) -> int:
-    """When a record is due, in ms since 1970; 0 at once."""
-    for name, value in record.headers:
-        if name in {_AT, _AFTER} and value:
-            if value.isdigit():
-                milliseconds = int(value)
-            elif len(value) == _LONG_BYTES:
-                milliseconds = int.from_bytes(value, "big")
-            else:
-                return 0
-            return milliseconds + (record.timestamp if name == _AFTER else 0)
-    return 0
+    """When a record is due, in ms since 1970; 0: at once, also if its headers are invalid, as the daemon decides."""
+    found = [(name, value or b"") for name, value in record.headers if name in {_AT, _AFTER}]
+    if len(found) != 1:
+        return 0
+    ((name, value),) = found
+    if value.isdigit() and len(value) <= _MAX_DIGITS:
+        milliseconds = int(value)
+    elif len(value) == _LONG_BYTES and not value[0]:
+        milliseconds = int.from_bytes(value, "big")
+    else:
+        return 0
+    if name == _AT:
+        return milliseconds
+    return 0 if record.timestamp == _NO_TIMESTAMP else max(0, record.timestamp + milliseconds)

@@ -57,6 +57,8 @@ _RECORDS_PER_SLICE: Final = 400
 _LOAD_AHEAD_MS: Final = 2_000
 _MAX_FORGOTTEN: Final = 10_000
 _RETRY_MS: Final = 200
+_REPORTED_FAILURE: Final = 5
+"""After a second: a start, a new leader or a refused record interrupt deliveries for less, and are no reason for a warning."""
 _REFUSALS: Final = frozenset(
     {
         ErrorCode.MESSAGE_TOO_LARGE,
@@ -106,6 +108,7 @@ class Deliverer:
         self._limit = MAX_RECORDS
         self._transactions = 0
         self._last_error: ErrorCode | None = None
+        self._failures = 0  # with the last error
         self._idle: Completion[None] | None = None
         self.counts: Counter[str] = Counter(delivered=0, cancelled=0, refused=0)
         self.lateness = Histogram()
@@ -219,12 +222,15 @@ class Deliverer:
         if has_more or self._can_read(self._dependencies.clock.wall_ms()):
             yield self._dependencies.pause()
         else:  # what becomes due until the next tick is one transaction
+            self._last_error = None
             self._idle = Completion()
             yield self._idle
 
     def _report(self, error: KafkaError) -> None:
         if error.code is not self._last_error:
-            self._last_error = error.code
+            self._last_error, self._failures = error.code, 0
+        self._failures += 1
+        if self._failures == _REPORTED_FAILURE:
             _log.warning("the delivery of %s to %s is interrupted: %s", self.partition.name, self.target, error)
 
     # ------------------------------------------------------------ reading

@@ -1,4 +1,4 @@
-"""How much a deliverer does in one turn of the event loop (broker/coordinators/delivery/deliverer.py)."""
+"""How much a deliverer does in one turn of the event loop, and what it reports (broker/coordinators/delivery/deliverer.py)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,10 @@ from broker.coordinators.delivery import due_queue
 from broker.coordinators.delivery.due_queue import DueQueue
 from broker.coordinators.delivery.stable_records import Chunk
 from broker.coordinators.delivery.target_batches import TargetBatches
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import BatchBuilder
+from protocol.schema import Message
+from replication.completion import Completion, failed
 from tests.property.test_delivery import World, settle
 
 RECORDS = 20_000
@@ -89,3 +92,31 @@ def test_a_batch_is_not_larger_than_a_segment_of_the_target(tmp_path: Path) -> N
     assert world.harness.append("s", records=builder.build()).error is None
     settle(world)
     assert 1000 < world.cluster.largest_batch <= 2000
+
+
+def test_only_an_interruption_that_lasts_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    send, left = world.cluster.send, 0
+
+    def failing(node: int, request: Message) -> Completion[Message | None]:
+        nonlocal left
+        if left == 0:
+            return send(node, request)
+        left -= 1
+        return failed(KafkaError(ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
+
+    def interrupt(attempts: int) -> None:
+        nonlocal left
+        left = attempts
+        world.stop_all()
+        world.start()
+        for _ in range(100):
+            world.pass_time(20)
+            world.run()
+        assert left == 0
+
+    world.cluster.send = failing  # type: ignore[assignment, method-assign]
+    interrupt(4)
+    assert caplog.messages == []
+    interrupt(5)
+    assert caplog.messages == ["the delivery of s-0 to target is interrupted: COORDINATOR_LOAD_IN_PROGRESS"]

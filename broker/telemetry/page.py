@@ -42,7 +42,8 @@ _MAX_REQUEST_BYTES: Final = 8 * 1024
 _MAX_IGNORED_BYTES: Final = 1024 * 1024
 _TIMEOUT_S: Final = 10
 _IGNORE_S: Final = 1
-MAX_CONNECTIONS: Final = 16
+MAX_CONNECTIONS: Final = 128
+"""Far more than searches at a time, so that clients of these get an answer, if only that there are too many."""
 SLICE_S: Final = 0.002
 PREPARE_S: Final = 2.0
 _STATUS: Final = {

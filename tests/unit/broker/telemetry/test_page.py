@@ -11,6 +11,7 @@ import pytest
 from broker.telemetry.families import Dialect, Families, Source, gauge
 from broker.telemetry.page import MAX_CONNECTIONS, MetricsPage
 from replication.completion import Completion
+from replication.partition.key_search import MAX_SEARCHES
 
 
 class Answering:
@@ -175,6 +176,31 @@ async def test_silent_clients_do_not_keep_others_out() -> None:
     for _, one in silent:
         one.close()
     writer.close()
+    page.close()
+
+
+async def test_many_searches_at_a_time_are_all_answered() -> None:
+    page = MetricsPage(("127.0.0.1", 0))
+    waiting: list[Completion[tuple[int, str]]] = []
+    all_wait = asyncio.Event()
+
+    def search(_query: str, _host: str) -> Completion[tuple[int, str]]:
+        waiting.append(Completion())
+        if len(waiting) == 4 * MAX_SEARCHES:
+            all_wait.set()
+        return waiting[-1]
+
+    page.search = search
+    page.start(asyncio.get_running_loop())
+    clients = [await asyncio.open_connection(*page.address) for _ in range(4 * MAX_SEARCHES)]
+    for _, writer in clients:
+        writer.write(b"GET /search?topic=t&key=k HTTP/1.0\r\n\r\n")
+    await asyncio.wait_for(all_wait.wait(), 10)
+    for one in waiting:
+        one.complete((200, "found"))
+    assert [(await reader.read()).endswith(b"found") for reader, _ in clients] == [True] * len(clients)
+    for _, writer in clients:
+        writer.close()
     page.close()
 
 

@@ -20,8 +20,9 @@ from barnabas.client.error_codes import RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.wire import Api, Fields, array, text
 
-ALL_TIMES = (-(1 << 62), 1 << 62)
+ALL_TIMES = (-(1 << 63), (1 << 63) - 1)
 DEFAULT_RECORDS = 64
+MAX_RECORDS = 10_000
 _DENIED, _INVALID, _TOO_MANY = 29, 42, 89
 
 
@@ -50,7 +51,7 @@ class SearchedPartition(NamedTuple):
     to_timestamp: int
     """The least and the greatest of the indexed records in Unix milliseconds; -1: there are none."""
     is_cut: bool
-    """Whether older records match too."""
+    """Whether records at lower offsets match too."""
 
 
 class SearchAnswer(NamedTuple):
@@ -81,6 +82,8 @@ def search(
     Raises:
         ClientError: the cluster does not answer, denies it, or has no index of the field.
     """
+    if not 1 <= limit <= MAX_RECORDS:
+        raise ClientError(f"The limit is from 1 to {MAX_RECORDS} records, not {limit}.")
     failures: dict[int, int] = {}
     answer = cluster.retry(lambda: _search(cluster, topic, (field, value, *times, limit), failures))
     records = sorted(answer.records, key=lambda one: (-one.timestamp, one.partition, -one.offset))

@@ -63,7 +63,7 @@ class PartitionAnswer(NamedTuple):
     max_timestamp_ms: int
     """Of the indexed records; -1 for both without such."""
     is_cut: bool
-    """Whether older records match too: there are more than the limit, or than MAX_ANSWER_BYTES."""
+    """Whether records at lower offsets match too: there are more than the limit, or than MAX_ANSWER_BYTES."""
     records: list[Record]
     """The highest offset first."""
 

@@ -66,6 +66,18 @@ def test_a_table_is_for_people(verbs: Verbs) -> None:
     assert lines[1].split()[3:] == ["k7", "v17", "id=17,raw=\\xff"]
 
 
+def test_a_time_after_the_year_9999_is_found_and_shown_as_a_number(verbs: Verbs) -> None:
+    last_ms = (1 << 63) - 2
+    verbs.rows(f"topics create far -c barnabas.index.keys=key -c message.timestamp.after.max.ms={last_ms}")
+    producer = Producer({"bootstrap.servers": verbs.bootstrap})
+    producer.produce("far", b"value", key=b"k", timestamp=last_ms)
+    assert producer.flush(30) == 0
+    [row] = until(lambda: verbs.rows("search -t far -k k"), "the record is indexed")
+    assert row["timestamp"] == last_ms
+    assert verbs.run("search -t far -k k").out.splitlines()[1].split()[2] == str(last_ms)
+    assert verbs.rows("search -t far -k k --bounds")[0]["to_time"] == str(last_ms)
+
+
 def test_bounds_say_from_where_to_where_an_answer_is_complete(verbs: Verbs) -> None:
     rows = verbs.rows("search -t orders -k any --bounds")
     assert [(row["partition"], row["from_offset"], row["to_offset"]) for row in rows] == [(n, 0, 15) for n in range(4)]
@@ -73,7 +85,9 @@ def test_bounds_say_from_where_to_where_an_answer_is_complete(verbs: Verbs) -> N
 
 
 def test_what_cannot_be_searched_is_said(verbs: Verbs) -> None:
-    assert "has no index of key: its barnabas.index.keys is empty" in verbs.refused("search -t plain -k 1")
+    no_index = verbs.refused("search -t plain -k 1")
+    assert "has no index of key: its barnabas.index.keys is empty" in no_index
+    assert "barnabas configs set topic TOPIC barnabas.index.keys=FIELDS sets it" in no_index
     assert "its barnabas.index.keys is key, header:id" in verbs.refused("search -t orders -H raw=1")
     assert "There is no topic absent" in verbs.refused("search -t absent -k 1")
     for misuse in ("-t orders", "-t orders -k 1 -H a=b", "-t orders -H a", "-t orders -k 1 --from soon"):

@@ -32,7 +32,7 @@ from replication.partition.key_search import MAX_RECORDS, KeySearch, PartitionAn
 from replication.timer_queue import Clock, TimerQueue
 
 DEFAULT_RECORDS: Final = 64
-_LIMIT_MS: Final = 1 << 62
+_ALL_TIMES: Final = (-(1 << 63), (1 << 63) - 1)
 _PARAMETERS: Final = {"topic", "key", "header", "from", "to", "max"}
 _STATUS: Final = {
     ErrorCode.INVALID_REQUEST: 400,
@@ -137,7 +137,7 @@ def parse_query(query: str) -> tuple[str, SearchQuery]:
         if not name or not equals:
             raise _invalid("a header is NAME=VALUE")
         field = "header:" + name.decode("utf-8", "surrogateescape")
-    times = _number(values, "from", -_LIMIT_MS), _number(values, "to", _LIMIT_MS)
+    times = _number(values, "from", _ALL_TIMES[0]), _number(values, "to", _ALL_TIMES[1])
     limit = _number(values, "max", DEFAULT_RECORDS)
     if not 1 <= limit <= MAX_RECORDS:
         raise _invalid(f"max is from 1 to {MAX_RECORDS}")

@@ -51,3 +51,11 @@ def test_a_moved_leader_and_a_broken_connection_are_retried(monkeypatch: pytest.
     cluster, asked = cluster_with(monkeypatch, None, response(6), response(0))
     assert search(cluster, "t", "key", b"k").partitions[0].to_offset == 1
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("limit", [0, 10_001])
+def test_a_limit_that_no_node_accepts_is_said_without_asking(monkeypatch: pytest.MonkeyPatch, limit: int) -> None:
+    cluster, asked = cluster_with(monkeypatch)
+    with pytest.raises(ClientError, match=f"from 1 to 10000 records, not {limit}"):
+        search(cluster, "t", "key", b"k", limit=limit)
+    assert asked == []

@@ -103,14 +103,15 @@ def bench(
 
 
 def _librdkafka(cluster: Cluster) -> dict[str, Any]:
-    from barnabas.client.client_settings import for_librdkafka
+    from barnabas.client.client_settings import for_librdkafka, is_security_setting
 
     connection = cluster.connection
-    bootstrap = ",".join(connection.for_kafka_python()["bootstrap_servers"])
+    as_kafka_python = connection.for_kafka_python()
+    security = {name: value for name, value in connection.settings.items() if is_security_setting(name)}
     return {
-        "client.id": "barnabas",
-        **for_librdkafka(connection.settings),
-        "bootstrap.servers": bootstrap,
+        **for_librdkafka(security),
+        "client.id": as_kafka_python["client_id"],
+        "bootstrap.servers": ",".join(as_kafka_python["bootstrap_servers"]),
         "log_level": 0,
     }
 

@@ -3,8 +3,8 @@
 RULES    1. --bootstrap overrides BARNABAS_BOOTSTRAP, which overrides 127.0.0.1:9092. A `bootstrap.servers` among the settings
             counts before BARNABAS_BOOTSTRAP.
          2. Settings have the names of the Java clients. -X overrides --command-config.
-         3. A setting that begins with one of _OWN is of the verb's client; others of Java's clients are accepted and unused,
-            so that one file serves Kafka's tools too.
+         3. A file may have all settings of Java's clients, so that it serves Kafka's tools too; those without effect here are
+            ignored. -X refuses them: a misspelled name would connect otherwise than meant.
 NOT HERE What the settings mean (`client/client_settings.py`), what is asked of the cluster.
 """
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 DEFAULT_PORT = 9092
+_OTHER_SETTINGS = {"bootstrap.servers", "client.id"}
 
 
 @dataclass(frozen=True)
@@ -88,10 +89,14 @@ def connect_to(bootstrap: str | None, command_config: str | None, properties: tu
     """Returns the connection of these options. Raises ClientError."""
     settings: dict[str, str] = {}
     if command_config is not None or properties:
-        from barnabas.client.client_settings import parse_pairs, read_properties
+        from barnabas.client.client_settings import is_security_setting, parse_pairs, read_properties
 
         from_file = {} if command_config is None else read_properties(Path(command_config))
-        settings = {**from_file, **parse_pairs("-X", properties)}
+        given = parse_pairs("-X", properties)
+        for name in given:
+            if name not in _OTHER_SETTINGS and not is_security_setting(name):
+                raise click.UsageError(f"-X {name} has no effect: docs/cli.md lists the settings.")
+        settings = {**from_file, **given}
     in_settings = settings.pop("bootstrap.servers", None)
     if bootstrap == "":
         raise click.UsageError("--bootstrap is empty.")

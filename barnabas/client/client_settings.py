@@ -107,10 +107,15 @@ def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:
     return pairs
 
 
+def is_security_setting(name: str) -> bool:
+    """Whether a setting is one of TLS or SASL; `security_of` refuses those without an effect."""
+    return name.startswith(_SECURITY)
+
+
 def security_of(settings: Mapping[str, str]) -> Security:
     """Checks the settings of TLS and SASL. Raises ClientError (rules 2 and 3)."""
     for name in settings:
-        if name.startswith(_SECURITY) and name not in _TRANSLATED:
+        if is_security_setting(name) and name not in _TRANSLATED:
             raise ClientError(f"No client here can be given {name}: docs/cli.md lists the settings of TLS and SASL.")
     for store in ("truststore", "keystore"):
         if f"ssl.{store}.location" in settings and settings.get(f"ssl.{store}.type") != "PEM":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -29,10 +30,11 @@ def test_loads_are_measured_and_the_topic_is_deleted(verbs: Verbs) -> None:
     assert verbs.rows("topics list barnabas-bench.*") == []
 
 
-def test_an_existing_topic_is_read_only(verbs: Verbs) -> None:
+def test_an_existing_topic_is_read_only_with_the_settings_file_of_kafkas_tools(verbs: Verbs, tmp_path: Path) -> None:
+    (file := tmp_path / "client.properties").write_text("default.api.timeout.ms=60000\n")  # unknown to librdkafka
     create_topic(verbs.bootstrap, "existing", partitions=2)
     produce(verbs.bootstrap, "existing", [b"12345"] * 100, partitions=2)
-    [row] = verbs.rows("bench --topic existing -d 30s")
+    [row] = verbs.rows(f"bench --topic existing -d 30s --command-config {file}")
     assert (row["load"], row["records"], row["bytes"]) == ("consume", 100, 500)
     assert [part["end"] for part in verbs.rows("topics describe existing --offsets")[0]["partitions"]] == [50, 50]
 

@@ -75,6 +75,7 @@ def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
         (["consume", "words", "-b", "::1:9092"], 2, "in brackets"),
         (["consume", "words", "-b", ""], 2, "--bootstrap is empty"),
         (["consume", "words", "-X", "x"], 2, "-X takes NAME=VALUE"),
+        (["consume", "words", "-X", "securty.protocol=SSL"], 2, "-X securty.protocol has no effect"),
         (["consume", "w\u00f6rds"], 1, "'w\u00f6rds' is no name of a topic"),
         (["consume", "x" * 40_000], 1, "is no name of a topic"),
         (["consume", "-r", "x+"], 1, "No topic matches"),

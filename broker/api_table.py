@@ -77,7 +77,7 @@ def client_apis(
     addresses: AdvertisedEndpoints,
     authorizer: Authorizer,
     log_dirs: LogDirsHandler,
-    received: ClientMetricsStore,
+    client_metrics: ClientMetricsStore,
     broker_configs: BrokerConfigValidator,
     search: KeySearch,
 ) -> Router:
@@ -90,17 +90,17 @@ def client_apis(
     internal_topics = {GROUP: _offsets_topic(config), TRANSACTION: _transactions_topic(config)}
     by_name = {topic.name: topic for topic in internal_topics.values()}
     metadata = MetadataHandlers(channel, addresses, authorizer, config, by_name.get, node.publisher.call_soon)
-    finding = FindCoordinatorHandler(channel, addresses, authorizer, internal_topics)
+    find_coordinator = FindCoordinatorHandler(channel, addresses, authorizer, internal_topics)
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
-    transacting = TransactionHandlers(coordinators.transactions, groups, ids, image, authorizer, *limits)
+    transactions = TransactionHandlers(coordinators.transactions, groups, ids, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     return ApiVersionsHandler(node).table_of(
         [
             *ProduceHandler(replicas, purgatory.timers, verification, authorizer).routes(),
-            *_fetching(config, replicas, purgatory, authorizer).routes(),
+            *_fetch_handler(config, replicas, purgatory, authorizer).routes(),
             *ListOffsetsHandler(replicas, authorizer).routes(),
             *metadata.routes(),
-            *finding.routes(),
+            *find_coordinator.routes(),
             *authentication.routes(),
             *ClassicGroupHandlers(groups, authorizer).routes(),
             *ConsumerGroupHandlers(
@@ -110,7 +110,7 @@ def client_apis(
                 is_enabled="consumer" in config.texts("group.coordinator.rebalance.protocols"),
             ).routes(),
             *GroupOffsetsHandlers(groups, verification, image, authorizer).routes(),
-            *transacting.routes(),
+            *transactions.routes(),
             *TxnMarkersHandler(replicas, coordinators.markers, authorizer).routes(),
             *TopicHandlers(channel, authorizer, purgatory.timers, config, broker_configs).routes(),
             *ConfigHandlers(image, config, authorizer).routes(),
@@ -121,26 +121,26 @@ def client_apis(
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *SearchHandler(search, purgatory.timers, authorizer).routes(),
-            *TelemetryHandlers(instances, received, config.number("telemetry.max.bytes")).routes(),
+            *TelemetryHandlers(instances, client_metrics, config.number("telemetry.max.bytes")).routes(),
         ]
     )
 
 
-def _fetching(
+def _fetch_handler(
     config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
 ) -> FetchHandler:
     slots = config.number("max.incremental.fetch.session.cache.slots")
     sessions = FetchSessions(purgatory, lambda: random.randrange(1, 2**31), slots)  # noqa: S311  # not a secret
     replicas.on_leadership_changed = FollowerWakeup(sessions, purgatory.timers, mono_ms).on_leadership_change
-    fetching = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
-    choose = SELECTORS.get(str(config.value("replica.selector.class")))
-    if choose is not None:
-        fetching.select_replica = ReplicaSelector(replicas, choose).select
+    fetch_handler = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
+    select = SELECTORS.get(str(config.value("replica.selector.class")))
+    if select is not None:
+        fetch_handler.select_replica = ReplicaSelector(replicas, select).select
         sessions.sends_high_watermarks = True
-        if choose is by_backlog:
+        if select is by_backlog:
             ratio = config.decimal("barnabas.replica.selector.memory.ratio")
             replicas.appended_bytes = AppendedBytes(int(memory_bytes() * ratio))
-    return fetching
+    return fetch_handler
 
 
 def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorizer, timers: TimerQueue) -> Router:

@@ -52,7 +52,7 @@ class CoordinatorMetrics:
         for shard in list(groups.shards.values()):
             if shard.state is ShardState.ACTIVE:
                 coordinator = shard.coordinator
-                by_protocol.update(classic=len(coordinator.groups), consumer=len(coordinator.consumer_groups))
+                by_protocol.update(classic=len(coordinator.classic_groups), consumer=len(coordinator.consumer_groups))
                 for topics in list(coordinator.offsets.by_group.values()):
                     offsets += sum(map(len, topics.values()))
                 yield PAUSE

@@ -115,9 +115,9 @@ def coordinators(
         max_wait_ms=config.number("add.partitions.to.txn.retry.backoff.max.ms"),
     )
     markers = TxnMarkerWriter(config.node_id, replicas, groups, verification, clock, send)
-    delivering = DeliveryManager(config.node_id, replicas, timers, clock, *delivery)
+    delivery_manager = DeliveryManager(config.node_id, replicas, timers, clock, *delivery)
     parts = groups, transactions, verification, markers, producer_ids, group_config_manager, group_counts
-    return Coordinators(*parts, delivering)
+    return Coordinators(*parts, delivery_manager)
 
 
 def transaction_settings(config: BrokerConfig) -> TransactionSettings:

@@ -116,7 +116,7 @@ class GroupCoordinator:
         image: Callable[[], MetadataImage],
         counts: GroupCounts,
     ) -> None:
-        self.groups: dict[str, ClassicGroup] = {}
+        self.classic_groups: dict[str, ClassicGroup] = {}
         self.consumer_groups: dict[str, ConsumerGroup] = {}
         self.offsets = OffsetMetadataManager(settings.offset_metadata_max_size)
         self._context = context
@@ -124,9 +124,9 @@ class GroupCoordinator:
         self._image = image
         self._counts = counts
         deps = GroupDependencies(
-            self.groups, self.consumer_groups, context, settings, group_config_manager, image, new_uuid
+            self.classic_groups, self.consumer_groups, context, settings, group_config_manager, image, new_uuid
         )
-        self._classic_protocol = ClassicProtocol(self.groups, context, settings, new_uuid, counts)
+        self._classic_protocol = ClassicProtocol(self.classic_groups, context, settings, new_uuid, counts)
         target_updater = TargetAssignmentUpdater(deps, TopicRegexes(deps))
         group_upgrade = GroupUpgrade(deps, self._classic_protocol)
         self._consumer_protocol = ConsumerProtocol(deps, target_updater, group_upgrade)
@@ -216,7 +216,7 @@ class GroupCoordinator:
         if self._is_of_deliverers(request.group_id):
             return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._validate_commit(request, request.generation_id_or_member_epoch, partitions, api_version)
-        group = None if request.group_id in self.consumer_groups else self.groups.get(request.group_id)
+        group = None if request.group_id in self.consumer_groups else self.classic_groups.get(request.group_id)
         if error is _NONE and group is not None and group.state is not State.EMPTY:
             self._classic_protocol.on_heartbeat(group, group.members[request.member_id], mono_ms)
         return error
@@ -247,7 +247,7 @@ class GroupCoordinator:
         consumer_group = self.consumer_groups.get(request.group_id)
         if consumer_group is not None:
             return validate_offset_commit(consumer_group, member_id, instance_id, generation, partitions, api_version)
-        group = self.groups.get(request.group_id)
+        group = self.classic_groups.get(request.group_id)
         if group is not None:
             is_transactional = api_version is None
             return group.validate_offset_commit(member_id, instance_id, generation, is_transactional=is_transactional)
@@ -270,7 +270,7 @@ class GroupCoordinator:
 
     def describe(self, group_id: str, api_version: int) -> DescribedGroup:
         """Describe one classic group."""
-        group = self.groups.get(group_id)
+        group = self.classic_groups.get(group_id)
         if group is None:
             is_error = api_version >= 6
             reason = "is not a classic group" if group_id in self.consumer_groups else "not found"
@@ -303,7 +303,9 @@ class GroupCoordinator:
 
     def list_groups(self, states: Collection[str], types: Collection[str]) -> list[ListedGroup]:
         """The groups in these states and of these types, in lower case; empty filters match all."""
-        classic = [(one.group_id, one.protocol_type or "", one.state.value, CLASSIC) for one in self.groups.values()]
+        classic = [
+            (one.group_id, one.protocol_type or "", one.state.value, CLASSIC) for one in self.classic_groups.values()
+        ]
         consumer = [(one.group_id, CONSUMER, one.state.value, CONSUMER) for one in self.consumer_groups.values()]
         return [
             ListedGroup(group_id=group_id, protocol_type=protocol_type, group_state=state, group_type=group_type)
@@ -316,7 +318,7 @@ class GroupCoordinator:
         group = self.consumer_groups.get(group_id)
         if group is not None:
             return describe(group, self._settings.consumer.assignors, self._image())
-        reason = "is not a consumer group" if group_id in self.groups else "not found"
+        reason = "is not a consumer group" if group_id in self.classic_groups else "not found"
         return describe_error(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} {reason}.")
 
     def delete(self, group_ids: list[str]) -> CoordinatorDecision[list[DeletableGroupResult]]:
@@ -324,7 +326,7 @@ class GroupCoordinator:
         records: list[StoredRecord] = []
         results = []
         for group_id in group_ids:
-            group = self.groups.get(group_id)
+            group = self.classic_groups.get(group_id)
             consumer_group = self.consumer_groups.get(group_id)
             error = _NONE
             if self._is_of_deliverers(group_id):
@@ -344,7 +346,7 @@ class GroupCoordinator:
 
     def delete_offsets(self, request: OffsetDeleteRequest) -> CoordinatorDecision[OffsetDeleteResponse]:
         """Delete offsets of existing partitions whose topics the group does not subscribe to."""
-        group = self.groups.get(request.group_id)
+        group = self.classic_groups.get(request.group_id)
         consumer_group = self.consumer_groups.get(request.group_id)
         error = _NONE
         if consumer_group is None and group is None:
@@ -372,9 +374,9 @@ class GroupCoordinator:
 
     def _schedule_expiry(self) -> None:
         """Schedule the check for expired offsets while there are groups."""
-        if self._expiry is None and (self.groups or self.consumer_groups):
+        if self._expiry is None and (self.classic_groups or self.consumer_groups):
             interval_ms = self._settings.offsets_retention_check_interval_ms
-            groups = self.groups, self.consumer_groups
+            groups = self.classic_groups, self.consumer_groups
             self._expiry = self._context.schedule(
                 interval_ms, lambda: self._expire_offsets([key for record_type in groups for key in record_type])
             )
@@ -401,7 +403,7 @@ class GroupCoordinator:
         retention_ms = self._settings.offsets_retention_ms
         if self._is_of_deliverers(group_id):
             return []
-        group = self.groups.get(group_id)
+        group = self.classic_groups.get(group_id)
         if group is not None and group.can_expire_offsets:
             is_empty = group.protocol_type is not None and group.state is State.EMPTY
             since_wall_ms = group.current_state_wall_ms if is_empty else -1
@@ -433,7 +435,7 @@ class GroupCoordinator:
                 self._on_offsets_stored(key.group)
         elif type(key) is GroupMetadataKey:
             if record.value is None:
-                group = self.groups.get(key.group)
+                group = self.classic_groups.get(key.group)
                 if group is not None:
                     replies = self._classic_protocol.remove_group(group)
                     assert not replies, "the group has no members, or its requests were failed by an upgrade"
@@ -452,8 +454,8 @@ class GroupCoordinator:
 
     def _on_offsets_stored(self, group_id: str) -> None:
         """A group with offsets exists (rule 1)."""
-        if group_id not in self.groups and group_id not in self.consumer_groups:
-            self.groups[group_id] = ClassicGroup(group_id, self._context.wall_ms())
+        if group_id not in self.classic_groups and group_id not in self.consumer_groups:
+            self.classic_groups[group_id] = ClassicGroup(group_id, self._context.wall_ms())
             self._schedule_expiry()
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
@@ -468,9 +470,9 @@ class GroupCoordinator:
         elif record_type == GROUP_METADATA:
             group_id = read_group_key(key)
             if value is None:
-                self.groups.pop(group_id, None)
+                self.classic_groups.pop(group_id, None)
             else:
-                self.groups[group_id] = read_group(group_id, value)
+                self.classic_groups[group_id] = read_group(group_id, value)
         elif record_type in consumer_group_records.TYPES:
             consumer_group_records.apply(self.consumer_groups, consumer_group_records.read(record_type, key, value))
         elif record_type not in self._unknown_types:
@@ -487,11 +489,11 @@ class GroupCoordinator:
         wall_ms = self._context.wall_ms()
         pending = {group_id for commits in self.offsets.open_transactions.values() for group_id, _, _ in commits}
         for group_id in (*self.offsets.by_group, *pending):
-            if group_id not in self.groups and group_id not in self.consumer_groups:
-                self.groups[group_id] = ClassicGroup(group_id, wall_ms)
+            if group_id not in self.classic_groups and group_id not in self.consumer_groups:
+                self.classic_groups[group_id] = ClassicGroup(group_id, wall_ms)
         for consumer_group in self.consumer_groups.values():
             self._consumer_protocol.start_timeouts(consumer_group)
-        for count, group in enumerate(self.groups.values(), 1):
+        for count, group in enumerate(self.classic_groups.values(), 1):
             for member in group.members.values():
                 self._classic_protocol.restart_session(group, member, member.session_timeout_ms)
             self._classic_protocol.rebalance_if_too_large(group)
@@ -503,7 +505,7 @@ class GroupCoordinator:
         """Another broker is the coordinator now."""
         if self._expiry is not None:
             self._expiry.cancel()
-        groups = list(self.groups.values())
+        groups = list(self.classic_groups.values())
         replies = [reply for group in groups for reply in self._classic_protocol.remove_group(group)]
         self._consumer_protocol.close()
         self.consumer_groups.clear()

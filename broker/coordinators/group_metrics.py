@@ -38,9 +38,9 @@ class GroupMetrics:
         consumer_states: Counter[str] = Counter()
         members: dict[str, int] = {}
         for coordinator in self._lag.coordinators():
-            states.update(group.state.value for group in coordinator.groups.values())
+            states.update(group.state.value for group in coordinator.classic_groups.values())
             consumer_states.update(group.state.value for group in coordinator.consumer_groups.values())
-            for groups in (coordinator.groups, coordinator.consumer_groups):
+            for groups in (coordinator.classic_groups, coordinator.consumer_groups):
                 members.update((group_id, len(group.members)) for group_id, group in groups.items())
             yield PAUSE
         yield gauge(f"{_BEAN}_numgroups", "Classic groups coordinated here.", states.total())

@@ -112,7 +112,7 @@ class RedpandaMetrics:
         members = {
             group_id: len(group.members)
             for coordinator in self._lag.coordinators()
-            for groups in (coordinator.groups, coordinator.consumer_groups)
+            for groups in (coordinator.classic_groups, coordinator.consumer_groups)
             for group_id, group in groups.items()
         }
         name = "redpanda_kafka_consumer_group"

@@ -91,9 +91,9 @@ class History:
         """Whether it is a classic group with members and without a generation."""
         group = next(
             (
-                coordinator.groups[self._group]
+                coordinator.classic_groups[self._group]
                 for coordinator in self._coordinators
-                if self._group in coordinator.groups
+                if self._group in coordinator.classic_groups
             ),
             None,
         )

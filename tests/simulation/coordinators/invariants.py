@@ -89,7 +89,7 @@ class Invariants:
 def _progress(harness: LocalGroupHarness) -> dict[str, GroupProgress]:
     found = {}
     for shard in harness.runtime.shards.values():
-        for group_id, group in shard.coordinator.groups.items():
+        for group_id, group in shard.coordinator.classic_groups.items():
             found[group_id] = GroupProgress(group.generation, len(group.members))
         for group_id, consumers in shard.coordinator.consumer_groups.items():
             found[group_id] = GroupProgress(consumers.epoch, len(consumers.members))
@@ -98,7 +98,7 @@ def _progress(harness: LocalGroupHarness) -> dict[str, GroupProgress]:
 
 def _check_owners(harness: LocalGroupHarness, where: str) -> None:
     for shard in harness.runtime.shards.values():
-        both = shard.coordinator.groups.keys() & shard.coordinator.consumer_groups.keys()
+        both = shard.coordinator.classic_groups.keys() & shard.coordinator.consumer_groups.keys()
         assert not both, f"{where}: {both} are groups of both kinds"
         for group in shard.coordinator.consumer_groups.values():
             owned = [item for member in group.members.values() for item in member.partitions()]
@@ -149,10 +149,12 @@ def check_classic_groups(live: LocalGroupHarness, boundary: Boundary, entries: S
     """A stable classic group is loaded unchanged; another one is not loaded with a later generation."""
     harness = reloaded(entries, boundary, live)
     read = {
-        name: group for shard in harness.runtime.shards.values() for name, group in shard.coordinator.groups.items()
+        name: group
+        for shard in harness.runtime.shards.values()
+        for name, group in shard.coordinator.classic_groups.items()
     }
     for shard in live.runtime.shards.values():
-        for name, group in shard.coordinator.groups.items():
+        for name, group in shard.coordinator.classic_groups.items():
             again = read.get(name)
             if again is None:
                 assert group.state is not State.STABLE, f"{group} is not read back"

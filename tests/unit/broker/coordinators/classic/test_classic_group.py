@@ -97,7 +97,7 @@ def test_a_group_record_round_trips() -> None:
 def check(harness: LocalGroupHarness) -> None:
     """Check the invariants of all groups."""
     for shard in harness.runtime.shards.values():
-        for group in shard.coordinator.groups.values():
+        for group in shard.coordinator.classic_groups.values():
             members = group.members
             assert group.awaiting_join == sum(one.waiting_join is not None for one in members.values()), group
             counts: dict[str, int] = {}
@@ -225,6 +225,6 @@ def test_unused_member_ids_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create_topic(OFFSETS_TOPIC, 1)
     request = group_requests.join_request()
     ids = [harness.ask(request, 9).member_id for _ in range(5)]
-    assert list(harness.runtime.shards[0].coordinator.groups["g"].pending_joins) == ids[2:]
+    assert list(harness.runtime.shards[0].coordinator.classic_groups["g"].pending_joins) == ids[2:]
     request.member_id = ids[0]
     assert harness.ask(request, 9).error_code == ErrorCode.UNKNOWN_MEMBER_ID

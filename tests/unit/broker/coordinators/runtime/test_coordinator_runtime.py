@@ -172,13 +172,13 @@ def test_an_uncommitted_assignment_starts_another_rebalance(made: LocalGroupHarn
     log.release(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
     answer: Any = made.take("a")
     assert answer.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert shard(made).coordinator.groups["g"].state is State.PREPARING_REBALANCE
+    assert shard(made).coordinator.classic_groups["g"].state is State.PREPARING_REBALANCE
 
 
 def test_a_group_without_its_first_record_is_removed(made: LocalGroupHarness) -> None:
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
     assert made.ask(join_request(), 3).error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
-    assert not shard(made).coordinator.groups
+    assert not shard(made).coordinator.classic_groups
     made.logs[0].refusal = None
     made.advance(600_000)
     assert made.ask(ListGroupsRequest(), 5).groups == []
@@ -205,7 +205,7 @@ def test_non_atomic_records_are_split_into_batches() -> None:
     assert max(map(len, log.batches)) <= 4_000
     deleted = made.ask(DeleteGroupsRequest(groups_names=["g"]), 2)
     assert deleted.results[0].error_code == 0
-    assert not shard(made).coordinator.groups
+    assert not shard(made).coordinator.classic_groups
 
 
 def test_a_group_record_above_the_batch_limit_fails(made: LocalGroupHarness) -> None:
@@ -230,7 +230,7 @@ def test_groups_and_offsets_are_loaded_after_a_restart(made: LocalGroupHarness) 
     assert made.ask(sync, 3).assignment == b"all"
     assert committed(made) == 5
     assert committed(made, "simple") == 6
-    group = shard(made).coordinator.groups["g"]
+    group = shard(made).coordinator.classic_groups["g"]
     assert (group.protocol_type, group.protocol_name, group.leader_id) == ("consumer", "range", member)
     made.advance(10_000)
     assert made.ask(beat, 4).error_code == ErrorCode.UNKNOWN_MEMBER_ID
@@ -428,7 +428,7 @@ def test_a_new_member_expires_after_five_minutes_of_rebalance(made: LocalGroupHa
     made.advance(1)
     answer: Any = made.take("b")
     assert answer.error_code == ErrorCode.UNKNOWN_MEMBER_ID
-    assert list(shard(made).coordinator.groups["g"].members) == [member]
+    assert list(shard(made).coordinator.classic_groups["g"].members) == [member]
 
 
 def test_a_loaded_group_above_the_limit_is_rebalanced(made: LocalGroupHarness) -> None:
@@ -438,12 +438,12 @@ def test_a_loaded_group_above_the_limit_is_rebalanced(made: LocalGroupHarness) -
     second: Any = made.take("b")
     for member in (second.member_id, first.member_id):
         made.send(member, sync_request(member), 3)
-    assert shard(made).coordinator.groups["g"].state is State.STABLE
+    assert shard(made).coordinator.classic_groups["g"].state is State.STABLE
     made.restart()
-    assert shard(made).coordinator.groups["g"].state is State.STABLE
+    assert shard(made).coordinator.classic_groups["g"].state is State.STABLE
     made.settings = made.settings._replace(max_size=1)
     made.restart()
-    assert shard(made).coordinator.groups["g"].state is State.PREPARING_REBALANCE
+    assert shard(made).coordinator.classic_groups["g"].state is State.PREPARING_REBALANCE
 
 
 def test_a_group_with_a_pending_member_is_not_expired(made: LocalGroupHarness) -> None:

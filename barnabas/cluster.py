@@ -185,8 +185,10 @@ def new_id() -> str:
 
 
 def _check_arguments(nodes: int, controllers: int, settings: Mapping[str, object]) -> None:
-    if nodes < 1 or controllers < 0:
+    if nodes < 1:
         raise BrokerError("A cluster needs at least one broker.")
+    if controllers < 0:
+        raise BrokerError("The number of controllers is 0 (all nodes have both roles) or more.")
     for name in _PER_NODE_SETTINGS:
         if name in settings:
             raise BrokerError(f"{name} cannot be set for all nodes of a cluster: each has its own.")

@@ -123,9 +123,10 @@ def _credentials(config: BrokerConfig, listener: str, setting: str) -> ClientCre
 
 def _authorizer_error(config: BrokerConfig) -> str | None:
     """Kafka's messages about the settings of an authorizer; `super.users` are read only if there is one."""
-    for name in config.super_users if config.value("authorizer.class.name") else ():
-        if ":" not in name:
-            return f"super.users: expected a string in format principalType:principalName but got {name}"
+    if config.value("authorizer.class.name"):
+        for name in config.super_users:
+            if ":" not in name:
+                return f"super.users: expected a string in format principalType:principalName but got {name}"
     listeners = {endpoint.name for endpoint in (*config.listeners, *config.controller_listeners)}
     for name in config.texts("early.start.listeners"):
         if name.upper() not in listeners | {*config.controller_listener_names}:

@@ -45,9 +45,10 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
         raise UnusableDirectory(
             f"Invalid cluster.id in: {path}/meta.properties. Expected {options.cluster_id}, but read {identity.cluster_id}"
         )
-    for path in sorted(known) if not ignore_formatted else ():
+    if known and not ignore_formatted:
         raise UnusableDirectory(
-            f"Log directory {path} is already formatted. Use --ignore-formatted to ignore this directory and format the others."
+            f"Log directory {min(known)} is already formatted. Use --ignore-formatted to ignore this directory and format "
+            "the others."
         )
     new = [path for path in dict.fromkeys((metadata, *directories)) if path not in known]
     if not new:

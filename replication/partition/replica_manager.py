@@ -116,16 +116,18 @@ class ReplicaManager:
             self._configs_by_override.clear()
         for name in changed:
             yield from self._update_configs(name, of_topic=True)
-        for name in {partition.topic for partition in self.partitions.values()} if default_changed else ():
-            yield from self._update_configs(name, of_topic=False)
+        if default_changed:
+            for name in {partition.topic for partition in self.partitions.values()}:
+                yield from self._update_configs(name, of_topic=False)
         for topic_id, indexes in changes.partitions.items():
             topic = image.topics_by_id[topic_id]
             for index in sorted(indexes):
                 self._apply_partition(topic, index, topic.partitions[index], mono_ms)
                 yield
-        for partition in list(self.partitions.values()) if changes.brokers else ():
-            self.isrs.expand_isr(partition, mono_ms, self._max_lag_ms)
-            yield
+        if changes.brokers:
+            for partition in list(self.partitions.values()):
+                self.isrs.expand_isr(partition, mono_ms, self._max_lag_ms)
+                yield
         self._has_applied_image = True
 
     def _apply_partition(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:

@@ -250,10 +250,12 @@ class Engines:
 
         They may be if the topic id in its directory is unreadable or wrong: no frames have it.
         """
+        if not slot_ids:
+            return []
         has_segments: dict[tuple[bytes, int], bool] = {}
         unknown = set[int]()
-        stored = {slot_id[:2] for slot_id in log.slot_ids()} if slot_ids else set()
-        for name in names if slot_ids else ():
+        stored = {slot_id[:2] for slot_id in log.slot_ids()}
+        for name in names:
             parsed = parse_dir_name(name)
             if parsed is not None and parsed.suffix in ("", STRAY):
                 path = f"{directory}/{name}"

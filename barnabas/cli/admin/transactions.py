@@ -99,8 +99,9 @@ def hanging(where: tuple[str, ...], *, is_abort: bool, cluster: Cluster, as_json
 
     with cluster.connect() as client:
         rows = api.find_hanging(client, topic_partitions(client, where))
-        for row in rows if is_abort else ():
-            api.abort_hanging(client, row)
+        if is_abort:
+            for row in rows:
+                api.abort_hanging(client, row)
     show_tuples(api.ProducerRow, rows, as_json=as_json)
     if is_abort:
         note(f"Aborted: {len(rows)}.")

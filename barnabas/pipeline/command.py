@@ -59,7 +59,7 @@ def pipeline() -> None:
 
 
 @pipeline.command()
-@click.option("--bootstrap", metavar="HOST:PORT", help="Use this broker instead of starting one.")
+@click.option("-b", "--bootstrap", metavar="HOST:PORT", help="Use this broker instead of starting one.")
 @click.option(
     "--command-config",
     type=click.Path(dir_okay=False, path_type=Path),

@@ -32,16 +32,20 @@ _TOML_TYPES: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (in
 _TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
 
 
-def setting(help_text: str, default: Any = dataclasses.MISSING, *, metavar: str | None = None) -> Any:
-    """Returns a dataclass field with its help text."""
-    return dataclasses.field(default=default, metadata={"help": help_text, "metavar": metavar})
+def setting(
+    help_text: str, default: Any = dataclasses.MISSING, *, metavar: str | None = None, short: str | None = None
+) -> Any:
+    """Returns a dataclass field with its help text; `short` is a second, short option, such as -b."""
+    return dataclasses.field(default=default, metadata={"help": help_text, "metavar": metavar, "short": short})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class BrokerSettings:
     """Settings of every job that connects to brokers."""
 
-    bootstrap: str = setting("The brokers, HOST:PORT[,HOST:PORT...].", "127.0.0.1:9092", metavar="HOST:PORT")
+    bootstrap: str = setting(
+        "The brokers, HOST:PORT[,HOST:PORT...].", "127.0.0.1:9092", metavar="HOST:PORT", short="-b"
+    )
     kafka: tuple[str, ...] = setting(
         "A setting of all Kafka clients, in the driver and in Spark, with its Java name; may be repeated.",
         (),
@@ -144,7 +148,7 @@ def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:
     if hint is bool:
         return click.Option([f"--{name}/--no-{name}", field.name], default=None, help=help_text)
     return click.Option(
-        [f"--{name}", field.name],
+        [*filter(None, [field.metadata["short"]]), f"--{name}", field.name],
         type=click.Path(readable=False) if hint is Path else (str if is_repeated else hint),
         multiple=is_repeated,
         default=None,

@@ -40,7 +40,7 @@ def test_missing_or_unknown_settings_are_one_sentence(capsys: pytest.CaptureFixt
             "No broker answers at 127.0.0.1:1",
         ),
         (
-            ("audit", "--archive", folder, "--bootstrap", "nowhere"),
+            ("audit", "--archive", folder, "-b", "nowhere"),
             "No broker answers at nowhere: 'nowhere' is not HOST:PORT.",
         ),
     ):

@@ -61,7 +61,7 @@ from broker.coordinators.offset_manager import (
 )
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, ShardContext
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord
-from broker.coordinators.schedule_groups import has_schedule_positions
+from broker.coordinators.schedule_groups import has_schedule_positions, has_schedule_topic
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -214,7 +214,9 @@ class GroupCoordinator:
     ) -> ErrorCode:
         """Validate an offset commit; an accepted one of a classic member is also its heartbeat."""
         if self._is_of_deliverers(request.group_id):
-            return ErrorCode.UNKNOWN_MEMBER_ID
+            partitions = list(partitions)
+            if has_schedule_topic(request.group_id, self._image(), partitions):
+                return ErrorCode.UNKNOWN_MEMBER_ID
         error = self._validate_commit(request, request.generation_id_or_member_epoch, partitions, api_version)
         group = None if request.group_id in self.consumer_groups else self.classic_groups.get(request.group_id)
         if error is _NONE and group is not None and group.state is not State.EMPTY:

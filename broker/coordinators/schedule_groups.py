@@ -1,14 +1,15 @@
 """The groups that have the positions of schedule topics.
 
 RULES    1. While records of a schedule topic are delivered, its group is used by the deliverers: its committed offsets do not
-            expire, only transactions commit them, and neither they nor the group can be deleted. Otherwise delivered
-            records would be delivered again.
+            expire, only transactions commit those of the schedule topic, and neither they nor the group can be deleted.
+            Otherwise delivered records would be delivered again.
          2. After `barnabas.deliver.to` was deleted it is an ordinary group.
 NOT HERE What a position means (`delivery/progress.py`).
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 from replication.metadata.image import MetadataImage
@@ -25,3 +26,9 @@ def group_of(topic: str) -> str:
 def has_schedule_positions(group_id: str, image: MetadataImage) -> bool:
     """Whether this is the group of a schedule topic."""
     return group_id.startswith(_PREFIX) and bool(image.topic_config(group_id.removeprefix(_PREFIX)).get(DELIVER_TO))
+
+
+def has_schedule_topic(group_id: str, image: MetadataImage, partitions: Iterable[tuple[bytes, int]]) -> bool:
+    """Whether some partitions, with the topic's id, are of the schedule topic whose group this is."""
+    topic = image.topics_by_name.get(group_id.removeprefix(_PREFIX))
+    return topic is not None and any(topic_id == topic.topic_id for topic_id, _ in partitions)

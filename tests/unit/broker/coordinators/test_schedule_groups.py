@@ -39,8 +39,8 @@ def test_only_the_offsets_of_an_existing_schedule_topics_group_never_expire(grou
     assert bool(harness.runtime.shards[0].coordinator.offsets.by_group.get(group)) is is_kept
 
 
-def commit_error(harness: LocalGroupHarness, offset: int, metadata: str) -> int:
-    request = group_requests.commit_request(offset, group="schedule-t", metadata=metadata)
+def commit_error(harness: LocalGroupHarness, offset: int, metadata: str, topic: str = "t") -> int:
+    request = group_requests.commit_request(offset, group="schedule-t", topic=topic, metadata=metadata)
     code: int = harness.ask(request, 8).topics[0].partitions[0].error_code
     return code
 
@@ -56,9 +56,11 @@ def deletion_errors(harness: LocalGroupHarness) -> tuple[int, int]:
 @pytest.mark.parametrize("metadata", ["", "x"])
 def test_positions_are_neither_set_nor_deleted_while_records_are_delivered(metadata: str) -> None:
     harness = harness_with_topic()
+    harness.create_topic("other", 1)
     assert commit_error(harness, 7, metadata) == ErrorCode.NONE
     deliver(harness)
     assert commit_error(harness, 3, metadata) == ErrorCode.UNKNOWN_MEMBER_ID
+    assert commit_error(harness, 3, metadata, "other") == ErrorCode.NONE
     assert deletion_errors(harness) == (ErrorCode.NON_EMPTY_GROUP, ErrorCode.NON_EMPTY_GROUP)
     harness.image.configs = {}
     assert commit_error(harness, 3, metadata) == ErrorCode.NONE

@@ -4,7 +4,7 @@ RULES    1. Spark's clients are Java's; the driver and the sender use librdkafka
             kafka-python, the verbs for records our own connections.
          2. Certificates and keys are PEM, in files or in the settings: no other form is read by all libraries.
          3. A setting of TLS or SASL that has no translation raises ClientError: no client connects otherwise than the others.
-         4. Other settings are passed on unchanged.
+         4. Other settings are passed on unchanged, to the libraries that know them.
          5. Jobs do not use OAUTHBEARER: a token cannot be renewed in Spark's workers.
 NOT HERE Where the settings are given (`pipeline/settings.py`, `cli/connection.py`), the sockets of our own requests
          (`secure_stream.py`), where tokens are from (`oauth_tokens.py`).

@@ -46,6 +46,7 @@ STALE_LEADER_ERRORS = (
     "LEADER_NOT_AVAILABLE",
 )
 """Errors of ListOffsets with stale leaders; the client does not refresh its metadata by itself."""
+_UNKNOWN_SETTING = re.compile(r'No such configuration property: "([^"]+)"')
 _EARLIEST: Any = OffsetSpec.earliest()
 _LATEST: Any = OffsetSpec.latest()
 
@@ -111,7 +112,19 @@ class Brokers:
             **for_librdkafka(given),
         }
         self.bootstrap = settings.bootstrap
-        self._admin = AdminClient(dict(self.client_settings))
+        self._admin = self._connect()
+
+    def _connect(self) -> AdminClient:
+        """The client for requests; removes the settings that only Java's clients know. Raises JobError for a wrong value."""
+        while True:
+            try:
+                return AdminClient(dict(self.client_settings))
+            except KafkaException as failure:
+                sentence = failure.args[0].str()
+                unknown = _UNKNOWN_SETTING.search(sentence)
+                if unknown is None:
+                    raise JobError(f"A setting of the Kafka clients cannot be used: {sentence}.") from failure
+                del self.client_settings[unknown[1]]
 
     def cluster_id(self) -> str:
         """Returns the cluster id."""

@@ -80,3 +80,15 @@ def test_a_missing_topic_is_an_error_at_once(kafka_broker: Any) -> None:
     brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
     with pytest.raises(JobError, match="There is no topic nowhere at "):
         brokers.ends([TopicPartition("nowhere", 0)])
+
+
+def test_settings_that_only_java_knows_do_not_reach_librdkafka(kafka_broker: Any) -> None:
+    def connect(setting: str) -> Brokers:
+        return Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap, kafka=(setting, "client.id=job")))
+
+    brokers = connect("default.api.timeout.ms=60000")
+    assert brokers.cluster_id()
+    assert brokers.client_settings["client.id"] == "job"
+    assert "default.api.timeout.ms" not in brokers.client_settings
+    with pytest.raises(JobError, match=r"A setting of the Kafka clients cannot be used: .*socket\.timeout\.ms"):
+        connect("socket.timeout.ms=soon")

@@ -3,7 +3,7 @@
 RULES    1. Each call has a thread, but only one runs: the others wait until the running one calls `switch`, or ends.
          2. `switch` continues a random call that has not ended; it may be the same one.
          3. The end of the process (`ProcessEnded`) is raised in `run` when all calls have ended.
-NOT HERE Where calls switch: before each step of the disk (work_queues.py), and where a lock is held (commitlog/simulator.py).
+NOT HERE Where calls switch: before each step of the disk (work_queues.py), and while a lock is held (held_lock.py).
 """
 
 from __future__ import annotations

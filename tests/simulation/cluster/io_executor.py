@@ -1,7 +1,8 @@
 """The I/O executor of a simulated process: work completes some time after it is submitted.
 
 RULES    1. In a process with a fast disk, all work except syncs runs immediately.
-         2. The work of one queue completes in order; queues overtake each other.
+         2. The work of one queue completes in order; queues overtake each other. With slow disks, appends that wait
+            run at the same time (work_queues.py).
          3. While the disk is full, writes wait, and so do syncs if one of them writes the election state.
 """
 
@@ -14,6 +15,9 @@ from replication.completion import Completion
 from replication.io_executor import Begin, IoResult, Run
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.simulation.work_queues import WorkQueues
+
+_SLOW_MS = 100
+"""If syncs may take longer, the disk is slow."""
 
 CallLater = Callable[[int, Callable[[], object]], None]
 
@@ -30,11 +34,13 @@ class SimulatedIoExecutor:
         self._is_reported_full = False
         self.on_space_change: Callable[[bool], None] = lambda _: None
         """Called with False when a write waits for space, and with True when there is space again."""
-        self._work_queue = WorkQueues(disk, random, _nothing, runs_immediately=self._runs_immediately)
+        self._work_queue = WorkQueues(
+            disk, random, _nothing, runs_immediately=self._runs_immediately, is_slow=slowest_ms > _SLOW_MS
+        )
         self._sync_queue = WorkQueues(disk, random, _nothing, runs_immediately=False)
 
     def write(self, directory: str, size: int, run: Run) -> IoResult:
-        return self._push("write", directory, run)
+        return self._push("write", directory, run, is_append=size > 0)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
         """Sync after a delay; what to sync is determined then."""
@@ -85,9 +91,9 @@ class SimulatedIoExecutor:
         self._work_queue.run_all()
         self._sync_queue.run_all()
 
-    def _push(self, fault: str, directory: str, run: Run) -> IoResult:
+    def _push(self, fault: str, directory: str, run: Run, *, is_append: bool = False) -> IoResult:
         result: IoResult = Completion()
-        self._work_queue.push(fault, directory, run, result.complete)
+        self._work_queue.push(fault, directory, run, result.complete, is_append=is_append)
         if fault in self._work_queue.held:
             self._report_full()
         if not self._runs_immediately:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +61,7 @@ from storage.config.log_config import log_config
 from storage.directories.log_manager import LogManager
 from storage.io.disk import StorageError
 from tests.simulation.cluster.io_executor import SimulatedIoExecutor
+from tests.simulation.held_lock import HeldLock
 from tests.simulation.network import Reply
 from tests.simulation.simulated_disk import SimulatedDisk
 
@@ -171,7 +172,7 @@ class Process:
             identity.directory_ids,
             log_config({}, config.given),
             random_bytes=random.randbytes,
-            new_lock=threading.Lock,
+            new_lock=partial(HeldLock, disk),
         )
         self.log_manager.engines.commit_log_file_bytes = random.choice(COMMIT_LOG_FILE_BYTES)
         self.log_manager.load(lambda topic: _id_of(found, topic))

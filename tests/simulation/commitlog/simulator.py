@@ -18,6 +18,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
+from tests.simulation.held_lock import HeldLock
 from tests.simulation.runner import Failure
 from tests.simulation.simulated_disk import SimulatedDisk
 from tests.simulation.storage.operations import Operations
@@ -30,23 +31,6 @@ MAX_DEAD_MS = 2_000
 ZEROING_SEEDS = 5
 ZEROS = {"STEP_BYTES": 600, "_PIECE_BYTES": 80, "_SYNCED_BYTES": 200}
 """Small limits for these files."""
-
-
-class HeldLock:
-    """A lock; while it is held the loop does not run, as it would wait for it, and other calls wait."""
-
-    def __init__(self, disk: SimulatedDisk) -> None:
-        self.is_held = False
-        self._disk = disk
-
-    def __enter__(self) -> None:
-        while self.is_held:
-            assert self._disk.switch is not None, "the lock is not reentrant"
-            self._disk.switch()
-        self.is_held = True
-
-    def __exit__(self, *_: object) -> None:
-        self.is_held = False
 
 
 class SmallFilesManager(LogManager):
@@ -65,7 +49,7 @@ class SmallFilesManager(LogManager):
 
 
 class CommitLogOperations(Operations):
-    """Operations that wait for the locks of commit logs."""
+    """Operations that wait for the locks of commit logs: while one is held, the loop does not run."""
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)

@@ -99,7 +99,9 @@ class CommitLogEngine:
         self._log.open()
         slot = self._slot = self._log.slot(self._slot_id, self._topic)
         self.end_offset = slot.end_offset
-        self.flushed_end_offset = slot.end_offset if recovery_point is None else min(recovery_point, slot.end_offset)
+        self.flushed_end_offset = slot.end_offset
+        if recovery_point is not None and slot.slices:  # not all batches are in sealed files, which are durable
+            self.flushed_end_offset = min(recovery_point, slot.end_offset)
         self._snapshot_end = max([slot.start_offset, *self.snapshots()])
         return None if recovery_point is None or slot.number == UNBOUND else self._snapshot_end
 

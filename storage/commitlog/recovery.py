@@ -123,6 +123,7 @@ class _Loader:
         self._catalog = read_catalog(disk, directory)
         self._covered: dict[int, QueueHeader] = {}  # by start, the files that the catalog covers
         self._unchecked: set[int] = set()  # those of which only the header was read
+        self._sealed_states: list[list[object]] = []  # of the file that lost its end, from its queue file
 
     def load(self) -> Recovered:
         found = self._found
@@ -219,6 +220,7 @@ class _Loader:
         header, states = found
         if not has_all_batches(self._disk, file.path, header):
             _log.warning("%s has lost its end: %d bytes of it were sealed", file.path, header.end - file.start)
+            self._sealed_states = json.loads(states)
             return False
         for state in json.loads(states):
             self._restore(file, state)
@@ -273,10 +275,27 @@ class _Loader:
                 self._truncate(file, frame.start)
                 is_whole = False
                 break
+        self._report_lost_end(file, replay)
         file.slot_count = self._found.slot_count
         slices = seal(self._disk, file, queue_of(file, self._found.numbered)(), self._cache)
         forget_slices(slices, self._found.numbered)
         return is_whole
+
+    def _report_lost_end(self, file: LogFile, replay: _Replay) -> None:
+        """Name the partitions that lost records with the end of a sealed file."""
+        for state in self._sealed_states:
+            if len(state) == 1:
+                continue  # it was deleted
+            sealed = Slot(slot_id_of(state))
+            sealed.restore(state)
+            found = self._found.slots.get(sealed.slot_id)
+            end_offset = sealed.start_offset if found is None else found.end_offset
+            if end_offset < sealed.end_offset and sealed.number not in replay.broken:
+                _log.warning(
+                    "%s lost its records from offset %d to %d: they were in the lost end of %s",
+                    _name_of(sealed), end_offset, sealed.end_offset - 1, file.path,
+                )  # fmt: skip
+        self._sealed_states = []
 
     def _id_of(self, file: LogFile) -> bytes:
         file_id = _file_id(file.log.get(read_waiting), file.start)
@@ -336,13 +355,20 @@ def _file_id(file: File, start: int) -> bytes | None:
     return parse_file_header(file.pread(FILE_HEADER.size, 0), start)
 
 
+def _name_of(slot: Slot) -> str:
+    """The partition in log lines; one with a directory is named by its topic id."""
+    topic_id, partition, _ = slot.slot_id
+    return f"{slot.topic}-{partition}" if slot.topic else f"partition {partition} of topic id {topic_id.hex()}"
+
+
 class _Replay:
     """Applies the frames of one file to the slots."""
 
     def __init__(self, found: Recovered, file: LogFile) -> None:
         self._found = found
         self._file = file
-        self._broken: set[int] = set()
+        self.broken: set[int] = set()
+        """The numbers of slots that lost a frame."""
 
     def apply(self, frame: Frame) -> None:
         """Apply a frame. The batches of a slot after a lost frame are skipped; a lost CUT is applied with the next frame."""
@@ -372,11 +398,11 @@ class _Replay:
                 slot.cut(file, reader.planned_cut(frame.previous_end))
             if frame.previous_end == slot.end_offset:
                 slot.append(file, frame.position, frame.batches, rolled=bool(frame.flags & ROLLED))
-            elif slot.number not in self._broken:
-                self._broken.add(slot.number)
+            elif slot.number not in self.broken:
+                self.broken.add(slot.number)
                 _log.warning(
-                    "Partition %d of topic %s lost its records from offset %d on: frames before %d are damaged",
-                    slot.slot_id.partition, slot.slot_id.topic_id.hex(), slot.end_offset, frame.position,
+                    "%s lost its records from offset %d on: frames before byte %d of %s are damaged",
+                    _name_of(slot), slot.end_offset, frame.position - file.start, file.path,
                 )  # fmt: skip
         elif kind == FrameKind.CUT:
             cut = Cut(*CUT_PAYLOAD.unpack(frame.payload))

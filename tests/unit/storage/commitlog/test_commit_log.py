@@ -280,6 +280,32 @@ class TestRecovery:
         more = append_to(again[0], 250)
         assert bytes_of(Process(tmp_path)[0]) == kept + more
 
+    def test_the_partitions_of_a_lost_end_of_a_sealed_file_are_named(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process = Process(tmp_path)
+        while len(process.paths(".queue")) < 1:
+            append_to(process[0], 300)
+            append_to(process[1], 300)
+        path = process.paths(".clog")[0]
+        os.truncate(path, path.stat().st_size // 2)
+        caplog.clear()
+        again = Process(tmp_path)
+        found = bytes_of(again[0], 0)
+        assert found
+        for number in (0, 1):
+            assert f"partition {number} of topic id {b't'.hex() * 16} lost its records from offset " in caplog.text
+        assert f"they were in the lost end of {path}" in caplog.text
+
+    def test_all_records_of_a_recovered_log_are_durable(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        append_to(process[0])
+        append_to(process[0])
+        again = Process(tmp_path)
+        engine = CommitLogEngine(again.disk, again.log, SlotId(b"t" * 16, 0), "", CONFIG)
+        engine.open(1)
+        assert (engine.flushed_end_offset, engine.end_offset) == (2, 2)
+
     def test_damage_before_a_proof_costs_only_its_partition(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

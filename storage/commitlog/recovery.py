@@ -2,9 +2,10 @@
 
 RULES    1. A file with a valid queue file was durable when that was written: its frames are not read, and its states only
             if the catalog does not cover them (catalog.py).
-         2. Other files are scanned. An invalid range behind everything that is proven durable (by a DURABLE frame after it, or
-            by a later sealed file) ends the log: the rest was never durable and is removed. An invalid range before that is
-            damage: the log continues after it, and a slot that lost a frame there ends before the loss (`_Replay.apply`).
+         2. Other files are scanned. An invalid range behind everything that is proven durable (by a DURABLE frame after it, by
+            the queue file of a file that lost its end, or by a later sealed file) ends the log: the rest was never durable and
+            is removed. An invalid range before that is damage: the log continues after it, and a slot that lost a frame there
+            ends before the loss (`_Replay.apply`).
          3. A file whose first frame does not name the end of the file before it follows a loss: the same rule. The file
             before it may also be missing, which is no loss: names are durable before the first frame.
          4. All scanned files are sealed, without the zeros behind their last frame. A file without frames is used for later
@@ -46,7 +47,7 @@ from storage.commitlog.frames import (
 )
 from storage.commitlog.log_file import CachedFile, LogFile, UnusedFile, name_at
 from storage.commitlog.queue_file import QueueHeader, parse_queue
-from storage.commitlog.run_recovery import log_paths
+from storage.commitlog.run_recovery import log_paths, partitions_in
 from storage.commitlog.sealing import (
     forget_slices,
     has_all_batches,
@@ -57,7 +58,7 @@ from storage.commitlog.sealing import (
     set_sealed,
 )
 from storage.commitlog.slot_reader import SlotReader
-from storage.commitlog.slots import NO_FILE, Cut, Slot, SlotId, slot_id_of
+from storage.commitlog.slots import NO_FILE, Cut, Slot, SlotId, slot_id_of, slot_text
 from storage.engine import AbortedTransaction
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
@@ -123,7 +124,8 @@ class _Loader:
         self._catalog = read_catalog(disk, directory)
         self._covered: dict[int, QueueHeader] = {}  # by start, the files that the catalog covers
         self._unchecked: set[int] = set()  # those of which only the header was read
-        self._sealed_states: list[list[object]] = []  # of the file that lost its end, from its queue file
+        self._sealed_end = 0  # of the last file that lost its end, from its queue file
+        self._sealed_states: list[list[object]] = []  # the same
 
     def load(self) -> Recovered:
         found = self._found
@@ -201,8 +203,12 @@ class _Loader:
         file_id = _file_id(handle, start)
         size = handle.size()
         if file_id is None:
-            _log.warning("%s has no valid header; its %d bytes are skipped", path, size)
-            return None
+            if read_queue_header(self._disk, path, start, None) is None:
+                partitions = ", ".join(partitions_in(self._disk, path)) or "its partitions"
+                _log.error("%s has no valid header: the records of %s in it are lost", path, partitions)
+                return None
+            _log.warning("%s has no valid header; its batches are read by its queue file", path)
+            file_id = b""
         if size == FILE_HEADER.size:
             self._found.ahead.append(UnusedFile(start, file_id, handle))
             return None
@@ -220,7 +226,7 @@ class _Loader:
         header, states = found
         if not has_all_batches(self._disk, file.path, header):
             _log.warning("%s has lost its end: %d bytes of it were sealed", file.path, header.end - file.start)
-            self._sealed_states = json.loads(states)
+            self._sealed_end, self._sealed_states = header.end, json.loads(states)
             return False
         for state in json.loads(states):
             self._restore(file, state)
@@ -293,7 +299,7 @@ class _Loader:
             if end_offset < sealed.end_offset and sealed.number not in replay.broken:
                 _log.warning(
                     "%s lost its records from offset %d to %d: they were in the lost end of %s",
-                    _name_of(sealed), end_offset, sealed.end_offset - 1, file.path,
+                    slot_text(state), end_offset, sealed.end_offset - 1, file.path,
                 )  # fmt: skip
         self._sealed_states = []
 
@@ -309,14 +315,14 @@ class _Loader:
             return bool(files) or not isinstance(first, Frame)
         start, end = FOLLOWS_PAYLOAD.unpack(first.payload)
         if files and files[-1].start >= start:
-            return (start, end) != (files[-1].start, files[-1].end)
+            return start != files[-1].start or end not in {files[-1].end, self._sealed_end}
         return start in self._paths  # it has no frames; if it does not exist, it was deleted
 
     def _is_damage(self, position: int, file: LogFile, later: list[int]) -> bool:
         """Whether the bytes at this position were durable (rule 2)."""
         if self._proof is None:
             self._proof = max(chain([0], self._proofs(file, later)))
-        return position < self._proof
+        return position < max(self._proof, self._sealed_end)
 
     def _proofs(self, file: LogFile, later: list[int]) -> Iterator[int]:
         """Positions before which everything was durable."""
@@ -353,12 +359,6 @@ class _Loader:
 def _file_id(file: File, start: int) -> bytes | None:
     """The id of a log file; None if its header is invalid."""
     return parse_file_header(file.pread(FILE_HEADER.size, 0), start)
-
-
-def _name_of(slot: Slot) -> str:
-    """The partition in log lines; one with a directory is named by its topic id."""
-    topic_id, partition, _ = slot.slot_id
-    return f"{slot.topic}-{partition}" if slot.topic else f"partition {partition} of topic id {topic_id.hex()}"
 
 
 class _Replay:
@@ -402,7 +402,7 @@ class _Replay:
                 self.broken.add(slot.number)
                 _log.warning(
                     "%s lost its records from offset %d on: frames before byte %d of %s are damaged",
-                    _name_of(slot), slot.end_offset, frame.position - file.start, file.path,
+                    slot_text(slot.state()), slot.end_offset, frame.position - file.start, file.path,
                 )  # fmt: skip
         elif kind == FrameKind.CUT:
             cut = Cut(*CUT_PAYLOAD.unpack(frame.payload))

@@ -4,21 +4,28 @@ RULES    1. A run with a valid queue file replaces every file of a lower generat
             removed.
          2. A run without one is removed if a file of a lower generation has its start: then all its sources exist
             (run_file.py rule 6). Otherwise its queue file is made again, without the frames that are invalid.
-         3. A queue file without its log file, and a temporary file, belong to a change that did not happen.
+         3. A queue file without its log file, and a temporary file, are removed.
+         4. A file that the catalog names, or of which only the queue file exists, is lost, unless a run replaces it: nothing
+            else removes a sealed file.
 NOT HERE Frames of files that are not sealed (recovery.py).
 """
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from types import MappingProxyType
 
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogName, parse_log_name
+from storage.commitlog.queue_file import parse_queue, read_row
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.sealing import queue_path, read_queue_header
+from storage.commitlog.slots import slot_text
 from storage.io.disk import TEMPORARY, Disk
+from storage.io.disk_lookup import read_waiting
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -37,6 +44,8 @@ class Survey:
     """Runs whose queue file is made again."""
     orphans: list[str] = field(default_factory=list)
     """Other names to remove."""
+    ranges: list[tuple[int, int]] = field(default_factory=list)
+    """Of each sealed run, the starts of the first and the last file that it replaces."""
 
 
 def survey(disk: Disk, directory: str, known: Mapping[LogName, bytes] = MappingProxyType({})) -> Survey:
@@ -50,6 +59,7 @@ def survey(disk: Disk, directory: str, known: Mapping[LogName, bytes] = MappingP
         older = {name for name in names if name.generation < run.generation}
         first = _first_of(disk, f"{directory}/{run}", run.start, known.get(run))
         if first is not None:
+            found.ranges.append((first, run.start))
             replaced = {name for name in older if first <= name.start <= run.start}
             names -= replaced
             found.replaced.append(sorted(replaced))
@@ -81,6 +91,38 @@ def _orphans(listed: Sequence[str], names: Collection[LogName]) -> list[str]:
     ]
 
 
+def lost_files(disk: Disk, directory: str, found: Survey, known: Iterable[LogName]) -> list[LogName]:
+    """The sealed files that are missing (rule 4), oldest first; `known`: those that the catalog names."""
+    present = {*found.kept, *found.unfinished, *chain.from_iterable(found.replaced)}
+    sealed = {*known, *_valid_queues(disk, directory, found.orphans)}
+    return sorted(
+        name for name in sealed - present if not any(first <= name.start <= last for first, last in found.ranges)
+    )
+
+
+def _valid_queues(disk: Disk, directory: str, orphans: Sequence[str]) -> Iterator[LogName]:
+    """The log files whose queue files are among these names, and valid."""
+    for orphan in orphans:
+        name = parse_log_name(orphan.removesuffix(QUEUE_SUFFIX) + LOG_SUFFIX)
+        if name is not None and parse_queue(disk.read(f"{directory}/{orphan}"), name.start) is not None:
+            yield name
+
+
+def partitions_in(disk: Disk, lost: str) -> list[str]:
+    """The partitions with batches in a lost log file, as its queue file names them; empty if that is lost too."""
+    path, name = queue_path(lost), parse_log_name(lost.rpartition("/")[2])
+    found = parse_queue(disk.read(path), name.start) if name is not None and disk.exists(path) else None
+    if found is None:
+        return []
+    header, states = found
+    queue = disk.open(path, write=False)
+    return [
+        slot_text(state)
+        for state in json.loads(states)
+        if len(state) > 1 and read_row(queue, state[0], header.slot_count, read_waiting).entry_count
+    ]
+
+
 def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dict[int, str]:
     """The paths of the log files by start, without those that a run replaces; finishes what a crash interrupted.
 
@@ -91,10 +133,13 @@ def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dic
         _rebuild(disk, f"{directory}/{run}", run.start)
     if found.unsealed:
         found = survey(disk, directory, known)
+    for name in lost_files(disk, directory, found, known):
+        partitions = ", ".join(partitions_in(disk, f"{directory}/{name}")) or "its partitions"
+        _log.error("%s/%s is missing: the records of %s in it are lost", directory, name, partitions)
     for removed in [*found.replaced, found.unfinished]:
         remove_files(disk, [f"{directory}/{name}" for name in removed])
-    for name in found.orphans:
-        disk.unlink(f"{directory}/{name}", missing_ok=True)
+    for orphan in found.orphans:
+        disk.unlink(f"{directory}/{orphan}", missing_ok=True)
     return {name.start: f"{directory}/{name}" for name in found.kept}
 
 

@@ -317,6 +317,14 @@ def topic_of(state: list[object]) -> str:
     return topic
 
 
+def slot_text(state: list[object]) -> str:
+    """The partition of a state in messages; one with a directory is named by its topic id."""
+    topic_id, partition, _ = slot_id_of(state)
+    return (
+        f"{topic_of(state)}-{partition}" if topic_of(state) else f"partition {partition} of topic id {topic_id.hex()}"
+    )
+
+
 def slot_id_of(state: list[object]) -> SlotId:
     """The partition of a state."""
     _, topic_id, partition, incarnation, *_ = state

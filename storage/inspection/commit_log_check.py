@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from itertools import chain
 from typing import Final
 
-from storage.commitlog.catalog import CATALOG
+from storage.commitlog.catalog import CATALOG, read_catalog
 from storage.commitlog.commit_log import DIRECTORY
 from storage.commitlog.frames import (
     CUT_PAYLOAD,
@@ -26,7 +26,7 @@ from storage.commitlog.frames import (
     InvalidRange,
 )
 from storage.commitlog.queue_file import Entry, Row, last_batch_end
-from storage.commitlog.run_recovery import survey
+from storage.commitlog.run_recovery import lost_files, partitions_in, survey
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId
 from storage.inspection.catalog_check import catalog_problem
@@ -65,6 +65,11 @@ class CommitLogCheck:
     def run(self) -> None:
         """Check all files, oldest first."""
         found = survey(self._disk, self.path)
+        for name in lost_files(self._disk, self.path, found, read_catalog(self._disk, self.path).files):
+            partitions = ", ".join(partitions_in(self._disk, f"{self.path}/{name}")) or "its partitions"
+            self._add(
+                Severity.LOSS, f"{self.path}/{name}", f"It is missing: the records of {partitions} in it are lost."
+            )
         for name in chain(*found.replaced, found.unfinished):
             text = "A start removes it: a run replaces it, or it is an unfinished run."
             self._add(Severity.HARMLESS, f"{self.path}/{name}", text)
@@ -91,8 +96,7 @@ class CommitLogCheck:
         scanned = FrameScan(self._disk.open(path, write=False), start)
         queue = self._queue(path, start)
         if scanned.file_id is None:
-            text = f"It has no valid header; a start skips its {scanned.size} bytes"
-            self._add(Severity.LOSS, path, f"{text}: {self._affected(queue, 0, scanned.size)}.")
+            self._report_header(path, scanned.size, queue, is_run=is_run)
             return
         frames = _FileFrames(self._ends, is_run=is_run)
         for found in scanned:
@@ -126,6 +130,15 @@ class CommitLogCheck:
             elif queue is None and frames.first.kind == FrameKind.RUN:
                 _, end = RUN_PAYLOAD.unpack_from(frames.first.payload)
             self._previous = start, end
+
+    def _report_header(self, path: str, size: int, queue: StoredQueue | None, *, is_run: bool) -> None:
+        if queue is not None and size >= _sealed_size(queue, is_run=is_run):
+            self._add(Severity.HARMLESS, path, "It has no valid header: its batches are read by its queue file.")
+            self._follow(queue)
+            self._previous = queue.header.start, queue.header.end
+            return
+        text = f"It has no valid header; a start skips its {size} bytes"
+        self._add(Severity.LOSS, path, f"{text}: {self._affected(queue, 0, size)}.")
 
     def _check_order(self, path: str, first: Frame) -> None:
         is_next = first.kind == FrameKind.FOLLOWS and FOLLOWS_PAYLOAD.unpack(first.payload) == self._previous

@@ -176,10 +176,11 @@ class SlotCheck:
         for number, segment in enumerate(self._engine.segments()):
             found = self._sizes.get(number, 0)
             if segment.size != found:
-                text = (
-                    f"Its segment from offset {segment.base_offset} on has {segment.size} bytes, its batches {found}."
-                )
-                self._add(Severity.HARMLESS, text)
+                text = f"Its segment from offset {segment.base_offset} on has {segment.size} bytes, its batches {found}"
+                if found < segment.size:
+                    self._add(Severity.LOSS, f"{text}: the others are missing.")
+                else:
+                    self._add(Severity.HARMLESS, f"{text}.")
 
     def _check_epochs(self) -> None:
         start, known = self._engine.start_offset, self._engine.leader_epochs()

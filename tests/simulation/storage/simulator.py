@@ -361,7 +361,8 @@ class Simulation:
         assert start >= partition.durable_start, f"the start {partition.durable_start} of {log.name} was lost"
         if partition.was_closed_cleanly:
             partition.flushed = end
-        elif log.flushed_end_offset <= partition.max_flushed:
+        elif log.flushed_end_offset <= partition.max_flushed or log.open().engine.shared_log is not None:
+            # The recovery of a commit log has synced it: the next loss of power checks that.
             partition.flushed = max(partition.flushed, log.flushed_end_offset)
         partition.was_closed_cleanly, partition.max_flushed, partition.truncating_to = False, 0, None
         partition.max_start = 0

@@ -67,10 +67,15 @@ def cut_the_end(data: Path) -> None:
     os.truncate(path, path.read_bytes().rindex(b"\xc1\x0f\x04", 0, path.read_bytes().index(b"30: xxx")))
 
 
-def break_the_last_header(data: Path) -> None:
+def break_the_last_header(data: Path) -> Path:
     """Of the last file with batches: other partitions have their batches in earlier ones."""
     path = next(path for path in reversed(logs(data)) if b": xxx" in path.read_bytes())
     changed(path, 10)
+    return path
+
+
+def break_a_header_without_queue(data: Path) -> None:
+    break_the_last_header(data).with_suffix(QUEUE_SUFFIX).unlink()
 
 
 def break_a_queue(data: Path) -> None:
@@ -128,7 +133,10 @@ DAMAGES = {
     "a broken batch": Damage(break_a_batch, "loss", "Offsets 30 to 30 cannot be read"),
     "a broken frame": Damage(break_a_head, "loss", "are no valid frame"),
     "a missing end": Damage(cut_the_end, "loss", "are no valid frame: split-0"),
-    "a broken header": Damage(break_the_last_header, "loss", "a start skips its"),
+    "a broken header": Damage(break_the_last_header, "harmless", "its batches are read by its queue file"),
+    "a broken header and no queue file": Damage(break_a_header_without_queue, "loss", "a start skips its"),
+    "a file that only its queue file shows": Damage(lambda data: with_split(data).unlink(), "loss", "It is missing"),
+    "a file that only the catalog shows": Damage(lose_a_file, "loss", "the records of its partitions in it are lost"),
     "a lost file": Damage(lose_a_file, "loss", "It does not follow the file before"),
     "a broken queue file": Damage(break_a_queue, "harmless", "It is invalid: a start makes it again", is_mended=True),
     "a broken catalog": Damage(break_the_catalog, "harmless", "reads all queue files instead", is_mended=True),

@@ -186,14 +186,17 @@ class TestUse:
         assert {number: state_of(again[number]) for number in (0, 2, 4)} == expected
         assert not any(again[number].end_offset for number in (1, 3, 5))
 
-    def test_a_last_file_with_a_broken_header_costs_only_its_batches(self, tmp_path: Path) -> None:
+    def test_a_sealed_file_with_a_broken_header_is_read_by_its_queue_file(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
         expected = append_to(process[0])
         process.log.close()
         process = Process(tmp_path)
-        append_to(process[1])
+        other = append_to(process[1])
         process.log.close()
         damage(process.paths(".queue")[-1].with_suffix(".clog"), 10)
+        again = Process(tmp_path)
+        assert (bytes_of(again[0]), bytes_of(again[1])) == (expected, other)
+        process.paths(".queue")[-1].unlink()
         again = Process(tmp_path)
         assert bytes_of(again[0]) == expected
         assert not again[1].end_offset

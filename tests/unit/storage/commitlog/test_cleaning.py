@@ -355,7 +355,9 @@ class TestRuns:
 
 
 class TestCrashes:
-    def test_a_kill_at_any_call_leaves_the_files_or_the_run(self, tmp_path: Path) -> None:
+    def test_a_kill_at_any_call_leaves_the_files_or_the_run(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
         calls = 0
         while True:
             root = tmp_path / str(calls)
@@ -386,6 +388,7 @@ class TestCrashes:
             assert not process.paths(".tmp")
             calls += 1
         assert calls > 20
+        assert "is missing" not in caplog.text
 
     @pytest.mark.parametrize("seed", range(20))
     def test_a_loss_of_power_amid_cleaning_loses_nothing_durable(self, tmp_path: Path, seed: int) -> None:

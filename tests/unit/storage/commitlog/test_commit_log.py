@@ -297,6 +297,31 @@ class TestRecovery:
             assert f"partition {number} of topic id {b't'.hex() * 16} lost its records from offset " in caplog.text
         assert f"they were in the lost end of {path}" in caplog.text
 
+    def test_the_lost_end_of_a_sealed_file_costs_no_partition_of_the_next_file(self, tmp_path: Path) -> None:
+        process = Process(tmp_path)
+        while len(process.paths(".queue")) < 1:
+            append_to(process[0], 300)
+        kept = append_to(process[1], 300)  # in the second file, which has no proof that something is durable
+        path = process.paths(".clog")[0]
+        os.truncate(path, path.stat().st_size // 2)
+        assert bytes_of(Process(tmp_path)[1]) == kept
+
+    @pytest.mark.parametrize("removed", ["catalog", "*0.queue"])
+    def test_a_missing_file_is_an_error_in_the_log(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture, removed: str
+    ) -> None:
+        process = Process(tmp_path)
+        while len(process.paths(".queue")) < 2:
+            append_to(process[len(process.paths(".queue"))], 300)
+        process.log.close()
+        path = process.paths(".clog")[0]
+        path.unlink()
+        next((tmp_path / "commitlog").glob(removed)).unlink()
+        caplog.clear()
+        Process(tmp_path)[0]
+        partitions = f"partition 0 of topic id {b't'.hex() * 16}" if removed == "catalog" else "its partitions"
+        assert f"{path} is missing: the records of {partitions} in it are lost" in caplog.text
+
     def test_all_records_of_a_recovered_log_are_durable(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
         append_to(process[0])

@@ -268,7 +268,7 @@ class Engine(PublishedBatches, Protocol):
 
     @property
     def flushed_end_offset(self) -> int:
-        """All before this offset is durable, by `mark_flushed`."""
+        """All before this offset is durable, by `mark_flushed` or because the opening of a shared log has synced it."""
 
     @property
     def recovery_point(self) -> int:

@@ -457,7 +457,8 @@ class TestBothEngines:
         assert seen == list(range(seen[0], 20, 2))
         assert seen[0] <= point
         assert all_of(again) == b"".join(batches)
-        assert (again.end_offset, again.flushed_end_offset) == (20, point)
+        flushed = 20 if isinstance(again, CommitLogEngine) else point  # a recovered commit log is synced
+        assert (again.end_offset, again.flushed_end_offset) == (20, flushed)
         append(again, more := batch(20, 2))
         assert all_of(again) == b"".join(batches) + more
 

@@ -28,7 +28,7 @@ from storage.engine import EngineView
 from storage.io.disk_lookup import DiskLookup
 from storage.keyindex.entries import ENTRY_BYTES
 from storage.keyindex.index_directory import due_merge
-from storage.keyindex.index_file import IndexRange
+from storage.keyindex.index_file import IndexRange, digest_of
 from storage.keyindex.index_jobs import (
     MAX_ENTRIES_IN_MEMORY,
     AddBatches,
@@ -242,6 +242,7 @@ class _Turn:
         self._partition = partition
         self._log = partition.log
         self._fields = self._log.config.barnabas_index_keys
+        self._digest = digest_of(self._log.files.topic_id or b"", self._fields)
         self._truncation_count = self._log.offsets.truncation_count
         self._next_offset = -1
         """After what was decoded; -1: nothing yet."""
@@ -258,7 +259,7 @@ class _Turn:
             index = None
         if index is None:
             files = self._log.files
-            job = LoadRanges(files.index_path, self._fields, may_create=not files.has_directory)
+            job = LoadRanges(files.index_path, self._digest, may_create=not files.has_directory)
             self._submit(job, self._on_loaded)
         else:
             self._continue(index)
@@ -326,7 +327,7 @@ class _Turn:
     def _write(self, index: PartitionIndex) -> None:
         if self._next_offset > index.end_offset(self._log.offsets.log_start_offset):
             self._submit(
-                WriteRange(self._log.files.index_path, self._fields), lambda found: self._on_written(index, found)
+                WriteRange(self._log.files.index_path, self._digest), lambda found: self._on_written(index, found)
             )
         else:
             self._merge(index)
@@ -343,7 +344,7 @@ class _Turn:
         index.merging = index.merging or tuple(due_merge(index.ranges))
         if index.merging:
             start_offset = self._log.offsets.log_start_offset if self._log.is_open else 0
-            job = MergeRanges(self._log.files.index_path, self._fields, index.merging, start_offset)
+            job = MergeRanges(self._log.files.index_path, self._digest, index.merging, start_offset)
             self._submit(job, lambda merged: self._on_merged(index, job.ranges, merged))
         else:
             self._end()

@@ -4,7 +4,8 @@ RULES    1. The files are in the directory LogFiles.index_path; their ranges are
             the log's start.
          2. A file inside of another one's range was merged into it, and is deleted. After a gap, or a damaged file, all further
             ones are deleted: the index is built again from there.
-         3. Files of other fields are deleted.
+         3. Files of other fields are deleted, and those of another topic: one may be written while a topic is deleted and
+            created again with the same directories.
          4. FAN files of a size class are merged, together with the smaller ones after them; a class is FAN times as large as
             the one before. So each class has few files, and an entry is written once for each class. A file of MAX_ENTRIES is
             not merged again.
@@ -23,7 +24,7 @@ from typing import Final
 
 from storage.io.disk import Disk
 from storage.keyindex.entries import HASH_BYTES, OFFSET_END
-from storage.keyindex.index_file import SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter, digest_of
+from storage.keyindex.index_file import SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter
 
 FAN: Final = 4
 SMALL: Final = 4096
@@ -33,7 +34,7 @@ MAX_ENTRIES: Final = 1 << 27
 _NAME: Final = re.compile(r"(\d{20})-(\d{20})" + re.escape(SUFFIX))
 
 
-def load_ranges(disk: Disk, directory: str, fields: Sequence[str]) -> list[IndexRange]:
+def load_ranges(disk: Disk, directory: str, digest: bytes) -> list[IndexRange]:
     """The valid ranges of a directory, ascending; all other index files are deleted (rules 2 and 3).
 
     Raises:
@@ -42,7 +43,7 @@ def load_ranges(disk: Disk, directory: str, fields: Sequence[str]) -> list[Index
     names = disk.listdir(directory)
     valid: list[IndexRange] = []
     for name in covering(names):
-        found = _range_of(disk, f"{directory}/{name}", digest_of(fields))
+        found = _range_of(disk, f"{directory}/{name}", digest)
         if found is None or (valid and found.start_offset != valid[-1].end_offset):
             break
         valid.append(found)
@@ -106,7 +107,7 @@ def _size_class(entry_count: int) -> int:
 
 
 def merge(
-    disk: Disk, directory: str, fields: Sequence[str], ranges: Sequence[IndexRange], log_start_offset: int
+    disk: Disk, directory: str, digest: bytes, ranges: Sequence[IndexRange], log_start_offset: int
 ) -> Iterator[IndexRange | None]:
     """Merge neighbouring ranges in steps: yields None after each, and finally the new range, whose sources are deleted.
 
@@ -125,7 +126,7 @@ def merge(
     least = min(some.min_timestamp_ms for some in ranges)
     greatest = max(some.max_timestamp_ms for some in ranges)
     whole = IndexRange(ranges[0].start_offset, *ranges[-1][1:3], 0, least, greatest)
-    found = writer.finish(whole, fields)
+    found = writer.finish(whole, digest)
     delete_ranges(disk, directory, [some for some in ranges if some.file_name != found.file_name])
     yield found
 

@@ -35,7 +35,7 @@ _ENTRIES: Final = (PAGE_BYTES - _CRC.size) // ENTRY_BYTES
 _FENCES: Final = (PAGE_BYTES - _CRC.size) // OFFSET_END
 _HEADER: Final = Struct(">4sQIIqqiqq8s")
 """Magic, entries, pages of entries, pages of fences, first offset, end offset, leader epoch of the last batch, least and
-greatest timestamp in ms, digest of the indexed fields."""
+greatest timestamp in ms, digest of the topic id and the indexed fields."""
 _MAGIC: Final = b"BKI1"
 _PAGES_AT_A_TIME: Final = 64
 
@@ -66,9 +66,10 @@ class IndexRange(NamedTuple):
         return f"{self.start_offset:020d}-{self.end_offset:020d}{SUFFIX}"
 
 
-def digest_of(fields: Sequence[str]) -> bytes:
-    """Identifies the indexed fields, whatever their order."""
-    return blake2b("\0".join(sorted(set(fields))).encode("utf-8", "surrogateescape"), digest_size=8).digest()
+def digest_of(topic_id: bytes, fields: Sequence[str]) -> bytes:
+    """Identifies the topic and the indexed fields, whatever their order; 8 bytes."""
+    names = "\0".join(sorted(set(fields))).encode("utf-8", "surrogateescape")
+    return blake2b(topic_id + names, digest_size=8).digest()
 
 
 class IndexWriter:
@@ -97,8 +98,8 @@ class IndexWriter:
             self._write(self._rest[:full], _ENTRIES)
             self._rest = self._rest[full:]
 
-    def finish(self, found: IndexRange, fields: Sequence[str]) -> IndexRange:
-        """Make the file durable under its name; returns the range with the number of entries."""
+    def finish(self, found: IndexRange, digest: bytes) -> IndexRange:
+        """Make the file durable under its name; returns the range with the number of entries. `digest`: of `digest_of`."""
         self._write(self._rest, _ENTRIES)
         fences, self._fences = self._fences, []
         entry_count, entry_pages = self._entry_count, len(fences)
@@ -106,7 +107,7 @@ class IndexWriter:
         root, fence_pages = self._fences, len(self._fences)
         body = b"".join(root)
         self._file.pwrite(_CRC.pack(crc32(body)) + body, self._position)
-        head = _HEADER.pack(_MAGIC, entry_count, entry_pages, fence_pages, *found[:3], *found[4:], digest_of(fields))
+        head = _HEADER.pack(_MAGIC, entry_count, entry_pages, fence_pages, *found[:3], *found[4:], digest)
         self._file.pwrite(_page(head), 0)
         self._file.sync()
         self._file.close()

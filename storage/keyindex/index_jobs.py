@@ -3,7 +3,8 @@
 RULES    1. A job opens files by path and has no state, except: the entries of one partition that no file has yet, and one merge
             in progress. Both are of the partition whose job came last; another one's are dropped.
          2. `RemoveRanges` also drops both for its directory: the log has changed.
-         3. The result of a job is in its description; after a failure it is a JobFailed.
+         3. `digest` identifies the topic and its indexed fields (`digest_of`).
+         4. The result of a job is in its description; after a failure it is a JobFailed.
 NOT HERE The order of jobs (replication/partition/key_indexer.py, key_search.py), processes (broker/io/index_process.py).
 """
 
@@ -40,7 +41,7 @@ class LoadRanges(NamedTuple):
     """Find the valid files; the result is list[IndexRange]. Deletes all others."""
 
     directory: str
-    fields: tuple[str, ...]
+    digest: bytes
     may_create: bool = False
     """Whether the directory is created if it does not exist: it has nothing but the index."""
 
@@ -68,14 +69,14 @@ class WriteRange(NamedTuple):
     """Write a file of what is in memory; the result is its IndexRange."""
 
     directory: str
-    fields: tuple[str, ...]
+    digest: bytes
 
 
 class MergeRanges(NamedTuple):
     """Merge neighbouring ranges; the result is the new IndexRange, or None: submit the same job again."""
 
     directory: str
-    fields: tuple[str, ...]
+    digest: bytes
     ranges: tuple[IndexRange, ...]
     log_start_offset: int
 
@@ -168,7 +169,7 @@ class IndexJobs:
         self._pending = self._merge = None
         if job.may_create:
             self._disk.make_dirs(job.directory)
-        return load_ranges(self._disk, job.directory, job.fields)
+        return load_ranges(self._disk, job.directory, job.digest)
 
     def _add(self, job: AddBatches) -> Added:
         pending = self._pending
@@ -184,11 +185,11 @@ class IndexJobs:
         pending.entries.sort()
         writer = IndexWriter(self._disk, job.directory, pending.start_offset)
         writer.append(pending.entries)
-        return writer.finish(pending.range, job.fields)
+        return writer.finish(pending.range, job.digest)
 
     def _continue_merge(self, job: MergeRanges) -> IndexRange | None:
         if self._merge is None or self._merge[0] != job:
-            self._merge = job, merge(self._disk, job.directory, job.fields, job.ranges, job.log_start_offset)
+            self._merge = job, merge(self._disk, job.directory, job.digest, job.ranges, job.log_start_offset)
         steps = self._merge[1]
         for _ in range(_MERGE_STEPS):
             found = next(steps)

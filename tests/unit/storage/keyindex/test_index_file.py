@@ -13,20 +13,30 @@ from storage.io.disk import Disk, File
 from storage.io.page_cache import Span
 from storage.keyindex.entries import entry_offset, entry_seconds, field_hash, new_entry, upper_bound
 from storage.keyindex.index_directory import FAN, MAX_ENTRIES, MAX_SOURCES, due_merge, load_ranges, merge
-from storage.keyindex.index_file import PAGE_BYTES, SUFFIX, UNFINISHED, DamagedIndex, IndexFile, IndexRange, IndexWriter
+from storage.keyindex.index_file import (
+    PAGE_BYTES,
+    SUFFIX,
+    UNFINISHED,
+    DamagedIndex,
+    IndexFile,
+    IndexRange,
+    IndexWriter,
+    digest_of,
+)
 from storage.keyindex.index_jobs import FindOffsets, IndexJobs
 
-FIELDS = ("key",)
+TOPIC = b"t" * 16
+DIGEST = digest_of(TOPIC, ("key",))
 EVERYWHERE = 1 << 50
 
 
-def write(path: Path, keys: list[bytes], start: int = 0, fields: tuple[str, ...] = FIELDS) -> IndexRange:
+def write(path: Path, keys: list[bytes], start: int = 0, digest: bytes = DIGEST) -> IndexRange:
     """A file of records with these keys from an offset on."""
     entries = sorted(new_entry(field_hash("key", key), start + at, 1000 * (start + at)) for at, key in enumerate(keys))
     writer = IndexWriter(Disk(), str(path), start)
     writer.append(entries)
     end = start + len(keys)
-    return writer.finish(IndexRange(start, end, 1, 0, 1000 * start, 1000 * (end - 1)), fields)
+    return writer.finish(IndexRange(start, end, 1, 0, 1000 * start, 1000 * (end - 1)), digest)
 
 
 def offsets(path: Path, written: IndexRange, key: bytes, before: int = EVERYWHERE) -> list[int]:
@@ -137,7 +147,7 @@ def test_a_merge_has_the_entries_of_its_sources_above_the_logs_start(tmp_path: P
         some = [rng.choice([b"hot", b"%d" % rng.randrange(50)]) for _ in range(rng.randrange(3000))]
         parts.append(write(tmp_path, some, len(keys)))
         keys += some
-    *steps, merged = merge(Disk(), str(tmp_path), FIELDS, parts, 1000)
+    *steps, merged = merge(Disk(), str(tmp_path), DIGEST, parts, 1000)
     assert merged is not None
     assert steps == [None] * len(steps)
     assert merged[:3] == (0, len(keys), 1)
@@ -149,13 +159,13 @@ def test_a_merge_has_the_entries_of_its_sources_above_the_logs_start(tmp_path: P
 
 def test_files_after_a_gap_or_a_damaged_one_are_deleted(tmp_path: Path) -> None:
     first, second, third = (write(tmp_path, [b"k"] * 10, start) for start in (0, 10, 20))
-    assert load_ranges(Disk(), str(tmp_path), FIELDS) == [first, second, third]
+    assert load_ranges(Disk(), str(tmp_path), DIGEST) == [first, second, third]
     with open(f"{tmp_path}/{second.file_name}", "r+b") as file:
         file.write(b"????")
-    assert load_ranges(Disk(), str(tmp_path), FIELDS) == [first]
+    assert load_ranges(Disk(), str(tmp_path), DIGEST) == [first]
     assert os.listdir(tmp_path) == [first.file_name]
     write(tmp_path, [b"k"] * 10, 20)
-    assert load_ranges(Disk(), str(tmp_path), FIELDS) == [first]
+    assert load_ranges(Disk(), str(tmp_path), DIGEST) == [first]
 
 
 def test_what_a_crash_leaves_is_deleted(tmp_path: Path) -> None:
@@ -166,15 +176,22 @@ def test_what_a_crash_leaves_is_deleted(tmp_path: Path) -> None:
     for start in (0, 10):
         write(tmp_path, [b"k"] * 10, start)
     last = write(tmp_path, [b"k"] * 10, 20)
-    assert load_ranges(Disk(), str(tmp_path), FIELDS) == [merged, last]
+    assert load_ranges(Disk(), str(tmp_path), DIGEST) == [merged, last]
     assert sorted(os.listdir(tmp_path)) == sorted([merged.file_name, last.file_name, "00000000000000000000.log"])
 
 
 def test_an_index_of_other_fields_is_deleted(tmp_path: Path) -> None:
-    write(tmp_path, [b"k"] * 10, fields=("key", "header:a"))
-    assert load_ranges(Disk(), str(tmp_path), ("header:a", "key"))
-    assert load_ranges(Disk(), str(tmp_path), FIELDS) == []
+    write(tmp_path, [b"k"] * 10, digest=digest_of(TOPIC, ("key", "header:a")))
+    assert load_ranges(Disk(), str(tmp_path), digest_of(TOPIC, ("header:a", "key")))
+    assert load_ranges(Disk(), str(tmp_path), DIGEST) == []
     assert not [name for name in os.listdir(tmp_path) if name.endswith(SUFFIX)]
+
+
+def test_an_index_of_an_earlier_topic_with_the_same_name_is_deleted(tmp_path: Path) -> None:
+    """A job may write it after the new topic's directory was created."""
+    write(tmp_path, [b"k"] * 10, digest=digest_of(b"u" * 16, ("key",)))
+    assert load_ranges(Disk(), str(tmp_path), DIGEST) == []
+    assert os.listdir(tmp_path) == []
 
 
 def test_merges_bound_the_number_of_files_and_how_often_an_entry_is_written() -> None:

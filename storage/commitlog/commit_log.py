@@ -75,6 +75,11 @@ def _always() -> bool:
     return True
 
 
+def _size_of(append: SlotAppend) -> int:
+    """The bytes that an append writes, without the head of its first frame."""
+    return len(append.buffer) if append.state is None else len(append.buffer) + append.state.size
+
+
 class CommitLog:
     """The log that all partitions of a log directory share."""
 
@@ -255,6 +260,7 @@ class CommitLog:
                 or file is None
                 or slot.bound_in != file.start
                 or slot.owed_cut is not None
+                or append.state is not None
                 or len(unwritten) != 1
                 or unwritten[0] is not append
                 or file.end + len(buffer) > self._append_end
@@ -328,13 +334,13 @@ class CommitLog:
 
     def _write_appends(self, appends: list[SlotAppend], first: int) -> int:
         """Write the appends from number `first` on that fit in the active file; returns the number after them."""
-        frames = self._begin(len(appends[first].buffer), is_append=True)
+        frames = self._begin(_size_of(appends[first]), is_append=True)
         file, start, limit = frames.file, frames.file.start, self._append_end
         taken: list[SlotAppend] = []
         for append in appends[first:]:
             slot = append.slot
             if taken:
-                if frames.end + len(append.buffer) > limit or slot.owed_cut is not None:
+                if frames.end + _size_of(append) > limit or slot.owed_cut is not None:
                     break  # the file ends, or a CUT is missing, which begins a call
                 if slot.bound_in != start:
                     self._precede(frames, slot, append.previous_end)

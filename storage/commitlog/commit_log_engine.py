@@ -22,7 +22,7 @@ from protocol.records import BatchHeader, crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
-from storage.commitlog.slot_append import SlotAppend
+from storage.commitlog.slot_append import AppendedState, SlotAppend
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
 from storage.commitlog.slots import UNBOUND, Cut, LatestTimestamp, Slot, SlotId
 from storage.config.log_config import LogConfig
@@ -218,7 +218,22 @@ class CommitLogEngine:
         slot = self._slot
         slot.append(file, first.position, first.batches, rolled=first.rolled)
         self.end_offset = slot.end_offset
+        if first.state is not None:
+            self._publish_state(first, file, first.state)
         self._log.complete_append(file)
+
+    def write_with(
+        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        assert isinstance(append, SlotAppend)
+        append.state = AppendedState(snapshot, aborted)
+
+    def _publish_state(self, append: SlotAppend, file: LogFile, state: AppendedState) -> None:
+        if state.snapshot is not None:
+            self._slot.add_snapshot(file, append.batches[0].base_offset, state.snapshot)
+            self._snapshot_file = file.start
+        for transaction in state.aborted:
+            self._slot.add_aborted(file, transaction)
 
     def abandon(self, reservation: Reservation) -> None:
         assert isinstance(reservation, SlotAppend)
@@ -332,9 +347,8 @@ class CommitLogEngine:
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        if transaction not in self._slot.aborted:  # recovery adds those that are known
-            file = self._log.write_aborted(self._slot, transaction)
-            self._slot.add_aborted(file, transaction, in_order=not self._outstanding)
+        if transaction not in reversed(self._slot.aborted):  # it was written with its marker, or recovery has found it
+            self._slot.add_aborted(self._log.write_aborted(self._slot, transaction), transaction)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         return SlotReader(self._slot, (), read_resident).aborted(start_offset, end_offset)
@@ -345,13 +359,14 @@ class CommitLogEngine:
         return list(self._slot.epochs)
 
     def snapshots(self) -> dict[int, bytes]:
-        return {offset: data for offset, data in self._slot.snapshots if offset <= self._slot.end_offset}
+        return dict(self._slot.snapshots)
 
     def store_snapshot(self, offset: int, data: bytes) -> None:
         slot = self._slot
-        file = self._log.write_snapshot(slot, offset, data)
-        slot.add_snapshot(file, offset, data, in_order=not self._outstanding)
-        self._snapshot_end, self._snapshot_file = max(self._snapshot_end, offset), file.start
+        if (offset, data) not in slot.snapshots:
+            file = self._log.write_snapshot(slot, offset, data)
+            slot.add_snapshot(file, offset, data)
+            self._snapshot_end, self._snapshot_file = max(self._snapshot_end, offset), file.start
 
     def forget_snapshots(self, offsets: Iterable[int]) -> None:
         forgotten = set(offsets)

@@ -5,9 +5,9 @@ NOT HERE Which frames, and what changes when they are written (commit_log.py).
 
 from __future__ import annotations
 
-from storage.commitlog.frames import HEAD_SIZE, batches_head, frame_head
+from storage.commitlog.frames import ABORTED_PAYLOAD, HEAD_SIZE, LONG, FrameKind, batches_head, frame_head
 from storage.commitlog.log_file import LogFile
-from storage.commitlog.slot_append import SlotAppend
+from storage.commitlog.slot_append import AppendedState, SlotAppend
 from storage.commitlog.slots import Slot
 from storage.engine import Buffer
 
@@ -39,7 +39,7 @@ class FrameGroup:
         self.end += HEAD_SIZE + length
 
     def add_append(self, append: SlotAppend) -> None:
-        """Add the frame of an append, and set the position of its payload."""
+        """Add the frame of an append and those of its state, and set the position of its payload."""
         buffer, end = append.buffer, self.end
         head = batches_head(
             self._file_id_crc,
@@ -53,3 +53,14 @@ class FrameGroup:
         self.pieces += head, buffer
         append.position = end = end + HEAD_SIZE
         self.end = end + len(buffer)
+        if append.state is not None:
+            self._add_state(append, append.state)
+
+    def _add_state(self, append: SlotAppend, state: AppendedState) -> None:
+        number, batches = append.slot.number, append.batches
+        end_offset = batches[-1].last_offset + 1
+        if state.snapshot is not None:
+            payload = LONG.pack(batches[0].base_offset) + state.snapshot
+            self.add(FrameKind.SNAPSHOT, number, end_offset, payload)
+        for transaction in state.aborted:
+            self.add(FrameKind.ABORTED, number, end_offset, ABORTED_PAYLOAD.pack(*transaction))

@@ -9,17 +9,34 @@ NOT HERE Frames and files (commit_log.py).
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
+from storage.commitlog.frames import ABORTED_PAYLOAD, HEAD_SIZE, LONG
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slots import Slot
-from storage.engine import BatchInfo, Buffer, Reservation
+from storage.engine import AbortedTransaction, BatchInfo, Buffer, Reservation
+
+
+class AppendedState(NamedTuple):
+    """What is written after the batches of an append, by the same call."""
+
+    snapshot: bytes | None
+    """The producers at the first offset of the append."""
+    aborted: Sequence[AbortedTransaction]
+    """The transactions that it aborts."""
+
+    @property
+    def size(self) -> int:
+        """The bytes of the frames."""
+        size = len(self.aborted) * (HEAD_SIZE + ABORTED_PAYLOAD.size)
+        return size if self.snapshot is None else size + HEAD_SIZE + LONG.size + len(self.snapshot)
 
 
 class SlotAppend(Reservation):
     """The place of an append in the order of its slot."""
 
     __slots__ = (
-        "buffer", "file", "first_timestamp", "is_abandoned", "position", "previous_end", "slot", "unwritten", "used",
+        "buffer", "file", "first_timestamp", "is_abandoned", "position", "previous_end", "slot", "state", "unwritten", "used",
     )  # fmt: skip
 
     def __init__(
@@ -43,6 +60,7 @@ class SlotAppend(Reservation):
         self.position = 0
         """Of the frame's payload, in the log."""
         self.is_abandoned = False
+        self.state: AppendedState | None = None
 
 
 def take_writable(writes: Sequence[tuple[Reservation, Buffer]]) -> list[SlotAppend]:

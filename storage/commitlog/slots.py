@@ -5,9 +5,9 @@ FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnatio
          [producer id, first offset, last offset, last stable offset]..., leader epochs [epoch, first offset]..., producer
          snapshots [offset, base64]..., topic (empty if the partition has a directory); only the slot number if the
          partition was deleted
-RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exception: START and ABORTED do
-            not wait for appends that are written and not published (`in_order` is false). The state of an earlier file may
-            then contain them already, which is harmless: they name data that this file or an earlier one contains.
+RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exception: START does not wait
+            for appends that are written and not published (`in_order` is false). The state of an earlier file may then
+            contain it already, which is harmless: it names data that this file or an earlier one contains.
          2. Segments are logical: where a segment begins is a flag of a frame. They are units of retention, as in Kafka; a log
             file contains parts of the segments of many slots.
          3. A truncation removes entries only from the file that contains its CUT frame. Entries in earlier files are skipped by
@@ -201,7 +201,10 @@ class Slot:
 
     def trim(self, file: LogFile, offset: int, *, in_order: bool = True) -> None:
         """START."""
-        self._touch(file, in_order=in_order)
+        if in_order:
+            self._enter(file)
+        else:
+            file.touched.add(self.number)
         while len(self.segments) > 1 and self.segments[0].base_offset < offset:
             del self.segments[0]
         start_offset = self.start_offset
@@ -210,15 +213,15 @@ class Slot:
         self.set_epochs(self.epochs[current:])
         self.snapshots = tuple([known for known in self.snapshots if known[0] >= start_offset])
 
-    def add_aborted(self, file: LogFile, transaction: AbortedTransaction, *, in_order: bool = True) -> None:
+    def add_aborted(self, file: LogFile, transaction: AbortedTransaction) -> None:
         """ABORTED."""
-        self._touch(file, in_order=in_order)
+        self._enter(file)
         if transaction not in self.aborted:
             self.aborted = (*self.aborted, transaction)
 
-    def add_snapshot(self, file: LogFile, offset: int, data: bytes, *, in_order: bool = True) -> None:
+    def add_snapshot(self, file: LogFile, offset: int, data: bytes) -> None:
         """SNAPSHOT."""
-        self._touch(file, in_order=in_order)
+        self._enter(file)
         earlier = [known for known in self.snapshots if known[0] < offset]
         if earlier and not self._starts_segment(earlier[-1][0]):
             del earlier[-1]
@@ -246,12 +249,6 @@ class Slot:
         file.ends.setdefault(self.number, self.end_offset)
         if self.number in file.touched and self.number not in file.states:
             file.states[self.number] = self.state()
-
-    def _touch(self, file: LogFile, *, in_order: bool) -> None:
-        if in_order:
-            self._enter(file)
-        else:
-            file.touched.add(self.number)
 
     def _enter(self, file: LogFile) -> None:
         """Before a frame in `file` changes the end: record the state at the end of earlier files (log_file.py rule 4)."""
@@ -283,12 +280,11 @@ class Slot:
     def state(self) -> list[object]:
         """The state as in a queue file."""
         topic_id, partition, incarnation = self.slot_id
-        end_offset = self.end_offset  # snapshots above it belong to a later file (rule 1)
         return [
-            self.number, topic_id.hex(), partition, incarnation, self.begin, end_offset,
+            self.number, topic_id.hex(), partition, incarnation, self.begin, self.end_offset,
             [[s.base_offset, s.size, s.first_timestamp] for s in self.segments], [list(cut) for cut in self.cuts],
             [list(aborted) for aborted in self.aborted], [list(known) for known in self.epochs],
-            [[offset, b64encode(data).decode()] for offset, data in self.snapshots if offset <= end_offset],
+            [[offset, b64encode(data).decode()] for offset, data in self.snapshots],
             self.topic,
         ]  # fmt: skip
 

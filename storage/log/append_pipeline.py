@@ -8,7 +8,8 @@ RULES    1. `prepare` validates and assigns offsets, `write` only writes bytes a
          3. A duplicate batch of an idempotent producer is not written: the result is its existing offset.
          4. A leader epoch starts with the first batch that carries it; an append of an earlier epoch does not change the
             latest one.
-         5. A producer snapshot is taken at the reservation and written at the commit, so it contains no aborted batch.
+         5. A producer snapshot is taken at the reservation. It is written at the commit, so it contains no aborted batch, or
+            by an engine that stores it together with the append.
 NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), bytes on disk (engine.py).
 """
 
@@ -20,7 +21,7 @@ from typing import Final, NamedTuple
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, patch
 from storage.config.log_config import LogConfig
-from storage.engine import BatchInfo, Buffer, Engine, Reservation, SharedLog
+from storage.engine import AbortedTransaction, BatchInfo, Buffer, Engine, Reservation, SharedLog
 from storage.io.disk_lookup import DiskLookup
 from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_offsets import LogOffsets
@@ -219,10 +220,10 @@ class AppendPipeline:
         prepared.records = b""  # an append may wait long for its acks
         infos = reservation.batches
         first, last = infos[0], infos[-1]
+        self.engine.publish(reservation)
         if prepared.snapshot is not None:
             self._snapshots.write(first.base_offset, prepared.snapshot)
             self.has_rolled |= reservation.rolled
-        self.engine.publish(reservation)
         epochs = self._epochs
         if last.leader_epoch > epochs.latest:
             for info in infos:
@@ -271,17 +272,26 @@ class AppendPipeline:
         prepared = PreparedAppend(self, records, log_append_time_ms, reservation)
         if reservation.takes_snapshot:
             prepared.snapshot = self._producers.snapshot()
+        aborted: tuple[AbortedTransaction, ...] = ()
         if markers is not None:
             producers, of_producers = self._producers, []
             for (_, header), marker, info in zip(batches, markers, infos, strict=True):
                 if header.producer_id >= 0:
                     placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
+                    if marker is not None and not marker.is_commit:
+                        aborted += self._aborted_by(placed)
                     producers.reserve(placed, marker)
                     of_producers.append((placed, marker))
             prepared.of_producers = of_producers
+        if aborted or prepared.snapshot is not None:
+            self._snapshots.write_with(reservation, prepared.snapshot, aborted)
         self._pending.append(prepared)
         self.next_offset = infos[-1].last_offset + 1
         return prepared
+
+    def _aborted_by(self, marker: BatchHeader) -> tuple[AbortedTransaction, ...]:
+        completed = self._producers.aborted_by(marker)
+        return () if completed is None else (aborted_transaction(completed),)
 
     def _check_producers(
         self,

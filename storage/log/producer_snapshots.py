@@ -10,17 +10,19 @@ RULES    1. The snapshot at an offset contains the effects of all batches before
          4. After an unclean stop, snapshots above the start of the recovery may be incomplete: they are invalid until
             they are written again.
          5. In an open log files are written and deleted through `submit` (deferred_file_ops.py), at a truncation at once.
-         6. An engine may store the snapshots instead, with the batches (`StoredSnapshots`).
+         6. An engine may store the snapshots instead, with the batches (`StoredSnapshots`). It writes that of an append, and
+            the transactions that this aborts, together with it.
 NOT HERE The format (producer_state.py); when to write one (append_pipeline.py, open_log.py).
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final
 
+from storage.engine import AbortedTransaction, Reservation
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import DELETED, Disk, File, StorageError
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
@@ -77,6 +79,14 @@ class ProducerSnapshots:
     def invalidate(self, offset: int) -> None:
         """Invalidate the snapshots above an offset (rule 4)."""
         self._invalid += tuple([known for known in self.offsets if known > offset])
+
+    def write_with(
+        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        """A reserved append will have this snapshot at its offset, and abort these transactions (rule 6).
+
+        `write` follows when it is published.
+        """
 
     @property
     def all_synced(self) -> bool:
@@ -166,6 +176,12 @@ class StoredSnapshots(ProducerSnapshots):
         """As `ProducerSnapshots.write`."""
         super().write(offset, data, sync=sync, is_last=is_last)
         self.offsets = sorted(self._engine.snapshots())  # the engine deletes those that this one replaces
+
+    def write_with(
+        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        """As `ProducerSnapshots.write_with`."""
+        self._engine.write_with(append, snapshot, aborted)
 
     def _store(self, offset: int, data: bytes, *, sync: bool, is_last: bool) -> bool:
         del sync  # the sync of the log follows

@@ -254,6 +254,20 @@ class ProducerState:
         """Record a checked batch whose offset is assigned (in the header) and whose write is pending."""
         self._reserved.append((header, marker))
 
+    def aborted_by(self, header: BatchHeader) -> CompletedTransaction | None:
+        """The transaction that this abort marker will end, after all that is reserved; None if it has no records here."""
+        undecided = {producer_id: first for first, producer_id in (self._open or {}).items()}
+        for reserved, marker in self._reserved:
+            if marker is not None:
+                undecided.pop(reserved.producer_id, None)
+            elif reserved.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT) == TRANSACTIONAL_BIT:
+                undecided.setdefault(reserved.producer_id, reserved.base_offset)
+        first = undecided.pop(header.producer_id, None)
+        if first is None:
+            return None
+        offset = header.base_offset
+        return CompletedTransaction(header.producer_id, first, offset, True, min(undecided.values(), default=offset + 1))
+
     def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None = None, high_watermark: int = 0
     ) -> CompletedTransaction | None:

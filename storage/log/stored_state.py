@@ -5,8 +5,10 @@ NOT HERE The files (leader_epoch_cache.py, producer_snapshots.py), the rest of a
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Protocol, runtime_checkable
+
+from storage.engine import AbortedTransaction, Reservation
 
 
 @runtime_checkable
@@ -22,8 +24,16 @@ class StoresState(Protocol):
         A truncation deletes those above its end, `trim` those before the first segment.
         """
 
+    def write_with(
+        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
+    ) -> None:
+        """Write with a reserved append: the producer snapshot at its offset, and the transactions that it aborts.
+
+        They are stored when the append is published.
+        """
+
     def store_snapshot(self, offset: int, data: bytes) -> None:
-        """Store a producer snapshot; the next sync makes it durable."""
+        """Store a producer snapshot, unless an append has stored it; the next sync makes it durable."""
 
     def forget_snapshots(self, offsets: Iterable[int]) -> None:
         """Delete snapshots; they may return after a restart."""

@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder
+from protocol.records import BatchBuilder, ControlType
 from storage.io.disk import File
+from storage.io.disk_lookup import wait_for_disk
+from storage.log.log_validator import AppendOrigin
 from tests.support.crashing_disk import CrashingDisk
-from tests.support.logs import retained
+from tests.support.logs import ProducerInfo, marker, produced, retained
 from tests.support.replica_harness import HeldWork, QueuedIoExecutor, ReplicaHarness
 
 
@@ -215,3 +217,28 @@ def test_a_failed_file_operation_takes_its_directory_offline(rig: Rig) -> None:
     rig.executor.run_all()
     assert rig.codes[-1] == ErrorCode.KAFKA_STORAGE_ERROR
     assert list(rig.harness.log_manager.offline) == [str(rig.directory)]
+
+
+class TestCommitLog:
+    """A partition in the commit log."""
+
+    @pytest.fixture
+    def rig(self, tmp_path: Path) -> Rig:
+        rig = Rig(tmp_path)
+        rig.harness.create("t", barnabas_storage_engine="commitlog", segment_bytes=1 << 20, retention_bytes=3 << 20)
+        return rig
+
+    def test_appends_snapshots_and_aborted_transactions_change_no_file_on_the_loop(self, rig: Rig) -> None:
+        producer = ProducerInfo(7, 0, 0, transactional=True)
+        for number in range(6):
+            first = produced(LARGE, producer=producer._replace(sequence=number))
+            rig.harness.append("t", records=first)
+            rig.harness.append("t", records=marker(ControlType.ABORT, 7, 0), origin=AppendOrigin.COORDINATOR)
+        rig.executor.run_all()
+        opened = rig.harness.partition("t").log.open()
+        assert opened.engine.end_offset == 12
+        found = wait_for_disk(opened.engine.aborted, 0, 12)
+        assert [(one.first_offset, one.last_offset) for one in found] == [(at, at + 1) for at in range(0, 12, 2)]
+        bases = [segment.base_offset for segment in opened.engine.segments()[1:]]
+        assert len(bases) == 2
+        assert opened.snapshots.offsets == bases

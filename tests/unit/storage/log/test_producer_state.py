@@ -185,8 +185,10 @@ def test_reserved_batches_count_like_appended_ones() -> None:
                     assert outcome(state, batch, [flying for flying, _ in in_flight]) == expected, f"seed {seed}"
                 if expected is None:
                     end += batch.record_count
+                    aborted = state.aborted_by(batch) if marker is ABORT else None
                     state.reserve(batch, marker)
-                    model.update(batch, marker)
+                    completed = model.update(batch, marker)
+                    assert aborted == (completed if marker is ABORT else None), f"seed {seed}"
                     in_flight.append((batch, marker))
             elif action < 0.9 and in_flight:
                 committed.append(in_flight.pop(0))
@@ -210,7 +212,7 @@ def next_batch(rng: random.Random, model: ProducerState, end: int) -> tuple[Batc
         return header(end, 0, count, producer_id=producer_id), None
     kind = rng.random()
     if kind < 0.15:
-        return marker_at(end, producer_id=producer_id, epoch=known.epoch + rng.randrange(2)), COMMIT
+        return marker_at(end, producer_id=producer_id, epoch=known.epoch + rng.randrange(2)), rng.choice((COMMIT, ABORT))
     if kind < 0.7:
         transactional = TRANSACTIONAL_BIT if known.txn_first_offset >= 0 or rng.random() < 0.3 else 0
         following = known.last_sequence + 1

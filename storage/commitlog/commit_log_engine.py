@@ -222,9 +222,7 @@ class CommitLogEngine:
             self._publish_state(first, file, first.state)
         self._log.complete_append(file)
 
-    def write_with(
-        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
-    ) -> None:
+    def write_with(self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]) -> None:
         assert isinstance(append, SlotAppend)
         append.state = AppendedState(snapshot, aborted)
 

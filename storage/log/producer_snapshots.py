@@ -80,9 +80,7 @@ class ProducerSnapshots:
         """Invalidate the snapshots above an offset (rule 4)."""
         self._invalid += tuple([known for known in self.offsets if known > offset])
 
-    def write_with(
-        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
-    ) -> None:
+    def write_with(self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]) -> None:
         """A reserved append will have this snapshot at its offset, and abort these transactions (rule 6).
 
         `write` follows when it is published.
@@ -177,9 +175,7 @@ class StoredSnapshots(ProducerSnapshots):
         super().write(offset, data, sync=sync, is_last=is_last)
         self.offsets = sorted(self._engine.snapshots())  # the engine deletes those that this one replaces
 
-    def write_with(
-        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
-    ) -> None:
+    def write_with(self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]) -> None:
         """As `ProducerSnapshots.write_with`."""
         self._engine.write_with(append, snapshot, aborted)
 

@@ -266,7 +266,9 @@ class ProducerState:
         if first is None:
             return None
         offset = header.base_offset
-        return CompletedTransaction(header.producer_id, first, offset, True, min(undecided.values(), default=offset + 1))
+        return CompletedTransaction(
+            header.producer_id, first, offset, True, min(undecided.values(), default=offset + 1)
+        )
 
     def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None = None, high_watermark: int = 0

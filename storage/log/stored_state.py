@@ -24,9 +24,7 @@ class StoresState(Protocol):
         A truncation deletes those above its end, `trim` those before the first segment.
         """
 
-    def write_with(
-        self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]
-    ) -> None:
+    def write_with(self, append: Reservation, snapshot: bytes | None, aborted: Sequence[AbortedTransaction]) -> None:
         """Write with a reserved append: the producer snapshot at its offset, and the transactions that it aborts.
 
         They are stored when the append is published.

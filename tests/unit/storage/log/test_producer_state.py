@@ -212,7 +212,9 @@ def next_batch(rng: random.Random, model: ProducerState, end: int) -> tuple[Batc
         return header(end, 0, count, producer_id=producer_id), None
     kind = rng.random()
     if kind < 0.15:
-        return marker_at(end, producer_id=producer_id, epoch=known.epoch + rng.randrange(2)), rng.choice((COMMIT, ABORT))
+        return marker_at(end, producer_id=producer_id, epoch=known.epoch + rng.randrange(2)), rng.choice(
+            (COMMIT, ABORT)
+        )
     if kind < 0.7:
         transactional = TRANSACTIONAL_BIT if known.txn_first_offset >= 0 or rng.random() < 0.3 else 0
         following = known.last_sequence + 1

@@ -3,7 +3,8 @@
 They are those of Apache Kafka's KafkaScheduler, and a few more.
 
 RULES    1. Every task is a deadline of the timer queue and reschedules itself after it ran.
-         2. Long tasks handle one log per iteration of the loop, or run in the background thread.
+         2. Long tasks handle one log per iteration of the loop, or run in the background thread. Loops over all logs that do
+            little for each handle many of them per iteration.
 NOT HERE The tasks themselves (`storage/directories/log_manager.py`, `replication/partition/replica_manager.py`).
 """
 
@@ -13,6 +14,7 @@ import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
@@ -20,12 +22,15 @@ from broker.network.listener import Listener
 from broker.node.commit_log_cleaning import CommitLogCleaning
 from broker.node.key_index import KeyIndex
 from broker.node.kraft_runtime import RuntimeDependencies
+from replication.cooperative_tasks import run_in_slices
 from replication.io_executor import IoResult
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.compactor import Compactor
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Timer
+from storage.directories.checkpoint_writer import Work
+from storage.directories.log_directory import CheckpointSteps
 from storage.directories.log_retention import RetentionSteps
 
 _log = logging.getLogger("barnabas.scheduled_tasks")
@@ -70,7 +75,8 @@ class ScheduledTasks:
         self._every(min(map(number, _CHECKPOINTS)), self._checkpoint)
         self._every(number("replica.lag.time.max.ms") // 2, lambda: replicas.check_isrs(clock.mono_ms()))
         self._every(
-            number("producer.id.expiration.check.interval.ms"), lambda: manager.expire_producers(clock.wall_ms())
+            number("producer.id.expiration.check.interval.ms"),
+            lambda: self._run_in_slices(manager.expire_producers(clock.wall_ms())),
         )
         self._schedule_compaction()
         self._every(_INDEX_CHECK_MS, self._key_index.indexer.check)
@@ -114,23 +120,41 @@ class ScheduledTasks:
 
         self._after(interval_ms, again)
 
+    def _run_in_slices(self, steps: Iterator[None]) -> None:
+        """Run a step for each log, many in one turn of the event loop but not all."""
+        run_in_slices(takewhile(lambda _: not self.is_stopped, steps), self._dependencies.loop.call_soon)
+
     # ------------------------------------------------------------ storage
     def _flush_and_delete(self) -> None:
         """Flushes the logs that are due by `flush.ms` or a full segment; deletes the files whose delay has passed."""
         manager, wall_ms = self._replicas.log_manager, self._dependencies.clock.wall_ms()
-        for log in manager.flush_due(wall_ms):
-            partition = self._replicas.partitions.get((log.topic, log.partition))
-            if partition is not None:
-                self._replicas.flushes.sync(partition)
+        self._run_in_slices(self._flush_steps(wall_ms))
         for directory, work in manager.deletions(wall_ms):
             self._dependencies.worker.background(directory, work).then(_on_deleted)
         soonest = min((log.config.flush_ms for log in manager.logs.values()), default=_MAX_FLUSH_INTERVAL_MS)
         self._after(max(_MIN_INTERVAL_MS, min(_MAX_FLUSH_INTERVAL_MS, soonest)), self._flush_and_delete)
 
+    def _flush_steps(self, wall_ms: int) -> Iterator[None]:
+        for log in self._replicas.log_manager.flush_due(wall_ms):
+            partition = None if log is None else self._replicas.partitions.get((log.topic, log.partition))
+            if partition is not None:
+                self._replicas.flushes.sync(partition)
+            yield
+
     def _checkpoint(self) -> None:
         manager = self._replicas.log_manager
-        for directory, work in (*manager.directory_checks(), *manager.checkpoint()):
-            self._dependencies.worker.background(directory, work).then(partial(self._on_checkpointed, directory))
+        for directory, work in manager.directory_checks():
+            self._write_checkpoint(directory, work)
+        for directory, steps in manager.checkpoint():
+            self._run_in_slices(self._checkpoint_steps(directory, steps))
+
+    def _checkpoint_steps(self, directory: str, steps: CheckpointSteps) -> Iterator[None]:
+        work = yield from steps
+        if work is not None:
+            self._write_checkpoint(directory, work)
+
+    def _write_checkpoint(self, directory: str, work: Work) -> None:
+        self._dependencies.worker.background(directory, work).then(partial(self._on_checkpointed, directory))
 
     def _on_checkpointed(self, directory: str, written: IoResult) -> None:
         error = written.value

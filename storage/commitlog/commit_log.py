@@ -202,6 +202,10 @@ class CommitLog:
     def release_replaced(self) -> None:
         """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends."""
         self._release_slices()
+        if self._numbers.has_released:
+            self.submit(self._collect_numbers)
+
+    def _collect_numbers(self) -> None:
         with self.lock:
             self._numbers.collect()
 

@@ -25,6 +25,11 @@ class SlotNumbers:
         self._free = [number for number in reversed(range(count)) if number not in used]
         self._released: deque[tuple[int, LogFile]] = deque()
 
+    @property
+    def has_released(self) -> bool:
+        """Whether `collect` may find numbers; any thread."""
+        return bool(self._released)
+
     def take(self) -> int:
         """A number for a new slot."""
         self.collect()

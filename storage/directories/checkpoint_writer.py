@@ -34,6 +34,7 @@ class CheckpointWriter:
         "_unwritten",
         "_writes_started",
         "contents",
+        "updates",
         "written",
     )
 
@@ -42,6 +43,8 @@ class CheckpointWriter:
         self._directory = directory
         self._lock = lock
         self._writes_started = 0
+        self.updates = 0
+        """The number of calls of `update`."""
         self._newest: dict[str, int] = {}  # by file: the number of its last write
         self.contents: dict[str, Offsets] = {}
         """The contents of each file after all work has run."""
@@ -65,6 +68,7 @@ class CheckpointWriter:
 
         `in_background`: no other operation depends on it (rule 3).
         """
+        self.updates += 1
         changed = {
             name: entries
             for name, entries in offsets.items()

@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
+from functools import partial
 from typing import Final
 
 from storage.directories.checkpoint_writer import CheckpointWriter, Offsets, Work
@@ -42,6 +43,9 @@ from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 from storage.log.log_summary import LogSummary
+
+CheckpointSteps = Generator[None, None, Work | None]
+"""The steps of a checkpoint, and the work that they result in."""
 
 LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
@@ -165,20 +169,27 @@ class LogDirectory:
     ) -> Work | None:
         """Work that writes the changed checkpoint files, with `overrides` for some logs; None if nothing changed.
 
-        `in_background`: it may run at any time; otherwise it runs before the next operation.
+        `in_background`: it may run at any time; otherwise it runs before the next operation. All logs are gathered in one turn.
         """
-        written = self.checkpoints.contents.get(FIRST_DIRTY, {})
-        unflushed: SharedLog | None = None  # the commit log, if rule 4 requires its sync
-        offsets = self._replaced.copy()
+        gathered = _Gathered()
         for key, log in self.logs.items():
-            known = overrides.get(key) or log.checkpoint
-            if known.log_start_offset and _exists_only_in_frames(log):
-                unflushed = log.open().engine.shared_log
-            if log.files.has_pending_ops:  # a compacted segment is perhaps not in place yet (segment_swap.py rule 2)
-                first_dirty_offset = min(known.first_dirty_offset, written.get(key, NEVER_CLEANED))
-                known = known._replace(first_dirty_offset=first_dirty_offset)
-            offsets[key] = known
-        work = self.checkpoints.update(_by_file(offsets), in_background=in_background)
+            self._gather(gathered, key, log, overrides.get(key) or log.checkpoint)
+        return self._update(gathered, in_background=in_background)
+
+    def _gather(self, gathered: _Gathered, key: TopicPartition, log: Log, known: Checkpoint) -> None:
+        if known.log_start_offset and _exists_only_in_frames(log):
+            gathered.unflushed = log.open().engine.shared_log
+        if log.files.has_pending_ops:  # a compacted segment is perhaps not in place yet (segment_swap.py rule 2)
+            written = self.checkpoints.contents.get(FIRST_DIRTY, {})
+            first_dirty_offset = min(known.first_dirty_offset, written.get(key, NEVER_CLEANED))
+            known = known._replace(first_dirty_offset=first_dirty_offset)
+        gathered.add(key, known)
+
+    def _update(self, gathered: _Gathered, *, in_background: bool) -> Work | None:
+        for key, known in self._replaced.items():
+            if key not in self.logs:
+                gathered.add(key, known)
+        work, unflushed = self.checkpoints.update(gathered.contents, in_background=in_background), gathered.unflushed
         return work if work is None or unflushed is None else sequential([unflushed.flush_task(), work])
 
     def keep_checkpoint(self, log: Log) -> None:
@@ -208,21 +219,33 @@ class LogDirectory:
         )
         return self.update_checkpoints({(log.topic, log.partition): lowered})
 
-    def checkpoint(self) -> Work | None:
-        """The same in the background; `is_writing` is true until it has run."""
-        work = self.update_checkpoints(in_background=True)
-        if work is None:
-            return None
+    def checkpoint(self) -> CheckpointSteps:
+        """Gather the offsets, one log per step; the result is work that writes them in the background, if they have changed.
+
+        An update between the steps may have lowered offsets that were gathered before: the result is None then, and the next
+        checkpoint writes them. `is_writing` is true until the work has run.
+        """
         self.is_writing = True
+        logs, updates, gathered = self.logs.copy(), self.checkpoints.updates, _Gathered()
+        for key, log in logs.items():
+            self._gather(gathered, key, log, log.checkpoint)
+            yield
+        work = None
+        if self.checkpoints.updates == updates:
+            if logs != self.logs:
+                for key, log in logs.items():
+                    if self.logs.get(key) is not log:
+                        gathered.remove(key)
+            work = self._update(gathered, in_background=True)
+        self.is_writing = work is not None
+        return None if work is None else partial(self._write_checkpoints, work)
 
-        def run() -> None:
-            try:
-                self.check()
-                work()
-            finally:
-                self.is_writing = False
-
-        return run
+    def _write_checkpoints(self, work: Work) -> None:
+        try:
+            self.check()
+            work()
+        finally:
+            self.is_writing = False
 
     def close_all(self) -> None:
         """Close all open logs durably, including those closed without a sync before."""
@@ -250,16 +273,27 @@ def _exists_only_in_frames(log: Log) -> bool:
     return log.opened is not None and not log.files.has_directory and not log.recovery_point
 
 
-def _by_file(checkpoints: Mapping[TopicPartition, Checkpoint]) -> dict[str, Offsets]:
-    """The contents of each checkpoint file."""
-    contents: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
-    points, starts, watermarks, first_dirty = contents.values()
-    for key, (points[key], start_offset, watermarks[key], first_dirty_offset) in checkpoints.items():
+class _Gathered:
+    """The offsets of some logs, by checkpoint file."""
+
+    def __init__(self) -> None:
+        self.contents: dict[str, Offsets] = {name: {} for name in _CHECKPOINTS}
+        self.unflushed: SharedLog | None = None
+        """The commit log, if rule 4 requires its sync."""
+
+    def add(self, key: TopicPartition, known: Checkpoint) -> None:
+        """Add those of a log."""
+        points, starts, watermarks, first_dirty = self.contents.values()
+        points[key], start_offset, watermarks[key], first_dirty_offset = known
         if start_offset:
             starts[key] = start_offset
         if first_dirty_offset != NEVER_CLEANED:
             first_dirty[key] = first_dirty_offset
-    return contents
+
+    def remove(self, key: TopicPartition) -> None:
+        """Remove those of a log."""
+        for offsets in self.contents.values():
+            offsets.pop(key, None)
 
 
 def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:

@@ -43,7 +43,7 @@ from storage.directories.future_replica import (
     swap_in_future_log,
 )
 from storage.directories.log_construction import creation, logs_in, new_copy, new_log
-from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
+from storage.directories.log_directory import NO_BROKER_EPOCH, CheckpointSteps, LogDirectory
 from storage.directories.log_retention import RetentionSteps, retain_all
 from storage.directories.partition_directory import DELETED, FUTURE, STRAY, delete_paths, parse_future_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
@@ -459,16 +459,12 @@ class LogManager:
 
     # ---- periodic work -----------------------------------------------------------------------------------
 
-    def checkpoint(self) -> list[tuple[str, Work]]:
-        """For each log directory, work that writes the changed checkpoint files.
+    def checkpoint(self) -> list[tuple[str, CheckpointSteps]]:
+        """For each log directory, steps whose result is work that writes the changed checkpoint files.
 
         A directory with pending work is skipped.
         """
-        return [
-            (directory.path, work)
-            for directory in self.directories.values()
-            if not directory.is_writing and (work := directory.checkpoint()) is not None
-        ]
+        return [(log_dir.path, log_dir.checkpoint()) for log_dir in self.directories.values() if not log_dir.is_writing]
 
     def directory_checks(self) -> list[tuple[str, Work]]:
         """For each log directory, work that checks whether it still exists."""
@@ -487,11 +483,11 @@ class LogManager:
         assert work is not None, "unknown contents are always written"
         return work
 
-    def flush_due(self, wall_ms: int) -> list[Log]:
-        """The logs to flush now, because of `flush.ms` or a full segment."""
-        return [
-            log for log in self.logs.values() if log.opened is not None and log.opened.flush.is_due(log.config, wall_ms)
-        ]
+    def flush_due(self, wall_ms: int) -> Iterator[Log | None]:
+        """The logs to flush now, because of `flush.ms` or a full segment; a step for each log, None for the others."""
+        for log in list(self.logs.values()):
+            opened = log.opened
+            yield log if opened is not None and opened.flush.is_due(log.config, wall_ms) else None
 
     def retain(self, wall_ms: int) -> RetentionSteps:
         """Apply retention, a few segments per step (log_retention.py)."""
@@ -523,11 +519,12 @@ class LogManager:
         yield from self.file_handles.close_idle()
         yield from self.engines.commit_log_files.close_idle()
 
-    def expire_producers(self, wall_ms: int) -> None:
-        """Remove idle producers."""
-        for log in self.logs.values():
+    def expire_producers(self, wall_ms: int) -> Iterator[None]:
+        """Remove idle producers, one log per step."""
+        for log in list(self.logs.values()):
             if log.opened is not None:
                 log.opened.producers.expire(wall_ms, self.producer_expiration_ms)
+            yield
 
 
 def _put_bounded(directories: dict[TopicPartition, str], key: TopicPartition, directory: str) -> None:

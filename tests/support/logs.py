@@ -21,6 +21,7 @@ from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
+from storage.directories.checkpoint_writer import Work
 from storage.directories.log_manager import LogManager
 from storage.engine import Buffer, EngineFactory
 from storage.io.disk import Disk, StorageError
@@ -78,6 +79,19 @@ def _run(manager: LogManager, log: Log, lookup: DiskLookup) -> bool:
     else:
         lookup.finish()
     return True
+
+
+def checkpoint_works(manager: LogManager) -> list[tuple[str, Work]]:
+    """The works of a checkpoint whose steps all run now, by log directory."""
+    works: list[tuple[str, Work]] = []
+    for directory, steps in manager.checkpoint():
+        try:
+            while True:
+                next(steps)
+        except StopIteration as end:
+            if end.value is not None:
+                works.append((directory, end.value))
+    return works
 
 
 def builder_of(producer: ProducerInfo | None, compression: Compression) -> BatchBuilder:

@@ -21,7 +21,7 @@ from tests.simulation.simulated_disk import Fault, ProcessEnded
 from tests.simulation.storage.compaction import Compaction
 from tests.simulation.storage.invariants import check_bounds, check_log
 from tests.simulation.storage.model import Batch, Partition, Record
-from tests.support.logs import ProducerInfo, builder_of, refused, retained
+from tests.support.logs import ProducerInfo, builder_of, checkpoint_works, refused, retained
 
 if TYPE_CHECKING:
     from tests.simulation.storage.simulator import Simulation
@@ -349,7 +349,7 @@ class Operations:
 
     def checkpoint(self) -> None:
         simulation = self._simulation
-        for directory, work in simulation.manager.checkpoint():
+        for directory, work in checkpoint_works(simulation.manager):
             starts = [
                 (p, p.start) for p in simulation.partitions if p.log and p.log.directory == directory and p.is_recovered
             ]

@@ -36,6 +36,7 @@ from tests.support.logs import (
     append_as_follower,
     append_records,
     bytes_of,
+    checkpoint_works,
     fill,
     flush,
     marker,
@@ -106,7 +107,7 @@ class Machine:
         return self.log()
 
     def checkpoint(self) -> None:
-        for _, work in self.manager.checkpoint():
+        for _, work in checkpoint_works(self.manager):
             work()
 
     def lose_bytes(self, base_offset: int) -> None:
@@ -572,7 +573,7 @@ def about_to_lower(machine: Machine) -> Log:
     log = filled(machine, 3, config=LogConfig())
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 2\n"
     log.open().roll(NOW_MS)
-    assert machine.manager.checkpoint()
+    assert checkpoint_works(machine.manager)
     return log
 
 

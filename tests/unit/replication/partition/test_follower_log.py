@@ -14,6 +14,7 @@ from replication.partition.partition import Partition
 from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.logs import checkpoint_works
 from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness
 from tests.unit.replication.partition.test_engine_moves import set_engine
 from tests.unit.replication.partition.test_log_dir_moves import stepped_harness
@@ -193,7 +194,7 @@ def test_a_truncation_waits_for_disk_space_before_it_changes_anything(tmp_path: 
     rig = Rig(tmp_path, disk=disk)
     rig.open()
     rig.append_and_write(batches(0, 0), LeaderOffsets(high_watermark=2, log_start_offset=0))
-    ((directory, write_checkpoints),) = rig.harness.log_manager.checkpoint()
+    ((directory, write_checkpoints),) = checkpoint_works(rig.harness.log_manager)
     write_checkpoints()
 
     def checkpoint() -> int:

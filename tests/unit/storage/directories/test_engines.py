@@ -20,7 +20,17 @@ from storage.io.disk import StorageError
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.logs import NOW_MS, SMALL, TOPIC_ID, ProducerInfo, append, flush, retained, values_of
+from tests.support.logs import (
+    NOW_MS,
+    SMALL,
+    TOPIC_ID,
+    ProducerInfo,
+    append,
+    checkpoint_works,
+    flush,
+    retained,
+    values_of,
+)
 from tests.unit.storage.directories.test_log_manager import started
 
 COMMIT_LOG = replace(SMALL, barnabas_storage_engine="commitlog")
@@ -152,7 +162,7 @@ def test_a_name_that_is_used_again_twice_waits_for_checkpoints_without_its_first
     manager = started(tmp_path)
     append(log_of(manager), "a")
     flush(log_of(manager))
-    for _, work in manager.checkpoint():
+    for _, work in checkpoint_works(manager):
         work()
     held: list[FileOp] = []
     manager.submit_directory_op = lambda _, op: held.append(op)

@@ -28,6 +28,7 @@ from tests.support.logs import (
     TOPIC_ID,
     ProducerInfo,
     append,
+    checkpoint_works,
     fill,
     flush,
     retained,
@@ -70,7 +71,7 @@ def created(
 
 def write_checkpoints(manager: LogManager) -> list[str]:
     """Write the changed checkpoints; returns the directories."""
-    works = manager.checkpoint()
+    works = checkpoint_works(manager)
     for _, work in works:
         work()
     return [path for path, _ in works]
@@ -346,10 +347,10 @@ def test_a_directory_with_pending_checkpoint_work_is_skipped(manager: LogManager
     log = created(manager)
     append(log, "a")
     log.high_watermark = 1
-    ((_, slow),) = manager.checkpoint()
+    ((_, slow),) = checkpoint_works(manager)
     append(log, "b")
     log.high_watermark = 2
-    assert manager.checkpoint() == []
+    assert checkpoint_works(manager) == []
     slow()
     assert (tmp_path / "replication-offset-checkpoint").read_text() == "0\n1\nt 0 1\n"
     assert write_checkpoints(manager) == [str(tmp_path)]
@@ -372,23 +373,50 @@ def test_pending_checkpoint_work_does_not_undo_a_truncation(manager: LogManager,
     log = created(manager)
     fill(log, 6)
     flush(log)
-    ((_, slow),) = manager.checkpoint()
+    ((_, slow),) = checkpoint_works(manager)
     manager.truncate(log, 2)
     before = (tmp_path / "recovery-point-offset-checkpoint").read_text()
     slow()
     assert before == (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
 
 
+def test_a_truncation_between_the_steps_of_a_checkpoint_is_not_undone(manager: LogManager, tmp_path: Path) -> None:
+    log = created(manager)
+    fill(log, 6)
+    flush(log)
+    ((_, steps),) = manager.checkpoint()
+    next(steps)
+    manager.truncate(log, 2)
+    assert list(steps) == []
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
+    log.high_watermark = 1
+    assert write_checkpoints(manager) == [str(tmp_path)], "the next checkpoint is not skipped"
+
+
+def test_a_log_deleted_between_the_steps_of_a_checkpoint_is_not_in_it(manager: LogManager, tmp_path: Path) -> None:
+    for topic in ("kept", "deleted"):
+        fill(created(manager, topic), 3)
+    ((_, steps),) = manager.checkpoint()
+    next(steps)
+    next(steps)
+    manager.delete(manager.logs["deleted", 0])
+    with pytest.raises(StopIteration) as end:
+        next(steps)
+    end.value.value()
+    assert (tmp_path / "recovery-point-offset-checkpoint").read_text().splitlines()[2:] == ["kept 0 0"]
+    assert not manager.directories[str(tmp_path)].checkpoints.may_contain(("deleted", 0))
+
+
 def test_flushes_are_due_by_the_settings_of_each_log(manager: LogManager) -> None:
     soon = manager.get_or_create("soon", 0, ID, replace(SMALL, flush_ms=100))
     created(manager, "never")
-    assert manager.flush_due(NOW_MS * 2) == []
+    assert not any(manager.flush_due(NOW_MS * 2))
     for log in manager.logs.values():
         append(log, "a")
-    assert manager.flush_due(NOW_MS + 99) == []
-    assert manager.flush_due(NOW_MS + 100) == [soon]
+    assert not any(manager.flush_due(NOW_MS + 99))
+    assert list(filter(None, manager.flush_due(NOW_MS + 100))) == [soon]
     flush(soon)
-    assert manager.flush_due(NOW_MS * 2) == []
+    assert not any(manager.flush_due(NOW_MS * 2))
 
 
 def test_retention_opens_logs_that_may_have_expired_and_closes_them(tmp_path: Path) -> None:
@@ -427,9 +455,9 @@ def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None
 def test_idle_producers_expire(manager: LogManager) -> None:
     log = created(manager)
     append(log, "a", producer=ProducerInfo(5, 0, 0))
-    manager.expire_producers(NOW_MS + 1000)
+    list(manager.expire_producers(NOW_MS + 1000))
     assert list(log.open().producers.producers) == [5]
-    manager.expire_producers(NOW_MS + 86_400_001)
+    list(manager.expire_producers(NOW_MS + 86_400_001))
     assert not log.open().producers.producers
 
 

@@ -94,6 +94,12 @@ def checkpoint_works(manager: LogManager) -> list[tuple[str, Work]]:
     return works
 
 
+def write_checkpoint(manager: LogManager) -> None:
+    """Write a checkpoint now."""
+    for _, work in checkpoint_works(manager):
+        work()
+
+
 def builder_of(producer: ProducerInfo | None, compression: Compression) -> BatchBuilder:
     """A batch builder, with or without a producer id."""
     producer = producer or ProducerInfo(-1, -1, -1)

@@ -36,10 +36,10 @@ from tests.support.logs import (
     append_as_follower,
     append_records,
     bytes_of,
-    checkpoint_works,
     fill,
     flush,
     marker,
+    write_checkpoint,
 )
 
 OTHER_ID = bytes(reversed(TOPIC_ID))
@@ -107,8 +107,7 @@ class Machine:
         return self.log()
 
     def checkpoint(self) -> None:
-        for _, work in checkpoint_works(self.manager):
-            work()
+        write_checkpoint(self.manager)
 
     def lose_bytes(self, base_offset: int) -> None:
         """Empty a segment's log durably and start a new process."""
@@ -573,7 +572,7 @@ def about_to_lower(machine: Machine) -> Log:
     log = filled(machine, 3, config=LogConfig())
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 2\n"
     log.open().roll(NOW_MS)
-    assert checkpoint_works(machine.manager)
+    assert [list(steps) for _, steps in machine.manager.checkpoint()]
     return log
 
 

@@ -21,7 +21,7 @@ from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.segments.directory_recovery import CLEANED, SWAP
 from tests.support.compaction import InlineCleaner
-from tests.support.logs import checkpoint_works, retained
+from tests.support.logs import retained, write_checkpoint
 from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness, fetched, produced
 from tests.support.segments import close_idle_files
 
@@ -411,8 +411,7 @@ def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(harnes
     """cleaner-offset-checkpoint, as in Apache Kafka."""
     start(harness)
     log = harness.partition().log
-    for _, work in checkpoint_works(harness.log_manager):
-        work()
+    write_checkpoint(harness.log_manager)
     text = (Path(log.directory) / "cleaner-offset-checkpoint").read_text()
     assert text == f"0\n1\nt 0 {log.offsets.first_dirty_offset}\n"
     log.open().truncate(7)

@@ -203,6 +203,10 @@ class _Loader:
         file_id = _file_id(handle, start)
         size = handle.size()
         if file_id is None:
+            is_sealed = self._disk.exists(queue_path(path))
+            if size <= FILE_HEADER.size and not is_sealed:
+                _log.warning("%s has no header and no frames: its creation was interrupted, or it was emptied", path)
+                return None
             if read_queue_header(self._disk, path, start, None) is None:
                 partitions = ", ".join(partitions_in(self._disk, path)) or "its partitions"
                 _log.error("%s has no valid header: the records of %s in it are lost", path, partitions)

@@ -18,6 +18,7 @@ from storage.commitlog.catalog import CATALOG, read_catalog
 from storage.commitlog.commit_log import DIRECTORY
 from storage.commitlog.frames import (
     CUT_PAYLOAD,
+    FILE_HEADER,
     FOLLOWS_PAYLOAD,
     LONG,
     RUN_PAYLOAD,
@@ -136,6 +137,10 @@ class CommitLogCheck:
             self._add(Severity.HARMLESS, path, "It has no valid header: its batches are read by its queue file.")
             self._follow(queue)
             self._previous = queue.header.start, queue.header.end
+            return
+        if queue is None and size <= FILE_HEADER.size:
+            text = "It has no header and no frames: its creation was interrupted, or it was emptied. A start skips it."
+            self._add(Severity.HARMLESS, path, text)
             return
         text = f"It has no valid header; a start skips its {size} bytes"
         self._add(Severity.LOSS, path, f"{text}: {self._affected(queue, 0, size)}.")

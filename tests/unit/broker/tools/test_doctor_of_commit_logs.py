@@ -78,6 +78,10 @@ def break_a_header_without_queue(data: Path) -> None:
     break_the_last_header(data).with_suffix(QUEUE_SUFFIX).unlink()
 
 
+def interrupt_a_creation(data: Path) -> None:
+    os.truncate(logs(data)[-1], 0)
+
+
 def break_a_queue(data: Path) -> None:
     changed(with_split(data).with_suffix(QUEUE_SUFFIX), 60)
 
@@ -134,6 +138,7 @@ DAMAGES = {
     "a broken frame": Damage(break_a_head, "loss", "are no valid frame"),
     "a missing end": Damage(cut_the_end, "loss", "are no valid frame: split-0"),
     "a broken header": Damage(break_the_last_header, "harmless", "its batches are read by its queue file"),
+    "an interrupted creation": Damage(interrupt_a_creation, "harmless", "its creation was interrupted"),
     "a broken header and no queue file": Damage(break_a_header_without_queue, "loss", "a start skips its"),
     "a file that only its queue file shows": Damage(lambda data: with_split(data).unlink(), "loss", "It is missing"),
     "a file that only the catalog shows": Damage(lose_a_file, "loss", "the records of its partitions in it are lost"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from storage.commitlog.files_ahead import FILES_AHEAD
+from storage.commitlog.frames import FILE_HEADER
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
 from tests.support.faulty_disk import FaultyDisk, FaultyFile
@@ -165,3 +167,23 @@ def test_an_append_that_finds_no_space_for_a_file_leaves_the_log_usable(rig: Rig
     rig.append()
     assert rig.starts() == [0, 1, 2, 3]
     check_and_reopen(rig)
+
+
+@pytest.mark.parametrize("size", [0, 20])
+def test_a_kill_while_a_file_is_created_is_no_error(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, size: int
+) -> None:
+    """The file is created again when it is needed."""
+    process = Process(tmp_path)
+    kept = append_to(process[0], 300)
+    created = process.paths(".clog")[-1]
+    assert created.stat().st_size == FILE_HEADER.size
+    os.truncate(created, size)
+    caplog.clear()
+    again = Process(tmp_path)
+    assert bytes_of(again[0]) == kept
+    assert "creation was interrupted" in caplog.text
+    assert not [line for line in caplog.records if line.levelname == "ERROR"]
+    while not created.with_suffix(".queue").exists():
+        kept += append_to(again[0], 300)
+    assert bytes_of(Process(tmp_path)[0]) == kept

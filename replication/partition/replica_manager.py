@@ -86,9 +86,7 @@ class ReplicaManager:
         self._callbacks = self._purgatory.wake, self.flushes.sync  # bound once, not for each partition
         self._unprepared: deque[Partition] = deque()  # new logs (rule 6); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
-        self._configs_by_override: dict[
-            tuple[tuple[str, str], ...], LogConfig
-        ] = {}  # topics with equal configs share one
+        self._configs_by_override: dict[tuple[tuple[str, str], ...], LogConfig] = {}  # equal ones are one object
         self.leader_quota = ReplicationQuotaManager(LEADER, self.broker_id, self._topic_config)
         self.follower_quota = ReplicationQuotaManager(FOLLOWER, self.broker_id, self._topic_config)
         self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)

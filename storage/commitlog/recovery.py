@@ -208,8 +208,8 @@ class _Loader:
                 _log.warning("%s has no header and no frames: its creation was interrupted, or it was emptied", path)
                 return None
             if read_queue_header(self._disk, path, start, None) is None:
-                partitions = ", ".join(partitions_in(self._disk, path)) or "its partitions"
-                _log.error("%s has no valid header: the records of %s in it are lost", path, partitions)
+                lost = partitions_in(self._disk, path)
+                _log.error("%s has no valid header: the records of %s in it are lost", path, lost)
                 return None
             _log.warning("%s has no valid header; its batches are read by its queue file", path)
             file_id = b""
@@ -303,7 +303,7 @@ class _Loader:
             if end_offset < sealed.end_offset and sealed.number not in replay.broken:
                 _log.warning(
                     "%s lost its records from offset %d to %d: they were in the lost end of %s",
-                    slot_text(state), end_offset, sealed.end_offset - 1, file.path,
+                    slot_text(sealed.slot_id, sealed.topic), end_offset, sealed.end_offset - 1, file.path,
                 )  # fmt: skip
         self._sealed_states = []
 
@@ -406,7 +406,7 @@ class _Replay:
                 self.broken.add(slot.number)
                 _log.warning(
                     "%s lost its records from offset %d on: frames before byte %d of %s are damaged",
-                    slot_text(slot.state()), slot.end_offset, frame.position - file.start, file.path,
+                    slot_text(slot.slot_id, slot.topic), slot.end_offset, frame.position - file.start, file.path,
                 )  # fmt: skip
         elif kind == FrameKind.CUT:
             cut = Cut(*CUT_PAYLOAD.unpack(frame.payload))

@@ -23,11 +23,13 @@ from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogName, parse_
 from storage.commitlog.queue_file import parse_queue, read_row
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.sealing import queue_path, read_queue_header
-from storage.commitlog.slots import slot_text
+from storage.commitlog.slots import slot_id_of, slot_text, topic_of
 from storage.io.disk import TEMPORARY, Disk
 from storage.io.disk_lookup import read_waiting
 
 _log = logging.getLogger("barnabas.storage")
+
+_UNKNOWN_PARTITIONS = "its partitions"
 
 
 @dataclass(slots=True)
@@ -108,19 +110,20 @@ def _valid_queues(disk: Disk, directory: str, orphans: Sequence[str]) -> Iterato
             yield name
 
 
-def partitions_in(disk: Disk, lost: str) -> list[str]:
-    """The partitions with batches in a lost log file, as its queue file names them; empty if that is lost too."""
+def partitions_in(disk: Disk, lost: str) -> str:
+    """The partitions with batches in a lost log file, for messages: as its queue file names them, if that is valid."""
     path, name = queue_path(lost), parse_log_name(lost.rpartition("/")[2])
     found = parse_queue(disk.read(path), name.start) if name is not None and disk.exists(path) else None
     if found is None:
-        return []
+        return _UNKNOWN_PARTITIONS
     header, states = found
     queue = disk.open(path, write=False)
-    return [
-        slot_text(state)
+    names = [
+        slot_text(slot_id_of(state), topic_of(state))
         for state in json.loads(states)
         if len(state) > 1 and read_row(queue, state[0], header.slot_count, read_waiting).entry_count
     ]
+    return ", ".join(names) or _UNKNOWN_PARTITIONS
 
 
 def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dict[int, str]:
@@ -134,8 +137,8 @@ def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dic
     if found.unsealed:
         found = survey(disk, directory, known)
     for name in lost_files(disk, directory, found, known):
-        partitions = ", ".join(partitions_in(disk, f"{directory}/{name}")) or "its partitions"
-        _log.error("%s/%s is missing: the records of %s in it are lost", directory, name, partitions)
+        path = f"{directory}/{name}"
+        _log.error("%s is missing: the records of %s in it are lost", path, partitions_in(disk, path))
     for removed in [*found.replaced, found.unfinished]:
         remove_files(disk, [f"{directory}/{name}" for name in removed])
     for orphan in found.orphans:

@@ -313,12 +313,10 @@ def topic_of(state: list[object]) -> str:
     return topic
 
 
-def slot_text(state: list[object]) -> str:
-    """The partition of a state in messages; one with a directory is named by its topic id."""
-    topic_id, partition, _ = slot_id_of(state)
-    return (
-        f"{topic_of(state)}-{partition}" if topic_of(state) else f"partition {partition} of topic id {topic_id.hex()}"
-    )
+def slot_text(slot_id: SlotId, topic: str) -> str:
+    """A partition in messages; one with a directory has no topic here, and is named by its topic id."""
+    partition = slot_id.partition
+    return f"{topic}-{partition}" if topic else f"partition {partition} of topic id {slot_id.topic_id.hex()}"
 
 
 def slot_id_of(state: list[object]) -> SlotId:

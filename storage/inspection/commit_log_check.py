@@ -67,10 +67,9 @@ class CommitLogCheck:
         """Check all files, oldest first."""
         found = survey(self._disk, self.path)
         for name in lost_files(self._disk, self.path, found, read_catalog(self._disk, self.path).files):
-            partitions = ", ".join(partitions_in(self._disk, f"{self.path}/{name}")) or "its partitions"
-            self._add(
-                Severity.LOSS, f"{self.path}/{name}", f"It is missing: the records of {partitions} in it are lost."
-            )
+            path = f"{self.path}/{name}"
+            lost = partitions_in(self._disk, path)
+            self._add(Severity.LOSS, path, f"It is missing: the records of {lost} in it are lost.")
         for name in chain(*found.replaced, found.unfinished):
             text = "A start removes it: a run replaces it, or it is an unfinished run."
             self._add(Severity.HARMLESS, f"{self.path}/{name}", text)

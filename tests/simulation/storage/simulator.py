@@ -37,7 +37,7 @@ from tests.simulation.work_queues import WorkQueues
 
 STEPS = 40
 SLOW_SEEDS = 6
-"""Of so many seeds one has slow disks, on which appends run at the same time."""
+"""Seeds divisible by this simulate slow disks: appends run at the same time."""
 _ID_BYTES = 16
 OPEN_FILES = (UNLIMITED, 34, 38)
 """The open-file limits; the handle cache reserves 32 of them."""

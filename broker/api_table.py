@@ -35,11 +35,13 @@ from broker.handlers.quorum.envelopes import EnvelopeHandler
 from broker.handlers.quorum.raft_apis import RaftHandlers
 from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.handlers.records.fetch import FetchHandler
+from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.follower_wakeup import FollowerWakeup
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.records.produce import ProduceHandler
+from broker.handlers.records.produce_services import ProduceServices
 from broker.handlers.records.search import SearchHandler
 from broker.handlers.router import Router
 from broker.handlers.telemetry import TelemetryHandlers
@@ -96,8 +98,8 @@ def client_apis(
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
     return ApiVersionsHandler(node).table_of(
         [
-            *ProduceHandler(replicas, purgatory.timers, verification, authorizer).routes(),
-            *_fetch_handler(config, replicas, purgatory, authorizer).routes(),
+            *ProduceHandler(ProduceServices(replicas, purgatory.timers, verification, authorizer)).routes(),
+            *FetchHandler(_fetch_services(config, replicas, purgatory, authorizer)).routes(),
             *ListOffsetsHandler(replicas, authorizer).routes(),
             *metadata.routes(),
             *find_coordinator.routes(),
@@ -126,21 +128,21 @@ def client_apis(
     )
 
 
-def _fetch_handler(
+def _fetch_services(
     config: BrokerConfig, replicas: ReplicaManager, purgatory: Purgatory, authorizer: Authorizer
-) -> FetchHandler:
+) -> FetchServices:
     slots = config.number("max.incremental.fetch.session.cache.slots")
     sessions = FetchSessions(purgatory, lambda: random.randrange(1, 2**31), slots)  # noqa: S311  # not a secret
     replicas.on_leadership_changed = FollowerWakeup(sessions, purgatory.timers, mono_ms).on_leadership_change
-    fetch_handler = FetchHandler(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
+    services = FetchServices(replicas, sessions, purgatory, authorizer, config.number("fetch.max.bytes"))
     select = SELECTORS.get(str(config.value("replica.selector.class")))
     if select is not None:
-        fetch_handler.select_replica = ReplicaSelector(replicas, select).select
+        services.select_replica = ReplicaSelector(replicas, select).select
         sessions.sends_high_watermarks = True
         if select is by_backlog:
             ratio = config.decimal("barnabas.replica.selector.memory.ratio")
             replicas.appended_bytes = AppendedBytes(int(memory_bytes() * ratio))
-    return fetch_handler
+    return services
 
 
 def controller_apis(config: BrokerConfig, node: KRaftNode, authorizer: Authorizer, timers: TimerQueue) -> Router:

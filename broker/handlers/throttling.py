@@ -4,7 +4,8 @@ RULES    1. The response leaves at once, with throttle_time_ms; then the connect
          2. A request that the controller throttled waits for the longer of both times.
          3. Requests between brokers do not count: Fetch of followers, WriteTxnMarkers.
          4. A client with a quota gets no fast path: the time of the response is in the message.
-NOT HERE The quotas (`broker/quotas/`), the bytes of a Fetch (`records/fetch.py`), muting (`broker/network/connection.py`).
+NOT HERE The quotas (`broker/quotas/`), the bytes of a Fetch (`records/metered_fetch.py`), muting
+         (`broker/network/connection.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,8 @@ RULES    1. Consumers that send their rack get the preferred replica in the lead
             offset.
          3. By backlog: for records that have left the leader's page cache, the follower with the highest end offset, so that
             old records do not evict new ones.
-NOT HERE The response (`broker/handlers/records/fetch.py`); a follower serves all up to its high watermark (`partition.py`).
+NOT HERE The response (`broker/handlers/records/delayed_fetch.py`); a follower serves all up to its high watermark
+         (`partition.py`).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ RULES    1. A topic lists its throttled replicas for the leader side and for the
             because producers wait for them.
          3. Without a rate, nothing waits and no topic config is read.
 NOT HERE Waiting: the follower skips a partition (`replica_fetcher.py`), the leader returns no records for it
-         (`broker/handlers/records/fetch.py`).
+         (`broker/handlers/records/delayed_fetch.py`).
 """
 
 from __future__ import annotations

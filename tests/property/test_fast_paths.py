@@ -218,7 +218,7 @@ def sessions_of(handler: FetchHandler) -> list[Any]:
                 for name, fetched in session.partitions.items()
             ],
         )
-        for session in handler.sessions._by_id.values()
+        for session in handler.services.sessions._by_id.values()
     ]  # fmt: skip
 
 
@@ -228,7 +228,7 @@ def test_fast_path_and_handler_answer_fetch_alike(tmp_path: Path) -> None:
     harnesses = [fetching_world(tmp_path / dispatcher) for dispatcher in ("short", "long")]
     handlers = [harness.fetching for harness in harnesses]
     for handler in handlers:
-        handler.max_bytes, handler.sessions.slots = 2000, 15
+        handler.services.max_bytes, handler.services.sessions.slots = 2000, 15
     short = DispatcherUnderTest(harnesses[0], handlers[0].routes(), has_fast_path=True)
     long = DispatcherUnderTest(harnesses[1], handlers[1].routes(), has_fast_path=False)
     clients = [Fetches(harnesses[0], chance) for _ in range(60)]
@@ -249,7 +249,9 @@ def test_fast_path_and_handler_answer_fetch_alike(tmp_path: Path) -> None:
         assert sessions_of(handlers[0]) == sessions_of(handlers[1]), f"seed {seed}, turn {turn}, {frame.hex()}"
         client.take(expected)
         if chance.random() < 0.01:
-            handlers[0].select_replica = handlers[1].select_replica = chance.choice((None, None, None, lambda *_: 2))
+            select_replica = chance.choice((None, None, None, lambda *_: 2))
+            for handler in handlers:
+                handler.services.select_replica = select_replica
     assert [answers for answers, _ in exchanges] == [expected for _, expected in exchanges], f"seed {seed}"
     # 130 to 310 with most seeds; while a replica is selected, none.
     assert sum(short.answered.values()) > 25, f"seed {seed}: too few requests took the fast path: {short.answered}"

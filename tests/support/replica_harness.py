@@ -14,9 +14,11 @@ import pytest
 
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from broker.handlers.records.fetch import FetchHandler
+from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.records.produce import ProduceHandler
+from broker.handlers.records.produce_services import ProduceServices
 from broker.handlers.router import CloseConnection, ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll, Authorizer
 from protocol.codec import decode, encode
@@ -238,10 +240,10 @@ class ReplicaHarness:
         self.moves = LogDirMoves(self.replicas, self.worker, self.timers, clock)
         session_ids = itertools.count(1001)
         self.sessions = FetchSessions(self.purgatory, lambda: next(session_ids))
-        self.fetching = FetchHandler(self.replicas, self.sessions, self.purgatory, self.authorizer)
+        self.fetching = FetchHandler(FetchServices(self.replicas, self.sessions, self.purgatory, self.authorizer))
         self.verification = NoTransactions()
         verification = cast("TransactionVerification", self.verification)
-        self.producing = ProduceHandler(self.replicas, self.timers, verification, self.authorizer)
+        self.producing = ProduceHandler(ProduceServices(self.replicas, self.timers, verification, self.authorizer))
         self.offsets = ListOffsetsHandler(self.replicas, self.authorizer)
         self.topic_numbers: Iterator[int] = itertools.count(1)
         self.apply(*(self._broker(number) for number in (1, 2, 3)))

@@ -3,100 +3,33 @@
 RULES    1. Partitions are appended in request order and independently. A repeated partition is appended and answered twice.
          2. acks is 0, 1 or -1; else nothing is appended. With acks=0 there is no response; an error closes the
             connection, so that the producer refreshes its metadata.
-         3. After the timeout a partition gets REQUEST_TIMED_OUT; the records may still be committed.
-         4. Transactional batches need an authorized transactional id, and all batches of a request the same producer
-            id; otherwise nothing is appended. Each batch is appended after its transaction is verified
-            (`coordinators/transactions/transaction_verification.py`).
-         5. The fast path answers without messages; the response is the same, byte for byte. It returns None before any
-            change for an unusual request: another layout, acks=0, a transactional batch, an unknown or unauthorized topic
-            (docs/decisions/0015-fast-path-for-single-partition-requests.md).
-NOT HERE Validation of batches (`storage/log/log_validator.py`), acks (`replication/partition/partition.py`).
+         3. Transactional batches need an authorized transactional id, and all batches of a request the same producer
+            id; otherwise nothing is appended.
+NOT HERE Appending and waiting (`delayed_produce.py`), usual requests without messages (`produce_fast_path.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any
 
-from broker.coordinators.transactions.transaction import ProducerIdAndEpoch
-from broker.coordinators.transactions.transaction_verification import (
-    PartitionErrors,
-    TransactionSupport,
-    TransactionVerification,
-)
-from broker.handlers.records.leaders import current_leader, node_endpoints
-from broker.handlers.response_errors import error_finder
-from broker.handlers.router import CloseConnection, FastPath, RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation, Resource
-from protocol.api import ApiKey, response_header_version
-from protocol.codec import encoder
+from broker.handlers.records.delayed_produce import DelayedProduce, header_of, is_transactional
+from broker.handlers.records.produce_fast_path import ProduceFastPath
+from broker.handlers.records.produce_services import ProduceServices
+from broker.handlers.router import FastPath, RequestContext, Route
+from broker.security.authorizer import Operation, Resource
+from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
-from protocol.framing import Part, frame_response
-from protocol.messages.produce_fetch import (
-    BatchIndexAndErrorMessage,
-    PartitionProduceData,
-    PartitionProduceResponse,
-    ProduceRequest,
-    ProduceResponse,
-    TopicProduceData,
-    TopicProduceResponse,
-)
-from protocol.primitives import ZERO_UUID
-from protocol.produce_codec import PartitionResult, ProducedTopic, ProduceTopicsLayout
-from protocol.records import (
-    ATTRIBUTES_POSITION,
-    BATCH_OVERHEAD,
-    HEADER,
-    MAGIC,
-    MAGIC_POSITION,
-    TRANSACTIONAL_BIT,
-    BatchHeader,
-)
-from protocol.single_partition_codec import FIRST_PRODUCE_VERSION, ProduceLayout
-from replication.completion import Completion, failed
-from replication.metadata.topic_names import INTERNAL_TOPICS
+from protocol.messages.produce_fetch import ProduceRequest, ProduceResponse
+from protocol.single_partition_codec import FIRST_PRODUCE_VERSION
+from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
-from replication.partition.replica_manager import ReplicaManager
-from replication.timer_queue import TimerQueue
-from storage.log.log import AppendInfo
-from storage.log.log_validator import FIRST_PRODUCE_VERSION_WITH_ZSTD, AppendOrigin, RejectedRecords, refuse_zstd
-
-T = TypeVar("T")
-
-_ADMIN_CLIENT: Final = "__admin_client"  # the client id of Kafka's tools, which may write to internal topics
-_FIRST_VERSION_WITH_LEADER: Final = 10
-_FIRST_VERSION_WITH_ABORTABLE: Final = 11
-_FIRST_VERSION_ADDING_PARTITIONS: Final = 12
-_FIRST_VERSION_WITH_IDS: Final = 13
-_ERRORS_WITH_LOG_START: Final = frozenset(
-    {
-        ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
-        ErrorCode.INVALID_PRODUCER_EPOCH,
-        ErrorCode.UNKNOWN_PRODUCER_ID,
-        ErrorCode.INVALID_TXN_STATE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-    }
-)
-"""Errors that return the log start offset: the producer's earlier records may have been deleted."""
-_NO_RECORDS: Final = memoryview(b"")
-_ATTRIBUTES_LOW_BYTE: Final = ATTRIBUTES_POSITION + 1
 
 
 class ProduceHandler:
     """Handles Produce."""
 
-    def __init__(
-        self,
-        replicas: ReplicaManager,
-        timers: TimerQueue,
-        verification: TransactionVerification,
-        authorizer: Authorizer,
-    ) -> None:
-        self.replicas = replicas
-        self.timers = timers
-        self.verification = verification
-        self.authorizer = authorizer
+    def __init__(self, services: ProduceServices) -> None:
+        self._services = services
 
     def routes(self) -> list[Route]:
         """The routes of this module; advertised from version 0, supported from 3 (KAFKA-18659)."""
@@ -106,41 +39,24 @@ class ProduceHandler:
 
     def fast_path(self, version: int) -> FastPath | None:
         """The fast path of a version, if it has one."""
-        return ProduceFastPath(self, version).answer if version >= FIRST_PRODUCE_VERSION else None
+        return ProduceFastPath(self._services, version).answer if version >= FIRST_PRODUCE_VERSION else None
 
     def handle(
         self, ctx: RequestContext, request: ProduceRequest
     ) -> ProduceResponse | Completion[ProduceResponse | None] | None:
         """Append, and respond now or later."""
-        produce = _Produce(self, ctx, request.acks)
+        produce = DelayedProduce(self._services, ctx, request.acks)
         transactional = [
             data.records
             for topic in request.topic_data
             for data in topic.partition_data
-            if _is_transactional(data.records)
+            if is_transactional(data.records)
         ]
         refusal = self._check_request(ctx, request, transactional)
         produce.append(request.topic_data, refusal, has_transactional=bool(transactional))
         if request.transactional_id is not None:
             produce.append_transactional(request.transactional_id)
         return produce.finish(request.timeout_ms, produce.result)
-
-    def topic_name(self, ctx: RequestContext, name: str, topic_id: bytes) -> str:
-        """The name of a topic that the client may write to; `topic_id` is used in versions that have it.
-
-        Raises:
-            KafkaError: the id is unknown, or the client may not write to the topic.
-        """
-        if ctx.api_version >= _FIRST_VERSION_WITH_IDS:
-            topic_image = self.replicas.image.topics_by_id.get(topic_id)
-            if topic_image is None:
-                raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-            name = topic_image.name
-        if not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TOPIC, name):
-            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
-        return name
 
     def _check_request(
         self, ctx: RequestContext, request: ProduceRequest, transactional: list[Any]
@@ -151,360 +67,12 @@ class ProduceHandler:
         if not transactional:
             return None
         name = request.transactional_id
-        if name is None or not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, name):
+        if name is None or not self._services.authorizer.authorize(
+            ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, name
+        ):
             return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if len({_header_of(records).producer_id for records in transactional}) > 1:
+        if len({header_of(records).producer_id for records in transactional}) > 1:
             return KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )
         return None
-
-
-def _is_transactional(records: Any) -> bool:
-    """Whether the batch is transactional; clients send one batch per partition."""
-    return (
-        records is not None
-        and len(records) >= BATCH_OVERHEAD
-        and records[_ATTRIBUTES_LOW_BYTE] & TRANSACTIONAL_BIT != 0
-        and records[MAGIC_POSITION] == MAGIC
-    )
-
-
-def _writable(records: Any) -> bytearray | memoryview:
-    """The records, which the log changes in place; empty if there are none."""
-    if records is None:
-        return _NO_RECORDS
-    assert isinstance(records, bytearray | memoryview), "decoded into the frame"
-    return records
-
-
-def _header_of(records: Any) -> BatchHeader:
-    """The header of a transactional batch, which is not validated yet."""
-    return BatchHeader(*HEADER.unpack_from(records))
-
-
-class _Topic(NamedTuple):
-    """One topic of a request."""
-
-    requested_name: str
-    topic_id: bytes
-    name: str
-    indexes: list[int]
-
-
-class _TransactionalBatch(NamedTuple):
-    """A batch that is appended after its transaction is verified."""
-
-    topic: str
-    data: PartitionProduceData
-    append: Completion[AppendInfo]
-
-
-class _Produce:
-    """A Produce request in progress."""
-
-    __slots__ = ("_acks", "_appends", "_ctx", "_handler", "_topics", "_transactional")
-
-    def __init__(self, handler: ProduceHandler, ctx: RequestContext, acks: int) -> None:
-        self._handler = handler
-        self._ctx = ctx
-        self._acks = acks
-        self._topics: list[_Topic] = []
-        self._appends: list[Completion[AppendInfo]] = []  # of all partitions, in the order of the request
-        self._transactional: list[_TransactionalBatch] = []
-
-    # ------------------------------------------------------------ appending
-    def append(self, topics: list[TopicProduceData], refusal: KafkaError | None, *, has_transactional: bool) -> None:
-        """Append all batches but transactional ones; `refusal` is the error of the whole request."""
-        checks_zstd = self._ctx.api_version < FIRST_PRODUCE_VERSION_WITH_ZSTD
-        appends: list[Completion[AppendInfo] | None] = []
-        batches: list[tuple[str, int, bytearray | memoryview]] = []
-        for topic in topics:
-            name, refused = self._open_topic(topic, refusal)
-            for data in topic.partition_data:
-                records = data.records
-                error = self._zstd_refusal(records) if refused is None and checks_zstd else refused
-                if error is not None:
-                    appends.append(failed(error))
-                elif has_transactional and _is_transactional(records):
-                    batch = _TransactionalBatch(name, data, Completion())
-                    self._transactional.append(batch)
-                    appends.append(batch.append)
-                else:
-                    batches.append((name, data.index, _writable(records)))
-                    appends.append(None)
-        started = iter(self._handler.replicas.appender.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms))
-        self._appends = [next(started) if append is None else append for append in appends]
-
-    def append_plain(self, topics: list[_Topic], batches: list[tuple[str, int, memoryview]]) -> None:
-        """Append batches that are not transactional, to topics that the client may write to."""
-        self._topics = topics
-        self._appends = [
-            *self._handler.replicas.appender.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms)
-        ]
-
-    def _open_topic(self, topic: TopicProduceData, refusal: KafkaError | None) -> tuple[str, KafkaError | None]:
-        """Add a topic to the response; returns its name, and the error of its partitions."""
-        name = topic.name
-        if refusal is None:
-            try:
-                name = self._handler.topic_name(self._ctx, name, topic.topic_id)
-            except KafkaError as error:
-                refusal = error
-        indexes = [data.index for data in topic.partition_data]
-        self._topics.append(_Topic(topic.name, topic.topic_id, name, indexes))
-        return name, refusal
-
-    def _zstd_refusal(self, records: Any) -> KafkaError | None:
-        try:
-            refuse_zstd(records, self._ctx.api_version)
-        except KafkaError as error:
-            return error
-        return None
-
-    def append_transactional(self, transactional_id: str) -> None:
-        """Verify and append the transactional batches."""
-        waiting = self._transactional
-        if not waiting:
-            return
-        header = _header_of(waiting[0].data.records)
-        producer = ProducerIdAndEpoch(header.producer_id, header.producer_epoch)
-        replicas = self._handler.replicas
-        partitions = replicas.partitions
-        first_sequences = {
-            (topic, data.index): _header_of(data.records).base_sequence
-            for topic, data, _ in waiting
-            if producer.producer_id >= 0
-        }
-        support = TransactionSupport.of_version(
-            self._ctx.api_version,
-            generic_error=_FIRST_VERSION_WITH_ABORTABLE,
-            add_partition=_FIRST_VERSION_ADDING_PARTITIONS,
-        )
-        origin = AppendOrigin.CLIENT_FROM_0 if support is TransactionSupport.ADD_PARTITION else AppendOrigin.CLIENT
-
-        def on_verified(verification: Completion[PartitionErrors]) -> None:
-            errors, verified = verification.result(), []
-            for batch in waiting:
-                refusal = errors.get((batch.topic, batch.data.index))
-                if refusal is None:
-                    verified.append(batch)
-                else:
-                    batch.append.fail(refusal)
-            batches = [(topic, data.index, _writable(data.records)) for topic, data, _ in verified]
-            started = replicas.appender.append_all(batches, acks=self._acks, wall_ms=self._ctx.wall_ms, origin=origin)
-            for batch, append in zip(verified, started, strict=True):
-                batch.append.follow(append)
-
-        self._handler.verification.verify(
-            transactional_id,
-            producer,
-            {key: first for key, first in first_sequences.items() if key in partitions and partitions[key].is_leader},
-            support,
-        ).then(on_verified)
-
-    # ------------------------------------------------------------ responding
-    def finish(self, timeout_ms: int, respond: Callable[[], T]) -> T | Completion[T]:
-        """The response when all appends are done, or after the timeout (rule 3): what `respond` returns, now or later.
-
-        Raises:
-            CloseConnection: an append failed with acks=0.
-        """
-        waiting = [append for append in self._appends if not append.is_done]
-        if not waiting:
-            return respond()
-        late: Completion[T] = Completion()
-        if self._acks != ACKS_NONE:
-            deadline_mono_ms = self._ctx.mono_ms + timeout_ms
-            late.expire_at(self._handler.timers, deadline_mono_ms, lambda: late.complete(respond()))
-        remaining = len(waiting)
-
-        def on_append(_: Completion[AppendInfo]) -> None:
-            nonlocal remaining
-            remaining -= 1
-            if not remaining and not late.is_done:  # it is done after the timeout, or if the connection is closed
-                try:
-                    late.complete(respond())
-                except CloseConnection as error:
-                    late.fail(error)
-
-        for append in waiting:
-            append.then(on_append)
-        return late
-
-    def result(self) -> ProduceResponse | None:
-        """The response to a request whose appends are done, or have timed out; rule 2."""
-        if self._acks != ACKS_NONE:
-            return self.response()
-        if any(append.error is not None for append in self._appends):
-            raise CloseConnection(self._close_reason())
-        return None
-
-    def results(self) -> list[PartitionResult] | None:
-        """The result of each partition; None if an append failed or has timed out."""
-        found: list[PartitionResult] = []
-        for append in self._appends:
-            if not append.is_done or append.error is not None:
-                return None
-            info = append.value
-            found.append((info.base_offset, info.log_append_time_ms, info.log_start_offset))
-        return found
-
-    def response(self) -> ProduceResponse:
-        """The response; partitions without a result have timed out."""
-        appends = iter(self._appends)
-        response = ProduceResponse(
-            responses=[
-                TopicProduceResponse(
-                    name=requested_name,
-                    topic_id=topic_id,
-                    partition_responses=[self._partition_response(name, index, next(appends)) for index in indexes],
-                )
-                for requested_name, topic_id, name, indexes in self._topics
-            ]
-        )
-        if self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
-            leaders = [
-                partition.current_leader
-                for topic in response.responses
-                for partition in topic.partition_responses
-                if partition.current_leader is not None
-            ]
-            if leaders:
-                image, listener = self._handler.replicas.image, self._ctx.connection.listener_name
-                response.node_endpoints = node_endpoints(image, leaders, listener)
-        return response
-
-    def _partition_response(self, topic: str, index: int, append: Completion[AppendInfo]) -> PartitionProduceResponse:
-        if append.is_done and append.error is None:
-            info = append.value
-            return PartitionProduceResponse(
-                index=index,
-                error_code=ErrorCode.NONE,
-                base_offset=info.base_offset,
-                log_append_time_ms=info.log_append_time_ms,
-                log_start_offset=info.log_start_offset,
-            )
-        return self._error_response(topic, index, append.error or KafkaError(ErrorCode.REQUEST_TIMED_OUT))
-
-    def _error_response(self, topic: str, index: int, error: Exception) -> PartitionProduceResponse:
-        assert isinstance(error, KafkaError)
-        code = error.code
-        response = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, error_message=error.message)
-        self._handler.replicas.counts.known(topic).failed_appends += 1
-        if isinstance(error, RejectedRecords):
-            response.record_errors = [
-                BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=why)
-                for position, why in error.record_errors
-            ]
-        if isinstance(error, RejectedRecords) or code in _ERRORS_WITH_LOG_START:
-            partition = self._handler.replicas.partitions[topic, index]
-            response.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
-        if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
-            response.current_leader = current_leader(self._handler.replicas.image, topic, index)
-        return response
-
-    def failure_response(self, topic: str, topic_id: bytes, index: int, error: Exception) -> ProduceResponse:
-        """The response after the fast path's append failed."""
-        self._topics.append(_Topic(topic, topic_id or ZERO_UUID, topic, [index]))
-        self._appends.append(failed(error))
-        return self.response()
-
-    def _close_reason(self) -> str:
-        names = [topic.name for topic in self._topics for _ in topic.indexes]
-        for name, append in zip(names, self._appends, strict=True):
-            self._handler.replicas.counts.known(name).failed_appends += append.error is not None
-        partitions = [
-            (topic.requested_name or topic.topic_id.hex(), index) for topic in self._topics for index in topic.indexes
-        ]
-        refused = [
-            f"{topic}-{index}: {append.error.code.name}"
-            for (topic, index), append in zip(partitions, self._appends, strict=True)
-            if isinstance(append.error, KafkaError)
-        ]
-        return f"a Produce with acks=0 failed ({', '.join(refused[:10])})"
-
-
-class ProduceFastPath:
-    """The fast path of one version (rule 5)."""
-
-    __slots__ = ("_encode", "_find_errors", "_handler", "_has_flexible_header", "_layout", "_topics_layout")
-
-    def __init__(self, handler: ProduceHandler, version: int) -> None:
-        self._handler = handler
-        self._layout = ProduceLayout(version)
-        self._topics_layout = ProduceTopicsLayout(version)
-        self._encode = encoder(ProduceResponse, version)
-        self._find_errors = error_finder(ProduceResponse)
-        self._has_flexible_header = response_header_version(ApiKey.PRODUCE, version) >= 1
-
-    def answer(
-        self, ctx: RequestContext, frame: bytearray, position: int
-    ) -> list[Part] | Completion[list[Part]] | None:
-        """The response to the request at `position`, now or later, or None."""
-        produce = self._layout.decode_request(frame, position)
-        if produce is None:
-            return self._answer_many(ctx, frame, position)
-        topic, topic_id, index, acks, timeout_ms, records, echoed_bytes = produce
-        if acks not in (ACKS_LEADER, ACKS_ALL) or _is_transactional(records):
-            return None
-        handler = self._handler
-        try:
-            topic = handler.topic_name(ctx, topic, topic_id)
-        except KafkaError:
-            return None
-        append = handler.replicas.appender.append(topic, index, records, acks=acks, wall_ms=ctx.wall_ms)
-        if append.is_done:
-            return self._response(ctx, topic, topic_id, index, echoed_bytes, append)
-        append.expire_at(handler.timers, ctx.mono_ms + timeout_ms, append.time_out)
-        return append.handle(partial(self._response, ctx, topic, topic_id, index, echoed_bytes))
-
-    def _response(
-        self,
-        ctx: RequestContext,
-        topic: str,
-        topic_id: bytes,
-        index: int,
-        echoed_bytes: bytearray,
-        append: Completion[AppendInfo],
-    ) -> list[Part]:
-        if append.error is None:
-            info = append.value
-            return self._layout.encode_response(
-                ctx.correlation_id, echoed_bytes, info.base_offset, info.log_append_time_ms, info.log_start_offset
-            )
-        response = _Produce(self._handler, ctx, ACKS_ALL).failure_response(topic, topic_id, index, append.error)
-        return self._encode_errors(ctx, response)
-
-    def _answer_many(
-        self, ctx: RequestContext, frame: bytearray, position: int
-    ) -> list[Part] | Completion[list[Part]] | None:
-        """The response to a request for several partitions; None if it does not have the usual form."""
-        request = self._topics_layout.decode_request(frame, position)
-        if request is None or request.acks not in (ACKS_LEADER, ACKS_ALL):
-            return None
-        handler, topics, batches = self._handler, [], []
-        for topic in request.topics:
-            try:
-                name = handler.topic_name(ctx, topic.name, topic.topic_id)
-            except KafkaError:
-                return None
-            topics.append(_Topic(topic.name, topic.topic_id or ZERO_UUID, name, topic.indexes))
-            for index, records in zip(topic.indexes, topic.records, strict=True):
-                if _is_transactional(records):
-                    return None
-                batches.append((name, index, records))
-        produce = _Produce(handler, ctx, request.acks)
-        produce.append_plain(topics, batches)
-        return produce.finish(request.timeout_ms, partial(self._response_of_many, ctx, produce, request.topics))
-
-    def _response_of_many(self, ctx: RequestContext, produce: _Produce, topics: list[ProducedTopic]) -> list[Part]:
-        results = produce.results()
-        if results is None:
-            return self._encode_errors(ctx, produce.response())
-        return self._topics_layout.encode_response(ctx.correlation_id, topics, results)
-
-    def _encode_errors(self, ctx: RequestContext, response: ProduceResponse) -> list[Part]:
-        """Encode a response with errors."""
-        ctx.metrics.count_errors(self._find_errors(response))
-        return frame_response(ctx.correlation_id, self._encode(response), flexible_header=self._has_flexible_header)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
 from broker.handlers.records.fetch import FetchHandler
+from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.fetch_sessions import FetchSessions
 from broker.handlers.records.list_offsets import ListOffsetsHandler
 from broker.handlers.router import ConnectionInfo, RequestContext
@@ -272,7 +273,7 @@ class Process:
         numbers = itertools.count(1)
         authorizer = AllowAll()
         sessions = FetchSessions(self.purgatory, lambda: next(numbers))
-        self._fetching = FetchHandler(self.replicas, sessions, self.purgatory, authorizer)
+        self._fetching = FetchHandler(FetchServices(self.replicas, sessions, self.purgatory, authorizer))
         self._offsets = ListOffsetsHandler(self.replicas, authorizer)
         self.publisher.on_image = self._on_image
         self.publisher.on_published = self._on_published

@@ -20,6 +20,7 @@ from broker.coordinators.transactions.transaction_coordinator import TRANSACTION
 from broker.coordinators.transactions.transaction_records import transaction_record
 from broker.handlers.groups.group_offsets import GroupOffsetsHandlers
 from broker.handlers.records.produce import ProduceHandler
+from broker.handlers.records.produce_services import ProduceServices
 from broker.handlers.router import Router
 from broker.handlers.transactions.transactions import TransactionHandlers
 from broker.security.authorizer import AllowAll
@@ -89,7 +90,9 @@ class Node:
 
     def _route(self) -> None:
         parts, harness, authorizer = self.coordinators, self._world, AllowAll()
-        self._producing = ProduceHandler(harness.replicas, harness.timers, parts.verification, authorizer)
+        self._producing = ProduceHandler(
+            ProduceServices(harness.replicas, harness.timers, parts.verification, authorizer)
+        )
         transacting = TransactionHandlers(
             parts.transactions,
             parts.groups,

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.records.metered_fetch import charged_response
 from broker.telemetry import replica_metrics, topic_metrics
 from broker.telemetry.closed_logs import ClosedLogs
 from broker.telemetry.exposition import Format
@@ -17,8 +16,6 @@ from broker.telemetry.families import Source
 from broker.telemetry.health_probes import NodeProbes
 from broker.telemetry.replica_metrics import ReplicaMetrics
 from broker.telemetry.topic_metrics import TopicMetrics
-from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
-from protocol.records import FileRegion
 from tests.support.replica_harness import SELF, ReplicaHarness, fetched
 
 
@@ -83,14 +80,11 @@ def test_the_sum_of_the_broker_does_not_fall_when_a_topic_is_deleted(harness: Re
 
 def test_records_that_a_throttled_client_does_not_get_are_not_counted(harness: ReplicaHarness) -> None:
     harness.create()
-    counts = harness.replicas.counts
-    counts.count_sent("t", 100, is_follower=False)
-    no_file: Any = None
-    data = PartitionData(partition_index=0, error_code=0, high_watermark=1, records=(FileRegion(no_file, 0, 100),))
-    response = FetchResponse(responses=[FetchTopic(topic="t", partitions=[data])])
-    context: Any = SimpleNamespace(meter=SimpleNamespace(charge_fetch=lambda _: True), api_version=12)
-    session: Any = SimpleNamespace(dirty={}, session_id=5)
-    assert charged_response(context, session, response, [], None, counts).responses == []
+    harness.load("t")
+    meter: Any = SimpleNamespace(is_exempt=False, is_running=True, max_fetch_bytes=1000, charge_fetch=lambda _: True)
+    context = harness.context(1, 12)._replace(meter=meter)
+    response: Any = harness.fetching.handle(context, harness.fetch_request({("t", 0): 0}, version=12))
+    assert response.responses == []
     assert topic_values(harness)['bytesout_total{topic="t"}'] == 0
 
 

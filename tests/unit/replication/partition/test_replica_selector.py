@@ -18,7 +18,7 @@ def replica_harness(path: Path, select: SelectReplica = by_rack, memory: int = 1
     """Broker 1 in rack1 leads; 2 and 3, in rack2 and rack3, follow; ten records."""
     harness = ReplicaHarness(path)
     harness.replicas.appended_bytes = AppendedBytes(memory)
-    harness.fetching.select_replica = ReplicaSelector(harness.replicas, select).select
+    harness.fetching.services.select_replica = ReplicaSelector(harness.replicas, select).select
     harness.sessions.sends_high_watermarks = True
     harness.create(replicas=(1, 2, 3), **topic)
     for _ in range(10):

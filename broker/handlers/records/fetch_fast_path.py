@@ -1,0 +1,79 @@
+"""The fast path of Fetch: answers one partition with records in memory, without messages.
+
+RULES    1. The response is that of the handler (`fetch.py`), byte for byte. The fast path returns None before any change for
+            any other request: another layout, a new or final session epoch, other dirty partitions, an error of any kind, an
+            aborted transaction, fewer bytes than min_bytes, or data outside the page cache
+            (docs/decisions/0015-fast-path-for-single-partition-requests.md).
+NOT HERE The layout of the request (`protocol/single_partition_codec.py`).
+"""
+
+from __future__ import annotations
+
+from broker.handlers.records.fetch_services import FetchServices
+from broker.handlers.records.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from broker.handlers.router import RequestContext
+from protocol.errors import KafkaError
+from protocol.framing import Part
+from protocol.single_partition_codec import FetchLayout
+from replication.partition.follower_progress import FetchPosition
+from replication.partition.partition import DivergingEpoch
+from storage.io.disk_lookup import DiskLookup
+from storage.log.log import Isolation
+
+
+class FetchFastPath:
+    """The fast path of one version."""
+
+    __slots__ = ("_committed", "_layout", "_services", "_uncommitted")
+
+    def __init__(self, services: FetchServices, version: int) -> None:
+        self._services = services
+        self._layout = FetchLayout(version)
+        self._uncommitted = services.consumer(Isolation.HIGH_WATERMARK, version)
+        self._committed = services.consumer(Isolation.LAST_STABLE, version)
+
+    def answer(self, ctx: RequestContext, frame: bytearray, position: int) -> list[Part] | None:
+        """The response to the request at `position`, or None."""
+        fetch = self._layout.decode_request(frame, position)
+        if fetch is None:
+            return None
+        services, topic, index, offset = self._services, fetch.topic, fetch.partition, fetch.fetch_offset
+        in_session = None
+        try:
+            if fetch.topic_id:
+                topic = services.topic_name(fetch.topic_id)
+            partition = services.replicas.partitions.get((topic, index))
+            if partition is None or partition.log.offsets.high_watermark <= offset:
+                return None  # not on this broker, or the fetch has to wait
+            if fetch.session_id != NO_SESSION or fetch.session_epoch != FINAL_EPOCH:
+                in_session = services.sessions.find_only_dirty(fetch)
+                if in_session is None:
+                    return None
+            if services.select_replica is not None:
+                return None
+            services.authorize_consumer(ctx, topic)
+            info = services.replicas.read(
+                topic,
+                index,
+                FetchPosition(offset, fetch.current_leader_epoch, fetch.last_fetched_epoch),
+                min(services.response_max_bytes(fetch.max_bytes), fetch.partition_max_bytes),
+                self._committed if fetch.isolation_level else self._uncommitted,
+                min_one_batch=True,
+            )
+        except (KafkaError, DivergingEpoch):
+            return None
+        if isinstance(info, DiskLookup) or info.aborted or not info.size or info.size < fetch.min_bytes:
+            return None
+        partition.counts.bytes_out += info.size
+        if in_session is not None:
+            services.sessions.answer_single(in_session, fetch, info, ctx.mono_ms)
+        return self._layout.encode_response(
+            ctx.correlation_id,
+            fetch,
+            info.high_watermark,
+            info.last_stable_offset,
+            info.log_start_offset,
+            info.size,
+            info.regions,
+            has_empty_list=info.aborted is not None,
+        )

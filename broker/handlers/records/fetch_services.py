@@ -1,0 +1,80 @@
+"""What the ways to answer a Fetch share: the replicas, the sessions, and who may read how much of what.
+
+NOT HERE The ways: `fetch.py`, `delayed_fetch.py`, `fetch_fast_path.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from broker.handlers.records.fetch_sessions import FetchSessions
+from broker.handlers.router import RequestContext
+from broker.security.authorizer import Authorizer, Operation, Resource
+from protocol.errors import ErrorCode, KafkaError
+from replication.partition.partition import Reader
+from replication.partition.replica_manager import ReplicaManager
+from replication.purgatory import Purgatory
+from storage.log.log import Isolation
+
+CONSUMER: Final = -1
+"""The replica id of consumers."""
+DEFAULT_MAX_BYTES: Final = 55 * 1024 * 1024
+_FIRST_VERSION_WITH_RACK: Final = 11
+
+SelectReplica = Callable[[str, int, int, str], "int | None"]
+"""(topic, partition, offset, client rack) -> preferred read replica (KIP-392)."""
+
+
+class FetchServices:
+    """What a Fetch needs of its broker."""
+
+    def __init__(
+        self,
+        replicas: ReplicaManager,
+        sessions: FetchSessions,
+        purgatory: Purgatory,
+        authorizer: Authorizer,
+        max_bytes: int = DEFAULT_MAX_BYTES,
+    ) -> None:
+        """A response has at most `max_bytes` (fetch.max.bytes), except for a first batch."""
+        self.replicas = replicas
+        self.sessions = sessions
+        self.purgatory = purgatory
+        self.authorizer = authorizer
+        self.max_bytes = max_bytes
+        self.select_replica: SelectReplica | None = None
+        """Set together with `sessions.sends_high_watermarks`."""
+        self._consumers = {
+            (isolation, leader_only): Reader(CONSUMER, isolation, leader_only)
+            for isolation in (Isolation.HIGH_WATERMARK, Isolation.LAST_STABLE)
+            for leader_only in (True, False)
+        }
+
+    def topic_name(self, topic_id: bytes) -> str:
+        """The name of a topic.
+
+        Raises:
+            KafkaError: the id is unknown.
+        """
+        topic = self.replicas.image.topics_by_id.get(topic_id)
+        if topic is None:
+            raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
+        return topic.name
+
+    def authorize_consumer(self, ctx: RequestContext, topic: str, references: Callable[[], int] | None = None) -> None:
+        """Require READ on a topic, of which a request names several partitions.
+
+        Raises:
+            KafkaError: the client may not read it.
+        """
+        if not self.authorizer.authorize(ctx, Operation.READ, Resource.TOPIC, topic, references=references):
+            raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+
+    def response_max_bytes(self, requested: int) -> int:
+        """The limit of a response to a client that accepts `requested` bytes."""
+        return min(requested, self.max_bytes)
+
+    def consumer(self, isolation: Isolation, version: int) -> Reader:
+        """The reader for consumers; only versions with a rack id may read from followers (KIP-392)."""
+        return self._consumers[isolation, version < _FIRST_VERSION_WITH_RACK]

@@ -22,8 +22,8 @@ from itertools import islice
 from storage.engine import SyncWork
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File
+from storage.segments.log_segments import slot_of
 from storage.segments.sealed_segment import LogSegment
-from storage.segments.segments_view import slot_of
 
 UNKNOWN = -1
 

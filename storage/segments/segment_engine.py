@@ -1,34 +1,23 @@
 """Kafka's storage engine: a partition is a directory of segments; appends go to the last one.
 
-RULES    1. An append rolls the segment if it would exceed `segment_bytes`, if its timestamps are more than `segment_ms`
-            (minus jitter) after the first batch's, if an index is full, or if a relative offset would overflow.
-            The first batch of an empty segment never rolls by size.
-         2. A read is answered from one segment, as in Kafka: the one that contains the offset, or the next one with a
+RULES    1. A read is answered from one segment, as in Kafka: the one that contains the offset, or the next one with a
             batch at or above it.
-         3. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
-            operations (`.deleted`, `.cleaned`, `.swap`, indexes without log) are completed as in Kafka.
-         4. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no hole. A truncation
+         2. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
+            operations (`.deleted`, `.cleaned`, `.swap`, indexes without log) are completed as in Kafka. The last segment is
+            loaded at the first use, and again after a truncation or an abandoned roll.
+         3. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no hole. A truncation
             by `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not bring the data back
             after newer appends.
-         5. A segment that starts above the end of the previous one may mean a loss, and then the log is truncated there.
-            Exceptions: below the recovery point (all was durable) and below `compacted_end`; and in a compacted topic, if
-            the previous segment has gaps above that point, since recent appends have none. Our own compaction leaves no
-            such gap: at least a header ends every segment (compaction/cleaner.py). An empty segment that starts below that
-            end was being deleted or created at the loss of power: it is deleted.
-         6. With `register_files`, unused files may be closed between any two calls (storage/io/file_handle_cache.py).
-         7. The last segment gets the appends; it is loaded at the first use. A segment is sealed when later ones have started,
-            its batches are published and its files are written: a `SealedSegment` takes its place and its open files, the
-            oldest first. The last segment after a truncation or an abandoned roll is loaded again.
-         8. A lookup that needs the disk runs on a view (segments_view.py) in another thread. Its result is kept for the
+         4. A lookup that needs the disk runs on a view (segments_view.py) in another thread. Its result is kept for the
             retry, and the segments adopt the files that it has opened. Deletion, replacement and loading of segments discard
             the results.
-NOT HERE The files of a sync (durability.py); one segment (active_segment.py, sealed_segment.py); validation (log_validator.py);
-         when to flush or delete (log.py).
+NOT HERE The list of segments (log_segments.py), when a new one starts (roll_limits.py), checking batches after a crash
+         (recovery.py), the files of a sync (durability.py), one segment (active_segment.py, sealed_segment.py); validation
+         (log_validator.py); when to flush or delete (log.py).
 """
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import suppress
 from functools import partial
@@ -54,29 +43,23 @@ from storage.engine import (
 from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
 from storage.io.disk import Disk
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
-from storage.io.file_handle_cache import FileHandleCache, HandleRegistration
+from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
-from storage.segments.indexes import NO_TIMESTAMP, OffsetIndex, TimeIndex
+from storage.segments.indexes import NO_TIMESTAMP
+from storage.segments.log_segments import LogSegments, segment_infos, slot_of
+from storage.segments.recovery import Recovery
+from storage.segments.roll_limits import RollLimits
 from storage.segments.sealed_segment import LogSegment, SealedSegment
-from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
 from storage.segments.segment_files import BatchPosition
 from storage.segments.segment_swap import swap_segments
-from storage.segments.segments_view import (
-    SegmentsView,
-    find_aborted,
-    first_active,
-    segment_infos,
-    slot_of,
-)
+from storage.segments.segments_view import SegmentsView, find_aborted
 
 _SUMMARY_SEGMENTS: Final = 64  # a larger log is opened from its files
 
 T = TypeVar("T")
 _new_tuple = tuple.__new__
-
-_log = logging.getLogger("barnabas.storage")
 
 _transactions = attrgetter("transactions")
 
@@ -109,12 +92,10 @@ class SegmentEngine:
         self._disk = disk
         self._directory = directory
         self._jitter = jitter
-        self._segments: list[LogSegment] = []
-        self._with_aborted: set[int] = set()
+        self._segments = LogSegments(open_files)
         self._outstanding: list[SegmentReservation] = []  # an empty deque has 0.7 KiB
         self._end_offset = UNKNOWN  # until the active segment is loaded
         self._durability = Durability(disk)  # unknown after a clean close: all of the log
-        self._handles = HandleRegistration(open_files)
         self._lookups = PendingLookups()
         self._durable_end = 0  # no loss is possible below it
         self.submit: Submit = run_now
@@ -128,32 +109,34 @@ class SegmentEngine:
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
         listing = recover_directory(disk, directory, names)
         self._durable_end = MAX_LONG if recovery_point is None else recovery_point
-        self._with_aborted.update(listing.with_aborted)
+        segments = self._segments
+        segments.with_aborted.update(listing.with_aborted)
         starts = []
         for base_offset in listing.bases:
             size = disk.size(f"{directory}/{base_offset:020d}{LOG}")
-            self._add(SealedSegment(disk, directory, base_offset, size, interval))
+            segments.add(SealedSegment(disk, directory, base_offset, size, interval))
             if size and base_offset in listing.without_index:
                 starts.append(base_offset)
-        if not self._segments:
+        if not segments.items:
             self._create(0, UNKNOWN, run_now)
             recovery_point = None
         if recovery_point is not None:
             self._durability.mark_names_changed()  # a killed process may not have synced them
             self._durability.flushed_end = recovery_point
-            starts.append(self._segments[self._slot(recovery_point)].base_offset)
-        aborted = self._with_aborted
-        starts += [s.base_offset for s in self._segments if s.base_offset in aborted and s.has_damaged_transactions()]
+            starts.append(segments.containing(recovery_point).base_offset)
+        aborted = [segment for segment in segments.items if segment.base_offset in segments.with_aborted]
+        starts += [segment.base_offset for segment in aborted if segment.has_damaged_transactions()]
         if starts:
             self._end_offset = min(starts)
             return self._end_offset
-        if not self._segments[-1].size:
+        if not segments.items[-1].size:
             self._end_offset = self._durability.flushed_end = self._active.base_offset
         return None
 
     def summary(self) -> EngineSummary | None:
-        segments, active = self._segments, self._segments[-1]
-        if not isinstance(active, ActiveSegment) or self._with_aborted or len(segments) > _SUMMARY_SEGMENTS:
+        segments = self._segments.items
+        active = segments[-1]
+        if not isinstance(active, ActiveSegment) or self._segments.with_aborted or len(segments) > _SUMMARY_SEGMENTS:
             return None
         return [[number for segment in segments for number in (segment.base_offset, segment.size)], active.summary()]
 
@@ -167,63 +150,38 @@ class SegmentEngine:
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
         numbers, active_summary = summary
         for slot in range(0, len(numbers) - 2, 2):
-            self._add(SealedSegment(disk, directory, numbers[slot], numbers[slot + 1], interval))
+            self._segments.add(SealedSegment(disk, directory, numbers[slot], numbers[slot + 1], interval))
         active = ActiveSegment(disk, directory, numbers[-2], interval, summary=ActiveSummary(*active_summary))
-        self._add(active)
+        self._segments.add(active)
         active.file  # noqa: B018  (opened now, so that no append has to)
         self._end_offset = self._durability.flushed_end = active.end_offset
         self._durable_end = MAX_LONG
 
     def bytes_to_recover(self, start_offset: int) -> int:
-        return sum([segment.size for segment in self._segments[self._slot(start_offset) :]])
+        return sum([segment.size for segment in self._segments.starting_at(start_offset)])
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
-        has_gaps = False
-        durable_end = self._durable_end or -1
+        durability, durable_end = self._durability, self._durable_end
 
         def publish(buffer: Buffer, position: int, header: BatchHeader) -> None:
-            nonlocal has_gaps
-            if header.base_offset > durable_end:
-                has_gaps |= header.base_offset > self._end_offset > durable_end
-                has_gaps |= header.record_count <= header.last_offset_delta
             self._end_offset = header.next_offset
             on_batch(buffer, position, header)
 
-        slot = self._slot(start_offset)
-        remaining = self._segments[slot:]
-        del self._segments[slot:]
-        while remaining:
-            found = remaining.pop(0)
-            base_offset, size = found.base_offset, found.size
-            segment = ActiveSegment(self._disk, self._directory, base_offset, self._config.index_interval_bytes)
-            self._add(segment)
-            if base_offset in self._with_aborted:
-                self._with_aborted.discard(base_offset)
-                segment.delete_transactions()
-            self._end_offset = base_offset
-            has_gaps = False
-            segment.recover(publish)
-            while remaining and remaining[0].base_offset < self._end_offset and not remaining[0].size:
-                remaining.pop(0).unlink()
-            if segment.size < size or (remaining and self._is_hole(remaining[0], has_gaps=has_gaps)):
-                if remaining:
-                    _log.warning(
-                        "Deleting %d segments of %s after a missing or invalid batch", len(remaining), self._directory
-                    )
-                while remaining:
-                    remaining.pop().unlink()
-                self._disk.sync_dir(self._directory)
-            elif remaining:
-                self._durability.finished[segment.base_offset] = None
-                self._seal(len(self._segments) - 1, segment.size)
-        if self._end_offset <= self._durable_end and self._active.size:
+        recovery = Recovery(
+            self._disk, self._directory, self._config, self._segments,
+            durable_end=durable_end, compacted_end=self.compacted_end,
+        )  # fmt: skip
+        self._end_offset = end_offset = recovery.run(start_offset, publish)
+        durability.finished.update(dict.fromkeys(recovery.rebuilt))
+        if end_offset <= durable_end and self._active.size:
             self._active.sync()  # the next recovery may start at a recovery point that is already checkpointed
-        if not 0 <= self._durability.flushed_end <= self._end_offset:
-            self._durability.flushed_end = self._end_offset
+        if not 0 <= durability.flushed_end <= end_offset:
+            durability.flushed_end = end_offset
 
     def close(self, *, sync: bool = False) -> None:
         """Write the indexes and close the files; unpublished bytes are truncated."""
-        active = self._segments[-1]
+        segments = self._segments.items
+        active = segments[-1]
         if isinstance(active, ActiveSegment):  # else it was not used
             active.finish()
             if active.file.size() > active.size:
@@ -231,54 +189,37 @@ class SegmentEngine:
             if sync:
                 active.sync()
                 self._disk.sync_dir(self._directory)
-        for segment in self._segments:
+        for segment in segments:
             if isinstance(segment, ActiveSegment):
                 segment.write_indexes()
             segment.close_files()
 
     def delete(self) -> None:
         self._lookups.cancel()
-        for segment in self._segments:
+        for segment in self._segments.items:
             segment.retire()
 
     def update_config(self, config: LogConfig) -> None:
         self._config = config
-        self._offset_entries = config.segment_index_bytes // OffsetIndex.ENTRY.size
-        self._time_entries = (
-            config.segment_index_bytes // TimeIndex.ENTRY.size - 1
-        )  # the last one is of the segment's end
-        for segment in self._segments[-1:]:
+        for segment in self._segments.items[-1:]:
             segment.interval = config.index_interval_bytes
-        self._roll_ms = _draw_roll_ms(self._config, self._jitter)
+        self._limits = RollLimits(config, self._jitter)
 
     def register_files(self) -> None:
-        self._handles.close = self.close_if_written
-        for segment in self._segments:
-            if segment.is_open:
-                self._handles.files_opened(segment)
+        self._segments.register_files(self.close_if_written)
 
     def unregister_files(self) -> None:
-        self._handles.close = None
-        for segment in self._segments:
-            self._handles.files_closed(segment)
+        self._segments.unregister_files()
         self._lookups.cancel()
 
     def close_if_written(self, segment: LogSegment) -> bool:
         """Close a segment's files if nothing is pending; returns whether they are closed."""
-        if isinstance(segment, SealedSegment):
-            segment.close_files()
-        elif segment is self._segments[-1]:
-            segment.close_if_written(self.submit)
-        else:
-            self._seal_written()
-            if segment.is_retired:
-                self._segments[self._slot(segment.base_offset)].close_files()
-        return not segment.is_open
+        return self._segments.close_if_written(segment, self.submit)
 
     # ---- append ------------------------------------------------------------------------------------------
 
     def prepare_append(self) -> DiskLookup | None:
-        active = self._segments[-1]
+        active = self._segments.items[-1]
         if not isinstance(active, ActiveSegment):
             active = self._load()
         if active.open_file is not None or not active.is_created:
@@ -287,10 +228,10 @@ class SegmentEngine:
         return lookup if isinstance(lookup, DiskLookup) else None
 
     def reserve(self, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> SegmentReservation:
-        segment = self._segments[-1]
+        segment = self._segments.items[-1]
         if not isinstance(segment, ActiveSegment):
             segment = self._load()
-        rolled = self._must_roll(segment, size, batches, wall_ms)
+        rolled = self._limits.must_roll(segment, size, batches, wall_ms)
         if rolled:
             segment = self._roll(batches[0].base_offset, wall_ms)
         reservation = SegmentReservation(batches, segment, segment.reserve(batches, size), rolled)
@@ -308,7 +249,7 @@ class SegmentEngine:
         segment = first.segment
         self._end_offset = first.batches[-1].last_offset + 1
         segment.publish(first.batches, self.submit)
-        if segment is not self._segments[-1] and not segment.has_pending_appends:
+        if segment is not self._segments.items[-1] and not segment.has_pending_appends:
             self._finish(segment)
 
     def abandon(self, reservation: Reservation) -> None:
@@ -327,7 +268,7 @@ class SegmentEngine:
 
     @property
     def start_offset(self) -> int:
-        return self._segments[0].base_offset
+        return self._segments.items[0].base_offset
 
     @property
     def end_offset(self) -> int:
@@ -337,11 +278,11 @@ class SegmentEngine:
 
     @property
     def size_bytes(self) -> int:
-        return sum([segment.size for segment in self._segments])
+        return sum([segment.size for segment in self._segments.items])
 
     @property
     def segment_count(self) -> int:
-        return len(self._segments)
+        return len(self._segments.items)
 
     @property
     def flushed_end_offset(self) -> int:
@@ -353,7 +294,7 @@ class SegmentEngine:
         flushed_end = self.flushed_end_offset
         point = self._durability.recovery_point() if flushed_end else 0
         # Not the active segment's end: if the next segment starts there, this one's indexes would not be checked.
-        return point - 1 if point == self._end_offset and self._segments[-1].size else point
+        return point - 1 if point == self._end_offset and self._segments.items[-1].size else point
 
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
@@ -361,14 +302,14 @@ class SegmentEngine:
         end_offset = self.end_offset
         if offset >= max_offset:
             return LocatedBatches((), 0, max_offset, self._end_position() if offset == end_offset else None)
-        found = self._find(offset)
+        segments = self._segments.items
+        found = self._find(segments, offset)
         if found is None:
             return LocatedBatches((), 0, max_offset, self._end_position())
         slot, batch = found
         if isinstance(batch, DiskLookup):
             return batch
         position, size = batch
-        segments = self._segments
         segment = segments[slot]
         limit = segment.size
         region_end = max_offset
@@ -387,7 +328,7 @@ class SegmentEngine:
         length = limit - position
         if length > max_bytes:
             length = max_bytes if size <= max_bytes else size if min_one_batch else 0
-            if self._with_aborted:
+            if self._segments.with_aborted:
                 # Otherwise the end is not needed, or needs the disk; a higher end is correct too.
                 with suppress(NotResident):
                     bound = segment.offset_at_or_after(position + length)
@@ -398,21 +339,21 @@ class SegmentEngine:
         return _new_tuple(LocatedBatches, ((FileRegion(segment.file, position, length),), length, region_end, where))
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
-        return segment_infos(self._segments, self.end_offset, limit)
+        return segment_infos(self._segments.items, self.end_offset, limit)
 
     def view(self) -> SegmentsView:
-        return SegmentsView(self._segments, self.end_offset, self._with_aborted)
+        return SegmentsView(self._segments.items, self.end_offset, self._segments.with_aborted)
 
     def lookup(self, key: Hashable, find: Callable[[SegmentsView], T], *, is_cached: bool = False) -> T | DiskLookup:
         def begin() -> tuple[Callable[[], T], Callable[[], None]]:
             view = self.view()
-            return partial(find, view), partial(self._adopt_files, view)
+            return partial(find, view), partial(self._segments.adopt_files, view.opened)
 
         return self._lookups.get(key, begin, is_cached=is_cached)
 
     def timestamp_bound(self, base_offset: int, enough_ms: int) -> int | DiskLookup:
         del enough_ms
-        segment = self._segments[self._slot(base_offset)]
+        segment = self._segments.containing(base_offset)
         known = segment.max_timestamp[0] if isinstance(segment, ActiveSegment) else segment.known_max_timestamp
         if known != NO_TIMESTAMP:
             return known
@@ -421,16 +362,17 @@ class SegmentEngine:
     # ---- aborted transactions ----------------------------------------------------------------------------
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
-        segment = self._segments[self._slot(transaction.last_offset)]
+        segment = self._segments.containing(transaction.last_offset)
         assert isinstance(segment, ActiveSegment), "the marker was just published"
         segment.transactions.append(transaction, self.submit)
-        self._with_aborted.add(segment.base_offset)
+        self._segments.with_aborted.add(segment.base_offset)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction] | DiskLookup:
-        if not self._with_aborted:
+        segments = self._segments
+        if not segments.with_aborted:
             return []
-        segments = self._segments[self._slot(start_offset) :]
-        with_aborted = [segment for segment in segments if segment.base_offset in self._with_aborted]
+        some = segments.starting_at(start_offset)
+        with_aborted = [segment for segment in some if segment.base_offset in segments.with_aborted]
         try:
             return find_aborted(map(_transactions, with_aborted), start_offset, end_offset)
         except NotResident:
@@ -451,7 +393,7 @@ class SegmentEngine:
         if offset >= self.end_offset:
             return
         self._lookups.cancel()
-        while self._segments[-1].base_offset > offset:
+        while self._segments.items[-1].base_offset > offset:
             self._drop_last().unlink()
         self._disk.sync_dir(self._directory)
         active = self._active
@@ -461,7 +403,7 @@ class SegmentEngine:
 
     def reset(self, offset: int) -> None:
         self._lookups.cancel()
-        old, self._segments = self._segments, []
+        old, self._segments.items = self._segments.items, []
         # The new segment is created first, so that a crash leaves a log that ends at or above `offset`.
         for segment in old:
             self._discard(segment)
@@ -473,38 +415,38 @@ class SegmentEngine:
         self._set_end(offset)
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        slot = self._slot(bases[0])
-        old = self._segments[slot : slot + len(bases)]
+        segments, finished = self._segments, self._durability.finished
+        slot = segments.slot_of(bases[0])
+        old = segments.items[slot : slot + len(bases)]
         assert [segment.base_offset for segment in old] == list(bases), "neighbours are compacted"
-        assert slot + len(bases) < len(self._segments), "the active segment is not compacted"
+        assert slot + len(bases) < len(segments.items), "the active segment is not compacted"
         deleted_paths: list[str] = []
-        has_unsynced = any(segment.base_offset in self._durability.finished for segment in old)
+        has_unsynced = any(segment.base_offset in finished for segment in old)
         new, op = swap_segments(self._disk, old, size, self._config.index_interval_bytes, deleted_paths)
         for segment in old:
-            self._discard(segment)
+            segments.with_aborted.discard(segment.base_offset)
+            finished.pop(segment.base_offset, None)
         self._lookups.cancel()
-        self._segments[slot : slot + len(old)] = [new]
-        new.handles = self._handles
+        segments.replace(slot, new, len(old))
         if has_aborted:
-            self._with_aborted.add(new.base_offset)
+            segments.with_aborted.add(new.base_offset)
         self.submit(op)
         self.submit(self._durability.mark_names_changed)
         if has_unsynced:  # a loss of power may bring the old ones back before the names are synced
-            self._durability.finished[new.base_offset] = None
+            finished[new.base_offset] = None
         return deleted_paths
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         deleted_paths: list[str] = []
         steps: list[FileOp] = []
-        while len(self._segments) > 1 and self._segments[1].base_offset <= offset:
-            segment = self._segments[0]
+        segments = self._segments.items
+        while len(segments) > 1 and segments[1].base_offset <= offset:
+            segment = segments[0]
             if segment.has_pending_appends or (submit_first is not None and not segment.is_written):
                 break
-            steps += self._durability.before_trim(
-                segment, self._segments[1].base_offset, keep_open=submit_first is None
-            )
+            steps += self._durability.before_trim(segment, segments[1].base_offset, keep_open=submit_first is None)
             steps.append(partial(segment.mark_deleted, deleted_paths))
-            del self._segments[0]
+            del segments[0]
             self._discard(segment)
         if steps:
             self._lookups.cancel()
@@ -515,8 +457,8 @@ class SegmentEngine:
 
     def collect_sync(self, limit: int | None = None) -> SyncWork:
         end_offset, flushed_end = self.end_offset, self.flushed_end_offset
-        segments = self._segments
-        first = self._slot(flushed_end)
+        segments = self._segments.items
+        first = slot_of(segments, flushed_end)
         end_slot = len(segments) if limit is None else first + limit
         unflushed = segments[first:end_slot] if flushed_end < end_offset else []
         next_offset = segments[end_slot].base_offset if unflushed and end_slot < len(segments) else end_offset
@@ -534,39 +476,14 @@ class SegmentEngine:
 
     @property
     def _active(self) -> ActiveSegment:
-        segment = self._segments[-1]
+        segment = self._segments.items[-1]
         return segment if isinstance(segment, ActiveSegment) else self._load()
 
-    def _must_roll(self, segment: ActiveSegment, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
-        """Whether batches of `size` bytes need a new segment."""
-        reserved = segment.reserved
-        overflows = batches[-1].last_offset - segment.base_offset > MAX_RELATIVE_OFFSET
-        if segment.created_ms < 0:
-            segment.created_ms = wall_ms
-        if not reserved:
-            return overflows and batches[0].base_offset > segment.base_offset
-        if (
-            overflows
-            or reserved + size > self._config.segment_bytes
-            or segment.offset_index.entries >= self._offset_entries
-            or segment.time_index.entries >= self._time_entries
-        ):
-            return True
-        first_timestamp = segment.first_timestamp
-        if first_timestamp < 0:
-            return wall_ms - segment.created_ms > self._roll_ms
-        greatest = batches[0].max_timestamp if len(batches) == 1 else max([batch.max_timestamp for batch in batches])
-        return greatest - first_timestamp > self._roll_ms
-
-    def _slot(self, offset: int) -> int:
-        return slot_of(self._segments, offset)
-
-    def _find(self, offset: int) -> tuple[int, tuple[int, int] | DiskLookup] | None:
+    def _find(self, segments: list[LogSegment], offset: int) -> tuple[int, tuple[int, int] | DiskLookup] | None:
         """The slot of the segment with the first batch that reaches to `offset`, and the batch's position and size."""
-        segments = self._segments
         slot = len(segments) - 1
         if offset < segments[slot].base_offset:
-            slot = self._slot(offset)
+            slot = slot_of(segments, offset)
         for number in range(slot, len(segments)):
             segment = segments[number]
             found: BatchPosition | DiskLookup
@@ -585,69 +502,23 @@ class SegmentEngine:
             self._lookups.discard(key)  # a lookup opens the files
         return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
 
-    def _adopt_files(self, view: SegmentsView) -> None:
-        """Use the files that a thread has opened for a view."""
-        for reader, files in view.opened.items():
-            if files.size == reader.size:
-                reader.adopt(files)
-            elif not reader.is_retired:  # the rebuild found an invalid batch
-                self._seal(self._slot(reader.base_offset), files.size).adopt(files)
-
-    def _is_hole(self, following: Segment, *, has_gaps: bool) -> bool:
-        """Whether the gap before this segment is a loss, so that the log ends before it (rule 5)."""
-        begins_at = following.base_offset
-        if begins_at <= self._end_offset:
-            return begins_at < self._end_offset
-        is_whole = begins_at <= max(self._durable_end, self.compacted_end)
-        return not is_whole and not (self._config.is_compacted and has_gaps)
-
     def _end_position(self) -> OffsetPosition:
-        segment = self._segments[self._slot(self._end_offset)]
+        segment = self._segments.containing(self._end_offset)
         return OffsetPosition(segment.base_offset, segment.size)
 
     def _load(self) -> ActiveSegment:
         """Load the last segment, for appends."""
         self._lookups.cancel()
-        sealed = self._segments[-1]
+        segments = self._segments
+        sealed = segments.items[-1]
         interval = self._config.index_interval_bytes
         active = ActiveSegment(self._disk, self._directory, sealed.base_offset, interval)
         active.load(sealed.size)
-        self._replace(-1, active)
+        segments.replace(len(segments.items) - 1, active)
         self._end_offset = active.end_offset
         if self._durability.flushed_end == UNKNOWN:
             self._durability.flushed_end = active.end_offset
         return active
-
-    def _seal_written(self) -> None:
-        """Seal the segments that get no further appends, the oldest first."""
-        for slot in range(first_active(self._segments), len(self._segments) - 1):
-            segment = self._segments[slot]
-            assert isinstance(segment, ActiveSegment)
-            segment.write_indexes(self.submit)
-            if segment.has_pending_appends or not segment.is_written:
-                break
-            files = segment.files_to_seal()
-            sealed = self._seal(slot, segment.size)
-            if files is not None:
-                sealed.adopt(files)
-
-    def _seal(self, slot: int, size: int) -> SealedSegment:
-        segment = self._segments[slot]
-        sealed = SealedSegment(segment.disk, self._directory, segment.base_offset, size, segment.interval)
-        self._replace(slot, sealed)
-        return sealed
-
-    def _replace(self, slot: int, new: LogSegment) -> None:
-        """Put another object with the same files in a segment's place."""
-        old, self._segments[slot] = self._segments[slot], new
-        new.handles = self._handles
-        if new.is_open:
-            self._handles.files_opened(new)
-        old.retire()
-
-    def _add(self, segment: LogSegment) -> None:
-        self._segments.append(segment)
-        segment.handles = self._handles
 
     def _create(self, base_offset: int, wall_ms: int, submit: Submit) -> ActiveSegment:
         segment = ActiveSegment(self._disk, self._directory, base_offset, self._config.index_interval_bytes)
@@ -655,12 +526,12 @@ class SegmentEngine:
         if self._config.preallocate:
             submit(partial(_preallocate, self._disk, segment.path(LOG), self._config.segment_bytes))
         submit(self._durability.mark_names_changed)
-        self._add(segment)
-        self._roll_ms = _draw_roll_ms(self._config, self._jitter)
+        self._segments.add(segment)
+        self._limits = RollLimits(self._config, self._jitter)
         return segment
 
     def _roll(self, base_offset: int, wall_ms: int) -> ActiveSegment:
-        self._seal_written()
+        self._segments.seal_written(self.submit)
         previous = self._active
         if not previous.has_pending_appends:
             self._finish(previous)
@@ -672,25 +543,18 @@ class SegmentEngine:
             self.submit(partial(_release_preallocated, self._disk, segment.path(LOG), segment.size))
         self._durability.finished[segment.base_offset] = None
 
-    def _drop_last(self) -> Segment:
-        segment = self._segments.pop()
+    def _drop_last(self) -> LogSegment:
+        segment = self._segments.items.pop()
         self._discard(segment)
         return segment
 
     def _discard(self, segment: LogSegment) -> None:
-        self._with_aborted.discard(segment.base_offset)
         self._durability.finished.pop(segment.base_offset, None)
-        segment.retire()
+        self._segments.discard(segment)
 
     def _set_end(self, end_offset: int) -> None:
         self._end_offset = end_offset
         self._durability.truncate(end_offset)
-
-
-def _draw_roll_ms(config: LogConfig, jitter: Callable[[int], int]) -> int:
-    """The maximum age of the active segment; `jitter` draws a number below its bound."""
-    bound_ms = min(config.segment_jitter_ms, config.segment_ms)
-    return config.segment_ms - (jitter(bound_ms) if bound_ms else 0)
 
 
 def _preallocate(disk: Disk, path: str, size: int) -> None:

@@ -7,19 +7,17 @@ NOT HERE Reads that must not wait (segment_engine.py).
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import cast
 
 from storage.engine import AbortedTransaction, Buffer, SegmentInfo
 from storage.io.disk_lookup import read_waiting
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, TransactionIndex
+from storage.segments.log_segments import first_active, segment_infos, slot_of
 from storage.segments.sealed_segment import ActiveView, LogSegment, SealedSegment
 from storage.segments.segment_files import BatchPosition, SegmentFiles, whole_batches
-
-_base_offset = attrgetter("base_offset")
 
 
 class SegmentsView:
@@ -105,26 +103,6 @@ class SegmentsView:
         except CorruptIndex as error:
             files = self.opened[segment] = segment.rebuild(str(error))
             return files.find(offset, read_waiting)
-
-
-def first_active(segments: Sequence[LogSegment]) -> int:
-    """The number of sealed segments; those with appends follow."""
-    slot = len(segments)
-    while slot and isinstance(segments[slot - 1], ActiveSegment):
-        slot -= 1
-    return slot
-
-
-def slot_of(segments: Sequence[LogSegment], offset: int) -> int:
-    """The slot of the segment that contains an offset, or of the first one."""
-    return max(bisect_right(segments, offset, key=_base_offset) - 1, 0)
-
-
-def segment_infos(segments: Sequence[LogSegment], end_offset: int, limit: int | None) -> list[SegmentInfo]:
-    """The segments from the oldest to the active one, at most `limit`."""
-    some = segments[:limit]
-    ends = [*[segment.base_offset for segment in segments[1 : len(some) + 1]], end_offset]
-    return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(some, ends, strict=False)]
 
 
 def find_aborted(indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int) -> list[AbortedTransaction]:

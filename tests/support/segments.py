@@ -70,7 +70,7 @@ def write_out(index: SparseIndex) -> None:
 def close_idle_files(engine: Engine) -> None:
     """Close all files that can be closed now (storage/io/file_handle_cache.py)."""
     assert isinstance(engine, SegmentEngine)
-    for segment in list(engine._segments):
+    for segment in list(engine._segments.items):
         engine.close_if_written(segment)
 
 

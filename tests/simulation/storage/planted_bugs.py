@@ -28,6 +28,7 @@ from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.producer_state import ProducerState
 from storage.segments.durability import Durability
 from storage.segments.indexes import OffsetIndex, SparseIndex, TimeIndex, TransactionIndex
+from storage.segments.recovery import Recovery
 from storage.segments.segment_engine import SegmentEngine
 from tests.simulation.runner import PlantedBug
 from tests.simulation.simulated_disk import SimulatedDirectory
@@ -191,7 +192,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     _replaced("compaction_removes_producer_state", _Cleaner, "_is_last_of_producer", False),
     _replaced("the_epoch_cache_is_not_flushed", LeaderEpochCache, "take_replacement", []),
     _replaced("duplicate_batches_are_accepted", ProducerState, "check", None),
-    _replaced("a_hole_counts_as_compaction", SegmentEngine, "_is_hole", False),
+    _replaced("a_hole_counts_as_compaction", Recovery, "_is_hole", False),
     _replaced("a_new_topic_inherits_checkpoints", LogManager, "_write_checkpoints", None),
     _replaced("truncation_keeps_the_epochs", LeaderEpochCache, "truncate", None),
     *(bug for name, bug in list(vars().items()) if isfunction(bug) and bug.__module__ == __name__ and name[0] != "_"),

@@ -155,7 +155,7 @@ def test_unregistered_owners_are_dropped(tmp_path: Path) -> None:
     files = FileHandleCache(disk)
     filled(tmp_path, 25, config=SMALL).close()
     engine = opened(tmp_path, SMALL, disk=disk)
-    engine._handles._cache = files
+    engine._segments._handles._cache = files
     for offset in range(25):
         read(engine, offset)
     engine.register_files()

@@ -185,7 +185,7 @@ def test_a_reserve_that_fails_to_roll_reserves_nothing(tmp_path: Path) -> None:
 
 
 def sealed_bases(engine: SegmentEngine) -> list[int]:
-    return [segment.base_offset for segment in engine._segments if isinstance(segment, SealedSegment)]
+    return [segment.base_offset for segment in engine._segments.items if isinstance(segment, SealedSegment)]
 
 
 def test_a_rolled_segment_is_sealed_by_a_later_roll_when_its_files_are_written(tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_lookup_from_before_a_change_of_the_segments_has_no_result(tmp_path: P
     for lookup in lookups:
         lookup.finish()
     assert isinstance(engine.lookup("read", lambda view: view.read_batches(20, 1000)), DiskLookup)
-    assert all(segment.files is None for segment in engine._segments if isinstance(segment, SealedSegment))
+    assert all(segment.files is None for segment in engine._segments.items if isinstance(segment, SealedSegment))
 
 
 # ---- locate ----------------------------------------------------------------------------------------------

@@ -30,6 +30,8 @@ _LONG_BYTES: Final = 8
 _MAX_DIGITS: Final = 18
 _NO_TIMESTAMP: Final = -1
 _TOPICS_AT_A_TIME: Final = 500
+_DENIED: Final = 29
+"""TOPIC_AUTHORIZATION_FAILED."""
 
 Step = tuple[int, int, int]
 """End offset, due time and offset (rule 1)."""
@@ -46,32 +48,53 @@ class Pending(NamedTuple):
     size: int
 
 
-def targets(client: Client, topics: Iterable[str] = ()) -> dict[str, str]:
-    """The target of each schedule topic, by name: of these topics, or of all. Raises Refused, also for another topic."""
-    wanted = sorted(topics)
-    names = wanted or [row.name for row in list_topics(client) if not row.internal]
-    found: dict[str, str] = {}
-    for at in range(0, len(names), _TOPICS_AT_A_TIME):
-        found |= _targets(client, names[at : at + _TOPICS_AT_A_TIME])
-    for name in wanted:
-        if name not in found:
+def targets(client: Client, topics: Iterable[str]) -> dict[str, str]:
+    """The target of each of these schedule topics, by name. Raises Refused, also for another topic."""
+    found = {}
+    for result in _described(client, sorted(topics)):
+        name, target = result.resource_name, _target(result)
+        check(result.error_code, result.error_message, f"describe topic {name}", f"DescribeConfigs on topic {name}")
+        if target is None:
             raise Refused(f"Topic {name} is no schedule topic: it has no config {DELIVER_TO}.")
+        found[name] = target
     return found
 
 
-def _targets(client: Client, names: list[str]) -> dict[str, str]:
+def all_targets(client: Client) -> tuple[dict[str, str], list[str]]:
+    """The target of each schedule topic, by name, and the topics whose configs this user may not see. Raises Refused."""
+    found, denied = {}, []
+    for result in _described(client, [row.name for row in list_topics(client) if not row.internal]):
+        name, target = result.resource_name, _target(result)
+        if result.error_code == _DENIED:
+            denied.append(name)
+            continue
+        check(result.error_code, result.error_message, f"describe topic {name}")
+        if target is not None:
+            found[name] = target
+    return found, denied
+
+
+def _described(client: Client, names: list[str]) -> Iterator[Any]:
+    """The results of DescribeConfigs of topics."""
+    for at in range(0, len(names), _TOPICS_AT_A_TIME):
+        yield from _describe(client, names[at : at + _TOPICS_AT_A_TIME])
+
+
+def _describe(client: Client, names: list[str]) -> list[Any]:
     kind: Any = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
         kind(resource_type=KINDS["topics"], resource_name=name, configuration_keys=[DELIVER_TO]) for name in names
     ]
-    found = {}
-    for result in client.ask(DescribeConfigsRequest(resources=resources)).results:
-        name = result.resource_name
-        check(result.error_code, result.error_message, f"describe topic {name}", f"DescribeConfigs on topic {name}")
-        for entry in result.configs:
-            if entry.name == DELIVER_TO and entry.value:
-                found[name] = entry.value
-    return found
+    results: list[Any] = client.ask(DescribeConfigsRequest(resources=resources)).results
+    return results
+
+
+def _target(result: Any) -> str | None:
+    """The target that a topic's configs name, if it is a schedule topic."""
+    for entry in result.configs:
+        if entry.name == DELIVER_TO and entry.value:
+            return str(entry.value)
+    return None
 
 
 def pending(client: Client, cluster: Cluster, topic: str) -> Iterator[Pending]:

@@ -114,3 +114,11 @@ def test_sizes_are_unknown_without_the_right_to_see_them(root: Verbs, bob: Verbs
     [view] = bob.rows("top --once --interval 100ms")
     assert [(row["topic"], row["bytes"]) for row in view["topics"]] == [("flights", None)]
     root.rows("acls remove --principal User:bob --execute")
+
+
+def test_schedules_list_leaves_out_and_names_topics_whose_configs_are_hidden(root: Verbs, bob: Verbs) -> None:
+    root.rows("acls add --allow User:bob --topic flights --operation describe")
+    listed = bob.run("schedules list --json")
+    root.rows("acls remove --principal User:bob --execute")
+    assert listed.rows() == []
+    assert "left out, since this user has no DescribeConfigs on them: flights." in listed.err

@@ -45,9 +45,14 @@ def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) 
     from barnabas.admin import schedules as api
 
     rows = []
+    denied: list[str] = []
     with cluster.connect() as client:
+        if topics:
+            targets = api.targets(client, topics)
+        else:
+            targets, denied = api.all_targets(client)
         records = cluster.connection.cluster()
-        for topic, target in api.targets(client, topics).items():
+        for topic, target in targets.items():
             count, first, late = 0, None, 0
             now = now_ms()
             for one in api.pending(client, records, topic):
@@ -57,6 +62,8 @@ def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) 
             rows.append((topic, target, count, late, None if not first else time_text(first)))
         records.close()
     show(("topic", "target", "pending", "overdue", "first_due"), rows, as_json=as_json)
+    if denied:
+        note(f"Topics that are left out, since this user has no DescribeConfigs on them: {', '.join(denied)}.")
 
 
 @schedules.command("pending")

@@ -102,7 +102,9 @@ class Connection:
         reader: FrameReader,
         on_close: Callable[[Connection], None],
         prefetcher: PageCachePrefetcher | None = None,
+        is_loop_shared: Callable[[int], bool] | None = None,
     ) -> None:
+        """`is_loop_shared`: as in `Sender`."""
         self._loop = loop
         self._transport = transport
         self.info = info
@@ -110,7 +112,7 @@ class Connection:
         self._reader = reader
         self._on_close = on_close
         self._read_ahead = None if prefetcher is None else ReadAhead(prefetcher)
-        self._sender = Sender(transport, self._read_ahead)
+        self._sender = Sender(transport, self._read_ahead, is_loop_shared=is_loop_shared)
         self._queued_frames: deque[bytearray] = deque()
         self._arrivals_ns: deque[int] = deque()  # of the queued frames
         self._completed_ns = 0  # when the responses that `_send_complete` sends were complete; 0: now

@@ -243,6 +243,7 @@ class Listener:
             reader,
             self._on_connection_closed,
             self.prefetcher,
+            self.quotas.has_several_active,
         )
         self._connections.add(connection)
         if self._authentication is not None:

@@ -2,7 +2,9 @@
 
 RULES    1. Parts are sent in order: header bytes, file region, header bytes, file region, …
          2. One call sends at most `MAX_BYTES_PER_CALL` of records, so that one fast reader does not starve the other
-            connections. Headers do not count: the last bytes of a region would need a call of their own.
+            connections; of a long region `MAX_BYTES_ALONE` if no other connection has been active for `ALONE_MS`
+            (docs/decisions/0124-long-turns-of-a-lone-reader.md). Headers do not count: the last bytes of a region would
+            need a call of their own.
          3. Regions and ranges of scattered regions of at most `COPIED_RANGE_BYTES` in the page cache are read and sent together
             with the parts around them, `COPIED_BYTES_PER_CALL` per call (docs/decisions/0060-small-regions-are-copied.md).
             All connections read to the same memory; what the socket does not take of one such call is kept. Larger ones are
@@ -31,6 +33,8 @@ from protocol.records import FileRegion, ScatteredRegion
 from storage.io.page_cache import Span
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
+MAX_BYTES_ALONE = 8 * 1024 * 1024
+ALONE_MS = 100
 JOINED_BYTES = 32 * 1024
 _HEADER_BYTES = 4096
 """A call that sends no more than this sends headers only, or hardly anything else (rule 2)."""
@@ -51,8 +55,8 @@ class Sender:
     """The unsent parts of one connection."""
 
     __slots__ = (
-        "_clock", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_short_writes", "_skip", "_transport",
-        "_vain_tries", "is_holding", "uncached",
+        "_clock", "_is_loop_shared", "_known_before_s", "_known_until", "_parts", "_read_ahead", "_short_writes", "_skip",
+        "_transport", "_vain_tries", "is_holding", "uncached",
     )  # fmt: skip
 
     def __init__(
@@ -60,11 +64,16 @@ class Sender:
         transport: PlaintextTransportLayer,
         read_ahead: ReadAhead | None = None,
         clock: Callable[[], float] = time.monotonic,
+        is_loop_shared: Callable[[int], bool] | None = None,
     ) -> None:
-        """Without `read_ahead`, sending blocks on the disk. `clock` returns seconds."""
+        """Without `read_ahead`, sending blocks on the disk. `clock` returns seconds.
+
+        `is_loop_shared`: whether several connections have been active since a time in milliseconds; None: always.
+        """
         self._transport = transport
         self._clock = clock
         self._read_ahead = read_ahead
+        self._is_loop_shared = None if transport.joins_regions else is_loop_shared  # encrypting 8 MiB takes too long
         self.uncached: tuple[FileRegion, int, Sequence[Span]] | None = None
         """The region to read from disk before more is sent, the offset in it, and what is sent next from its file."""
         self._parts: deque[Part] = deque()
@@ -183,7 +192,7 @@ class Sender:
             parts.appendleft(region)
         assert isinstance(region, FileRegion)
         left = region.length - skip
-        limit = min(left, budget)
+        limit = left if left <= budget else min(left, budget + self._extra_bytes())
         if self._read_ahead is not None:
             limit = self._sendable_bytes(self._read_ahead, region, limit)
             if not limit:
@@ -197,6 +206,13 @@ class Sender:
             return sent
         self._skip = skip + sent
         return sent if sent == limit else None
+
+    def _extra_bytes(self) -> int:
+        """How much more than MAX_BYTES_PER_CALL this call may send (rule 2)."""
+        is_loop_shared = self._is_loop_shared
+        if is_loop_shared is None or is_loop_shared(int(self._clock() * 1000) - ALONE_MS):
+            return 0
+        return MAX_BYTES_ALONE - MAX_BYTES_PER_CALL
 
     def _send_file(self, region: FileRegion, skip: int, limit: int) -> int:
         """Sends at most `limit` bytes of a region until the socket is full (rule 6); returns their number."""
@@ -222,14 +238,18 @@ class Sender:
         """How much of the region at the front can be sent without waiting for the disk, at most `limit`.
 
         The page cache is queried once for each piece. What the socket did not take of it is usually still cached: after
-        `_KNOWN_S` only its next byte is queried, since a query for all of it costs as much as sending it.
+        `_KNOWN_S` only its next byte is queried, since a query for all of it costs as much as sending it. A longer rest
+        than MAX_BYTES_PER_CALL is queried again.
         """
         skip, now_s = self._skip, self._clock()
-        left = self._known_until - skip
-        if left > 0:
-            is_known = now_s < self._known_before_s or read_ahead.is_cached(region, skip, 1)
-            return min(left, limit) if is_known else 0
-        if not read_ahead.is_cached(region, skip, limit):
+        left, is_fresh = self._known_until - skip, now_s < self._known_before_s
+        if left > 0 and (is_fresh or left <= MAX_BYTES_PER_CALL):
+            return min(left, limit) if is_fresh or read_ahead.is_cached(region, skip, 1) else 0
+        is_cached = read_ahead.is_cached(region, skip, limit)
+        if not is_cached and limit > MAX_BYTES_PER_CALL:  # the disk is read in shorter pieces
+            limit = MAX_BYTES_PER_CALL
+            is_cached = read_ahead.is_cached(region, skip, limit)
+        if not is_cached:
             return 0
         self._known_until, self._known_before_s = skip + limit, now_s + _KNOWN_S
         return limit

@@ -32,6 +32,7 @@ _KEY: Final = "connection_creation_rate"
 _MAX_ADDRESSES: Final = 10_000
 _NO_LIMITS: Final = ListenerLimits()
 _BROKER: Final = ""
+_MAX_SEARCHED: Final = 32
 
 
 class OpenConnection(Protocol):
@@ -73,6 +74,16 @@ class ConnectionQuotas:
     def add_listener(self, listener: str, connections: Callable[[], Iterable[OpenConnection]]) -> None:
         """Limit a listener; `connections` returns its open connections."""
         self._connections[listener] = connections
+
+    def has_several_active(self, since_mono_ms: int) -> bool:
+        """Whether several connections have been active since then; of more than _MAX_SEARCHED that is assumed."""
+        if self._counts.total() > _MAX_SEARCHED:
+            return True
+        found = 0
+        for connections in self._connections.values():
+            for connection in connections():
+                found += connection.last_active_mono_ms >= since_mono_ms
+        return found > 1
 
     def update(self, limits: ConnectionLimits) -> None:
         """Use other limits."""

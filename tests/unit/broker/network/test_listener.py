@@ -95,3 +95,17 @@ def test_a_connection_above_the_share_of_descriptors_is_refused(listening: Liste
     listening.listener.start()
     *_, last = [listening.connect() for _ in range(3)]
     assert (listening.accept(), last.recv(1)) == (2, b"")
+
+
+def test_connections_count_the_active_ones_of_the_listener(listening: Listening) -> None:
+    """A reader alone may send more in one turn of the loop."""
+    listening.listener.start()
+    listening.connect()
+    assert listening.accept() == 1
+    connection = listening.listener.connections[0]
+    asks = connection._sender._is_loop_shared
+    assert asks is not None
+    assert not asks(0)
+    listening.connect()
+    assert listening.accept() == 2
+    assert asks(0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -249,3 +249,36 @@ def test_the_rest_of_a_piece_is_queried_again_after_a_while(tmp_path: Path, seco
     now_s += seconds
     assert not rig.sender.resume()
     assert (rig.sender.uncached is not None) is is_asked
+
+
+def lone_sender(rig: Rig, clock: Callable[[], float]) -> Sender:
+    """A sender whose connection is the only active one."""
+    return Sender(rig.transport, rig.read_ahead, clock, lambda _since_ms: False)
+
+
+def test_a_lone_reader_gets_the_cached_bytes_before_those_that_are_not(tmp_path: Path) -> None:
+    """The rest is read in pieces as for others, and each is sent once."""
+    rig = Rig(tmp_path, 9 * MIB)
+    rig.file.pread(3 * MIB, 0)
+    rig.sender = lone_sender(rig, lambda: 100.0)
+    with rig.disk.blocking_forbidden():
+        assert not rig.sender.send([rig.region()])
+    assert rig.transport.by_sendfile == 2 * MIB
+    rig.send()
+    assert rig.transport.sent == rig.data
+    assert rig.transport.by_sendfile == len(rig.data)  # nothing was read through the thread
+
+
+def test_a_long_rest_of_a_piece_is_queried_completely_after_a_while(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 8 * MIB)
+    rig.file.pread(8 * MIB, 0)
+    rig.transport = SmallSocket()
+    now_s = 100.0
+    rig.sender = lone_sender(rig, lambda: now_s)
+    assert not rig.sender.send([rig.region()])
+    rig.file.drop_cache(MIB, MIB)
+    assert not rig.sender.resume()
+    assert rig.sender.uncached is None
+    now_s += 0.02
+    assert not rig.sender.resume()
+    assert rig.sender.uncached is not None

@@ -20,7 +20,9 @@ from broker.network.page_cache_prefetch import (
 from broker.network.sender import (
     _MAX_VAIN_TRIES,
     _SHORT_WRITES_PER_TRY,
+    ALONE_MS,
     JOINED_BYTES,
+    MAX_BYTES_ALONE,
     MAX_BYTES_PER_CALL,
     RegionEnded,
     Sender,
@@ -262,6 +264,43 @@ def test_one_call_sends_a_bounded_number_of_bytes(tmp_path: Path) -> None:
     file = file_with(tmp_path / "segment", bytes(5 * MAX_BYTES_PER_CALL))
     transport = FakeTransport(iter(lambda: 2**30, None))
     assert send_everything(Sender(transport), [b"h", FileRegion(file, 0, 5 * MAX_BYTES_PER_CALL)]) == 5
+
+
+@pytest.mark.parametrize(
+    ("is_shared", "is_encrypted", "turns"), [(False, False, 3), (True, False, 10), (False, True, 10)]
+)
+def test_a_lone_connection_sends_more_of_a_long_region_in_one_call(
+    tmp_path: Path, *, is_shared: bool, is_encrypted: bool, turns: int
+) -> None:
+    """Encrypting as much would take too long."""
+    size = 2 * MAX_BYTES_ALONE + 2 * MAX_BYTES_PER_CALL
+    file = file_with(tmp_path / "segment", bytes(size))
+    transport = FakeTransport(iter(lambda: 2**30, None))
+    if is_encrypted:
+        transport.joins_regions = True
+    asked: list[int] = []
+
+    def is_loop_shared(since_ms: int) -> bool:
+        asked.append(since_ms)
+        return is_shared
+
+    sender = Sender(transport, None, lambda: 5.0, is_loop_shared)
+    assert send_everything(sender, [b"h", FileRegion(file, 0, size)]) == turns
+    assert set(asked) == (set() if is_encrypted else {5000 - ALONE_MS})
+
+
+def test_regions_that_one_call_sends_anyway_do_not_ask_for_other_connections(tmp_path: Path) -> None:
+    file = file_with(tmp_path / "segment", bytes(MAX_BYTES_PER_CALL))
+    asked: list[int] = []
+
+    def is_loop_shared(since_ms: int) -> bool:
+        asked.append(since_ms)
+        return False
+
+    sender = Sender(FakeTransport(repeat(2**30)), is_loop_shared=is_loop_shared)
+    assert not sender.send([b"h", FileRegion(file, 0, MAX_BYTES_PER_CALL), b"t"])
+    assert sender.resume()
+    assert not asked
 
 
 @pytest.mark.parametrize("sender_on", SENDERS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.config.connection_configs import ConnectionLimits, ListenerLimits
 from broker.quotas.connection_quotas import ConnectionQuotas
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
@@ -85,6 +87,21 @@ def test_lower_limits_close_connections_and_higher_ones_wake() -> None:
     assert not freed
     quotas.update(ConnectionLimits(ListenerLimits(max_connections=5)))
     assert freed == ["OUT"]
+
+
+@pytest.mark.parametrize(("since_ms", "is_expected"), [(100, True), (150, True), (151, False), (301, False)])
+def test_active_connections_of_all_listeners_count(since_ms: int, *, is_expected: bool) -> None:
+    quotas = ConnectionQuotas()
+    quotas.add_listener("OUT", lambda: [Connection(300), Connection(10)])
+    quotas.add_listener("IN", lambda: [Connection(150)])
+    assert quotas.has_several_active(since_ms) is is_expected
+
+
+def test_many_connections_count_as_active_without_a_search() -> None:
+    quotas = quotas_with(ConnectionLimits(), "OUT")
+    for number in range(40):
+        assert quotas.add("OUT", f"10.0.1.{number}")
+    assert quotas.has_several_active(0)
 
 
 def test_addresses_have_their_own_numbers() -> None:

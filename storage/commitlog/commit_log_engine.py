@@ -5,9 +5,9 @@ RULES    1. The writes of a partition are in the order of its offsets (slot_appe
          3. Everything that is readable is in `Slot`; reservations are not.
          4. A truncation by `truncate` or `reset` is durable before it returns: a loss of power must not bring the data back.
          5. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
-         6. All batches that an opened log has are durable and were checked (recovery.py). What a kill may have lost beside
-            them, producers and aborted transactions, is after the newest producer snapshot, so a recovery begins there. For
-            that, snapshots are taken within segments too.
+         6. All batches that an opened log has are durable (recovery.py). What a kill may have lost beside them, producers and
+            aborted transactions, is after the newest producer snapshot, so a recovery begins there. For that, snapshots are
+            taken within segments too.
 NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
 """
 
@@ -128,7 +128,10 @@ class CommitLogEngine:
         view, at, end_offset = self._frozen(), start_offset, self._slot.end_offset
         self.end_offset = at
         while at < end_offset:
-            batches = view.read_batches(at, _RECOVERED_BYTES)
+            try:
+                batches = view.read_batches(at, _RECOVERED_BYTES)
+            except KafkaError:  # the frame is damaged
+                break
             position, length = 0, len(batches)
             while position < length and (header := _valid_header(batches, position, at)) is not None:
                 at = self.end_offset = header.next_offset

@@ -36,7 +36,7 @@ from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
-from protocol.records import BatchHeader, crc_is_valid, parse_header
+from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
 from storage.engine import BatchInfo, Buffer
 from storage.io.disk import File
 
@@ -249,6 +249,30 @@ def frame_at(window: FrameWindow, file_id_crc: int, start: int, at: int) -> Fram
     position = start + at + HEAD_SIZE
     data = b"" if infos else bytes(payload)
     return Frame(FrameKind(kind), flags, slot, previous_end, position, data, infos, position + length)
+
+
+def batches_end(window: FrameWindow, file_id_crc: int, start: int, at: int, slot: int) -> int | None:
+    """The end of the slot's BATCHES at a position, as a position in the file; None if the frame's CRC is wrong.
+
+    The batches' own CRCs are not checked: of each batch only the bytes are read that they do not cover.
+    """
+    head = window.get(at, HEAD_SIZE)
+    if len(head) < HEAD_SIZE:
+        return None
+    magic, kind, flags, number, length, count, previous_end, crc = HEAD.unpack(head)
+    found = crc32c(_COVERED.pack(start + at, magic, kind, flags, number, length, count, previous_end), file_id_crc)
+    at += HEAD_SIZE
+    end = at + length
+    if (magic, kind, number) != (MAGIC, _BATCHES, slot) or end > window.size:
+        return None
+    while at < end and count:
+        covered = window.get(at, _UNCOVERED)
+        if len(covered) < _UNCOVERED:
+            return None
+        found = crc32c(covered, found)
+        at += LOG_OVERHEAD + int.from_bytes(covered[LENGTH_POSITION:LOG_OVERHEAD], "big")
+        count -= 1
+    return end if at == end and not count and found == crc else None
 
 
 def _batches(payload: memoryview, count: int) -> list[tuple[BatchInfo, BatchHeader]] | None:

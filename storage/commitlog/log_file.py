@@ -25,6 +25,8 @@ from storage.io.file_handle_cache import IDLE, USED, FileHandleCache
 LOG_SUFFIX: Final = ".clog"
 QUEUE_SUFFIX: Final = ".queue"
 NO_TIMESTAMP: Final = -1
+NO_ID_CRC: Final = crc32c(b"")
+"""`LogFile.file_id_crc` of a file whose header is lost."""
 _GENERATION_DIGITS: Final = 4
 
 _pack_entry = ENTRY.pack
@@ -151,8 +153,8 @@ class LogFile:
     """One log file; positions are those of the whole log."""
 
     __slots__ = (
-        "completed", "end", "ends", "file_id_crc", "is_checked", "log", "path", "previous", "queue_file", "removed", "slices",
-        "slot_count", "start", "states", "touched", "written",
+        "completed", "damaged", "end", "ends", "file_id_crc", "is_checked", "is_verified", "log", "path", "previous",
+        "queue_file", "removed", "slices", "slot_count", "start", "states", "touched", "written",
     )  # fmt: skip
 
     def __init__(self, start: int, file_id: bytes, log: CachedFile, end: int) -> None:
@@ -168,6 +170,10 @@ class LogFile:
         """Of a sealed file."""
         self.is_checked = True
         """Whether all of the queue file was valid when this process read it, not only the header."""
+        self.is_verified = True
+        """Whether this process has written the frames or has checked all of them; else reads check them (frame_check.py)."""
+        self.damaged: tuple[int, ...] = ()
+        """The positions of damaged batches that were logged."""
         self.written = 0
         self.completed = 0
         self.removed = 0

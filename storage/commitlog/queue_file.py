@@ -121,19 +121,19 @@ class QueueRun:
 class QueuePart:
     """The entries of a slot in a queue file from the first that reaches to an offset on; the first of them are in memory."""
 
-    __slots__ = ("_data", "_first", "_run", "count")
+    __slots__ = ("_data", "count", "first", "run")
 
     def __init__(self, run: QueueRun, first: int, data: Buffer) -> None:
         """`first`: the number of its first entry in the run; `data`: the entries that are in memory."""
-        self._run = run
-        self._first = first
+        self.run = run
+        self.first = first
         self._data = data
         self.count = run.count - first
 
     def get(self, first: int, count: int) -> Buffer:
         """Some neighbouring entries, packed."""
         data = self._data[ENTRY.size * first : ENTRY.size * (first + count)]
-        return data if len(data) == ENTRY.size * count else self._run.get(self._first + first, count)
+        return data if len(data) == ENTRY.size * count else self.run.get(self.first + first, count)
 
 
 def unpack_entries(data: Buffer) -> list[Entry]:

@@ -1,7 +1,7 @@
 """Opening a commit log: the state of all slots, from queue files and frames.
 
-RULES    1. A file with a valid queue file was durable when that was written: its frames are not read, and its states only
-            if the catalog does not cover them (catalog.py).
+RULES    1. A file with a valid queue file was durable when that was written: its frames are not read (their first read
+            checks them: frame_check.py), and its states only if the catalog does not cover them (catalog.py).
          2. Other files are scanned. An invalid range behind everything that is proven durable (by a DURABLE frame after it, by
             the queue file of a file that lost its end, or by a later sealed file) ends the log: the rest was never durable and
             is removed. An invalid range before that is damage: the log continues after it, and a slot that lost a frame there
@@ -238,7 +238,7 @@ class _Loader:
         return True
 
     def _take_sealed(self, file: LogFile, header: QueueHeader) -> None:
-        file.end = header.end
+        file.end, file.is_verified = header.end, False
         self._found.slot_count = max(self._found.slot_count, header.slot_count)
         set_sealed(self._disk, file, header, self._cache)
         file.log.close()

@@ -3,26 +3,33 @@
 RULES    1. A slot's entries are in the queue files of sealed log files, then in the slot's slices of other files.
             `entries_from` finds the first one by bisection over the rows of the queue files, then over the entries of one file.
          2. With `read_resident` nothing waits for the disk: NotResident is raised instead, also if a file is not open.
-         3. Batches that touch are one range of a region: those of one frame. The ranges in one file are one region.
+         3. `locate` checks frames that this process has neither written nor checked (frame_check.py).
+         4. Batches that touch are one range of a region: those of one frame. The ranges in one file are one region.
 NOT HERE Which thread reads (commit_log_engine.py).
 """
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from operator import attrgetter
 from typing import Final, NamedTuple
 
+from protocol.errors import ErrorCode, KafkaError
 from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
+from storage.commitlog.frame_check import Damage, check_frames, covers, with_range
 from storage.commitlog.frames import LONG
 from storage.commitlog.log_file import LogFile, Slice
 from storage.commitlog.queue_file import ENTRY, Entry, QueuePart, Row, queue_run, read_row, unpack_entries
-from storage.commitlog.slots import UNBOUND, Cut, Slot
+from storage.commitlog.slots import UNBOUND, Cut, Slot, slot_text
 from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
 from storage.io.disk import File
-from storage.io.disk_lookup import Read, read_waiting
+from storage.io.disk_lookup import NotResident, Read, read_waiting
+
+_log = logging.getLogger("barnabas.storage")
 
 _STEP: Final = 64  # entries per read
 _LOADED: Final = 256  # entries of a sealed file that are read at once
@@ -97,6 +104,10 @@ class SlotReader:
             if length:
                 spans.append((position, length))
                 regions.append(_region(piece.file.log.get(self._read), spans, size - before))
+                if not piece.file.is_verified:
+                    sound_end = self._sound_end(piece, offset, end_offset, is_first=not before)
+                    if sound_end < end_offset:
+                        return self.locate(offset, max_bytes, sound_end, min_one_batch=min_one_batch)
             if is_last:
                 break
         return LocatedBatches(tuple(regions), size, end_offset, None)
@@ -137,7 +148,13 @@ class SlotReader:
         return [a for a in self._slot.aborted if a.last_offset >= start_offset and a.first_offset < end_offset]
 
     def base_offset(self, file: LogFile, entry: Entry) -> int:
-        """The base offset of a batch, from its header."""
+        """The base offset of a batch, from its header.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE.
+        """
+        if not file.is_verified:
+            self.locate(entry.last_offset, 1, entry.last_offset + 1, min_one_batch=True)
         found: int = LONG.unpack(self._read(file.log.get(self._read), LONG.size, entry.position))[0]
         return found
 
@@ -155,7 +172,8 @@ class SlotReader:
         number = -1
         for file, entry in self.entries_from(offset):
             if number < 0:
-                end_offset = min(offset, self.base_offset(file, entry))
+                with suppress(KafkaError):  # a damaged batch is removed, even if its base offset is unknown
+                    end_offset = min(offset, self.base_offset(file, entry))
                 number = max(sum(segment.base_offset <= end_offset for segment in segments) - 1, 0)
             if number + 1 < len(segments) and entry.last_offset >= segments[number + 1].base_offset:
                 break
@@ -166,6 +184,43 @@ class SlotReader:
         return Cut(end_offset, segment.base_offset, segment.size - removed.get(number, 0))
 
     # ---- private -----------------------------------------------------------------------------------------
+
+    def _sound_end(self, piece: _Piece, offset: int, end_offset: int, *, is_first: bool) -> int:
+        """The end of what may be served of the batches from `offset` to `end_offset`, of which this piece has the last ones.
+
+        `is_first`: it has all of them.
+
+        Raises:
+            KafkaError: CORRUPT_MESSAGE: the first one is in a damaged frame.
+            NotResident: the frames must be checked by a reader that may wait.
+        """
+        slot, file, part = self._slot.original or self._slot, piece.file, piece.entries
+        if isinstance(part, Slice) or covers(slot.checked, offset, end_offset):
+            return end_offset
+        if self._read is not read_waiting:
+            raise NotResident
+        checked_end, damage = check_frames(file, slot.number, part, end_offset)
+        if checked_end is not None:
+            slot.checked = with_range(slot.checked, offset, checked_end)
+        if damage is None:
+            return end_offset
+        self._report(slot, file, damage)
+        if checked_end is not None:
+            return min(checked_end, end_offset)
+        if is_first:
+            raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{file.path} is damaged at byte {damage.first.position}")
+        return damage.first.last_offset  # a bound that excludes this batch
+
+    def _report(self, slot: Slot, file: LogFile, damage: Damage) -> None:
+        """Log a damaged frame once."""
+        first, next_offset = damage
+        if first.position not in file.damaged:
+            file.damaged = (*file.damaged, first.position)
+            _log.error(
+                "%s is damaged at byte %d: reads of %s there, up to offset %d, fail with CORRUPT_MESSAGE. If another broker "
+                "has the records, move the replica away from this one; else consumers must continue at offset %d",
+                file.path, first.position, slot_text(slot.slot_id, slot.topic), next_offset - 1, next_offset,
+            )  # fmt: skip
 
     def _pieces_from(self, offset: int) -> Iterator[_Piece]:
         """The files with entries from `offset` on, in order."""

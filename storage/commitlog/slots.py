@@ -79,8 +79,8 @@ class Slot:
     """The state of one partition."""
 
     __slots__ = (
-        "aborted", "begin", "bound_in", "cuts", "end_offset", "epochs", "is_dropped", "last_file", "latest_epoch", "number",
-        "owed_cut", "segments", "slices", "slot_id", "snapshots", "topic",
+        "aborted", "begin", "bound_in", "checked", "cuts", "end_offset", "epochs", "is_dropped", "last_file", "latest_epoch",
+        "number", "original", "owed_cut", "segments", "slices", "slot_id", "snapshots", "topic",
     )  # fmt: skip
 
     def __init__(self, slot_id: SlotId, topic: str = "") -> None:
@@ -111,6 +111,10 @@ class Slot:
         """A CUT that is missing on disk; it precedes the next frame."""
         self.is_dropped = False
         """Whether the partition was deleted: later frames of its slot have no BIND and are ignored."""
+        self.checked: tuple[tuple[int, int], ...] = ()
+        """Ranges of offsets whose frames were checked (frame_check.py); any thread replaces them."""
+        self.original: Slot | None = None
+        """Of a copy: the slot."""
 
     @property
     def start_offset(self) -> int:
@@ -124,7 +128,8 @@ class Slot:
 
     def copy(self) -> Slot:
         """The slot at this moment, for reads in another thread."""
-        copied = Slot(self.slot_id)
+        copied = Slot(self.slot_id, self.topic)
+        copied.original = self
         copied.number, copied.begin, copied.end_offset = self.number, self.begin, self.end_offset
         copied.segments = [LogicalSegment(s.base_offset, s.size, s.first_timestamp) for s in self.segments]
         copied.cuts, copied.aborted = self.cuts, self.aborted

@@ -93,6 +93,10 @@ def _partition(bootstrap: str, place: TopicPartition) -> Served:
                 and (offset := offset_at(client, place[0], EARLIEST, place[1]).offset)
             ):
                 continue
+            if data.error_code == ErrorCode.CORRUPT_MESSAGE:
+                errors.add("CRC of a frame")
+                offset += 1
+                continue
             if data.error_code:
                 errors.add(ErrorCode(data.error_code).name)
                 return Served(content, errors)
@@ -106,7 +110,9 @@ def _partition(bootstrap: str, place: TopicPartition) -> Served:
             for position, header in batches:
                 if not crc_is_valid(data.records, position, header):
                     errors.add(f"CRC of the batch at {header.base_offset}")
-                elif header.next_offset <= offset:
+                    offset += 1
+                    continue
+                if header.next_offset <= offset:
                     errors.add(f"batch at {header.base_offset} for offset {offset}")
                 else:
                     for record in records(data.records, position, header, max_bytes=1 << 24):

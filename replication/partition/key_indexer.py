@@ -17,6 +17,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -229,7 +230,7 @@ class _Piece(NamedTuple):
     """Batches to index, and the mark of the log when they were read."""
 
     job: AddBatches | None
-    """None at the high watermark."""
+    """None at the high watermark; without data before damage."""
     mark: object
 
 
@@ -376,5 +377,8 @@ class _Turn:
 
 
 def _read_piece(view: EngineView, directory: str, fields: tuple[str, ...], start: int, end: int) -> AddBatches:
-    """The next batches; on a reader thread."""
-    return AddBatches(directory, fields, start, end, bytes(view.read_batches(start, PIECE_BYTES)))
+    """The next batches; none if the first of them is damaged, so that the index ends before it. On a reader thread."""
+    data = b""
+    with suppress(KafkaError):
+        data = bytes(view.read_batches(start, PIECE_BYTES))
+    return AddBatches(directory, fields, start, end, data)

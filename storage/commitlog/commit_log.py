@@ -51,8 +51,7 @@ from storage.commitlog.log_file import CachedFile, LogFile, Slice
 from storage.commitlog.recovery import Recovered, load
 from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed_by
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
-from storage.commitlog.slot_numbers import SlotNumbers
-from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId
+from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId, SlotNumbers
 from storage.commitlog.zeroing import ZeroAhead
 from storage.engine import AbortedTransaction, Buffer, Reservation
 from storage.io.deferred_file_ops import Submit, run_now

@@ -1,4 +1,4 @@
-"""The state of one partition in a commit log, and how frames change it.
+"""The state of one partition in a commit log, and how frames change it; the numbers of slots.
 
 FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnation, start of the first file with its data, end
          offset, segments [base offset, size, first timestamp]..., cuts [file start, offset]..., aborted transactions
@@ -16,6 +16,10 @@ RULES    1. Appends and recovery change a slot by the same methods, in the order
          4. `cuts` are ascending in file and offset: a later cut at a lower offset replaces those above it.
          5. Data in files before `begin` belong to the time before a reset.
          6. A slot has the producer snapshots at its segment starts, and the newest one.
+         7. Rows of queue files are addressed by the numbers of slots, so these stay small: that of a deleted partition is used
+            again when the file with its DROP is sealed. Files before that one may contain its rows and batches: those are
+            before the `begin` of the next slot, so its readers and cleaning skip them. A file therefore has frames of one slot
+            for each number, or after a DROP those that are ignored.
 NOT HERE Reading entries (slot_reader.py), writing frames (commit_log.py).
 """
 
@@ -23,7 +27,8 @@ from __future__ import annotations
 
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
@@ -88,7 +93,7 @@ class Slot:
         self.topic = topic
         """The topic of a partition without a directory; else empty."""
         self.number = UNBOUND
-        """Of the slot in frames and queue files (slot_numbers.py)."""
+        """Of the slot in frames and queue files (rule 7)."""
         self.bound_in = NO_FILE
         """The start of the last file with a BIND frame."""
         self.last_file = NO_FILE
@@ -331,3 +336,46 @@ def slot_id_of(state: list[object]) -> SlotId:
     assert isinstance(partition, int)
     assert isinstance(incarnation, int)
     return SlotId(bytes.fromhex(topic_id), partition, incarnation)
+
+
+class SlotNumbers:
+    """Which numbers are free (rule 7).
+
+    `take`, `collect` and `give_back` are called under the lock of the log, `release` in any thread.
+    """
+
+    def __init__(self, count: int = 0, used: Container[int] = ()) -> None:
+        """`count`: numbers below it were used; `used`: those that are, in files that are all sealed."""
+        self.count = count
+        """All numbers in use are below it."""
+        self._free = [number for number in reversed(range(count)) if number not in used]
+        self._released: deque[tuple[int, LogFile]] = deque()
+
+    @property
+    def has_released(self) -> bool:
+        """Whether `collect` may find numbers; any thread."""
+        return bool(self._released)
+
+    def take(self) -> int:
+        """A number for a new slot."""
+        self.collect()
+        if self._free:
+            return self._free.pop()
+        self.count += 1
+        return self.count - 1
+
+    def collect(self) -> None:
+        """Find the numbers that are free by now, and forget the files with their DROP frames."""
+        while self._released and self._released[0][1].is_sealed:
+            self._free.append(self._released.popleft()[0])
+
+    def give_back(self, number: int) -> None:
+        """No frame was written with the number that was taken last."""
+        if number == self.count - 1:
+            self.count = number  # as if it had not been taken: queue files are made again from frames alone
+        else:
+            self._free.append(number)
+
+    def release(self, number: int, file: LogFile) -> None:
+        """The slot was dropped by a frame in this file."""
+        self._released.append((number, file))

@@ -363,6 +363,26 @@ def test_a_failed_job_delays_the_index_and_keeps_the_log_online(topic: Topic) ->
     assert topic.rig.search(b"a").to_offset == 2
 
 
+def test_an_index_ends_before_a_damaged_batch_of_an_earlier_process(tmp_path: Path) -> None:
+    topic = Topic(tmp_path, "commitlog")
+    for key in (b"a", b"b", b"c"):
+        topic.append(key)
+    engine = topic.log.open().engine
+    engine.shared_log.finish_active()
+    ((file, _), (_, damaged), _) = engine.view().entries_from(0)
+    file.is_verified = False  # as after a start
+    with Path(file.path).open("r+b") as opened:
+        opened.seek(damaged.position)
+        opened.write(b"\x40")
+    topic.rig.build()
+    answer = topic.rig.search(b"a")
+    assert [record.offset for record in answer.records] == [0]
+    assert answer.to_offset == 1
+    jobs = len(topic.rig.builder.submitted)
+    topic.rig.build()
+    assert len(topic.rig.builder.submitted) == jobs
+
+
 def test_a_merge_that_makes_another_one_due_is_followed_by_it_without_new_records(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,6 +1,7 @@
 """Copies a log to its future replica, batch by batch: for a move of a running broker, and for an offline conversion.
 
-RULES    1. The copy begins with the batch that contains the log start offset.
+RULES    1. The copy begins with the batch that contains the log start offset, or at that offset if compaction has removed that
+            batch: a log start offset that rose would put the positions of consumers out of range.
          2. The segments of the copy begin where its settings say; with `keeps_segments` also where those of the log do: a chunk
             ends at the next segment, and the copy rolls there.
          3. Leader epochs without records, and producers whose batches were deleted, are handed over at the end; a recovery
@@ -35,7 +36,7 @@ def find_start(log: Log) -> int | DiskLookup:
     opened = log.opened or log.open_lookup()
     if isinstance(opened, DiskLookup):
         return opened
-    return opened.engine.lookup("first batch", partial(_first_batch, log.log_start_offset))
+    return opened.engine.lookup("start of a copy", partial(_find_start, log.log_start_offset))
 
 
 def begin_with_producers(log: Log, copy: Log) -> None:
@@ -111,8 +112,7 @@ def _below(records: Buffer, end_offset: int) -> Buffer:
     return memoryview(records)[:end]
 
 
-def _first_batch(log_start_offset: int, view: EngineView) -> int:
-    """The base offset of the batch with the log's first record; runs on a thread."""
-    if log_start_offset >= view.end_offset:
-        return view.end_offset
-    return parse_header(view.read_batches(log_start_offset, 1)).base_offset
+def _find_start(log_start_offset: int, view: EngineView) -> int:
+    """Rule 1, on the batches of the log; runs on a thread."""
+    first = view.read_batches(log_start_offset, 1) if log_start_offset < view.end_offset else None
+    return min(log_start_offset, parse_header(first).base_offset) if first else view.end_offset

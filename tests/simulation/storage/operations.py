@@ -14,6 +14,7 @@ from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import ControlType, end_txn_marker, parse_header, patch
 from storage.config.log_config import LogConfig
+from storage.directories.log_copy import find_start
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
@@ -448,9 +449,7 @@ class Operations:
         if partition.log is not log or partition.in_flight:
             return
         end = log.log_end_offset
-        first = log.open().engine.view().read_batches(log.log_start_offset, 1) if log.log_start_offset < end else None
-        start_offset = parse_header(first).base_offset if first else end
-        copy, work = simulation.manager.new_future_log(log, target, start_offset, config)
+        copy, work = simulation.manager.new_future_log(log, target, wait_for_disk(find_start, log), config)
         work()
         if target not in simulation.manager.directories:  # its commit log has failed
             return
@@ -480,7 +479,10 @@ class Operations:
         copy.open().flush.complete(end)
         if log.log_start_offset > copy.log_start_offset:
             copy.open().trim(log.log_start_offset, simulation.now_ms)
-        copy_start = copy.log_start_offset  # in a compacted log possibly higher: at the first batch
+        copy_start = copy.log_start_offset
+        assert copy_start == log.log_start_offset or not copy.open().engine.size_bytes, (
+            f"the copy starts at {copy_start}, not {log.log_start_offset}"
+        )
         copy.release()
         simulation.queues.run_file_ops(copy.directory)
         if not copy.release():

@@ -18,8 +18,9 @@ from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
+from tests.support.batches import with_fields
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
-from tests.support.logs import SMALL_FILE_BYTES
+from tests.support.logs import SMALL_FILE_BYTES, append_as_follower, bytes_of
 from tests.support.replica_harness import NOW_MS, Answer, batch, produced
 from tests.unit.replication.partition.test_log_dir_moves import (
     MAX_STEPS,
@@ -87,6 +88,21 @@ def test_epochs_and_producers_without_records_are_kept(tmp_path: Path, before: s
     assert harness.log.log_start_offset == 4
     answer = produced(harness.produce(records=batch(2, base_sequence=5, **made)))
     assert answer.error_code == E.OUT_OF_ORDER_SEQUENCE_NUMBER
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_a_move_keeps_a_log_start_offset_whose_batch_compaction_has_removed(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    """A higher one would put the committed offsets of consumers out of range."""
+    harness = MoveHarness(tmp_path)
+    harness.create(barnabas_storage_engine=before)
+    append_as_follower(harness.log, with_fields(batch(2), base_offset=20))
+    for engine in (after, before):
+        set_engine(harness, engine)
+        assert engine_of(harness.log) == engine
+        assert (harness.log.log_start_offset, harness.log.log_end_offset) == (0, 22)
+        assert [header.base_offset for _, header in headers(bytes_of(harness.log))] == [20]
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)

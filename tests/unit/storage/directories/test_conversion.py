@@ -23,6 +23,7 @@ from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
 from storage.log.producer_state import BatchMetadata
+from tests.support.batches import with_fields
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
@@ -32,9 +33,11 @@ from tests.support.logs import (
     TOPIC_ID,
     ProducerInfo,
     append,
+    append_as_follower,
     append_records,
     bytes_of,
     marker,
+    produced,
 )
 from tests.unit.storage.directories.test_log_manager import started
 
@@ -128,6 +131,22 @@ def test_a_conversion_there_and_back_keeps_everything(tmp_path: Path, engine: st
         found = states(again)
         assert found == {name: before[name] for name in {"t-0", *found}}  # nothing is on disk of an empty commit log
         assert is_in(again, again.logs["t", 0], target)
+        again.shutdown()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_conversion_keeps_a_log_start_offset_whose_batch_compaction_has_removed(tmp_path: Path, engine: str) -> None:
+    manager = manager_of(tmp_path)
+    log = manager.get_or_create("t", 0, TOPIC_ID, config_of(engine))
+    append_as_follower(log, with_fields(produced(f"1{BIG}"), base_offset=20))
+    append(log, f"2{BIG}")
+    before = state_of(log)
+    assert before["offsets"][0] == 0
+    manager.shutdown()
+    for target in (OTHER[engine], engine):
+        convert(manager_of(tmp_path), target)
+        again = manager_of(tmp_path)
+        assert state_of(again.logs["t", 0]) == before
         again.shutdown()
 
 

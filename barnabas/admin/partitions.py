@@ -2,6 +2,7 @@
 
 RULES    1. A plan of replicas is balanced: each broker gets as many replicas and as many preferred leaders as the others, and
             a partition's replicas are on brokers of different racks while there are any. It only depends on its arguments.
+         2. A broker without a replica remembers the log directory that it is asked for, and creates the replica there.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from kafka.protocol.admin.cluster import AlterReplicaLogDirsRequest
 from kafka.protocol.admin.topics import (
     AlterPartitionReassignmentsRequest,
     ElectLeadersRequest,
@@ -24,6 +26,7 @@ PREFERRED, UNCLEAN = 0, 1
 """Kinds of election: the first replica if it is in sync; any live replica, which may lose records."""
 NOT_NEEDED = "ELECTION_NOT_NEEDED"
 _NOT_NEEDED_CODE = 84
+_REPLICA_NOT_AVAILABLE = 9
 
 
 class Reassignment(NamedTuple):
@@ -77,6 +80,22 @@ def reassign(client: Client, wanted: Mapping[TopicPartition, Sequence[int] | Non
         for part in topic.partitions:
             action = f"move replicas of {topic.name}-{part.partition_index}"
             check(part.error_code, part.error_message, action, "Alter on the cluster")
+
+
+def choose_directories(client: Client, broker: int, wanted: Mapping[TopicPartition, str]) -> None:
+    """Starts to move a broker's replicas to these of its log directories (rule 2). Raises Refused: the first error."""
+    kinds: Any = AlterReplicaLogDirsRequest.AlterReplicaLogDir
+    dirs = []
+    for path in sorted(set(wanted.values())):
+        found = by_topic(tp for tp, one in wanted.items() if one == path)
+        topics = [kinds.AlterReplicaLogDirTopic(name=topic, partitions=numbers) for topic, numbers in found.items()]
+        dirs.append(kinds(path=path, topics=topics))
+    for topic in client.ask(AlterReplicaLogDirsRequest(dirs=dirs), broker).results:
+        for part in topic.partitions:
+            tp = TopicPartition(topic.topic_name, part.partition_index)
+            if part.error_code != _REPLICA_NOT_AVAILABLE:
+                action = f"move {tp} to {wanted.get(tp)} of broker {broker}"
+                check(part.error_code, None, action, "Alter on the cluster")
 
 
 def _listed(brokers: Sequence[int] | None) -> list[int] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +14,7 @@ from kafka import KafkaConsumer, KafkaProducer
 import barnabas
 from tests.cli.running import Verbs
 from tests.support.librdkafka import WAIT_S
+from tests.support.waiting import until
 
 NAMES = iter(range(1000))
 
@@ -223,6 +225,39 @@ def test_leaders_and_replicas(verbs: Verbs, topic: str, tmp_path: Path) -> None:
     [row] = verbs.rows(f"partitions reassign --file {plan}")
     assert (row["new_replicas"], row["copies_to"]) == ([7], [7])
     assert "INVALID_REPLICA_ASSIGNMENT" in verbs.refused(f"partitions reassign --file {plan} --execute")
+
+
+def test_a_plan_moves_replicas_to_the_log_directories_that_it_names(tmp_path: Path) -> None:
+    dirs = [str(tmp_path / name) for name in "ab"]
+    plan = tmp_path / "plan.json"
+
+    def write(*log_dirs: str) -> None:
+        rows = [
+            {"topic": "moving", "partition": number, "replicas": [1], "log_dirs": [path]}
+            for number, path in enumerate(log_dirs)
+        ]
+        plan.write_text(json.dumps({"version": 1, "partitions": rows}))
+
+    with barnabas.Broker(",".join(dirs)) as broker:
+        verbs = Verbs(broker.bootstrap)
+
+        def places() -> list[str]:
+            rows = verbs.rows("nodes dirs --replicas --topic moving")
+            return [row["dir"] for row in sorted(rows, key=lambda row: row["partition"])]
+
+        verbs.rows("topics create moving -p 3")
+        before = places()
+        wanted = [next(path for path in dirs if path != one) for one in before]
+        write(*wanted[:2], "any")
+        shown = verbs.rows(f"partitions reassign --file {plan}")
+        assert [row["directories"] for row in shown] == [[f"1:{path}"] for path in wanted[:2]]
+        assert places() == before
+        assert verbs.rows(f"partitions reassign --file {plan} --execute") == shown
+        until(lambda: places() == [*wanted[:2], before[2]], "two replicas have moved")
+        assert verbs.rows(f"partitions reassign --file {plan} --execute") == []
+        write("/nowhere")
+        sentence = "Cannot move moving-0 to /nowhere of broker 1: LOG_DIR_NOT_FOUND"
+        assert sentence in verbs.refused(f"partitions reassign --file {plan} --execute")
 
 
 def test_a_transaction_is_found_and_aborted(verbs: Verbs, topic: str) -> None:

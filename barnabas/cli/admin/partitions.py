@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     from barnabas.admin.client import Client, TopicPartition
 
 
+_STARTED = "Started: barnabas partitions reassignments shows the rest, barnabas nodes dirs --replicas the directories."
+_ANY = "any"
+"""The log directory in a plan that leaves the choice to the broker."""
+
+
 def main(arguments: list[str]) -> int:
     """Runs the verb; returns the exit code."""
     return run_verb(partitions, "partitions", arguments)
@@ -54,12 +59,13 @@ def reassign(
 ) -> None:
     """Move replicas to brokers. Shows the plan, until --execute. Brokers then copy in the background.
 
-    Without --to, all brokers may have replicas. PARTITIONS is 0,1,4-7.
+    Without --to, all brokers may have replicas. PARTITIONS is 0,1,4-7. The log_dirs of a plan move replicas to these log
+    directories of their brokers.
     """
     if bool(where) == (path is not None):
         raise click.UsageError("Name the topics, or give a plan with --file.")
     allowed = None if to is None else broker_ids("--to", to)
-    wanted = None if path is None else _read_plan(path)
+    wanted, directories = (None, {}) if path is None else _read_plan(path)
     from barnabas.admin import partitions as api
     from barnabas.admin.nodes import describe_cluster
 
@@ -70,15 +76,19 @@ def reassign(
             chosen = _chosen(racks, allowed, replicas or max(map(len, current.values()), default=1))
             wanted = api.balanced_plan(current, chosen, replicas)
         moves = {tp: goal for tp, goal in wanted.items() if goal != current[tp]}
-        if execute and moves:
-            api.reassign(client, moves)
-    rows = [(*tp, current[tp], goal, [one for one in goal if one not in current[tp]]) for tp, goal in moves.items()]
-    show(("topic", "partition", "replicas", "new_replicas", "copies_to"), rows, as_json=as_json)
-    note(
-        ("Started: barnabas partitions reassignments shows the rest." if moves else "Nothing to do.")
-        if execute
-        else NOT_EXECUTED
-    )
+        chosen_dirs = _other_directories(client, directories)
+        if execute:
+            for broker, places in chosen_dirs.items():
+                api.choose_directories(client, broker, places)
+            if moves:
+                api.reassign(client, moves)
+    rows = []
+    for tp, goal in wanted.items():
+        places = [f"{broker}:{places[tp]}" for broker, places in chosen_dirs.items() if tp in places]
+        if tp in moves or places:
+            rows.append((*tp, current[tp], goal, [one for one in goal if one not in current[tp]], places))
+    show(("topic", "partition", "replicas", "new_replicas", "copies_to", "directories"), rows, as_json=as_json)
+    note((_STARTED if rows else "Nothing to do.") if execute else NOT_EXECUTED)
 
 
 def _chosen(racks: dict[int, str | None], allowed: list[int] | None, needed: int) -> dict[int, str | None]:
@@ -93,20 +103,51 @@ def _chosen(racks: dict[int, str | None], allowed: list[int] | None, needed: int
     return chosen
 
 
-def _read_plan(path: str) -> dict[TopicPartition, list[int]]:
-    """Reads {"partitions": [{"topic": ..., "partition": ..., "replicas": [...]}]}. Raises click.UsageError."""
+def _read_plan(path: str) -> tuple[dict[TopicPartition, list[int]], dict[int, dict[TopicPartition, str]]]:
+    """Reads {"partitions": [{"topic": ..., "partition": ..., "replicas": [...], "log_dirs": [...]}]}.
+
+    Returns the replicas of each partition, and by broker the log directories that the plan names. Raises click.UsageError.
+    """
     from barnabas.admin.client import TopicPartition
 
+    replicas: dict[TopicPartition, list[int]] = {}
+    directories: dict[int, dict[TopicPartition, str]] = {}
     try:
         with open(path) as file:  # noqa: PTH123 - the path is an argument
             found = json.load(file)["partitions"]
-        return {
-            TopicPartition(str(one["topic"]), int(one["partition"])): list(map(int, one["replicas"])) for one in found
-        }
-    except (KeyError, TypeError, ValueError) as failure:
+        for one in found:
+            tp = TopicPartition(str(one["topic"]), int(one["partition"]))
+            replicas[tp] = list(map(int, one["replicas"]))
+            for broker, directory in zip(replicas[tp], one.get("log_dirs") or [_ANY] * len(replicas[tp]), strict=True):
+                if directory != _ANY:
+                    directories.setdefault(broker, {})[tp] = str(directory)
+    except (AttributeError, KeyError, TypeError, ValueError) as failure:
         raise click.UsageError(
-            f'{path} is no plan: {{"partitions": [{{"topic", "partition", "replicas"}}]}} is.'
+            f'{path} is no plan: {{"partitions": [{{"topic", "partition", "replicas"}}]}} is. '
+            "log_dirs, if it is there, names a directory or any for each replica."
         ) from failure
+    return replicas, directories
+
+
+def _other_directories(
+    client: Client, wanted: dict[int, dict[TopicPartition, str]]
+) -> dict[int, dict[TopicPartition, str]]:
+    """What is not in the wanted log directory yet, nor on the way to it. Raises Refused."""
+    from barnabas.admin.client import TopicPartition
+    from barnabas.admin.nodes import list_log_dirs
+
+    found: dict[int, dict[TopicPartition, str]] = {}
+    for broker, places in wanted.items():
+        listed = list_log_dirs(client, [broker])
+        current = {
+            TopicPartition(row.topic, row.partition): one.path
+            for is_future in (False, True)
+            for one in listed
+            for row in one.replicas
+            if row.is_future == is_future
+        }
+        found[broker] = {tp: path for tp, path in places.items() if current.get(tp) != path}
+    return {broker: places for broker, places in found.items() if places}
 
 
 def _replicas(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartition, list[int]]:

@@ -184,6 +184,8 @@ def _parse_settings(data_dir: str | None, settings: tuple[str, ...]) -> dict[str
             raise ConfigError(f"--set {text}: give it as name=value")
         given[name.strip()] = value.strip()
     if data_dir is not None:
+        if "log.dirs" in given:
+            raise ConfigError("--data-dir and --set log.dirs name the same setting: give one of them")
         given["log.dirs"] = data_dir
     return given
 

@@ -445,7 +445,9 @@ class Server:
         self._publisher.start()
         strays = self._replicas.rename_strays()
         if strays:
-            _log.warning("took strays out of service, which belong to no topic of this cluster: %s", ", ".join(strays))
+            _log.warning(
+                "took strays out of service, which the metadata do not assign to this node: %s", ", ".join(strays)
+            )
         offline = self._replicas.offline_partitions
         if offline:
             names = ", ".join(offline[:_MAX_LISTED]) + (", …" if len(offline) > _MAX_LISTED else "")

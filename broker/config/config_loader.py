@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import re
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 
 from broker.config.broker_config import BrokerConfig, ConfigError
@@ -73,7 +74,7 @@ def load_config(
             except BadSetting as invalid:
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
         elif not (name in IGNORED or name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or is_listener_setting(name)):
-            _log.warning("unknown setting %s (%s) is ignored", name, origin[name])
+            _log.warning("unknown setting %s (%s) is ignored%s", name, origin[name], _suggestion(name))
     config = BrokerConfig(texts)
     if listen is not None:
         controller_listeners = [
@@ -86,6 +87,12 @@ def load_config(
     if error is not None:
         raise ConfigError(error)
     return config
+
+
+def _suggestion(name: str) -> str:
+    """The known setting that an unknown name is close to, as a question: it may be misspelled."""
+    close = get_close_matches(name, BROKER_SETTINGS, n=1, cutoff=0.8)
+    return f"; is it {close[0]}?" if close else ""
 
 
 def _read_properties(path: str) -> list[tuple[str, str, int]]:

@@ -68,6 +68,8 @@ def dump_log(
     paths = [*files, *(more_files.split(",") if more_files else [])]
     if not paths:
         raise click.UsageError("Name a file.")
+    if partition is not None and not partition.rpartition("-")[2].isdecimal():
+        raise click.UsageError(f"--partition {partition}: give it as TOPIC-N, such as orders-0.")
     decoding = None if decoder is None else DECODINGS[decoder]
     with_data = print_data_log or decoding is not None
     options = Options(

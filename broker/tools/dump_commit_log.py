@@ -148,8 +148,6 @@ def _wanted(disk: Disk, path: str, options: Options) -> tuple[bytes, int] | None
     if options.partition is None:
         return None
     topic, _, number = options.partition.rpartition("-")
-    if not number.isdecimal():
-        raise UnknownFile(f"{options.partition} is no partition: it ends with a hyphen and a number.")
     log_dir = os.path.dirname(os.path.dirname(os.path.abspath(path)))
     for name, index, named_id in partitions_without_directory(disk, log_dir):
         if (name, index) == (topic, int(number)):

@@ -216,7 +216,7 @@ class ReplicaManager:
             self.directory_failed(partition.log.directory, error)
 
     def rename_strays(self) -> list[str]:
-        """After the first `apply`: take logs of deleted topics out of service as strays; returns their names."""
+        """After the first `apply`: take logs without a replica here out of service as strays; returns their names."""
         strays = [log for key, log in self.log_manager.logs.items() if key not in self.partitions]
         strays += [log for log in self.log_manager.strays if not log.is_offline]
         for log in strays:

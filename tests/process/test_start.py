@@ -92,6 +92,7 @@ def test_an_unusable_directory_is_one_sentence_and_unchanged(
         ("/proc/barnabas", [], "/proc/barnabas"),
         ("data", ["--set", "num.partitions=none"], "Not a number of type INT"),
         ("data", ["--set", "nonsense"], "name=value"),
+        ("data", ["--set", "log.dirs=a,b"], "--data-dir and --set log.dirs name the same setting: give one of them"),
         ("data", ["--config", "nowhere.properties"], "nowhere.properties"),
         ("data", ["--listen", "nonsense"], "--listen nonsense: give it as HOST:PORT"),
         ("data", ["--metrics", "127.0.0.1:65536"], "with a port up to 65535"),

@@ -84,9 +84,9 @@ def reassign(
                 api.reassign(client, moves)
     rows = []
     for tp, goal in wanted.items():
-        places = [f"{broker}:{places[tp]}" for broker, places in chosen_dirs.items() if tp in places]
-        if tp in moves or places:
-            rows.append((*tp, current[tp], goal, [one for one in goal if one not in current[tp]], places))
+        named = [f"{broker}:{places[tp]}" for broker, places in chosen_dirs.items() if tp in places]
+        if tp in moves or named:
+            rows.append((*tp, current[tp], goal, [one for one in goal if one not in current[tp]], named))
     show(("topic", "partition", "replicas", "new_replicas", "copies_to", "directories"), rows, as_json=as_json)
     note((_STARTED if rows else "Nothing to do.") if execute else NOT_EXECUTED)
 

@@ -90,6 +90,16 @@ def test_an_unknown_name_is_a_warning_and_an_ignored_one_is_not(caplog: pytest.L
     ]
 
 
+@pytest.mark.parametrize("name", ["barnabas.storage.engine", "barnabas.log.storage.engin", "barnabas.log.engine"])
+def test_a_warning_names_the_setting_that_an_unknown_name_is_close_to(
+    name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    load_config(None, {name: "commitlog"})
+    assert [record.getMessage() for record in caplog.records] == [
+        f"unknown setting {name} (the command line) is ignored; is it barnabas.log.storage.engine?"
+    ]
+
+
 def test_a_missing_file_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"cannot read the settings file nowhere\.properties: No such file"):
         load_config("nowhere.properties", {})

@@ -152,6 +152,11 @@ def test_no_file_argument_is_an_error(capsys: pytest.CaptureFixture[str]) -> Non
     assert "Name a file" in capsys.readouterr().err
 
 
+def test_a_partition_without_a_number_is_one_error_for_all_files(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dump-log", "--partition", "orders", "a.clog", "b.clog"]) == 2
+    assert capsys.readouterr().err.count("--partition orders: give it as TOPIC-N, such as orders-0.") == 1
+
+
 def test_an_incomplete_last_batch_is_no_problem(written: Path, capsys: pytest.CaptureFixture[str]) -> None:
     content = (written / LOG).read_bytes()
     for cut in (1, 40, 70):

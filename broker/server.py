@@ -65,6 +65,7 @@ from broker.process.resource_limits import (
     RESERVED_DESCRIPTORS,
     allocate_descriptors,
     grow_descriptor_table,
+    memory_bytes,
     raise_descriptor_limit,
 )
 from broker.process.sd_notify import notify_recovered, notify_stopping
@@ -309,7 +310,7 @@ class Server:
         channel, lifecycle = self._channel, self._lifecycle
         self._assignments_manager = AssignmentsManager(channel, lifecycle, self._log_manager, config.node_id)
         self._log_dir_moves = LogDirMoves(self._replicas, self._io, self._timers, self._clock)
-        prefetcher = PageCachePrefetcher(self._io, self._replicas.directory_failed)
+        prefetcher = PageCachePrefetcher(self._io, self._replicas.directory_failed, memory_bytes())
         for listener in self.listeners:
             listener.prefetcher = prefetcher
             listener.descriptor_limit = self._descriptor_limits.connections

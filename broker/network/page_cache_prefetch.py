@@ -5,8 +5,9 @@ RULES    1. Before a piece of a region is sent, the kernel is asked whether all 
          2. While one piece is sent, the next one is read: a sequential scan is as fast as its disk.
          3. If reading leaves nothing in the cache (direct I/O, no memory), or a piece was evicted before it was sent, the
             thread returns the bytes themselves, in bounded pieces. So every response makes progress.
-         4. A scan evicts what it brought into the cache, `KEEP_BEHIND_BYTES` behind its position. A piece that was mostly
-            cached before stays: another reader uses it.
+         4. What all connections bring into the cache is at most 1/KEPT_SHARE of the memory, then the oldest of it is evicted:
+            a scan does not displace what others use, and readers of the same records read them from disk once. A piece that
+            was mostly cached before stays: another reader uses it.
          5. The ranges of a scattered region are read by one job, PREFETCH_BYTES at a time, and stay: their pages contain the
             batches of other partitions.
 NOT HERE Finding batches in a log (storage/io/disk_lookup.py), threads (`broker/io/io_thread_pool.py`).
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections import Counter, deque
+from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from weakref import ref
@@ -30,7 +31,10 @@ from storage.io.page_cache import Span
 _log = logging.getLogger("barnabas.network")
 
 PREFETCH_BYTES: Final = 2 * 1024 * 1024
-KEEP_BEHIND_BYTES: Final = 8 * 1024 * 1024
+KEPT_SHARE: Final = 16
+MIN_KEPT_BYTES: Final = 8 * 1024 * 1024
+_MIN_RANGE_BYTES: Final = 128 * 1024
+"""A shorter range counts as this many bytes, so that few are remembered."""
 DIRECT_READ_BYTES: Final = 256 * 1024
 _MAX_UNCACHED_READS: Final = 16
 """After this many consecutive reads that leave nothing in the page cache, the file system counts as one without cache."""
@@ -39,7 +43,7 @@ COPIED_BYTES_PER_CALL: Final = 192 * 1024
 
 
 class _Range(NamedTuple):
-    """A range of a file that a connection brought into the page cache."""
+    """A range of a file that a prefetch brought into the page cache."""
 
     file: ref[File]
     position: int
@@ -49,9 +53,19 @@ class _Range(NamedTuple):
 class PageCachePrefetcher:
     """The state that all connections share: the threads, and which directories bypass the page cache."""
 
-    def __init__(self, worker: IoExecutor, on_directory_failed: Callable[[str, StorageError], None]) -> None:
-        """`on_directory_failed` gets the log directories that cannot be read."""
+    def __init__(
+        self,
+        worker: IoExecutor,
+        on_directory_failed: Callable[[str, StorageError], None],
+        memory_bytes: int = 0,
+    ) -> None:
+        """`on_directory_failed` gets the log directories that cannot be read; `memory_bytes`: of the machine (rule 4)."""
         self.worker = worker
+        self._kept_bytes = max(memory_bytes // KEPT_SHARE, MIN_KEPT_BYTES)
+        self._brought: OrderedDict[tuple[str, int], _Range] = (
+            OrderedDict()
+        )  # oldest first; by path and place in the file
+        self._brought_bytes = 0
         self.on_directory_failed = on_directory_failed
         self._uncached_reads: Counter[str] = Counter()
         self.space = memoryview(bytearray(COPIED_BYTES_PER_CALL))
@@ -71,16 +85,31 @@ class PageCachePrefetcher:
         if self.bypasses_page_cache(directory):
             _log.warning("%s does not use the page cache: its data are copied through this process", directory)
 
+    def record_brought(self, file: File, position: int, length: int) -> None:
+        """Records that a range was not in the page cache before it was read, not even after an earlier read."""
+        place = file.path, position // _MIN_RANGE_BYTES
+        earlier = self._brought.pop(place, None)
+        if earlier is not None:
+            self._brought_bytes -= max(earlier.length, _MIN_RANGE_BYTES)
+        self._brought[place] = _Range(ref(file), position, length)
+        self._brought_bytes += max(length, _MIN_RANGE_BYTES)
+
+    def take_evictable(self) -> list[_Range]:
+        """The ranges to evict before two more pieces are read (rule 4)."""
+        evicted: list[_Range] = []
+        while self._brought and self._brought_bytes + 2 * PREFETCH_BYTES > self._kept_bytes:
+            evicted.append(self._brought.popitem(last=False)[1])
+            self._brought_bytes -= max(evicted[-1].length, _MIN_RANGE_BYTES)
+        return evicted
+
 
 class ReadAhead:
     """The uncached reads of one connection."""
 
-    __slots__ = ("_last", "_prefetched", "_prefetched_bytes", "_prefetcher")
+    __slots__ = ("_last", "_prefetcher")
 
     def __init__(self, prefetcher: PageCachePrefetcher) -> None:
         self._prefetcher = prefetcher
-        self._prefetched: deque[_Range] = deque()  # oldest first
-        self._prefetched_bytes = 0
         self._last: tuple[str, int] | None = None  # path and position of the last prefetch
 
     @staticmethod
@@ -147,7 +176,7 @@ class ReadAhead:
         self, directory: str, file: File, position: int, length: int, following: Sequence[Span] = ()
     ) -> Completion[bytes | None]:
         before, after = 0, 0
-        evicted = self._take_evictable()
+        evicted = self._prefetcher.take_evictable()
 
         def run() -> None:
             nonlocal before, after
@@ -166,8 +195,7 @@ class ReadAhead:
         def record(_: None) -> None:
             self._prefetcher.record_read(directory, is_cached=after > 0)
             if before < length // 2:
-                self._prefetched.append(_Range(ref(file), position, length))
-                self._prefetched_bytes += length
+                self._prefetcher.record_brought(file, position, length)
 
         return self._read(directory, run).map(record)
 
@@ -181,14 +209,6 @@ class ReadAhead:
 
         self._prefetcher.reads += 1
         return self._prefetcher.worker.read(directory, run).handle(check)
-
-    def _take_evictable(self) -> list[_Range]:
-        """The ranges to evict before two more pieces are read (rule 4)."""
-        evicted: list[_Range] = []
-        while self._prefetched and self._prefetched_bytes + 2 * PREFETCH_BYTES > KEEP_BEHIND_BYTES:
-            evicted.append(self._prefetched.popleft())
-            self._prefetched_bytes -= evicted[-1].length
-        return evicted
 
 
 def _first_bytes(spans: Sequence[Span], limit: int) -> list[Span]:

@@ -14,7 +14,6 @@ import pytest
 from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import headers
-from storage.io.page_cache import PageCache
 from tests.support.loading import create, fetch_request, load, one_record
 from tests.support.raw_client import RawClient
 from tests.support.storage_engine import default_engine
@@ -74,16 +73,3 @@ def test_a_scan_of_evicted_files_gets_every_byte(broker: Broker, max_bytes: int)
     evict(broker)
     assert scan(broker, lambda: None, max_bytes) == stored
     assert scan(broker, lambda: evict(broker), max_bytes) == stored
-
-
-@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel cannot be asked")
-def test_a_scan_of_cold_data_does_not_fill_the_page_cache(broker: Broker) -> None:
-    evict(broker)
-    logs = [path for path in files(broker) if path.suffix in {".log", ".clog"}]
-    scan(broker, lambda: None, 50 * MIB)
-    cached = 0
-    for path in logs:
-        descriptor = os.open(path, os.O_RDONLY)
-        cached += PageCache().cached_bytes(descriptor, 0, path.stat().st_size)
-        os.close(descriptor)
-    assert cached < BATCHES * MIB // 2

@@ -5,17 +5,24 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
-from broker.network.page_cache_prefetch import KEEP_BEHIND_BYTES, PREFETCH_BYTES, PageCachePrefetcher, ReadAhead
+from broker.network.page_cache_prefetch import (
+    KEPT_SHARE,
+    MIN_KEPT_BYTES,
+    PREFETCH_BYTES,
+    PageCachePrefetcher,
+    ReadAhead,
+)
 from broker.network.sender import RegionEnded, Sender
 from broker.network.socket_io import PlaintextTransportLayer
 from protocol.records import FileRegion, ScatteredRegion
 from replication.io_executor import IoExecutor, IoResult, Run
 from storage.engine import Buffer
-from storage.io.disk import File, StorageError
+from storage.io.disk import Disk, File, StorageError
 from tests.support.cold_disk import ColdDisk
 from tests.support.replica_harness import HeldWork
 
@@ -48,7 +55,7 @@ class ColdTransport(PlaintextTransportLayer):
 class Rig:
     """A sender on a cold disk, and its reader thread."""
 
-    def __init__(self, path: Path, size: int, *, keeps: bool = True) -> None:
+    def __init__(self, path: Path, size: int, *, keeps: bool = True, memory_bytes: int = 0) -> None:
         self.disk = ColdDisk(keeps=keeps)
         (path / "t-0").mkdir()
         self.file = self.disk.open(str(path / "t-0" / "0.log"), write=True, create=True)
@@ -57,11 +64,12 @@ class Rig:
         self.transport = ColdTransport()
         self.jobs: list[HeldWork] = []
         self.on_directory_failed: list[str] = []
-        self.read_ahead = ReadAhead(
-            PageCachePrefetcher(
-                cast("IoExecutor", self), lambda directory, error: self.on_directory_failed.append(directory)
-            )
+        self.prefetcher = PageCachePrefetcher(
+            cast("IoExecutor", self),
+            lambda directory, error: self.on_directory_failed.append(directory),
+            memory_bytes,
         )
+        self.read_ahead = ReadAhead(self.prefetcher)
         self.sender = Sender(self.transport, self.read_ahead)
 
     def read(self, directory: str, run: Run) -> IoResult:
@@ -165,7 +173,63 @@ def test_a_scan_evicts_only_what_it_prefetched(tmp_path: Path) -> None:
     assert rig.transport.sent == rig.data
     assert rig.file.is_resident(*hot)
     assert rig.file.cached_bytes(0, 6 * MIB) == 0
-    assert rig.file.cached_bytes(0, 24 * MIB) <= KEEP_BEHIND_BYTES + hot[1]
+    assert rig.file.cached_bytes(0, 24 * MIB) <= MIN_KEPT_BYTES + hot[1]
+
+
+def test_other_readers_of_prefetched_records_need_no_disk(tmp_path: Path) -> None:
+    """The second reader is as far behind as the limit allows."""
+    rig = Rig(tmp_path, 48 * MIB, memory_bytes=KEPT_SHARE * 24 * MIB)
+    rig.send(rig.region(0, 20 * MIB))
+    rig.disk.warmed.clear()
+    rig.sender = Sender(rig.transport, ReadAhead(rig.prefetcher))
+    rig.send(rig.region(0, 20 * MIB))
+    assert not rig.disk.warmed
+    rig.send(rig.region(20 * MIB))
+    assert rig.file.cached_bytes(0, 20 * MIB) == 0
+    assert rig.file.cached_bytes(0, 48 * MIB) <= 24 * MIB
+
+
+def test_a_range_that_others_evicted_is_new_when_it_is_read_again(tmp_path: Path) -> None:
+    """Else its first read, the oldest, would evict what the last one brought."""
+    rig = Rig(tmp_path, 24 * MIB, memory_bytes=KEPT_SHARE * 24 * MIB)
+    for _ in range(5):
+        rig.disk.evict_all()
+        rig.send(rig.region(0, 16 * MIB))
+    assert rig.file.cached_bytes(0, 16 * MIB) == 16 * MIB
+
+
+def test_many_short_ranges_count_more_than_their_bytes(tmp_path: Path) -> None:
+    """Else millions of them would be remembered."""
+    rig = Rig(tmp_path, 8 * MIB)
+    for number in range(100):
+        rig.send(rig.region(number * 80_000, 70_000))
+    assert len(rig.prefetcher._brought) <= 64
+
+
+@pytest.mark.skipif(not hasattr(os, "RWF_NOWAIT"), reason="the kernel cannot be asked")
+def test_a_scan_does_not_fill_the_page_cache_of_the_kernel(tmp_path: Path) -> None:
+    (tmp_path / "t-0").mkdir()
+    path = tmp_path / "t-0" / "0.log"
+    path.write_bytes(os.urandom(40 * MIB))
+    file = Disk().open(str(path), write=True)
+    os.fsync(file.fileno())
+    file.drop_cache(0, 40 * MIB)
+    jobs: list[HeldWork] = []
+
+    def read(_: str, run: Run) -> IoResult:
+        jobs.append(HeldWork(run))
+        return jobs[-1].result
+
+    read_ahead = ReadAhead(PageCachePrefetcher(cast("IoExecutor", SimpleNamespace(read=read)), lambda *_: None))
+    sender = Sender(ColdTransport(), read_ahead)
+    is_sent = sender.send([FileRegion(file, 0, 40 * MIB)])
+    while not is_sent:
+        if sender.uncached is not None:
+            read_ahead.prefetch(*sender.uncached).then(lambda done: sender.resume_after_prefetch(done.value))
+            while jobs:
+                jobs.pop(0).finish()
+        is_sent = sender.resume()
+    assert file.cached_bytes(0, 40 * MIB) <= MIN_KEPT_BYTES
 
 
 def test_a_finished_scan_holds_no_file_open(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from protocol.primitives import Buffer
 from protocol.schema import Message
 
 if TYPE_CHECKING:
-    from protocol.records import Region
+    from protocol.file_region import Region
 
 M = TypeVar("M", bound=Message)
 Part: TypeAlias = "bytes | bytearray | memoryview | Region"

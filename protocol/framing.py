@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from protocol.errors import MalformedRequest
-from protocol.records import FileRegion, Region, ScatteredRegion
+from protocol.file_region import FileRegion, Region, ScatteredRegion
 
 Part = bytes | bytearray | memoryview | Region
 

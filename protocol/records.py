@@ -1,4 +1,4 @@
-"""Record batches, message format v2: header views without copies, a builder, and the records inside.
+"""Record batches, message format v2: header views without copies, and the records inside.
 
 FORMAT   one batch, big-endian, 61 bytes and then the records:
               0  i64  base offset               ┐ not covered by the CRC: the broker patches
@@ -10,32 +10,28 @@ FORMAT   one batch, big-endian, 61 bytes and then the records:
              23  i32  last offset delta
              27  i64  base timestamp            43  i64  producer id      53  i32  base sequence
              35  i64  max timestamp             51  i16  producer epoch   57  i32  record count
-         a control record's key is i16 version 0, i16 type
 RULES    1. Corrupt bytes raise KafkaError and nothing else: CORRUPT_MESSAGE for a batch, INVALID_RECORD for the
             records inside, UNSUPPORTED_FOR_MESSAGE_FORMAT for the formats before v2.
          2. A size is checked against the available bytes before it is used.
          3. Reading a header copies no record; patching writes only the bytes named above.
-NOT HERE The bytes of one record (record_codec.py), the codecs (compression.py), validation of produced batches
-         (`storage/log/log_validator.py`).
+NOT HERE Building (`batch_builder.py`), the bytes of one record (`record_codec.py`), the codecs (`compression.py`), validation
+         of produced batches (`storage/log/log_validator.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from struct import Struct
-from typing import Final, NamedTuple, NoReturn, Protocol, TypeAlias
+from typing import Final, NamedTuple, NoReturn
 
-from protocol.compression import Compression, compress, decompress
+from protocol.compression import decompress
 from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
-from protocol.primitives import Buffer, varint
+from protocol.primitives import Buffer
 from protocol.record_codec import (
     BYTES_REMAIN,
     NO_MORE_BYTES,
     Headers,
-    encode_record,
-    encode_records,
     invalid_record,
     read_record,
 )
@@ -77,85 +73,6 @@ class TimestampType(IntEnum):
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
-
-
-class ControlType(IntEnum):
-    """The type in a control record's key."""
-
-    ABORT = 0
-    COMMIT = 1
-    LEADER_CHANGE = 2
-    SNAPSHOT_HEADER = 3
-    SNAPSHOT_FOOTER = 4
-    KRAFT_VERSION = 5
-    KRAFT_VOTERS = 6
-
-
-class HasFileno(Protocol):
-    """An open file, as a region needs it."""
-
-    def fileno(self) -> int:
-        """The file descriptor to send from."""
-        ...
-
-
-class FileRegion:
-    """A range of an open file that is sent without being read; it holds a reference to the file."""
-
-    __slots__ = ("file", "length", "position")
-
-    def __init__(self, file: HasFileno, position: int, length: int) -> None:
-        self.file = file
-        self.position = position
-        self.length = length
-
-    def __len__(self) -> int:
-        """Bytes, as of the other parts of a response."""
-        return self.length
-
-    @property
-    def spans(self) -> tuple[tuple[int, int]]:
-        """As of a ScatteredRegion."""
-        return ((self.position, self.length),)
-
-    def __repr__(self) -> str:
-        return f"FileRegion({self.file!r}, {self.position}, {self.length})"
-
-
-class ScatteredRegion:
-    """Ranges of an open file that are sent one after the other, like one FileRegion; it never changes."""
-
-    __slots__ = ("file", "length", "spans")
-
-    def __init__(self, file: HasFileno, spans: Sequence[tuple[int, int]], length: int) -> None:
-        """`spans`: position and length of each range, at least one; `length`: of all."""
-        self.file = file
-        self.spans = spans
-        self.length = length
-
-    def __len__(self) -> int:
-        """Bytes, as of the other parts of a response."""
-        return self.length
-
-    def __repr__(self) -> str:
-        return f"ScatteredRegion({self.file!r}, {self.spans!r})"
-
-    def after(self, count: int, length: int) -> ScatteredRegion:
-        """The region without its first `count` ranges, which have this length."""
-        return ScatteredRegion(self.file, self.spans[count:], self.length - length)
-
-
-Region: TypeAlias = FileRegion | ScatteredRegion
-"""Stored batches of a response."""
-
-
-def file_regions(regions: Iterable[Region]) -> Iterator[FileRegion]:
-    """The contiguous ranges of these regions, in order."""
-    for region in regions:
-        if isinstance(region, FileRegion):
-            yield region
-        else:
-            yield from [FileRegion(region.file, position, length) for position, length in region.spans]
 
 
 class BatchHeader(NamedTuple):
@@ -342,216 +259,3 @@ def records(buffer: Buffer, position: int, header: BatchHeader, *, max_bytes: in
     if at != len(data):
         raise invalid_record(BYTES_REMAIN)
     return found
-
-
-# ---- building --------------------------------------------------------------------------------------------
-
-
-class BatchBuilder:
-    """Builds one batch, record by record."""
-
-    __slots__ = (
-        "_attributes", "_base_offset", "_base_sequence", "_base_timestamp", "_body", "_compression",
-        "_compression_level", "_count", "_last_offset", "_leader_epoch", "_max_timestamp", "_producer_epoch",
-        "_producer_id",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        base_offset: int = 0,
-        *,
-        compression: int = Compression.NONE,
-        compression_level: int | None = None,
-        timestamp_type: TimestampType = TimestampType.CREATE_TIME,
-        leader_epoch: int = NO_LEADER_EPOCH,
-        producer_id: int = NO_PRODUCER_ID,
-        producer_epoch: int = NO_PRODUCER_EPOCH,
-        base_sequence: int = NO_SEQUENCE,
-        transactional: bool = False,
-        control: bool = False,
-    ) -> None:
-        self._base_offset = base_offset
-        self._compression = compression
-        self._compression_level = compression_level
-        self._leader_epoch = leader_epoch
-        self._producer_id = producer_id
-        self._producer_epoch = producer_epoch
-        self._base_sequence = base_sequence
-        self._attributes = (
-            compression
-            | (LOG_APPEND_TIME_BIT if timestamp_type == TimestampType.LOG_APPEND_TIME else 0)
-            | (TRANSACTIONAL_BIT if transactional else 0)
-            | (CONTROL_BIT if control else 0)
-        )
-        self._body = bytearray()
-        self._count = 0
-        self._base_timestamp = NO_TIMESTAMP
-        self._max_timestamp = NO_TIMESTAMP
-        self._last_offset = base_offset - 1
-
-    @property
-    def count(self) -> int:
-        """The number of records so far."""
-        return self._count
-
-    @property
-    def size(self) -> int:
-        """The size of the batch so far, before compression."""
-        return BATCH_OVERHEAD + len(self._body)
-
-    @property
-    def next_offset(self) -> int:
-        """The offset of the next record."""
-        return self._last_offset + 1
-
-    def append(
-        self,
-        timestamp_ms: int,
-        key: Buffer | None,
-        value: Buffer | None,
-        headers: Iterable[tuple[str, bytes | None]] = (),
-        *,
-        offset: int | None = None,
-    ) -> None:
-        """Add a record; `offset` may leave gaps, as after compaction, but must ascend."""
-        if offset is None:
-            offset = self._last_offset + 1
-        else:
-            assert offset > self._last_offset, "offsets of a batch ascend"
-        if not self._count:
-            self._base_timestamp = timestamp_ms
-            self._max_timestamp = timestamp_ms
-        elif timestamp_ms > self._max_timestamp:
-            self._max_timestamp = timestamp_ms
-        self._last_offset = offset
-        self._count += 1
-        record = encode_record(timestamp_ms - self._base_timestamp, offset - self._base_offset, key, value, headers)
-        self._body += varint(len(record))
-        self._body += record
-
-    def append_encoded(self, timestamp_ms: int, fields: bytes) -> None:
-        """Add a record whose key, value and headers are encoded; all records have one timestamp."""
-        assert not self._count or self._base_timestamp == timestamp_ms, "all records have one timestamp"
-        self._base_timestamp = self._max_timestamp = timestamp_ms
-        self._last_offset += 1
-        self._count += 1
-        delta = varint(self._last_offset - self._base_offset)
-        self._body += b"".join((varint(2 + len(delta) + len(fields)), b"\0\0", delta, fields))
-
-    def extend(self, timestamp_ms: int, records: Iterable[tuple[Buffer | None, Buffer | None]]) -> None:
-        """Add key-value records without headers that all have one timestamp, which is also that of any earlier record."""
-        assert not self._count or self._base_timestamp == self._max_timestamp == timestamp_ms, (
-            "all records have one timestamp"
-        )
-        self._base_timestamp = self._max_timestamp = timestamp_ms
-        first = self._last_offset + 1 - self._base_offset
-        encoded = encode_records(first, records)
-        self._last_offset += len(encoded)
-        self._count += len(encoded)
-        self._body += b"".join(encoded)
-
-    def build(self) -> bytearray:
-        """Returns the whole batch, with its CRC."""
-        assert self._count, "a batch holds at least one record"
-        return assemble(
-            BatchHeader(
-                self._base_offset,
-                0,
-                self._leader_epoch,
-                MAGIC,
-                0,
-                self._attributes,
-                self._last_offset - self._base_offset,
-                self._base_timestamp,
-                self._max_timestamp,
-                self._producer_id,
-                self._producer_epoch,
-                self._base_sequence,
-                self._count,
-            ),
-            compress(self._compression, self._body, self._compression_level),
-        )
-
-
-def batch_of(body: bytes, count: int, timestamp_ms: int) -> bytearray:
-    """Builds a batch without producer from records that are encoded at offset deltas from 0 and timestamp delta 0."""
-    time_ms, no_producer = timestamp_ms, (NO_PRODUCER_ID, NO_PRODUCER_EPOCH, NO_SEQUENCE)
-    header = (0, 0, NO_LEADER_EPOCH, MAGIC, 0, 0, count - 1, time_ms, time_ms, *no_producer, count)
-    return assemble(_new_tuple(BatchHeader, header), body)
-
-
-def assemble(header: BatchHeader, body: Buffer) -> bytearray:
-    """Builds a batch from a header and stored records; computes length and CRC."""
-    size = BATCH_OVERHEAD + len(body)
-    batch = bytearray(size)
-    HEADER.pack_into(batch, 0, header.base_offset, size - LOG_OVERHEAD, *header[2:])
-    batch[BATCH_OVERHEAD:] = body
-    _U32.pack_into(batch, CRC_POSITION, crc32c(memoryview(batch)[ATTRIBUTES_POSITION:]))
-    return batch
-
-
-# ---- control batches -------------------------------------------------------------------------------------
-
-
-def control_batch(
-    entries: Iterable[tuple[ControlType, bytes]],
-    *,
-    base_offset: int,
-    timestamp_ms: int,
-    leader_epoch: int,
-    producer_id: int = NO_PRODUCER_ID,
-    producer_epoch: int = NO_PRODUCER_EPOCH,
-    transactional: bool = False,
-) -> bytearray:
-    """Builds one batch of control records from types and encoded values."""
-    builder = BatchBuilder(
-        base_offset,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=transactional,
-        control=True,
-    )
-    for kind, value in entries:
-        builder.append(timestamp_ms, _CONTROL_KEY.pack(0, kind), value)
-    return builder.build()
-
-
-def end_txn_marker(
-    kind: ControlType,
-    *,
-    producer_id: int,
-    producer_epoch: int,
-    coordinator_epoch: int,
-    timestamp_ms: int,
-    base_offset: int = 0,
-    leader_epoch: int = NO_LEADER_EPOCH,
-) -> bytearray:
-    """Builds the control batch that ends a transaction in one partition: COMMIT or ABORT."""
-    return control_batch(
-        [(kind, _END_TXN_VALUE.pack(0, coordinator_epoch))],
-        base_offset=base_offset,
-        timestamp_ms=timestamp_ms,
-        leader_epoch=leader_epoch,
-        producer_id=producer_id,
-        producer_epoch=producer_epoch,
-        transactional=True,
-    )
-
-
-def control_type(key: bytes | None) -> int:
-    """The type in a control record's key; a number that ControlType lacks belongs to a later version."""
-    if key is None or len(key) < _CONTROL_KEY.size:
-        raise invalid_record("Invalid control record key: it has fewer than 4 bytes")
-    version, kind = _CONTROL_KEY.unpack_from(key)
-    if version < 0:
-        raise invalid_record(f"Invalid version found for control record: {version}. May indicate data corruption")
-    return int(kind)
-
-
-def coordinator_epoch_of(value: bytes | None) -> int:
-    """The coordinator epoch in the value of an EndTxn marker."""
-    if value is None or len(value) < _END_TXN_VALUE.size:
-        raise invalid_record("Invalid end transaction marker: its value has fewer than 6 bytes")
-    _, coordinator_epoch = _END_TXN_VALUE.unpack_from(value)
-    return int(coordinator_epoch)

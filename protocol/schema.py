@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, NamedTuple, TypeAlias, T
 from protocol.primitives import ZERO_UUID
 
 if TYPE_CHECKING:
-    from protocol.records import Region
+    from protocol.file_region import Region
 
 # Types of fields, besides bool, str, bytes, list[...] and message classes.
 Int8: TypeAlias = int

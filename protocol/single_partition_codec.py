@@ -20,9 +20,9 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol.errors import MalformedRequest
+from protocol.file_region import Region
 from protocol.framing import Part
 from protocol.primitives import read_uvarint, uvarint
-from protocol.records import Region
 
 FIRST_FETCH_VERSION: Final = 9
 FIRST_PRODUCE_VERSION: Final = 7

@@ -23,7 +23,8 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from protocol.records import BatchHeader, Region
+from protocol.file_region import Region
+from protocol.records import BatchHeader
 from storage.config.log_config import LogConfig
 from storage.io.deferred_file_ops import Submit
 from storage.io.disk import File

@@ -22,7 +22,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple
 from weakref import ref
 
-from protocol.records import FileRegion, HasFileno
+from protocol.file_region import FileRegion, HasFileno
 from replication.completion import Completion
 from replication.io_executor import IoExecutor, IoResult
 from storage.io.disk import File, StorageError

@@ -28,8 +28,8 @@ from itertools import islice
 
 from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_RANGE_BYTES, ReadAhead
 from broker.network.socket_io import Buffer, PlaintextTransportLayer
+from protocol.file_region import FileRegion, ScatteredRegion
 from protocol.framing import Part
-from protocol.records import FileRegion, ScatteredRegion
 from storage.io.page_cache import Span
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024

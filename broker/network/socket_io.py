@@ -14,7 +14,7 @@ import socket
 import struct
 from collections.abc import Sequence
 
-from protocol.records import FileRegion
+from protocol.file_region import FileRegion
 
 Buffer = bytes | bytearray | memoryview
 

@@ -23,7 +23,7 @@ from typing import Final, cast
 
 from broker.network.socket_io import Buffer, PlaintextTransportLayer
 from protocol.errors import MalformedRequest
-from protocol.records import FileRegion
+from protocol.file_region import FileRegion
 
 TURN_BYTES: Final = 256 * 1024
 _PIECE_BYTES: Final = 64 * 1024

@@ -17,11 +17,12 @@ from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.ssl_definitions import IGNORED_AND_SSL
 from broker.tools.message_json import message_json, type_name
 from protocol.codec import decoder
+from protocol.control_records import ControlType, control_type, coordinator_epoch_of
 from protocol.errors import KafkaError, MalformedRequest
 from protocol.messages import stored_records
 from protocol.messages.groups import ConsumerProtocolAssignment, ConsumerProtocolSubscription
 from protocol.primitives import read_uvarint
-from protocol.records import ControlType, Record, control_type, coordinator_epoch_of
+from protocol.records import Record
 from protocol.schema import Message
 from replication.metadata.metadata_records import CONTROL_MESSAGES, UnreadableMetadata, decode_record
 from storage.config.config_def import Kind

@@ -18,20 +18,13 @@ from functools import cache
 from itertools import islice
 from typing import NamedTuple
 
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import Decoder, decoder, encode, encoder
+from protocol.control_records import ControlType, control_batch, control_type
 from protocol.errors import KafkaError, MalformedRequest
 from protocol.messages import stored_records
 from protocol.primitives import Buffer, read_uvarint, uvarint
-from protocol.records import (
-    BatchBuilder,
-    BatchHeader,
-    ControlType,
-    control_batch,
-    control_type,
-    crc_is_valid,
-    headers,
-    records,
-)
+from protocol.records import BatchHeader, crc_is_valid, headers, records
 from protocol.schema import Message
 
 FRAME_VERSION = 1

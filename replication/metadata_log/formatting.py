@@ -22,9 +22,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
+from protocol.control_records import ControlType
 from protocol.messages import stored_records
 from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
-from protocol.records import ControlType
 from protocol.schema import Message
 from replication.metadata.feature_levels import METADATA_VERSION
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, snapshot

@@ -24,9 +24,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 
+from protocol.control_records import ControlType
 from protocol.errors import KafkaError
 from protocol.messages import stored_records
-from protocol.records import ControlType, headers
+from protocol.records import headers
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.cooperative_tasks import CallSoon, no_op, run_in_slices, run_inline

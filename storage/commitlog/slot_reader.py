@@ -18,7 +18,7 @@ from operator import attrgetter
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import FileRegion, Region, ScatteredRegion, file_regions
+from protocol.file_region import FileRegion, Region, ScatteredRegion, file_regions
 from storage.commitlog.frame_check import Damage, check_frames, covers, with_range
 from storage.commitlog.frames import LONG
 from storage.commitlog.log_file import LogFile, Slice

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocol.batch_builder import assemble
 from protocol.compression import compress
 from protocol.primitives import Buffer, varint
 from protocol.record_codec import Slice, read_varint, read_varlong, slices
@@ -24,7 +25,6 @@ from protocol.records import (
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    assemble,
     record_bytes,
 )
 

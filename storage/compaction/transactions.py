@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 
+from protocol.control_records import ControlType, control_type
 from protocol.primitives import Buffer
-from protocol.records import BatchHeader, ControlType, control_type, records
+from protocol.records import BatchHeader, records
 from storage.engine import AbortedTransaction
 from storage.log.producer_state import MAX_MARKER_BYTES
 

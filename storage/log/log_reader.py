@@ -11,7 +11,7 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import Region
+from protocol.file_region import Region
 from storage.engine import AbortedTransaction, Buffer, Engine
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log_offsets import LogOffsets

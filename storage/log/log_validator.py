@@ -20,6 +20,7 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple, NoReturn
 
+from protocol.batch_builder import assemble
 from protocol.compression import XERIAL_MAGIC, Compression, compress
 from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
@@ -38,7 +39,6 @@ from protocol.records import (
     TRANSACTIONAL_BIT,
     BatchHeader,
     TimestampType,
-    assemble,
     crc_is_valid,
     headers,
     parse_header,

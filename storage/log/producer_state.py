@@ -31,6 +31,7 @@ from itertools import islice
 from struct import Struct
 from typing import Final, NamedTuple
 
+from protocol.control_records import ControlType, control_type, coordinator_epoch_of
 from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
@@ -42,9 +43,6 @@ from protocol.records import (
     NO_TIMESTAMP,
     TRANSACTIONAL_BIT,
     BatchHeader,
-    ControlType,
-    control_type,
-    coordinator_epoch_of,
     records,
 )
 

@@ -24,7 +24,8 @@ from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
 
-from protocol.records import BatchHeader, FileRegion
+from protocol.file_region import FileRegion
+from protocol.records import BatchHeader
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import (

@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
-from protocol.records import BatchBuilder, BatchHeader, crc_is_valid, parse_header
+from protocol.records import BatchHeader, crc_is_valid, parse_header
 from storage.config.log_config import LogConfig
 from storage.log.log_validator import BatchRules, validate
 from storage.log.producer_state import ProducerState

@@ -18,8 +18,8 @@ from rich.table import Table
 from barnabas.pipeline.sources.decoding import ReadRequest
 from barnabas.pipeline.sources.segment_files import path_of
 from barnabas.pipeline.sources.segment_reading import SegmentRead, read_segment
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
-from protocol.records import BatchBuilder
 from tests.benchmark.interpreters import this_interpreter
 from tests.benchmark.report.rows import Quartiles
 

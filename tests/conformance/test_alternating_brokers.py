@@ -21,9 +21,9 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, Producer, TopicPartition, admin
 
 from barnabas import Broker
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import ApiVersionsRequest
-from protocol.records import BatchBuilder
 from tests.conformance.brokers import append_when_ready, new_producer
 from tests.support import librdkafka
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool

@@ -14,12 +14,13 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.produce_fetch import ListOffsetsRequest
-from protocol.records import BatchBuilder, headers
+from protocol.records import headers
 from tests.conformance.brokers import EARLIEST, alter_configs, append, fetched, offset_at, running
 from tests.support.config_cases import BROKER, DELETE_SETTING, GROUP, SET, TOPIC
 from tests.support.follower_harness import BOTH

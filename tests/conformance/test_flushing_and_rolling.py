@@ -21,7 +21,8 @@ import confluent_kafka
 import pytest
 
 from barnabas import Broker
-from protocol.records import BatchBuilder, crc_is_valid, headers
+from protocol.batch_builder import BatchBuilder
+from protocol.records import crc_is_valid, headers
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import LOG_STARTS, RECOVERY_POINTS, read_offsets, write_offsets

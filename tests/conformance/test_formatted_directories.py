@@ -16,8 +16,9 @@ from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker
 from barnabas.embedded import BrokerError
+from protocol.batch_builder import BatchBuilder
 from protocol.messages import stored_records
-from protocol.records import BatchBuilder, headers
+from protocol.records import headers
 from protocol.schema import Message
 from replication.metadata.metadata_records import encode_record
 from tests.support.kafka import ApacheKafka, needs_kafka

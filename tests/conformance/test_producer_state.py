@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from barnabas import Broker
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder, parse_header, patch
+from protocol.records import parse_header, patch
 from storage.log.producer_state import EndTransactionMarker, ProducerState, snapshot_name
 from tests.conformance.brokers import append_when_ready
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool

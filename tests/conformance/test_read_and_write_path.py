@@ -13,12 +13,13 @@ from typing import Any
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.messages import produce_fetch
 from protocol.messages.transactions import InitProducerIdRequest
 from protocol.primitives import ZERO_UUID
-from protocol.records import BatchBuilder, headers
+from protocol.records import headers
 from tests.conformance.brokers import KAFKA, RECORDED, assert_as_recorded, running
 from tests.support.loading import create, fetch_request
 from tests.support.messages import message

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from barnabas import Broker
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
-from protocol.records import BatchBuilder
 from tests.conformance import readers
 from tests.conformance.suite.partition_readiness import await_partitions
 from tests.support.loading import create, produce

@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
-from protocol.records import BatchBuilder, ControlType, crc_is_valid, end_txn_marker, headers, records
+from protocol.control_records import ControlType, end_txn_marker
+from protocol.records import crc_is_valid, headers, records
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction
 from storage.io.disk import Disk

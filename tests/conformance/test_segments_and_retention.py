@@ -13,9 +13,10 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder, headers
+from protocol.records import headers
 from tests.conformance.brokers import KAFKA, append, offset_at, running
 from tests.support.goldens import as_json, check_golden, golden
 from tests.support.kafka import needs_kafka

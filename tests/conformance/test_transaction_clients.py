@@ -11,7 +11,7 @@ import confluent_kafka
 import pytest
 
 from barnabas import Broker
-from protocol.records import BatchBuilder
+from protocol.batch_builder import BatchBuilder
 from tests.conformance.brokers import append, new_producer
 from tests.conformance.clients import CLIENTS
 from tests.conformance.python.driver import Driver

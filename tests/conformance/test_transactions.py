@@ -10,13 +10,14 @@ from click.testing import CliRunner
 
 from barnabas import Broker
 from broker.tools.commands import dump_log
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import decode
 from protocol.errors import ErrorCode
 from protocol.messages import transactions
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from protocol.messages.stored_records import TransactionLogKey, TransactionLogValue
-from protocol.records import BatchBuilder, headers
+from protocol.records import headers
 from protocol.schema import Message
 from tests.conformance.brokers import LATEST, alter_configs, fetched, new_producer, offset_at
 from tests.conformance.test_groups import keys_and_values, log_of

@@ -14,7 +14,8 @@ from typing import NamedTuple
 import pytest
 
 from barnabas.embedded import Broker
-from protocol.records import BATCH_OVERHEAD, BatchBuilder, crc_is_valid, headers
+from protocol.batch_builder import BatchBuilder
+from protocol.records import BATCH_OVERHEAD, crc_is_valid, headers
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower import Client, Follower
 from tests.support.loading import CONSUMER, ask_for, create, end_offset, fetch_request, load, one_record, produce

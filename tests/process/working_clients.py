@@ -17,9 +17,10 @@ from typing import Any, NamedTuple, Union
 import confluent_kafka
 import kafka
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
-from protocol.records import BatchBuilder, crc_is_valid, headers, records
+from protocol.records import crc_is_valid, headers, records
 from tests.support.loading import ask_for, fetch_request, produce
 from tests.support.raw_client import RawClient
 

@@ -13,7 +13,8 @@ import pytest
 from broker.coordinators.delivery.deliverer import Deliverer, Dependencies
 from broker.coordinators.delivery.routine import Routine
 from broker.coordinators.delivery.transaction_client import SchedulePartition
-from protocol.records import BatchBuilder, ControlType, end_txn_marker
+from protocol.batch_builder import BatchBuilder
+from protocol.control_records import ControlType, end_txn_marker
 from replication.completion import Completion
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin

@@ -19,10 +19,11 @@ from broker.network.exchange import CloseConnection
 from broker.security.authorizer import Operation, Resource
 from protocol.api import request_header_version
 from protocol.codec import encode
+from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import MalformedRequest
+from protocol.file_region import FileRegion, ScatteredRegion
 from protocol.messages.headers import RequestHeader
 from protocol.messages.produce_fetch import FetchTopic
-from protocol.records import ControlType, FileRegion, ScatteredRegion, end_txn_marker
 from protocol.schema import Message
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin

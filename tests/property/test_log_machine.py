@@ -20,7 +20,7 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from protocol.records import ControlType
+from protocol.control_records import ControlType
 from storage.engine import AbortedTransaction
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Checkpoint, Isolation, Log, PreparedAppend

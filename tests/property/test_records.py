@@ -20,21 +20,14 @@ from kio.records import readers as kio_readers
 from kio.records import schema as kio_schema_module
 from kio.records import writers as kio_writers
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
+from protocol.control_records import ControlType as Control
+from protocol.control_records import end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
 from protocol.record_codec import check_first, encode_record, is_usual_record, scan, timestamp_deltas
-from protocol.records import (
-    BATCH_OVERHEAD,
-    BatchBuilder,
-    Record,
-    crc_is_valid,
-    end_txn_marker,
-    headers,
-    parse_header,
-    records,
-)
-from protocol.records import ControlType as Control
+from protocol.records import BATCH_OVERHEAD, Record, crc_is_valid, headers, parse_header, records
 from storage.config.log_config import LogConfig
 from storage.log.log_validator import BatchRules, validate
 from tests.support.captured_batches import CAPTURED

@@ -16,11 +16,11 @@ from collections.abc import Iterator
 from typing import Any, Final, NamedTuple
 
 from protocol.api import APIS, ApiKey, request_header_version
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import encode
 from protocol.errors import ErrorCode
 from protocol.messages.forwarding import DefaultPrincipalData
 from protocol.messages.headers import RequestHeader
-from protocol.records import BatchBuilder
 from protocol.schema import EMPTY, Message, fields_of
 from tests.support.batches import batch
 from tests.support.messages import message

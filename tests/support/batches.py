@@ -17,11 +17,12 @@ from typing import NamedTuple
 import cramjam
 import crc32c
 
+from protocol.batch_builder import BatchBuilder, assemble
 from protocol.compression import Compression, compress
 from protocol.errors import ErrorCode
 from protocol.primitives import varint
 from protocol.record_codec import encode_record
-from protocol.records import HEADER, BatchBuilder, BatchHeader, assemble, parse_header
+from protocol.records import HEADER, BatchHeader, parse_header
 
 HOUR_MS = 3_600_000
 OK = ErrorCode.NONE

@@ -9,8 +9,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from protocol.compression import Compression
+from protocol.control_records import ControlType, control_type
 from protocol.errors import KafkaError
-from protocol.records import BatchHeader, ControlType, Record, control_type, headers, records
+from protocol.records import BatchHeader, Record, headers, records
 from replication.completion import Completion, completed
 from replication.partition.compactor import Outcome, Replace
 from storage.compaction.cleanable import bounds_of, last_records, make_job, measure

@@ -19,7 +19,8 @@ import confluent_kafka
 
 from barnabas import Broker
 from protocol.compression import Compression
-from protocol.records import ControlType, headers, records
+from protocol.control_records import ControlType
+from protocol.records import headers, records
 from storage.commitlog.commit_log import DIRECTORY
 from storage.config.log_config import LogConfig
 from storage.directories.log_directory import CLEAN_SHUTDOWN

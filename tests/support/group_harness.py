@@ -40,6 +40,7 @@ from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import ANONYMOUS, AllowAll, Authorizer
 from protocol.api import APIS, response_header_version
 from protocol.codec import decode, encode
+from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import (
     CreatableTopic,
@@ -52,7 +53,7 @@ from protocol.messages.groups import DescribeGroupsRequest
 from protocol.messages.metadata import FindCoordinatorRequest, MetadataRequest, MetadataRequestTopic
 from protocol.messages.quorum import AllocateProducerIdsResponse
 from protocol.messages.transactions import DescribeTransactionsRequest
-from protocol.records import ControlType, end_txn_marker, headers, patch
+from protocol.records import headers, patch
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
 from replication.controller.controller_client import Client

@@ -8,8 +8,9 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
-from protocol.records import BatchBuilder, headers, records
+from protocol.records import headers, records
 from tests.support.loading import append_request, fetch_request
 from tests.support.raw_client import RawClient
 

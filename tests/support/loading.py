@@ -6,11 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages import produce_fetch
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.produce_fetch import FetchRequest, ProduceRequest
-from protocol.records import BatchBuilder
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS

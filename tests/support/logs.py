@@ -14,9 +14,11 @@ from typing import NamedTuple, Protocol
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
+from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BatchBuilder, ControlType, Record, end_txn_marker, headers, records
+from protocol.records import Record, headers, records
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import SlotId

@@ -7,8 +7,9 @@ import random
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from protocol.batch_builder import BatchBuilder
+from protocol.control_records import ControlType
 from protocol.messages import stored_records
-from protocol.records import BatchBuilder, ControlType
 from protocol.schema import Message, fields_of
 from replication.metadata.feature_levels import partition_version, registration_version
 from replication.metadata.image import MetadataImage, ResourceType

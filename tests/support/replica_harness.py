@@ -21,12 +21,14 @@ from broker.handlers.records.produce import ProduceHandler
 from broker.handlers.records.produce_services import ProduceServices
 from broker.handlers.router import CloseConnection, ConnectionInfo, RequestContext
 from broker.security.authorizer import AllowAll, Authorizer
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode, KafkaError
+from protocol.file_region import file_regions
 from protocol.messages import produce_fetch, stored_records
 from protocol.messages.produce_fetch import FetchRequest, PartitionData, PartitionProduceResponse, ProduceRequest
 from protocol.primitives import ZERO_UUID
-from protocol.records import BatchBuilder, file_regions, headers
+from protocol.records import headers
 from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.io_executor import Begin, InlineIoExecutor, IoExecutor, IoResult, Run

@@ -11,7 +11,7 @@ import random
 from typing import Any
 
 from protocol.api import APIS
-from protocol.records import BatchBuilder
+from protocol.batch_builder import BatchBuilder
 from protocol.schema import Field, Message, Wire, wire_of
 
 OFFSETS_TOPIC = "__consumer_offsets"

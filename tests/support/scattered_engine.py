@@ -24,7 +24,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
-from protocol.records import FileRegion, crc_is_valid, file_regions, parse_header
+from protocol.file_region import FileRegion, file_regions
+from protocol.records import crc_is_valid, parse_header
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,

@@ -8,7 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from protocol.records import BatchBuilder, Region, file_regions, headers
+from protocol.batch_builder import BatchBuilder
+from protocol.file_region import Region, file_regions
+from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.engine import BatchInfo, Engine, Reservation, SyncWork
 from storage.io.disk import Disk, File

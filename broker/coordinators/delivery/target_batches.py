@@ -14,10 +14,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final, NamedTuple
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
 from protocol.record_codec import read_varint, read_varlong
-from protocol.records import BatchBuilder
 
 SCHEDULE_ID: Final = "schedule-id"
 _SCHEDULE_ID_NAME: Final = varint(len(SCHEDULE_ID)) + SCHEDULE_ID.encode()

@@ -24,8 +24,9 @@ from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.runtime.loader import Loadable, Loader, ReadableLog
 from broker.coordinators.runtime.runtime_times import RuntimeTimes
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord, batches_of
+from protocol.batch_builder import batch_of
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.records import NO_PRODUCER_ID, batch_of
+from protocol.records import NO_PRODUCER_ID
 from replication.completion import Completion, SharedCompletion, completed, failed, gather
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.state_machine import Decision

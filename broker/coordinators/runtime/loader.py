@@ -14,6 +14,7 @@ from collections.abc import Callable, Generator, Iterator
 from struct import Struct
 from typing import Final, Protocol, TypeVar
 
+from protocol.control_records import ControlType, control_type
 from protocol.errors import ErrorCode, KafkaError
 from protocol.record_codec import read_varint
 from protocol.records import (
@@ -23,8 +24,6 @@ from protocol.records import (
     LOG_OVERHEAD,
     MAGIC,
     TRANSACTIONAL_BIT,
-    ControlType,
-    control_type,
     parse_header,
     records,
 )

@@ -12,9 +12,10 @@ from itertools import pairwise
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import encode
 from protocol.errors import MalformedRequest
-from protocol.records import BATCH_OVERHEAD, BatchBuilder
+from protocol.records import BATCH_OVERHEAD
 
 RECORD_OVERHEAD: Final = 32
 """Upper bound of a record's size without its key and value, in bytes."""

@@ -21,6 +21,7 @@ from broker.coordinators.transactions.remote_verification import SendToBroker
 from broker.coordinators.transactions.transaction import TV_2, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker, WrittenMarkers
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
+from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.common import PartitionIndexes
 from protocol.messages.transactions import (
@@ -28,7 +29,6 @@ from protocol.messages.transactions import (
     WriteTxnMarkersRequest,
     WriteTxnMarkersResponse,
 )
-from protocol.records import ControlType, end_txn_marker
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
 from replication.partition.partition import Partition

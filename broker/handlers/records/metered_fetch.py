@@ -13,8 +13,8 @@ from broker.handlers.records.delayed_fetch import DelayedFetch
 from broker.handlers.records.fetch_sessions import NO_SESSION, FetchedPartition
 from broker.quotas.request_meter import running
 from protocol.codec import encoder
+from protocol.file_region import FileRegion, ScatteredRegion
 from protocol.messages.produce_fetch import FetchResponse
-from protocol.records import FileRegion, ScatteredRegion
 
 
 class _SentValues(NamedTuple):

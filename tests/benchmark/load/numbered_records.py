@@ -15,7 +15,7 @@ import numpy as np
 from crc32c import crc32c
 from numpy.typing import NDArray
 
-from protocol.records import BatchBuilder
+from protocol.batch_builder import BatchBuilder
 from storage.log.delivery_time import DELIVER_AT
 
 _KEY_DIGITS: Final = 9

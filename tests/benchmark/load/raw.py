@@ -13,12 +13,12 @@ from struct import Struct
 from typing import Any
 
 from protocol.api import request_header_version
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import encode
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import ProduceRequest
-from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.running_broker import RunningBroker

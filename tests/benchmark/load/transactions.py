@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Any, Final, NamedTuple
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from protocol.messages.transactions import EndTxnRequest, InitProducerIdRequest, TxnOffsetCommitRequest
-from protocol.records import BatchBuilder
 from tests.benchmark.load.meter import Meter, Outcome
 from tests.benchmark.load.raw import Peer, frame
 from tests.benchmark.load.running_broker import RunningBroker

@@ -16,7 +16,8 @@ from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecor
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segments import read_task
-from protocol.records import ControlType, headers, records
+from protocol.control_records import ControlType
+from protocol.records import headers, records
 from storage.commitlog.cleaner import Cleaner
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets, write_topic_id
 from storage.io.disk import Disk

@@ -15,9 +15,11 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, ReadRequest, decode
 from barnabas.pipeline.sources.records import MANY
+from protocol.batch_builder import BatchBuilder, assemble
 from protocol.compression import Compression
+from protocol.control_records import ControlType
 from protocol.record_codec import encode_record
-from protocol.records import BatchBuilder, BatchHeader, ControlType, TimestampType, assemble, headers, records
+from protocol.records import BatchHeader, TimestampType, headers, records
 from tests.support.batches import broken_bodies, with_body
 from tests.support.logs import ProducerInfo, marker, produced
 

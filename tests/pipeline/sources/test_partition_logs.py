@@ -16,7 +16,7 @@ from barnabas.pipeline.sources.partition_logs import find_logs, first_at, transa
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segment_reading import read_segment
-from protocol.records import ControlType
+from protocol.control_records import ControlType
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
 from storage.io.disk import Disk
 from storage.log.log import Isolation, Log

@@ -10,9 +10,9 @@ from __future__ import annotations
 from itertools import count
 from typing import TYPE_CHECKING
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreatableTopic, CreateTopicsRequest, CreateTopicsResponse
-from protocol.records import BatchBuilder
 from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, Partition
 from storage.log.log import AppendInfo

@@ -35,9 +35,9 @@ from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
+from protocol.file_region import FileRegion, file_regions
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
-from protocol.records import FileRegion, file_regions
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller import LocalController

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from itertools import pairwise
 
-from protocol.records import ControlType, headers, records
+from protocol.control_records import ControlType
+from protocol.records import headers, records
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from tests.simulation.storage.model import Batch, Partition, Record

@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from protocol.records import ControlType
+from protocol.control_records import ControlType
 from storage.config.log_config import LogConfig
 from storage.log.log import Log, PreparedAppend
 from tests.support.logs import ProducerInfo, aborted, first_open_offsets

@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from protocol.compression import Compression
+from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import ControlType, end_txn_marker, parse_header, patch
+from protocol.records import parse_header, patch
 from storage.config.log_config import LogConfig
 from storage.directories.log_copy import find_start
 from storage.io.disk import StorageError

@@ -24,8 +24,9 @@ from broker.handlers.records.produce_services import ProduceServices
 from broker.handlers.router import Router
 from broker.handlers.transactions.transactions import TransactionHandlers
 from broker.security.authorizer import AllowAll
+from protocol.control_records import ControlType, control_type
 from protocol.messages.quorum import AllocateProducerIdsResponse
-from protocol.records import ControlType, control_type, headers, records
+from protocol.records import headers, records
 from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.controller.controller_client import Client

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import ProduceRequest
-from protocol.records import BatchBuilder
 from protocol.schema import Message
 from tests.exactly_once.anomalies import Event
 from tests.simulation.transactions.node import TOPIC

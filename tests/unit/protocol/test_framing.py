@@ -10,8 +10,8 @@ from hypothesis import given, seed
 from hypothesis import strategies as st
 
 from protocol.errors import MalformedRequest
+from protocol.file_region import FileRegion
 from protocol.framing import FrameReader, frame_response, parse_request_header
-from protocol.records import FileRegion
 
 
 def feed(reader: FrameReader, data: bytes, sizes: list[int]) -> list[bytes]:

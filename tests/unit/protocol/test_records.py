@@ -8,23 +8,19 @@ from pathlib import Path
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression, decompress
+from protocol.control_records import ControlType, control_batch, control_type, coordinator_epoch_of, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
 from protocol.record_codec import check_first, encode_record, scan
 from protocol.records import (
     BATCH_OVERHEAD,
     HEADER,
-    BatchBuilder,
     BatchHeader,
-    ControlType,
     Record,
     TimestampType,
-    control_batch,
-    control_type,
-    coordinator_epoch_of,
     crc_is_valid,
-    end_txn_marker,
     headers,
     parse_header,
     patch,

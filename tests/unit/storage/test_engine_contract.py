@@ -11,7 +11,8 @@ from random import Random
 
 import pytest
 
-from protocol.records import BatchHeader, file_regions, headers
+from protocol.file_region import file_regions
+from protocol.records import BatchHeader, headers
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer, Engine, SegmentInfo

@@ -1,7 +1,4 @@
-"""Losses of power, as short cases found by the simulation (tests/simulation).
-
-NOT HERE Long histories; corrupt batches (test_segment_engine_recovery.py).
-"""
+"""Losses of power, as short cases found by the simulation (tests/simulation); corrupt batches: test_segment_engine_recovery.py."""
 
 from __future__ import annotations
 
@@ -13,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from protocol.records import ControlType, headers
+from protocol.control_records import ControlType
+from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import CheckpointWriter
 from storage.directories.log_manager import LogManager

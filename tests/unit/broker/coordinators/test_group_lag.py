@@ -12,11 +12,11 @@ from broker.coordinators import group_lag
 from broker.coordinators.classic.group_records import NO_EXPIRY, OffsetAndMetadata
 from broker.coordinators.group_lag import GroupLag
 from broker.coordinators.runtime.coordinator_runtime import ShardState
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.common import Topic
 from protocol.messages.produce_fetch import ListOffsetsPartitionResponse, ListOffsetsResponse
 from protocol.primitives import ZERO_UUID
-from protocol.records import BatchBuilder
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.io_executor import InlineIoExecutor, IoResult, Run

@@ -14,9 +14,9 @@ from broker.handlers.records.search_page import SearchPage, parse_query
 from broker.handlers.router import Router
 from broker.security.authorizer import AllowAll, Authorizer, Operation, Resource
 from protocol.api import ApiKey
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.search import SearchRecordsRequest, SearchRecordsResponse
-from protocol.records import BatchBuilder
 from replication.completion import Completion
 from replication.partition.key_search import SearchQuery
 from tests.support.deny import Deny

@@ -19,7 +19,7 @@ from broker.network.page_cache_prefetch import (
 )
 from broker.network.sender import RegionEnded, Sender
 from broker.network.socket_io import PlaintextTransportLayer
-from protocol.records import FileRegion, ScatteredRegion
+from protocol.file_region import FileRegion, ScatteredRegion
 from replication.io_executor import IoExecutor, IoResult, Run
 from storage.engine import Buffer
 from storage.io.disk import Disk, File, StorageError

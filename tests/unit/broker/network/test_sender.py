@@ -29,9 +29,9 @@ from broker.network.sender import (
 )
 from broker.network.socket_io import PlaintextTransportLayer
 from protocol.codec import decode, encoder
+from protocol.file_region import FileRegion, HasFileno, Region, ScatteredRegion, file_regions
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
-from protocol.records import FileRegion, HasFileno, Region, ScatteredRegion, file_regions
 from storage.engine import Buffer
 from storage.io.disk import Disk, File
 from storage.io.page_cache import MAX_GAP_BYTES, PageCache, Span

@@ -15,7 +15,7 @@ import pytest
 from broker.network.sender import RegionEnded, Sender
 from broker.network.tls_transport import TURN_BYTES, TlsBuffers, TlsTransportLayer
 from protocol.errors import MalformedRequest
-from protocol.records import FileRegion
+from protocol.file_region import FileRegion
 from tests.support.certificates import Certificates
 
 SEED = 20

@@ -14,8 +14,9 @@ from broker.tools.decoding import DECODINGS
 from broker.tools.dump_batches import Options
 from broker.tools.dump_log import as_text
 from broker.tools.dump_rows import rows
+from protocol.batch_builder import BatchBuilder
 from protocol.primitives import uuid_text
-from protocol.records import BatchBuilder, parse_header
+from protocol.records import parse_header
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.frames import FrameKind
 from storage.commitlog.slots import SlotId

@@ -6,9 +6,10 @@ import random
 
 import pytest
 
+from protocol.control_records import ControlType
 from protocol.messages import stored_records
 from protocol.primitives import uvarint
-from protocol.records import ControlType, headers
+from protocol.records import headers
 from protocol.schema import Message
 from replication.metadata import metadata_records
 from replication.metadata.metadata_records import (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from protocol.control_records import ControlType
 from protocol.messages import stored_records
 from protocol.messages.common import KRaftVersionFeature
-from protocol.records import ControlType
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, UnreadableMetadata
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, voter_records
 from replication.metadata_log.metadata_log_open import open_metadata_log

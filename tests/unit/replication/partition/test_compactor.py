@@ -11,7 +11,8 @@ from typing import Any, cast
 
 import pytest
 
-from protocol.records import BatchBuilder, headers
+from protocol.batch_builder import BatchBuilder
+from protocol.records import headers
 from replication.completion import Completion
 from replication.partition.compactor import Compactor, Outcome, Replace
 from storage.compaction.cleaner import clean

@@ -11,8 +11,9 @@ from typing import Any
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
+from protocol.control_records import ControlType
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder, ControlType
 from storage.io.disk import File
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log_validator import AppendOrigin

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from protocol.records import BatchBuilder
+from protocol.batch_builder import BatchBuilder
 from replication.completion import Completion
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
 from replication.partition.partition import Partition

@@ -13,10 +13,12 @@ from typing import Any
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
+from protocol.control_records import ControlType, control_type
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.stored_records import ConfigRecord
-from protocol.records import BatchBuilder, ControlType, Record, control_type, headers, records
+from protocol.records import Record, headers, records
 from replication.metadata.image import ResourceType
 from replication.partition import key_indexer, key_search
 from replication.partition.key_search import SearchQuery

@@ -6,17 +6,9 @@ from typing import Any
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
-from protocol.records import (
-    BatchBuilder,
-    Record,
-    TimestampType,
-    crc_is_valid,
-    parse_header,
-    patch,
-    records,
-    set_max_timestamp,
-)
+from protocol.records import Record, TimestampType, crc_is_valid, parse_header, patch, records, set_max_timestamp
 from storage.compaction.batch_filter import empty_batch, filter_batch
 from tests.support.logs import EVERYTHING, NOW_MS
 

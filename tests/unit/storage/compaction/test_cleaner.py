@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from protocol.compression import Compression
+from protocol.control_records import ControlType
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import ControlType
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerResources, CleaningResult, Replacement
 from storage.compaction.offset_map import SLOT_BYTES

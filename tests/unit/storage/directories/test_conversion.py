@@ -13,8 +13,8 @@ from typing import Any
 
 import pytest
 
+from protocol.control_records import ControlType
 from protocol.errors import KafkaError
-from protocol.records import ControlType
 from storage.config.log_config import LogConfig
 from storage.directories.conversion import DROP_FILE_BYTES, Conversion
 from storage.directories.log_manager import LogManager

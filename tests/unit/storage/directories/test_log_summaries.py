@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from protocol.records import ControlType
+from protocol.control_records import ControlType
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.directories.summary_file import LOG_SUMMARIES

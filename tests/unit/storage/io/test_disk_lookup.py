@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from protocol.control_records import ControlType
 from protocol.errors import ErrorCode
-from protocol.records import ControlType, file_regions
+from protocol.file_region import file_regions
 from storage.config.log_config import LogConfig
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk

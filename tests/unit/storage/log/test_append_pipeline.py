@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from protocol.control_records import ControlType
 from protocol.errors import ErrorCode
-from protocol.records import ControlType, headers
+from protocol.records import headers
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Isolation, Log

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder
 from storage.config.log_config import LogConfig
 from storage.log.delivery_time import InvalidSchedule, due_ms
 from storage.log.log_validator import BatchRules, RejectedRecords, validate

@@ -11,7 +11,7 @@ import pytest
 
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
-from protocol.records import file_regions
+from protocol.file_region import file_regions
 from storage.config.log_config import LogConfig
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk

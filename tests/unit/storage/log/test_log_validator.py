@@ -8,23 +8,14 @@ from dataclasses import replace
 import cramjam
 import pytest
 
+from protocol.batch_builder import BatchBuilder, assemble
 from protocol.compression import Compression
+from protocol.control_records import ControlType as Control
+from protocol.control_records import control_batch, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
 from protocol.record_codec import encode_record
-from protocol.records import (
-    BatchBuilder,
-    Record,
-    assemble,
-    control_batch,
-    crc_is_valid,
-    end_txn_marker,
-    headers,
-    parse_header,
-    patch,
-    records,
-)
-from protocol.records import ControlType as Control
+from protocol.records import Record, crc_is_valid, headers, parse_header, patch, records
 from storage.config.log_config import LogConfig, log_config
 from storage.log.log_validator import (
     CHECKED_RECORDS,

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import ControlType, headers
+from protocol.control_records import ControlType
+from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.directories.log_manager import LogManager
 from storage.engine import SegmentInfo

@@ -8,17 +8,10 @@ from typing import Any
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
+from protocol.control_records import ControlType, control_batch, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import (
-    CONTROL_BIT,
-    TRANSACTIONAL_BIT,
-    BatchBuilder,
-    BatchHeader,
-    ControlType,
-    control_batch,
-    end_txn_marker,
-    parse_header,
-)
+from protocol.records import CONTROL_BIT, TRANSACTIONAL_BIT, BatchHeader, parse_header
 from storage.log.producer_state import (
     CompletedTransaction,
     CorruptSnapshot,

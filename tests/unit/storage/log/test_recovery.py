@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import ControlType, parse_header
+from protocol.control_records import ControlType
+from protocol.records import parse_header
 from storage.config.log_config import LogConfig
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk_lookup import wait_for_disk

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import BatchBuilder
+from protocol.batch_builder import BatchBuilder
 from storage.io.disk import Disk
 from storage.segments.directory_recovery import recover_directory
 

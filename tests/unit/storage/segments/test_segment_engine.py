@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from protocol.records import file_regions
+from protocol.file_region import file_regions
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, OffsetPosition, SegmentInfo
 from storage.io.deferred_file_ops import FileOp, run_now

@@ -12,8 +12,8 @@ from broker.coordinators.delivery import due_queue
 from broker.coordinators.delivery.due_queue import DueQueue
 from broker.coordinators.delivery.stable_records import Chunk
 from broker.coordinators.delivery.target_batches import TargetBatches
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import BatchBuilder
 from protocol.schema import Message
 from replication.completion import Completion, failed
 from tests.property.test_delivery import World, settle

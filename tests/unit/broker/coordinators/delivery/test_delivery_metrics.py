@@ -12,7 +12,7 @@ from broker.coordinators.delivery.delivery_metrics import DeliveryMetrics
 from broker.coordinators.delivery.routine import Routine
 from broker.coordinators.delivery.transaction_client import SchedulePartition
 from broker.telemetry.exposition import Format
-from protocol.records import BatchBuilder
+from protocol.batch_builder import BatchBuilder
 from replication.completion import Completion, completed
 from tests.support.delivery_cluster import DeliveryCluster
 from tests.support.replica_harness import NOW_MS, SELF, ReplicaHarness

@@ -11,10 +11,12 @@ from broker.coordinators.classic.group_records import OffsetAndMetadata, commit_
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Shard
 from broker.coordinators.runtime.java_compat import abs_hash, java_hash
+from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
+from protocol.control_records import ControlType
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
-from protocol.records import BatchBuilder, ControlType, headers, records
+from protocol.records import headers, records
 from protocol.schema import Message
 from tests.support.group_harness import FakeLog, LocalGroupHarness
 from tests.support.group_requests import (

@@ -16,9 +16,9 @@ from broker.coordinators.transactions.transaction_coordinator import (
     TransactionSettings,
 )
 from broker.security.authorizer import Operation, Resource
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.transactions import DescribeTransactionsRequest, ListTransactionsRequest
-from protocol.records import BatchBuilder
 from replication.completion import Completion
 from tests.support import group_requests
 from tests.support.deny import Deny

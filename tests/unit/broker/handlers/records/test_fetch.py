@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from broker.security.authorizer import Operation, Resource
+from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode
-from protocol.records import ControlType, FileRegion, end_txn_marker
+from protocol.file_region import FileRegion
 from storage.log.log import AppendOrigin
 from tests.support.deny import Deny
 from tests.support.replica_harness import NOW_MS, Answer, ReplicaHarness, batch, fetched, named, note_looks, offsets

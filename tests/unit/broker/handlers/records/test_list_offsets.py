@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from broker.security.authorizer import Operation, Resource
+from protocol.batch_builder import BatchBuilder
 from protocol.codec import decode, encode
 from protocol.errors import ErrorCode
 from protocol.messages.produce_fetch import (
@@ -16,7 +17,6 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
 from storage.log.log_reader import LogReader
 from tests.support.deny import Deny

@@ -9,8 +9,8 @@ import pytest
 
 from broker.coordinators.transactions.transaction_verification import TransactionSupport
 from broker.security.authorizer import Operation, Resource
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
-from protocol.records import BatchBuilder
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.deny import Deny

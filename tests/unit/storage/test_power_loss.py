@@ -1,4 +1,4 @@
-"""Losses of power, as short cases found by the simulation (tests/simulation); corrupt batches: test_segment_engine_recovery.py."""
+"""Losses of power, as short cases found by the simulation. Corrupt batches: test_segment_engine_recovery.py."""
 
 from __future__ import annotations
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Self
 
 from protocol.messages import stored_records
+from protocol.primitives import uuid_text
 from protocol.schema import Message
 from replication.metadata.acls import Acl, acl_of
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION
@@ -311,7 +312,7 @@ class _Draft:
         partitions = self._partitions.get(topic_id)
         if partitions is None:
             topic = self.image.topics_by_id.get(topic_id)
-            assert topic is not None, f"a partition of no topic: {topic_id.hex()}"
+            assert topic is not None, f"a partition of no topic: {uuid_text(topic_id)}"
             self._copy_topics()
             partitions = self._partitions[topic_id] = dict(topic.partitions)
         return partitions
@@ -335,7 +336,7 @@ class _Draft:
         self._copy_topics()
         image, changes, topic_id = self.image, self.changes, record.topic_id
         topic = image.topics_by_id.pop(topic_id, None)
-        assert topic is not None, f"a topic removed that is not there: {topic_id.hex()}"
+        assert topic is not None, f"a topic removed that is not there: {uuid_text(topic_id)}"
         del image.topics_by_name[topic.name]
         self._partitions.pop(topic_id, None)
         changes.partitions.pop(topic_id, None)
@@ -373,7 +374,7 @@ class _Draft:
         topic_id, index = record.topic_id, record.partition_id
         partitions = self.partitions_of(topic_id)
         old = partitions.get(index)
-        assert old is not None, f"partition {index} of {topic_id.hex()} changed that is not there"
+        assert old is not None, f"partition {index} of {uuid_text(topic_id)} changed that is not there"
         partitions[index] = old.with_change(record)
         self.touch(topic_id, index)
 
@@ -429,7 +430,7 @@ class _Draft:
     def remove_acl(self, record: stored_records.RemoveAccessControlEntryRecord) -> None:
         self._copy_on_write("acls")
         removed = self.image.acls.pop(record.id, None)
-        assert removed is not None, f"an access control entry removed that is not there: {record.id.hex()}"
+        assert removed is not None, f"an access control entry removed that is not there: {uuid_text(record.id)}"
 
     def put_opaque(self, record: Message) -> None:
         self._copy_on_write("opaque_records")

@@ -33,6 +33,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
+from protocol.primitives import uuid_text
 from storage.commitlog.log_file import NO_TIMESTAMP, LogFile, Slice
 from storage.engine import AbortedTransaction, BatchInfo, SegmentInfo
 
@@ -323,10 +324,9 @@ def topic_of(state: list[object]) -> str:
     return topic
 
 
-def slot_text(slot_id: SlotId, topic: str) -> str:
-    """A partition in messages; one with a directory has no topic here, and is named by its topic id."""
-    partition = slot_id.partition
-    return f"{topic}-{partition}" if topic else f"partition {partition} of topic id {slot_id.topic_id.hex()}"
+def slot_text(slot_id: SlotId, topic: str = "") -> str:
+    """A partition in messages, as Kafka prints it; one with a directory has no topic here, and is named by its topic id."""
+    return f"{topic or uuid_text(slot_id.topic_id)}-{slot_id.partition}"
 
 
 def slot_id_of(state: list[object]) -> SlotId:

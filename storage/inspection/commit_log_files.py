@@ -13,7 +13,6 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from protocol.primitives import uuid_text
 from protocol.records import parse_header
 from storage.commitlog.commit_log import DIRECTORY
 from storage.commitlog.frames import (
@@ -36,7 +35,7 @@ from storage.commitlog.frames import (
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, parse_log_name
 from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row, unpack_entries
 from storage.commitlog.sealing import queue_path
-from storage.commitlog.slots import SlotId, slot_id_of, topic_of
+from storage.commitlog.slots import SlotId, slot_id_of, slot_text, topic_of
 from storage.engine import Buffer
 from storage.inspection.batches import StoredBatch
 from storage.io.disk import Disk, File
@@ -204,7 +203,7 @@ def _bound_by_frames(disk: Disk, path: str, start: int) -> _Bound:
 
 def partition_text(slot_id: SlotId | None) -> str:
     """Topic id and partition of a slot, as text."""
-    return "unknown" if slot_id is None else f"{uuid_text(slot_id.topic_id)}-{slot_id.partition}"
+    return "unknown" if slot_id is None else slot_text(slot_id)
 
 
 __all__ = [

@@ -26,7 +26,7 @@ from protocol.messages.produce_fetch import (
     TopicProduceData,
     TopicProduceResponse,
 )
-from protocol.primitives import ZERO_UUID
+from protocol.primitives import ZERO_UUID, uuid_text
 from protocol.produce_codec import PartitionResult
 from protocol.records import (
     ATTRIBUTES_POSITION,
@@ -316,7 +316,9 @@ class DelayedProduce:
         for name, append in zip(names, self._appends, strict=True):
             self._services.replicas.counts.known(name).failed_appends += append.error is not None
         partitions = [
-            (topic.requested_name or topic.topic_id.hex(), index) for topic in self._topics for index in topic.indexes
+            (topic.requested_name or uuid_text(topic.topic_id), index)
+            for topic in self._topics
+            for index in topic.indexes
         ]
         refused = [
             f"{topic}-{index}: {append.error.code.name}"

@@ -14,6 +14,7 @@ from random import Random
 
 import pytest
 
+from protocol.primitives import uuid_text
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.frames import FILE_HEADER, HEAD_SIZE
@@ -294,7 +295,7 @@ class TestRecovery:
         found = bytes_of(again[0], 0)
         assert found
         for number in (0, 1):
-            assert f"partition {number} of topic id {b't'.hex() * 16} lost its records from offset " in caplog.text
+            assert f"{uuid_text(b't' * 16)}-{number} lost its records from offset " in caplog.text
         assert f"they were in the lost end of {path}" in caplog.text
 
     def test_the_lost_end_of_a_sealed_file_costs_no_partition_of_the_next_file(self, tmp_path: Path) -> None:
@@ -319,7 +320,7 @@ class TestRecovery:
         next((tmp_path / "commitlog").glob(removed)).unlink()
         caplog.clear()
         Process(tmp_path)[0]
-        partitions = f"partition 0 of topic id {b't'.hex() * 16}" if removed == "catalog" else "its partitions"
+        partitions = f"{uuid_text(b't' * 16)}-0" if removed == "catalog" else "its partitions"
         assert f"{path} is missing: the records of {partitions} in it are lost" in caplog.text
 
     def test_all_records_of_a_recovered_log_are_durable(self, tmp_path: Path) -> None:

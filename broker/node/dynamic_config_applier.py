@@ -53,15 +53,16 @@ class DynamicConfigApplier:
     def image_changed(self, image: MetadataImage, changes: MetadataDelta) -> None:
         """Applies the new configs, if they changed."""
         if any(kind == ResourceType.BROKER for kind, _ in changes.configs):
-            cordoned = self._replicas.log_manager.cordoned
+            cordoned = self._replicas.log_manager.placement.cordoned
             self._apply(image)
-            if self._replicas.log_manager.cordoned != cordoned:
+            if self._replicas.log_manager.placement.cordoned != cordoned:
                 self._lifecycle.heartbeat_now()
 
     def cordoned_ids(self) -> tuple[bytes, ...]:
         """The ids of the cordoned log directories, which take no new replicas (KIP-1066)."""
         manager = self._replicas.log_manager
-        return tuple(log_dir.directory_id for path, log_dir in manager.directories.items() if path in manager.cordoned)
+        cordoned = manager.placement.cordoned
+        return tuple(log_dir.directory_id for path, log_dir in manager.directories.items() if path in cordoned)
 
     def stop_cleaners(self) -> None:
         """Stops all compaction."""
@@ -78,7 +79,7 @@ class DynamicConfigApplier:
         manager = self._replicas.log_manager
         manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
         manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
-        manager.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
+        manager.placement.cordoned = frozenset(os.path.abspath(path) for path in config.cordoned_log_dirs())
         mono_ms = self._dependencies.clock.mono_ms()
         for throttle, setting in (
             (self._moves.rate_limiter, MOVE_RATE),

@@ -88,7 +88,7 @@ class LogDirMoves:
     def alter(self, topic: str, index: int, directory: str) -> ErrorCode:
         """Start a move, continue it, or cancel it if the replica shall stay; returns the refusal."""
         code = self._refusal(topic, index, directory)
-        if code == ErrorCode.NONE and directory in self._log_manager.cordoned:
+        if code == ErrorCode.NONE and directory in self._log_manager.placement.cordoned:
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
         return self._alter(topic, index, directory) if code == ErrorCode.NONE else code
 
@@ -103,7 +103,7 @@ class LogDirMoves:
             partition = self._replicas.find(topic, index)
         except KafkaError as error:
             if error.code != ErrorCode.KAFKA_STORAGE_ERROR:
-                self._log_manager.set_preferred_log_dir(topic, index, directory)
+                self._log_manager.placement.prefer((topic, index), directory)
             is_unassigned = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             return ErrorCode.REPLICA_NOT_AVAILABLE if is_unassigned else error.code
         if partition.log.directory == directory or move is not None:

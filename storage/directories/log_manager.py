@@ -17,8 +17,9 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
             the previous log.
          6. Long operations run in steps (an iterator, one log per step) or as work for a thread.
          7. The future replica of a moving log gets no periodic work, and is not in `logs` before the swap.
-NOT HERE One log (log.py), how logs are constructed (log_construction.py) and retained (log_retention.py),
-         meta.properties (replication/metadata_log/formatting.py), the schedule (broker/node/scheduled_tasks.py).
+NOT HERE One log (log.py), the directory of a new log (log_placement.py), how logs are constructed (log_construction.py) and
+         retained (log_retention.py), meta.properties (replication/metadata_log/formatting.py), the schedule
+         (broker/node/scheduled_tasks.py).
          Why recovery may wait: docs/decisions/0005-recovery-on-first-use.md
 """
 
@@ -44,6 +45,7 @@ from storage.directories.future_replica import (
 )
 from storage.directories.log_construction import creation, logs_in, new_copy, new_log
 from storage.directories.log_directory import NO_BROKER_EPOCH, CheckpointSteps, LogDirectory
+from storage.directories.log_placement import LogPlacement
 from storage.directories.log_retention import RetentionSteps, retain_all
 from storage.directories.partition_directory import DELETED, FUTURE, STRAY, delete_paths, parse_future_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
@@ -58,7 +60,6 @@ from storage.log.producer_state import DEFAULT_EXPIRATION_MS
 
 LAZY_RECOVERY_BYTES: Final = 1024 * 1024
 RECOVERED_AT_SHUTDOWN: Final = 200
-MAX_REMEMBERED: Final = 10_000
 
 _log = logging.getLogger("barnabas.storage")
 
@@ -100,8 +101,8 @@ class LogManager:
         """Directory id by path of those in service at the start."""
         self.offline: dict[str, StorageError] = dict(failed)
         """Failed log directories and their errors."""
-        self.cordoned: frozenset[str] = frozenset()
-        """Log directories that get no new logs while another one exists."""
+        self.placement = LogPlacement(self.directories, self.offline)
+        """Chooses the directory of each new log."""
         self.producer_expiration_ms = DEFAULT_EXPIRATION_MS
         self.deletion_delay_ms = config.file_delete_delay_ms
         """Delay before a deleted topic's files are removed: the broker's setting, as in Apache Kafka."""
@@ -121,8 +122,6 @@ class LogManager:
         self.future_logs: dict[TopicPartition, Log] = {}
         """Future replicas of moving logs, in their new directories (future_replica.py)."""
         self._interrupted: list[tuple[TopicPartition, str]] = []
-        self._preferred_dirs: dict[TopicPartition, str] = {}
-        self._previous_dirs: dict[TopicPartition, str] = {}  # of recently removed logs
 
     # ---- start and shutdown ------------------------------------------------------------------------------
 
@@ -293,15 +292,13 @@ class LogManager:
         return self._create(key, topic_id, config, assigned)
 
     def _create(self, key: TopicPartition, topic_id: bytes, config: LogConfig, assigned: str | None) -> Log:
-        """A new log: in the `assigned` directory, in the preferred one, or in that of an earlier log with its name."""
-        preferred, previous = self._preferred_dirs.pop(key, None), self._previous_dirs.pop(key, None)
-        paths = (path for path in (assigned, preferred, previous) if path in self.directories)
-        log_dir = self._choose_directory(next(paths, None))
+        """A new log; `assigned`: the path of the directory that should have it, if known."""
+        log_dir, has_previous = self.placement.take(key, assigned)
         log = new_log(self._disk, log_dir, self.engines, *key, topic_id, config)
         self._attach(log)
         self.logs[key] = log_dir.logs[key] = log
         try:
-            if previous is not None:
+            if has_previous:
                 self.submit_directory_op(log_dir.path, partial(self._disk.sync_dir, log_dir.path))
             create = creation(log_dir, self.engines, log)
             if log_dir.checkpoints.may_contain(key):
@@ -313,17 +310,6 @@ class LogManager:
             del self.logs[key], log_dir.logs[key]
             raise
         return log
-
-    def _choose_directory(self, directory: str | None) -> LogDirectory:
-        if directory is not None:
-            log_dir = self.directories.get(directory)
-            if log_dir is None:
-                raise StorageError("use", directory, OSError(0, "it is offline, or not a log directory of this broker"))
-            return log_dir
-        if not self.directories:
-            raise next(iter(self.offline.values()))
-        candidates = [log_dir for path, log_dir in self.directories.items() if path not in self.cordoned]
-        return min(candidates or self.directories.values(), key=lambda candidate: len(candidate.logs))
 
     def delete(self, log: Log) -> None:
         """Delete a log: its directory is renamed now and removed later."""
@@ -345,7 +331,7 @@ class LogManager:
         for logs in (log_dir.logs, self.logs):
             if logs.get(key) is log:
                 del logs[key]
-        _put_bounded(self._previous_dirs, key, log_dir.path)
+        self.placement.remember(key, log_dir.path)
         return self._deletions.submit_rename(log, suffix)
 
     def _attach(self, log: Log) -> None:
@@ -364,10 +350,6 @@ class LogManager:
 
     # ---- moving a log ------------------------------------------------------------------------------------
 
-    def set_preferred_log_dir(self, topic: str, partition: int, directory: str) -> None:
-        """Set the directory in which a partition's log will be created."""
-        _put_bounded(self._preferred_dirs, (topic, partition), directory)
-
     def take_interrupted_moves(self) -> list[tuple[TopicPartition, str]]:
         """The logs that were moving at the last stop, with their targets; returned once, their copies are deleted."""
         found, self._interrupted = self._interrupted, []
@@ -385,7 +367,7 @@ class LogManager:
 
         `config`: of the copy, which chooses its engine; None: that of the log. Raises StorageError if the directory is offline.
         """
-        log_dir, key = self._choose_directory(directory), (log.topic, log.partition)
+        log_dir, key = self.placement.in_service(directory), (log.topic, log.partition)
         new_path = partial(self._deletions.new_path, log_dir.path, key, FUTURE)
         copy = new_copy(self._disk, log_dir, self.engines, log, start_offset, config or log.config, new_path)
         create = creation(log_dir, self.engines, copy)
@@ -525,10 +507,3 @@ class LogManager:
             if log.opened is not None:
                 log.opened.producers.expire(wall_ms, self.producer_expiration_ms)
             yield
-
-
-def _put_bounded(directories: dict[TopicPartition, str], key: TopicPartition, directory: str) -> None:
-    directories.pop(key, None)
-    directories[key] = directory
-    if len(directories) > MAX_REMEMBERED:
-        del directories[next(iter(directories))]

@@ -475,7 +475,7 @@ def test_a_moved_log_keeps_its_start_offset() -> None:
 
 def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
     machine = Machine(["/a", "/b"])
-    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    machine.manager.placement.prefer(("t", 0), "/a")
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG, producer=ProducerInfo(7, 0, 0))
     flush(log)
@@ -494,7 +494,7 @@ def test_a_log_whose_move_failed_is_recovered_by_the_next_start() -> None:
 def test_a_log_whose_move_failed_keeps_its_start_offset(config: LogConfig) -> None:
     """The checkpoints that follow have the offsets of the replaced log until its directory is renamed."""
     machine = Machine(["/a", "/b"])
-    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    machine.manager.placement.prefer(("t", 0), "/a")
     log = filled(machine, 2, config=config)
     log.high_watermark = 2
     log.open().trim(1, NOW_MS)
@@ -508,7 +508,7 @@ def test_a_log_whose_move_failed_keeps_its_start_offset(config: LogConfig) -> No
 
 def test_a_replaced_log_has_no_checkpoint_after_the_rename_of_its_directory() -> None:
     machine = Machine(["/a", "/b"])
-    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    machine.manager.placement.prefer(("t", 0), "/a")
     log = filled(machine, 2)
     machine.checkpoint()
     machine.replace_by_empty_copy(log)
@@ -519,7 +519,7 @@ def test_a_replaced_log_has_no_checkpoint_after_the_rename_of_its_directory() ->
 @pytest.mark.parametrize(("killed", "lost"), [(killed, lost) for killed in range(18, 30) for lost in range(8)])
 def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, lost: int) -> None:
     machine = Machine(["/a", "/b"], journals=False)
-    machine.manager.set_preferred_log_dir("t", 0, "/a")
+    machine.manager.placement.prefer(("t", 0), "/a")
     log = machine.manager.get_or_create("t", 0, TOPIC_ID, SMALL)
     append(log, BIG)
     flush(log)

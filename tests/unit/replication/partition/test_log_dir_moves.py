@@ -274,7 +274,7 @@ def test_error_codes_are_those_of_apache_kafka(tmp_path: Path) -> None:
     assert alter("remote", 0, first) == E.REPLICA_NOT_AVAILABLE
     assert alter("n" * 213, 0, first) == E.UNKNOWN_TOPIC_OR_PARTITION
     assert alter("n" * 214, 0, first) == E.INVALID_TOPIC_EXCEPTION
-    harness.log_manager.cordoned = frozenset([second])
+    harness.log_manager.placement.cordoned = frozenset([second])
     assert alter("t", 0, second) == E.INVALID_REPLICA_ASSIGNMENT
     harness.replicas.directory_failed(third, io_error(third))
     assert alter("t", 0, third) == E.KAFKA_STORAGE_ERROR
@@ -293,7 +293,7 @@ def test_no_move_starts_while_a_directory_is_offline(tmp_path: Path) -> None:
 def test_the_preferred_directories_of_future_partitions_are_used_up_to_a_limit(
     harness: MoveHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("storage.directories.log_manager.MAX_REMEMBERED", 2)
+    monkeypatch.setattr("storage.directories.log_placement.MAX_REMEMBERED", 2)
     _, second = harness.log_manager.directories
     for name in ("a", "b", "c"):
         harness.moves.alter(name, 0, second)

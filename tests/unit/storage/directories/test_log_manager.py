@@ -65,7 +65,7 @@ def created(
     manager: LogManager, topic: str = "t", partition: int = 0, *, directory: str | None = None, **options: object
 ) -> Log:
     if directory is not None:
-        manager.set_preferred_log_dir(topic, partition, directory)
+        manager.placement.prefer((topic, partition), directory)
     return manager.get_or_create(topic, partition, TOPIC_ID, SMALL, **options)  # type: ignore[arg-type]
 
 

@@ -108,7 +108,7 @@ def reported_directories(
 ) -> list[bytes]:
     """The directories that the broker reports if the metadata contain this one."""
     _, second = harness.log_manager.directories
-    harness.log_manager.set_preferred_log_dir("t", 0, second)
+    harness.log_manager.placement.prefer(("t", 0), second)
     harness.create()
     partition = harness.partition()
     state = harness.image.topics_by_name["t"].partitions[0]

@@ -68,7 +68,7 @@ _FORMAT_OPTIONS: Final = (
 
 
 def _format_options(command: _Command) -> _Command:
-    """Adds the options for formatting, with the names of kafka-storage format."""
+    """Add the options for formatting, with the names of kafka-storage format."""
     for option in reversed(_FORMAT_OPTIONS):
         command = option(command)
     return command
@@ -203,7 +203,7 @@ def _hide_files() -> None:
 
 
 def main(arguments: list[str]) -> int:
-    """Runs one verb; returns the exit status."""
+    """Run one verb; returns the exit status."""
     try:
         daemon.main(arguments, prog_name="barnabas", standalone_mode=False)
     except click.ClickException as error:

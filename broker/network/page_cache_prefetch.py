@@ -200,7 +200,7 @@ class ReadAhead:
         return self._read(directory, run).map(record)
 
     def _read(self, directory: str, run: Callable[[], None]) -> Completion[None]:
-        """Run on a reader thread; an error takes the log directory offline."""
+        """Runs work on a reader thread; an error takes the log directory offline."""
 
         def check(read: IoResult) -> None:
             if read.value is not None:

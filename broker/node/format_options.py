@@ -146,7 +146,7 @@ def _level_of(release: str) -> int:
 
 
 def _levels(release: str | None, given: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """Rule 3; metadata.version is the first record of a metadata log."""
+    """The feature levels of a release or of single options (rule 3); metadata.version is the first record of a metadata log."""
     version = METADATA_VERSION_LEVEL if release is None else _level_of(release)
     levels = {name: level for name, level, first_version in _DEFAULT_LEVELS if version >= first_version} | given
     for name, level in levels.items():

@@ -121,7 +121,7 @@ class ScheduledTasks:
         self._after(interval_ms, again)
 
     def _run_in_slices(self, steps: Iterator[None]) -> None:
-        """Run a step for each log, many in one turn of the event loop but not all."""
+        """Runs a step for each log, many in one turn of the event loop but not all."""
         run_in_slices(takewhile(lambda _: not self.is_stopped, steps), self._dependencies.loop.call_soon)
 
     # ------------------------------------------------------------ storage

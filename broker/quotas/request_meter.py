@@ -145,7 +145,7 @@ class RequestMeter:
 
 @contextmanager
 def running(meter: RequestMeter | None) -> Iterator[None]:
-    """Counts the time of a block, if it does not count already."""
+    """Count the time of a block, if it does not count already."""
     starts = meter is not None and not meter.is_running
     if meter is not None and starts:
         meter.start()

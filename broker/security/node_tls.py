@@ -137,7 +137,7 @@ class NodeTls:
         return new, None
 
     def _check(self, old: ListenerTls, new: ListenerTls) -> None:
-        """Rules 2 and 3, with Apache Kafka's sentences."""
+        """Raises ConfigError, with Apache Kafka's sentences, if the new stores break rule 2 or 3."""
         if old.stores.keystore is None and new.stores.keystore is not None:
             raise ConfigError("Cannot add SSL keystore to an existing listener for which no keystore was configured.")
         if old.stores.keystore is not None and new.stores.keystore is None:
@@ -193,7 +193,7 @@ def _mismatch(what: str, key: str, old: str, new: str) -> str:
 
 
 def _check_own_certificate(tls: ListenerTls) -> None:
-    """Rule 3: brokers with these settings must be able to connect to each other."""
+    """Brokers with these settings must be able to connect to each other."""
     try:
         _try_handshake(tls, tls)
     except ssl.SSLError as error:

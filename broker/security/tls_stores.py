@@ -83,7 +83,7 @@ def pem_blocks(text: str, only: str = "") -> list[str]:
 
 
 def _content(path: str) -> bytes:
-    """Rule 3.
+    """The contents of a regular file that is not too large.
 
     Raises:
         OSError: it cannot be read.

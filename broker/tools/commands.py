@@ -158,7 +158,7 @@ def _order(directories: tuple[str, ...], config_file: str | None, engine: str, t
 
 @contextmanager
 def _silence() -> Iterator[None]:
-    """Disables logging: the dry run logs like a real recovery, and the report shows what matters."""
+    """Disable logging: the dry run logs like a real recovery, and the report shows what matters."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -110,7 +110,7 @@ def encode_commit_value(committed: OffsetAndMetadata) -> bytes:
 
 
 def commit_tombstone(group_id: str, topic: str, partition: int) -> StoredRecord:
-    """Deletes the committed offset of a partition."""
+    """The record that deletes the committed offset of a partition."""
     key = CommitKey(group_id, topic, partition)
     return StoredRecord(key, None, encoded=(encode_commit_key(*key), None))
 
@@ -224,5 +224,5 @@ def empty_group_record(group: ClassicGroup) -> StoredRecord:
 
 
 def group_tombstone(group_id: str) -> StoredRecord:
-    """Deletes a group."""
+    """The record that deletes a group."""
     return StoredRecord(GroupMetadataKey(group=group_id), None)

@@ -101,7 +101,7 @@ def regex_record(group_id: str, regex: str, resolved: ResolvedRegex) -> StoredRe
 
 
 def regex_tombstone(group_id: str, regex: str) -> StoredRecord:
-    """Deletes a regular expression."""
+    """The record that deletes a regular expression."""
     return StoredRecord(ConsumerGroupRegularExpressionKey(group_id=group_id, regular_expression=regex), None)
 
 

@@ -125,13 +125,13 @@ class Deliverer:
         return max(0, wall_ms - first) if self.pending and first != AT_ONCE else 0
 
     def wake_if_ready(self, wall_ms: int) -> None:
-        """Continue if something is due or can be read."""
+        """Continues if something is due or can be read."""
         if self._idle is not None and self._has_work(wall_ms):
             idle, self._idle = self._idle, None
             idle.complete(None)
 
     def release_delivered(self) -> None:
-        """Let retention delete the records that are done, and forget cancellations of no pending record."""
+        """Lets retention delete the records that are done, and forgets cancellations of no pending record."""
         log = self._local().log
         if self._progress is None or self._scan is not None:
             return

@@ -55,7 +55,7 @@ def transaction_record(transaction: TransactionMetadata, *, has_versions: bool) 
 
 
 def transaction_tombstone(transactional_id: str) -> TransactionRecord:
-    """Deletes a transactional id."""
+    """The record that deletes a transactional id."""
     record = TransactionRecord(TransactionLogKey(transactional_id=transactional_id), None)
     record.transaction = None
     return record

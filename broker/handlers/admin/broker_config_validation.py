@@ -98,7 +98,7 @@ class BrokerConfigValidator:
 
 
 def check_node_id(name: str, node_id: int, kind: str, expected: str) -> None:
-    """Checks that a resource is this node; `kind` and `expected` word the errors, which differ as in Apache Kafka.
+    """Check that a resource is this node; `kind` and `expected` word the errors, which differ as in Apache Kafka.
 
     Raises:
         KafkaError: INVALID_REQUEST.

@@ -227,7 +227,7 @@ class TopicHandlers(TimedForwardingHandlers):
             self._require(context, operation, resource_type, name)
 
     def _check_target(self, context: RequestContext, topic: str, configs: Iterable[Any]) -> None:
-        """Raises a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target."""
+        """Raise a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target."""
         target = target_of(configs)
         if target:
             self._require(context, Operation.WRITE, Resource.TOPIC, target)

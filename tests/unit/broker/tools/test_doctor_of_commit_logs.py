@@ -219,8 +219,8 @@ def intact(data: Path) -> dict[str, bytes]:
 def bytes_of(log: Log) -> bytes | None:
     view, at, found = log.open().engine.view(), log.log_start_offset, b""
     while at < view.end_offset:
-        batch = view.read_batches(at, 0)
         try:
+            batch = view.read_batches(at, 0)
             header = parse_header(batch)
         except KafkaError:
             return None

@@ -20,6 +20,7 @@ from collections.abc import Callable
 from functools import partial
 
 from protocol.errors import ErrorCode, KafkaError
+from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine, EngineFactory
 from storage.io.deferred_file_ops import run_now
@@ -28,6 +29,7 @@ from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import AppendInfo, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED, LeaderEpochCache
 from storage.log.log_files import LogFiles
+from storage.log.log_flush import flush_recovered
 from storage.log.log_offsets import Checkpoint, LogOffsets
 from storage.log.log_reader import Isolation, ReadInfo
 from storage.log.log_summary import LogSummary, open_with_summary, stamped, summarize
@@ -199,7 +201,7 @@ class Log:
 
     def _open_work(self) -> Callable[[], RecoveredLog]:
         """Self-contained work that opens the files; it may be repeated after a StorageError."""
-        return partial(
+        work = partial(
             open_with_summary,
             self._disk,
             self.path,
@@ -209,6 +211,8 @@ class Log:
             recovery_point=None if self._is_clean else self.offsets.recovery_point,
             log_start_offset=self.offsets.log_start_offset,
         )
+        is_flushed = not self._is_clean and self.config.flush_messages != MAX_LONG
+        return partial(_recover_durably, work, self.files) if is_flushed else work
 
     def _new_engine(self) -> Callable[[], Engine]:
         return partial(_new_engine, self._engine_factory, self.path, self.config, self.offsets.first_dirty_offset)
@@ -380,6 +384,13 @@ class Log:
             self._epoch_to_assign = epoch
         else:
             self.opened.epochs.assign(epoch, self.opened.appends.next_offset)
+
+
+def _recover_durably(recover: Callable[[], RecoveredLog], files: LogFiles) -> RecoveredLog:
+    """Recover a log with `flush.messages` (log_flush.py rule 3)."""
+    parts = recover()
+    flush_recovered(parts, files)
+    return parts
 
 
 def _new_engine(factory: EngineFactory, path: str, config: LogConfig, compacted_end: int) -> Engine:

@@ -2,16 +2,21 @@
 
 RULES    1. A flush is due by `flush.ms` or `flush.messages`, and after a segment is full.
          2. Only `complete` advances the recovery point: all records before it, and their leader epochs, are durable.
+         3. With `flush.messages`, what a recovery keeps is made durable before the log is used: it counts at once, so that a
+            leader has its high watermark.
 NOT HERE The files of a segment (segments/durability.py), running a task (flush_task.py), when to flush (log_manager.py).
 """
 
 from __future__ import annotations
 
 from storage.config.log_config import LogConfig
+from storage.engine import Engine
 from storage.io.flush_task import SEGMENTS_AT_A_TIME, FlushTask
 from storage.log.append_pipeline import AppendPipeline
+from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_files import LogFiles
 from storage.log.log_offsets import LogOffsets
+from storage.log.producer_snapshots import ProducerSnapshots
 from storage.log.recovery import RecoveredLog
 
 SharedFlush = tuple[int, int]
@@ -78,16 +83,12 @@ class LogFlush:
 
         `limit`: flush at most this number of segments, oldest first; the task may then be incomplete.
         """
-        snapshots, epochs = self._snapshots.collect_sync(limit), self._epochs.take_replacement()
-        end_offset, files, is_complete = self._engine.collect_sync(limit)
-        is_complete = is_complete and self._snapshots.all_synced
-        if end_offset == self._engine.end_offset:  # else a marker for an earlier transaction may be above the end
-            self._pending = (*self._pending, (end_offset, self._first_undecided()))
-        if is_complete:  # else a further flush is due
+        task = _flush_task(self._engine, self._epochs, self._snapshots, self._files, limit)
+        if task.end_offset == self._engine.end_offset:  # else a marker for an earlier transaction may be above the end
+            self._pending = (*self._pending, (task.end_offset, self._first_undecided()))
+        if task.is_complete:  # else a further flush is due
             self._appends.has_rolled = False
             self._appends.unflushed_since_ms = -1
-        task = self._files.flush_task(files, snapshots, epochs)
-        task.end_offset, task.is_complete = end_offset, is_complete
         return task
 
     def complete(self, end_offset: int) -> None:
@@ -112,3 +113,29 @@ class LogFlush:
         """The log ends at `end_offset` now."""
         self.decided_end_offset = min(self.decided_end_offset, end_offset)
         self._pending = tuple([(end, min(decided, end_offset)) for end, decided in self._pending])
+
+
+def flush_recovered(parts: RecoveredLog, files: LogFiles) -> None:
+    """Make all of a log durable that was recovered and is not used yet (rule 3); blocks.
+
+    Raises:
+        StorageError: the disk failed or is full.
+    """
+    engine = parts.engine
+    is_complete = engine.flushed_end_offset == engine.end_offset
+    while not is_complete:
+        task = _flush_task(engine, parts.epochs, parts.snapshots, files, SEGMENTS_AT_A_TIME)
+        task()
+        files.is_entry_durable = True
+        engine.mark_flushed(task.end_offset)
+        is_complete = task.is_complete
+
+
+def _flush_task(
+    engine: Engine, epochs: LeaderEpochCache, snapshots: ProducerSnapshots, files: LogFiles, limit: int | None
+) -> FlushTask:
+    snapshot_files, replacements = snapshots.collect_sync(limit), epochs.take_replacement()
+    end_offset, segment_files, is_complete = engine.collect_sync(limit)
+    task = files.flush_task(segment_files, snapshot_files, replacements)
+    task.end_offset, task.is_complete = end_offset, is_complete and snapshots.all_synced
+    return task

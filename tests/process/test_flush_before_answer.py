@@ -1,4 +1,4 @@
-"""With flush.messages=1, every response is sent after the sync of its records, as seen in the system calls."""
+"""flush.messages: each response is sent after the sync of its records, as seen in the system calls; starts after a kill."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from barnabas.embedded import Broker
-from tests.support.loading import append_request, create, one_record
+from tests.conformance.brokers import LATEST, offset_at
+from tests.support.loading import append_one, append_request, create, one_record
 from tests.support.raw_client import RawClient
 from tests.support.system_calls import Call, needs_strace, watched
 
@@ -48,6 +49,20 @@ def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[in
             sent += call.result // answer_size
             found.append((sent, written - len(unsynced)))
     return found
+
+
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
+def test_after_a_kill_all_recovered_records_can_be_read_at_once(tmp_path: Path, engine: str) -> None:
+    with Broker(tmp_path) as broker:
+        with RawClient(broker.bootstrap) as client:
+            create(client, "t", flush_messages=3, barnabas_storage_engine=engine)
+            for _ in range(5):
+                assert append_one(client, "t", 0, b"x") == "NONE"
+        broker.kill()
+        broker.start()
+        with RawClient(broker.bootstrap) as client:
+            found = offset_at(client, "t", LATEST)
+        assert (found.error_code, found.offset) == (0, 5)
 
 
 @needs_strace

@@ -320,11 +320,15 @@ class Engine(PublishedBatches, Protocol):
         """Delete every batch that reaches to `offset` or above, with its index entries.
 
         The log end is then `offset`, or the base offset of the batch that contained it; the flushed end is lowered to it.
-        `start_offset` <= `offset` <= `end_offset`.
+        `start_offset` <= `offset` <= `end_offset`. Any thread, while nothing else uses the engine; durable when it returns.
+        `end_truncation` follows. Until then a view reads below the new log end.
         """
 
     def reset(self, offset: int) -> None:
-        """Delete everything; the log continues empty at `offset`."""
+        """Delete everything; the log continues empty at `offset`. As `truncate`, a failed one may be repeated."""
+
+    def end_truncation(self) -> None:
+        """After `truncate` or `reset`: change what the engines of a shared log have in common. Not in another thread."""
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         """Delete the segments wholly below `offset`, but never the active one.

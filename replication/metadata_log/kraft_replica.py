@@ -5,6 +5,8 @@ RULES    1. Effects and responses leave in their order: one that needs the disk 
             leadership, and when the high watermark advances; in this order, each after the effects of the one before.
          3. A replica becomes leader when its log is idle: appends of an earlier epoch as leader may wait for disk space, and
             the leader loads them from the log.
+         4. While a thread truncates the log, the high watermark waits.
+         5. A thread reads what a Fetch needs from the disk before Raft processes it.
 NOT HERE Decisions (`raft/raft.py`), messages (`raft_wire.py`), the log (`metadata_log.py`), sockets and threads (`broker/`).
 """
 
@@ -22,16 +24,18 @@ from protocol.errors import ErrorCode
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
-from replication.io_executor import IoExecutor
+from replication.io_executor import IoExecutor, IoResult
 from replication.metadata_log import raft_wire
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.raft import events
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.roles import Leader
+from replication.raft.rpc_messages import Fetch
 from replication.raft.voters import ListenerAddress
 from replication.timer_queue import Clock, Timer, TimerQueue
 from storage.io.disk import Disk
+from storage.io.disk_lookup import DiskLookup
 
 _NO_LEADER: Final = -1
 _log = logging.getLogger("barnabas.quorum")
@@ -129,8 +133,24 @@ class KRaftReplica:
             return response
         request_id = next(self._request_ids)
         self._requests[request_id] = _ReceivedRequest(request, response)
-        self.step(events.RequestReceived(request_id, raft_wire.decode_request(request)))
+        event = events.RequestReceived(request_id, raft_wire.decode_request(request))
+        if self.is_leading and isinstance(event.request, Fetch):
+            lookup = self._log.lookup(event.request.end.offset, event.request.max_bytes)
+            if lookup is not None:
+                read = self._dependencies.executor.read(self._log.directory, lookup.run)
+                read.then(partial(self._on_read, event, lookup))
+                return response
+        self.step(event)
         return response
+
+    def _on_read(self, event: events.RequestReceived, lookup: DiskLookup, read: IoResult) -> None:
+        """Process a Fetch whose records a thread has read (rule 5)."""
+        if read.value is not None:
+            self._log.fail(read.value)
+            return
+        lookup.finish()
+        self.step(event)
+        lookup.done()
 
     def raise_kraft_version(self, level: int) -> None:
         """Write a new kraft.version; `Raft.check_kraft_version` has accepted it before."""
@@ -174,7 +194,7 @@ class KRaftReplica:
             self._log.on_leadership_lost()
             self._listener.on_leadership_lost()
         self._run_effects()
-        if self.raft.state.high_watermark > self._committed_offset:
+        if self.raft.state.high_watermark > self._committed_offset and not self._log.is_truncating:
             self._committed_offset = self.raft.state.high_watermark
             self._log.on_commit(self._committed_offset, self._clock.wall_ms())
             self._listener.on_commit(self._committed_offset)

@@ -9,7 +9,8 @@ RULES    1. One append is one batch, visible completely or not at all; it is spl
          3. An append is committed when the high watermark has passed it; callbacks run in the order of the appends. After a
             loss of leadership no callback runs.
          4. Appends, truncations and snapshot loads of a follower run one after the other; their results mean that they are
-            durable. After a failure there is no result.
+            durable. After a failure there is no result. A reader thread truncates: meanwhile the log is not used
+            (`is_truncating`).
          5. A failed write or flush is final: nothing is committed afterwards, `on_failed` is called, the node must stop.
 NOT HERE Content at startup (`metadata_replay.py`, `metadata_log_open.py`), what to write (`controller/`), elections and commit
          (`raft/`, `kraft_replica.py`), when a snapshot is taken (`metadata_snapshots.py`).
@@ -45,15 +46,17 @@ from replication.metadata.metadata_records import (
 )
 from replication.metadata_log.control_state import ControlState, to_record
 from replication.metadata_log.formatting import voter_records
+from replication.metadata_log.recent_batches import RecentBatches
 from replication.metadata_log.snapshot_files import SnapshotFiles
 from replication.raft.events import AppendBatches, AppendVoters, BecomeLeader, WriteSnapshotChunk
 from replication.raft.raft_log import EpochEnd
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
-from storage.io.disk_lookup import wait_for_disk
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import Log, PreparedAppend
 from storage.log.log_flush import LogFlush
 from storage.log.log_validator import AppendOrigin
+from storage.log.open_log import Truncation
 
 READ_BYTES = 1024 * 1024
 _log = logging.getLogger("barnabas.metadata")
@@ -120,12 +123,15 @@ class MetadataLog:
         self._is_flushing = False
         self.next_offset = self._log.log_end_offset
         """The offset of the next record."""
+        self._recent = RecentBatches()
         self._new_epochs: list[EpochEnd] = []
         """Epochs whose first records are being written, so that the log may not know them yet; and their start offsets."""
         self.voters = self._control.voters
         self.kraft_version = self._control.kraft_version
         """1: the voters are stored in the log; 0: they are configured."""
         self.is_failed = False
+        self.is_truncating = False
+        """Whether a thread truncates the log: nothing is read, written or deleted, and no high watermark moves."""
         self.on_failed: Callable[[StorageError], None] = no_op
         self.on_written: LogCallback = no_op
         """Called when more records are readable."""
@@ -199,10 +205,23 @@ class MetadataLog:
 
     # ------------------------------------------------------------ reading
     def read(self, offset: int, max_bytes: int) -> Any:
-        """Whole batches from an offset; empty at the end of the written records."""
-        if offset >= self._log.log_end_offset:
+        """Whole batches from an offset; empty at the end of the written records.
+
+        Those that were written by an earlier process, or long ago, are read from the disk: `lookup` before avoids the wait.
+        """
+        if offset >= self._log.log_end_offset or self.is_truncating:
             return b""
+        if self._recent.has(offset):
+            return self._recent.read(offset, max_bytes)
         return wait_for_disk(self._log.open().reader.read_records, offset, max_bytes)
+
+    def lookup(self, offset: int, max_bytes: int) -> DiskLookup | None:
+        """The lookup before `read` that needs the disk; None if it does not."""
+        is_here = self.start_offset <= offset < self._log.log_end_offset
+        if not is_here or self.is_truncating or self._recent.has(offset):
+            return None
+        found = self._log.open().reader.read_records(offset, max_bytes)
+        return found if isinstance(found, DiskLookup) else None
 
     def read_snapshot(self, snapshot: EpochEnd, position: int, max_bytes: int) -> tuple[Any, int] | None:
         """A chunk of a snapshot and the snapshot's size; None if it does not exist."""
@@ -210,7 +229,7 @@ class MetadataLog:
 
     def batches(self, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
         """Decoded batches between two offsets."""
-        return batches_between(self._log, offset, end_offset)
+        return batches_between(self.read, offset, end_offset)
 
     def snapshot_control_records(self, end_offset: int) -> list[tuple[ControlType, Message]]:
         """The control records of a snapshot up to an offset: the voters, unless they are configured."""
@@ -328,18 +347,33 @@ class MetadataLog:
         """Truncate the log to an offset."""
         done: Completion[None] = Completion()
 
-        def truncate() -> None:
-            try:
-                self._log.open().truncate(offset)
-            except StorageError as error:
-                self.fail(error)
-                return
+        def on_truncated() -> None:
             self._reload_end()
             self._control.truncate_to(offset)
             done.complete(None)
 
-        self.run_when_idle(truncate)
+        def begin() -> None:
+            truncation = self._log.open().begin_truncation(offset)
+            if truncation is None:
+                on_truncated()
+            else:
+                self._run_truncation(truncation, on_truncated)
+
+        self.run_when_idle(begin)
         return done
+
+    def _run_truncation(self, truncation: Truncation, then: LogCallback) -> None:
+        def on_run(run: IoResult) -> None:
+            self.is_truncating = False
+            self._check(run)
+            if not self.is_failed:
+                truncation.finish()
+                then()
+                self._run_idle_waiters()
+
+        self.is_truncating = True
+        self._recent.clear()
+        self._executor.read(self.directory, truncation.run).then(on_run)
 
     def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int) -> Completion[None]:
         """Write a chunk of a leader's snapshot; after the last one the log restarts at the snapshot's end offset."""
@@ -362,15 +396,18 @@ class MetadataLog:
     def _start_at_snapshot(self, name: SnapshotName, wall_ms: int, done: Completion[None]) -> None:
         try:
             snapshot = self.snapshots.add_received(name, wall_ms)
-            self._log.open().truncate_fully(name.end_offset)
         except StorageError as error:
             self.fail(error)
             return
-        self.next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
-        self.bytes_since_snapshot, self.snapshot_timestamp_ms = 0, snapshot.last_contained_ms
-        self._control.reset_to(name.end_offset, snapshot.control)
-        self.on_snapshot_loaded(name, snapshot)
-        done.complete(None)
+
+        def on_truncated() -> None:
+            self.next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
+            self.bytes_since_snapshot, self.snapshot_timestamp_ms = 0, snapshot.last_contained_ms
+            self._control.reset_to(name.end_offset, snapshot.control)
+            self.on_snapshot_loaded(name, snapshot)
+            done.complete(None)
+
+        self._run_truncation(self._log.open().begin_full_truncation(name.end_offset), on_truncated)
 
     def _reload_end(self) -> None:
         log = self._log
@@ -386,7 +423,11 @@ class MetadataLog:
 
     def _run_idle_waiters(self) -> None:
         while self._idle_waiters and not (
-            self._unwritten_appends or self._writes_in_flight or self._is_flushing or self.is_failed
+            self._unwritten_appends
+            or self._writes_in_flight
+            or self._is_flushing
+            or self.is_truncating
+            or self.is_failed
         ):
             if self._log.files.has_pending_ops:
                 self._executor.write(self.directory, 0, no_op).then(lambda _: self._run_idle_waiters())
@@ -412,6 +453,7 @@ class MetadataLog:
         self._check(written)
         if self.is_failed:
             return
+        self._recent.add(prepared.records)
         prepared.commit(wall_ms)
         self._start_flush()
         self.on_written()
@@ -462,7 +504,8 @@ class MetadataLog:
     def roll_segment(self, wall_ms: int, *, at_least: int) -> None:
         """Roll to a new segment if the active one has `at_least` bytes and no write is pending."""
         segment = self._log.open().engine.segments()[-1]
-        if segment.size < at_least or self._log.log_end_offset < self.next_offset or self.is_failed:
+        is_busy = self._log.log_end_offset < self.next_offset or self.is_truncating
+        if segment.size < at_least or is_busy or self.is_failed:
             return
         try:
             self._log.open().roll(wall_ms)
@@ -488,14 +531,14 @@ class MetadataLog:
             self._log.close()
 
 
-def batches_between(log: Log, offset: int, end_offset: int) -> Iterator[MetadataBatch]:
-    """Decoded batches of a metadata log between two offsets.
+def batches_between(read: Callable[[int, int], Any], offset: int, end_offset: int) -> Iterator[MetadataBatch]:
+    """Decoded batches of a metadata log between two offsets; `read`: reads whole batches from an offset on.
 
     Raises:
         UnreadableMetadata: a record before `end_offset` is not written yet.
     """
     while offset < end_offset:
-        data: Any = wait_for_disk(log.open().reader.read_records, offset, READ_BYTES)
+        data: Any = read(offset, READ_BYTES)
         if not data:
             raise UnreadableMetadata(f"offset {offset} of the metadata log cannot be read before it is written")
         for batch in read_batches(data):

@@ -10,7 +10,8 @@ NOT HERE Reading the content (`metadata_replay.py`), writing it (`metadata_log.p
 from __future__ import annotations
 
 import logging
-from typing import NamedTuple
+from functools import partial
+from typing import Any, NamedTuple
 
 from protocol.primitives import uuid_text
 from replication.io_executor import IoExecutor
@@ -28,6 +29,7 @@ from storage.config.log_config import LogConfig
 from storage.engine import EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
 from storage.io.disk import Disk
+from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Checkpoint, Log
 
 METADATA_LOG_CONFIG = LogConfig(
@@ -80,7 +82,7 @@ def open_metadata_log(
     is_new = not any(file.endswith(".log") for file in disk.listdir(path))
     log = _recover_log(disk, engine_factory, identity, config, found.start, is_new=is_new)
     if log.log_end_offset != found.end_offset:
-        found = found.replay_again(batches_between(log, found.start.end_offset, log.log_end_offset))
+        found = found.replay_again(batches_between(partial(_read, log), found.start.end_offset, log.log_end_offset))
     found.snapshots.clean_up()
     found.control.voters = voters
     opened = MetadataLog(log, executor, found.snapshots, found.control, max(found.image.epoch, 0))
@@ -94,6 +96,10 @@ def open_metadata_log(
         is_only_voter and found.transactions.is_open,
         found.bootstrap,
     )
+
+
+def _read(log: Log, offset: int, max_bytes: int) -> Any:
+    return wait_for_disk(log.open().reader.read_records, offset, max_bytes)
 
 
 def _voters(

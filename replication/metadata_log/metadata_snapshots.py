@@ -106,7 +106,9 @@ class MetadataSnapshots:
         """Delete snapshots that are too large or too old, and files whose deletion delay has passed."""
         log, snapshots = self._metadata_log, self._snapshots
         deletable: list[str] = []
-        while len(snapshots.files) > 1 and (reason := self._removal_reason(wall_ms)) is not None:
+        while (
+            not log.is_truncating and len(snapshots.files) > 1 and (reason := self._removal_reason(wall_ms)) is not None
+        ):
             oldest_kept = snapshots.files[1].name
             _log.info(
                 "deleting the snapshot %s and the log before %d: %s",

@@ -10,8 +10,8 @@ RULES    1. Appended batches are as durable as the topic requires before the app
          4. A truncation is valid for one leader epoch. If the epoch changes first, it is skipped and the new leader is asked.
          5. Every method returns a completion: whether the partition can be fetched further. A StorageError takes the log
             directory offline; the partition cannot be fetched then.
-         6. A truncation waits for disk space, like appends do: the checkpoints are written before anything is truncated. A full
-            truncation does not wait, because half of the log may be gone already.
+         6. A reader thread truncates, and waits for disk space. Meanwhile the log is closed for other uses, which wait for the
+            lookup of the truncation (`Log.truncation`).
 NOT HERE When to fetch and from which leader (`replica_fetcher.py`).
 """
 
@@ -31,7 +31,8 @@ from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import write_together
-from storage.log.log import Log, PreparedAppend
+from storage.log.log import PreparedAppend
+from storage.log.open_log import OpenLog
 
 _log = logging.getLogger("barnabas.fetcher")
 
@@ -59,10 +60,9 @@ class _Truncation(NamedTuple):
     """A truncation that waits until no write is pending."""
 
     partition: Partition
-    truncate: Callable[[Log], None]
+    begin: Callable[[OpenLog], DiskLookup | None]
+    """Begins it in the open log; None if there is nothing to truncate."""
     leader_epoch: int
-    may_retry: bool
-    """Whether to try again after disk space was found."""
     result: Completion[bool]
 
 
@@ -214,70 +214,72 @@ class FollowerLog:
     def truncate_to_epoch(self, partition: Partition, epoch: int, end_offset: int) -> Completion[bool]:
         """Truncate what the leader does not have; its largest common epoch is `epoch`, which ends at `end_offset`."""
 
-        def truncate(log: Log) -> None:
-            local_epoch, local_end = log.open().end_offset_for_epoch(epoch)
-            self._truncate_to(partition, end_offset if local_epoch < 0 else min(local_end, end_offset))
+        def begin(opened: OpenLog) -> DiskLookup | None:
+            local_epoch, local_end = opened.end_offset_for_epoch(epoch)
+            return self._begin(partition, end_offset if local_epoch < 0 else min(local_end, end_offset))
 
-        return self._when_idle(partition, truncate)
+        return self._when_idle(partition, begin)
 
     def truncate_to(self, partition: Partition, offset: int) -> Completion[bool]:
         """Truncate to the leader's log end offset."""
-        return self._when_idle(partition, lambda _: self._truncate_to(partition, offset))
+        return self._when_idle(partition, lambda _: self._begin(partition, offset))
 
     def truncate_fully_and_start_at(self, partition: Partition, offset: int) -> Completion[bool]:
         """Delete all records; the log starts at the leader's log start offset, which is above the local log end offset."""
 
-        def truncate_fully(log: Log) -> None:
+        def begin(_: OpenLog) -> DiskLookup:
+            log = partition.log
             _log.info("%s is truncated fully and starts at %d, the leader's log start offset", log.name, offset)
-            self._log_manager.truncate_fully(log, offset)
+            return self._log_manager.full_truncation(log, offset)
 
-        return self._when_idle(partition, truncate_fully, may_retry=False)
+        return self._when_idle(partition, begin)
 
-    def _truncate_to(self, partition: Partition, offset: int) -> None:
+    def _begin(self, partition: Partition, offset: int) -> DiskLookup | None:
         log = partition.log
         if offset < partition.high_watermark:
             _log.warning(
                 "%s is truncated to %d, below its high watermark %d", log.name, offset, partition.high_watermark
             )
         _log.info("%s is truncated to %d, where the leader's log diverges", log.name, offset)
-        self._log_manager.truncate(log, offset)
+        return self._log_manager.truncation(log, offset)
 
-    def _when_idle(
-        self, partition: Partition, truncate: Callable[[Log], None], *, may_retry: bool = True
-    ) -> Completion[bool]:
+    def _when_idle(self, partition: Partition, begin: Callable[[OpenLog], DiskLookup | None]) -> Completion[bool]:
         """Truncate when no write is pending (rule 3), unless the leader epoch has changed (rule 4)."""
-        waiting = _Truncation(partition, truncate, partition.leader_epoch, may_retry, Completion())
+        waiting = _Truncation(partition, begin, partition.leader_epoch, Completion())
         self._attempt(waiting)
         return waiting.result
 
     def _attempt(self, waiting: _Truncation) -> None:
         partition, result = waiting.partition, waiting.result
         log = partition.log
+        opened = log.opened
         if partition.is_offline or log.is_offline:
             result.complete(False)
         elif partition.is_leader or partition.leader_epoch != waiting.leader_epoch:
             result.complete(True)
-        elif partition.writes_in_flight or log.files.has_pending_ops:
+        elif opened is None:  # it was closed since
+            self.open(partition).then(
+                lambda is_open: self._attempt(waiting) if is_open.value else result.complete(False)
+            )
+        elif partition.writes_in_flight or log.files.has_pending_ops or opened.flush.is_running:
             after_pending_io(self._executor, log.directory, lambda: self._attempt(waiting))
         else:
-            try:
-                waiting.truncate(log)
-            except StorageError as error:
-                if error.is_full and waiting.may_retry:  # wait for disk space (rule 6)
-                    work = self._log_manager.rewrite_checkpoints(log.directory)
-                    written = self._executor.write(log.directory, 0, work)
-                    written.then(lambda checkpointed: self._on_checkpointed(waiting, checkpointed))
-                else:
-                    self._on_storage_error(partition, error, result)
-                return
-            partition.on_truncated_as_follower()
-            result.complete(True)
+            self._truncate(waiting, opened)
 
-    def _on_checkpointed(self, waiting: _Truncation, checkpointed: IoResult) -> None:
-        if checkpointed.value is None:
-            self._attempt(waiting)
+    def _truncate(self, waiting: _Truncation, opened: OpenLog) -> None:
+        partition = waiting.partition
+
+        def on_truncated() -> None:
+            is_usable = not (partition.is_offline or partition.log.is_offline)
+            if is_usable:
+                partition.on_truncated_as_follower()
+            waiting.result.complete(is_usable)
+
+        lookup = waiting.begin(opened)
+        if lookup is None:
+            on_truncated()
         else:
-            self._on_storage_error(waiting.partition, checkpointed.value, waiting.result)
+            self._replicas.await_disk(partition, lookup, on_truncated)
 
     def _on_storage_error(self, partition: Partition, error: StorageError, result: Completion[bool]) -> None:
         if not partition.log.is_offline:  # otherwise it was deleted

@@ -12,7 +12,8 @@ RULES    1. A write gets its position when it is written, under the lock, so the
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
          7. `open` and all writes take the lock. `publish` and `complete_append` do not: they run on the thread of the appends.
-            `drop` runs in any thread, so slot and files are updated on that thread, before the next file is sealed.
+            Truncations and `drop` run in any thread. What their frames change in slot and files is changed on that thread
+            (`apply_changes`), in their order, before the next file is sealed.
          8. Appends leave a reserve with which a full disk can be cleaned. They begin a file only if half a file of space is
             left, as a file ahead (`release_ballast`) or unused. The last 64th of a file is for frames that delete batches.
          9. A call that gets the lock writes the appends of all calls that wait for it: on a slow disk they share its latency.
@@ -28,6 +29,7 @@ from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from errno import ENOSPC
+from functools import partial
 from operator import attrgetter
 from typing import Final
 
@@ -123,7 +125,7 @@ class CommitLog:
         self._catalog_lock = new_lock()  # held while files are replaced and the catalog is written; taken before `lock`
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
         self._waiting: deque[tuple[Reservation, Buffer]] = deque()  # appends of calls that wait for the lock
-        self._dropped: deque[tuple[Slot, LogFile]] = deque()  # slots, and the files of their DROP frames
+        self._changes: deque[Callable[[], None]] = deque()  # of slots, by frames that are written (rule 7)
 
     # ---- open and close ----------------------------------------------------------------------------------
 
@@ -302,8 +304,21 @@ class CommitLog:
             slot.owed_cut = None
             return self._write_one(slot, FrameKind.CUT, previous_end, CUT_PAYLOAD.pack(*cut))
 
+    def truncate(self, slot: Slot, cut: Cut) -> None:
+        """Append a CUT, which `apply_changes` applies to the slot; any thread."""
+        with self.lock:
+            slot.owed_cut = None
+            file = self._write_one(slot, FrameKind.CUT, slot.end_offset, CUT_PAYLOAD.pack(*cut))
+            self._changes.append(partial(slot.cut, file, cut))
+
+    def reset(self, slot: Slot, offset: int) -> None:
+        """Append a RESET, likewise."""
+        with self.lock:
+            file = self._write_one(slot, FrameKind.RESET, slot.end_offset, LONG.pack(offset))
+            self._changes.append(partial(slot.reset, file, offset))
+
     def write_offset(self, slot: Slot, kind: FrameKind, offset: int) -> LogFile:
-        """Append a RESET, START or ROLL."""
+        """Append a START or ROLL."""
         with self.lock:
             return self._write_one(slot, kind, slot.end_offset, LONG.pack(offset))
 
@@ -324,7 +339,17 @@ class CommitLog:
                 file = self._write_one(slot, FrameKind.DROP, slot.end_offset, b"")
                 slot.is_dropped = True
                 del self._slots[slot.slot_id]
-                self._dropped.append((slot, file))
+                self._changes.append(partial(self._drop, slot, file))
+
+    def _drop(self, slot: Slot, file: LogFile) -> None:
+        slot.drop(file)
+        del self._numbered[slot.number]
+        self._numbers.release(slot.number, file)
+
+    def apply_changes(self) -> None:
+        """Change slots as the frames do that other threads have written; on the thread of the appends (rule 7)."""
+        while self._changes:
+            self._changes.popleft()()
 
     def _write_all(self, appends: list[SlotAppend]) -> None:
         written = 0
@@ -461,7 +486,7 @@ class CommitLog:
     def seal_finished(self) -> None:
         """Seal the files that get no more frames, oldest first (rule 6)."""
         self._has_finished = False
-        self._apply_drops()
+        self.apply_changes()
         files = self.files
         first = bisect_right(files, self._sealed_start, key=_start)
         for file in files[first:]:
@@ -474,13 +499,6 @@ class CommitLog:
             self._to_seal.append((file, queue_of(file, self._numbered)))
             self.submit(self._seal_in_order)
         self._release_slices()
-
-    def _apply_drops(self) -> None:
-        while self._dropped:
-            slot, file = self._dropped.popleft()
-            slot.drop(file)
-            del self._numbered[slot.number]
-            self._numbers.release(slot.number, file)
 
     def _seal_in_order(self) -> None:
         """Seal the finished files; after a failed sync none, since a later sync might succeed without the data."""

@@ -143,6 +143,7 @@ class CommitLogEngine:
                 at = end_offset  # the log ends with a gap
         if at < end_offset:
             self.truncate(at)
+            self.end_truncation()
         self.end_offset = self._slot.end_offset
         self.flushed_end_offset = min(self.flushed_end_offset, self._slot.end_offset)
 
@@ -388,18 +389,21 @@ class CommitLogEngine:
         if offset < slot.end_offset:
             self._lookups.cancel()
             cut = self._frozen().planned_cut(offset)
-            slot.cut(self._log.write_cut(slot, slot.end_offset, cut), cut)
-            self._sync_truncation()
+            self._log.truncate(slot, cut)
+            self._sync_truncation(cut.end_offset)
 
     def reset(self, offset: int) -> None:
         self._lookups.cancel()
-        self._slot.reset(self._log.write_offset(self._slot, FrameKind.RESET, offset), offset)
-        self._sync_truncation()
+        self._log.reset(self._slot, offset)
+        self._sync_truncation(offset)
 
-    def _sync_truncation(self) -> None:
-        self.end_offset = self._slot.end_offset
+    def _sync_truncation(self, end_offset: int) -> None:
         self._log.sync()
+        self.end_offset = end_offset
         self._limit_flushed()
+
+    def end_truncation(self) -> None:
+        self._log.apply_changes()
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         del submit_first

@@ -210,9 +210,8 @@ class LogDirectory:
     def lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> Work | None:
         """Work that writes what the checkpoint of a log will be after a truncation; None if nothing changes."""
         known = log.checkpoint
-        bases = [segment.base_offset for segment in log.open().engine.segments() if segment.base_offset <= end_offset]
         lowered = Checkpoint(
-            min(known.recovery_point, bases[-1] if bases else 0),  # the future last segment
+            log.recovery_point_within(end_offset),
             start_offset,
             min(known.high_watermark, end_offset),
             min(known.first_dirty_offset, end_offset),

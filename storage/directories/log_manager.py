@@ -51,6 +51,7 @@ from storage.directories.partition_directory import DELETED, FUTURE, STRAY, dele
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
 from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
 from storage.io.disk import Disk, Lock, StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
 from storage.io.path_guard import LockContext, PathGuard
@@ -409,16 +410,21 @@ class LogManager:
         copy.files.submit_op(no_op, partial(self.submit_directory_op, copy.directory))
         self._deletions.add(log.directory, renamed, has_delay=True)
 
-    def truncate(self, log: Log, offset: int) -> bool:
-        """Truncate a log, after lowering the checkpoints that would point into newer records."""
-        if offset < log.log_end_offset:
-            self._lower_checkpoint(log, offset, log.log_start_offset)
-        return log.open().truncate(offset)
+    def truncation(self, log: Log, offset: int) -> DiskLookup | None:
+        """The lookup that truncates an open log, after lowering the checkpoints that would point into newer records.
 
-    def truncate_fully(self, log: Log, offset: int) -> None:
-        """Empty a log, after lowering the checkpoints likewise."""
-        self._lower_checkpoint(log, offset, offset)
-        log.open().truncate_fully(offset)
+        None if there are no records to delete.
+        """
+        lower = no_op
+        if offset < log.log_end_offset:
+            lower = self._lower_checkpoint(log, offset, log.log_start_offset)
+        return log.truncation(offset, lower, is_full=False)
+
+    def full_truncation(self, log: Log, offset: int) -> DiskLookup:
+        """The lookup that empties an open log, after lowering the checkpoints likewise."""
+        lookup = log.truncation(offset, self._lower_checkpoint(log, offset, offset), is_full=True)
+        assert lookup is not None
+        return lookup
 
     def _write_checkpoints(
         self, log_dir: LogDirectory, overrides: Mapping[TopicPartition, Checkpoint] | None = None
@@ -428,10 +434,8 @@ class LogManager:
         if work is not None:
             self.submit_directory_op(log_dir.path, work)
 
-    def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> None:
-        work = self.directories[log.directory].lower_checkpoint(log, end_offset, start_offset)
-        if work is not None:
-            work()
+    def _lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> Work:
+        return self.directories[log.directory].lower_checkpoint(log, end_offset, start_offset) or no_op
 
     def written_recovery_point(self, log: Log) -> int:
         """The recovery point on disk: after a crash, recovery starts with the segment that contains it."""
@@ -457,13 +461,6 @@ class LogManager:
         log_dir = self.directories.get(directory)
         if log_dir is not None:
             log_dir.checkpoints.contents.clear()
-
-    def rewrite_checkpoints(self, directory: str) -> Work:
-        """Work that writes all checkpoint files of a log directory."""
-        self.invalidate_checkpoints(directory)
-        work = self.directories[directory].update_checkpoints(in_background=True)
-        assert work is not None, "unknown contents are always written"
-        return work
 
     def flush_due(self, wall_ms: int) -> Iterator[Log | None]:
         """The logs to flush now, because of `flush.ms` or a full segment; a step for each log, None for the others."""

@@ -138,8 +138,7 @@ class PendingLookups:
                 return None  # the files are deleted
 
         def on_result(result: object) -> None:
-            if pending is self._pending:
-                del pending[key]
+            if pending is self._pending and pending.pop(key, None) is not None:
                 on_finish()
                 results[key] = result
                 if len(results) > _MAX_CACHED:

@@ -5,8 +5,9 @@ RULES    1. Log start offset <= high watermark <= log end offset.
             available before. The open log (`opened`, None while it is closed) has all other methods, in parts.
          3. A caller that must not wait for the disk uses `opened or open_lookup()`: an open log, or the DiskLookup that opens
             it, once for all callers (disk_lookup.py). `open` blocks; so do offsets of a closed log, unless they say otherwise.
-         4. The caller guarantees that no append is in progress during truncate, trim, roll and close. A truncation requires
-            that no file operation is pending (deferred_file_ops.py).
+         4. The caller guarantees that no append is in progress during a truncation, trim, roll and close. A truncation requires
+            that no file operation is pending (deferred_file_ops.py) and no flush is running. While a thread truncates the log
+            it is closed; its lookup is the one that opens it again.
          5. After a StorageError the log directory goes offline (`go_offline`); every later use raises
             KAFKA_STORAGE_ERROR.
 NOT HERE The open log and its parts (open_log.py), directory and file operations (log_files.py), recovery (recovery.py),
@@ -23,7 +24,7 @@ from protocol.errors import ErrorCode, KafkaError
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import Engine, EngineFactory
-from storage.io.deferred_file_ops import run_now
+from storage.io.deferred_file_ops import FileOp, run_now, sequential
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import AppendInfo, PreparedAppend
@@ -34,7 +35,7 @@ from storage.log.log_offsets import Checkpoint, LogOffsets
 from storage.log.log_reader import Isolation, ReadInfo
 from storage.log.log_summary import LogSummary, open_with_summary, stamped, summarize
 from storage.log.log_validator import AppendOrigin
-from storage.log.open_log import OpenLog
+from storage.log.open_log import OpenLog, Truncation
 from storage.log.recovery import RecoveredLog
 
 
@@ -179,6 +180,37 @@ class Log:
             self._opening = DiskLookup(self._open_work(), partial(self._on_opened, self.config))
         return self._opening
 
+    def truncation(self, offset: int, lower_checkpoints: FileOp, *, is_full: bool) -> DiskLookup | None:
+        """Begin to truncate an open log; it is closed for others until the lookup has run and finished.
+
+        `lower_checkpoints` runs before; `is_full`: delete all records and continue at `offset`. None if there are no records
+        to delete.
+        """
+        opened = self.opened
+        assert opened is not None
+        assert not opened.flush.is_running, "a flush may end during a truncation"
+        recovery_point = self.recovery_point_within(offset)
+        truncation = opened.begin_full_truncation(offset) if is_full else opened.begin_truncation(offset)
+        if truncation is None:
+            return None
+        self.opened = None
+        self.offsets.recovery_point = recovery_point
+        work = sequential([lower_checkpoints, truncation.run])
+        self._opening = DiskLookup(work, partial(self._on_truncated, opened, truncation, self.config))
+        return self._opening
+
+    def _on_truncated(
+        self, opened: OpenLog, truncation: Truncation, config: LogConfig, error: KafkaError | None
+    ) -> None:
+        self._opening = None
+        if error is not None:  # a batch before the end is invalid: the next use recovers the log
+            self._is_clean, self._open_error = False, error
+        elif not self.is_offline:
+            truncation.finish()
+            self._publish(opened)
+            if self.config is not config:
+                opened.update_config(self.config)
+
     def cancel_opening(self, lookup: DiskLookup) -> None:
         """If this is the lookup of `open_lookup`, forget it: it has failed and nothing waits for it."""
         if self._opening is lookup:
@@ -228,16 +260,20 @@ class Log:
 
     def _set_open(self, parts: RecoveredLog) -> OpenLog:
         self.offsets.log_start_offset = parts.log_start_offset
-        self.opened = opened = OpenLog(parts, self.name, self.config, self.files, self.offsets)
+        opened = OpenLog(parts, self.name, self.config, self.files, self.offsets)
         self._is_clean = True
         self._summary = None
         if parts.deleted_files:
             self.files.deleted_files.append((0, parts.deleted_files))
+        self._publish(opened)
+        return opened
+
+    def _publish(self, opened: OpenLog) -> None:
+        self.opened = opened
         self.nothing_to_clean = False
         if self._epoch_to_assign != UNDEFINED:
             opened.epochs.assign(self._epoch_to_assign, opened.engine.end_offset)
             self._epoch_to_assign = UNDEFINED
-        return opened
 
     # ---- close -------------------------------------------------------------------------------------------
 
@@ -369,6 +405,11 @@ class Log:
         """A recovery after a crash checks all records from this offset on. Opens no file."""
         opened = self.opened
         return opened.engine.recovery_point if opened is not None else self.offsets.recovery_point
+
+    def recovery_point_within(self, end_offset: int) -> int:
+        """The recovery point of an open log after a truncation to this offset."""
+        bases = [info.base_offset for info in self.open().engine.segments() if info.base_offset <= end_offset]
+        return min(self.recovery_point, bases[-1] if bases else 0)
 
     @property
     def checkpoint(self) -> Checkpoint:

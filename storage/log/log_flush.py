@@ -27,7 +27,7 @@ class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_appends", "_engine", "_epochs", "_files", "_offsets", "_pending", "_producers", "_snapshots",
+        "_appends", "_engine", "_epochs", "_files", "_offsets", "_pending", "_producers", "_running", "_snapshots",
         "decided_end_offset",
     )  # fmt: skip
 
@@ -44,10 +44,16 @@ class LogFlush:
         """
         # The flushes in progress: end offset, and `decided_end_offset` after it. A tuple, since nearly all logs have none.
         self._pending: tuple[tuple[int, int], ...] = ()
+        self._running = 0  # flushes that were begun and not completed
 
     def _first_undecided(self) -> int:
         undecided = self._producers.first_undecided_offset
         return self._engine.end_offset if undecided is None else undecided
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a flush was begun and has not succeeded yet."""
+        return self._running > 0
 
     @property
     def unflushed_messages(self) -> int:
@@ -70,10 +76,12 @@ class LogFlush:
         appends = self._appends
         appends.has_rolled = False
         appends.unflushed_since_ms = -1
+        self._running += 1
         return self._engine.end_offset, self._offsets.truncation_count
 
     def complete_shared(self, flush: SharedFlush) -> None:
         """A flush of `begin_shared` has succeeded; it does not count if the log was truncated meanwhile."""
+        self._running -= 1
         end_offset, truncation_count = flush
         if truncation_count == self._offsets.truncation_count:
             self._engine.mark_shared_flushed(end_offset)
@@ -89,10 +97,12 @@ class LogFlush:
         if task.is_complete:  # else a further flush is due
             self._appends.has_rolled = False
             self._appends.unflushed_since_ms = -1
+        self._running += 1
         return task
 
     def complete(self, end_offset: int) -> None:
         """Record that a task with this end offset has succeeded: all records before it are durable."""
+        self._running -= 1
         self._files.is_entry_durable = True
         self._engine.mark_flushed(end_offset)
         for end, decided in self._pending:

@@ -3,6 +3,9 @@
 RULES    1. No append and no file operation is pending during a roll, a truncation or a close. The caller guarantees it.
          2. What is in memory is lowered after the engine, snapshots are deleted before: the engine syncs the directory.
          3. Work that was started before a close may end after it: its append was aborted, its lookup was discarded.
+         4. A truncation begins and finishes on the thread of the log, and runs in any thread in between. Meanwhile nothing else
+            uses the log: it is closed for others (`Log.truncation`), or they skip it. The offsets that a checkpoint reads are
+            lowered at the beginning. After an error the work continues where it has failed. It is durable when it returns.
 NOT HERE Opening and closing (log.py), appends, reads, flushes (append_pipeline.py, log_reader.py, log_flush.py), which segments
          expire (retention.py).
 """
@@ -15,7 +18,7 @@ from typing import Protocol, runtime_checkable
 from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
 from storage.engine import Buffer, SegmentInfo
-from storage.io.deferred_file_ops import Submit
+from storage.io.deferred_file_ops import Submit, run_now, sequential
 from storage.log.append_pipeline import AppendPipeline, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log_files import LogFiles
@@ -96,34 +99,37 @@ class OpenLog:
     # ---- truncation and deletion -------------------------------------------------------------------------
 
     def truncate(self, offset: int) -> bool:
-        """Delete all records from `offset` on; False if there are none. `LogManager.truncate` lowers the checkpoints before."""
-        self.check_idle("a truncation")
-        engine, offsets = self.engine, self._offsets
-        if offset >= engine.end_offset:
-            self.epochs.truncate(engine.end_offset)  # removes an epoch without records
+        """Delete all records from `offset` on; False if there are none. Blocks.
+
+        `LogManager.truncation` lowers the checkpoints before.
+        """
+        truncation = self.begin_truncation(offset)
+        if truncation is None:
             return False
-        if offset < engine.start_offset:
-            self.truncate_fully(offset)
-            return True
-        offsets.truncation_count += 1
-        self.snapshots.delete_after(offset)
-        engine.truncate(offset)
-        self.appends.next_offset = end_offset = engine.end_offset
-        self.flush.truncate(end_offset)
-        self.epochs.truncate(end_offset)
-        self.snapshots.delete_after(end_offset)
-        restore_producers(engine, self.producers, self.snapshots, end_offset, is_clean=False)
-        offsets.first_dirty_offset = min(offsets.first_dirty_offset, end_offset)
-        offsets.log_start_offset = min(offsets.log_start_offset, end_offset)
-        self.update_high_watermark(offsets.high_watermark)
+        truncation.run()
+        truncation.finish()
         return True
 
     def truncate_fully(self, offset: int) -> None:
-        """Delete all records; the log continues at `offset`."""
+        """Delete all records; the log continues at `offset`. Blocks."""
+        truncation = self.begin_full_truncation(offset)
+        truncation.run()
+        truncation.finish()
+
+    def begin_truncation(self, offset: int) -> Truncation | None:
+        """Begin a truncation whose disk work runs in a thread (rule 4); None if there are no records to delete."""
         self.check_idle("a truncation")
-        self._files.sync_entry()
-        self._reset_to(offset)
-        self._offsets.log_start_offset = self._offsets.high_watermark = offset
+        engine = self.engine
+        if offset >= engine.end_offset:
+            self.epochs.truncate(engine.end_offset)  # removes an epoch without records
+            return None
+        is_full = offset < engine.start_offset
+        return Truncation(self, self._files, self._offsets, offset, is_full=is_full)
+
+    def begin_full_truncation(self, offset: int) -> Truncation:
+        """The same for `truncate_fully`."""
+        self.check_idle("a truncation")
+        return Truncation(self, self._files, self._offsets, offset, is_full=True)
 
     def _reset_to(self, offset: int) -> None:
         self._offsets.truncation_count += 1
@@ -131,6 +137,7 @@ class OpenLog:
         self.flush.truncate(offset)
         self.snapshots.delete_after(-1)
         self.engine.reset(offset)
+        self.engine.end_truncation()
         self.appends.next_offset = offset
         self.epochs.truncate(0)
         self.producers.clear()
@@ -196,3 +203,64 @@ class OpenLog:
         """Assert rule 1."""
         assert not self.appends.has_pending, f"no append is pending during {action}"
         assert not self._files.has_pending_ops, f"no file operation is pending during {action}"
+
+
+class Truncation:
+    """Deletes all records from an offset on, or all records; the log then continues there (rule 4)."""
+
+    __slots__ = ("_files", "_is_full", "_offset", "_offsets", "_opened", "run")
+
+    def __init__(self, opened: OpenLog, files: LogFiles, offsets: LogOffsets, offset: int, *, is_full: bool) -> None:
+        """Begin it. `offset`: within the engine's offsets, unless all records are deleted (`is_full`)."""
+        self._opened = opened
+        self._files = files
+        self._offsets = offsets
+        self._offset = offset
+        self._is_full = is_full
+        self.run = sequential([self._cut, self._restore])
+        """The work on the disk (rule 4)."""
+        opened.engine.unregister_files()
+        opened.set_submit(run_now)
+        offsets.truncation_count += 1
+        self._lower_offsets(offset)
+
+    def _lower_offsets(self, end_offset: int) -> None:
+        offsets = self._offsets
+        offsets.first_dirty_offset = min(offsets.first_dirty_offset, end_offset)
+        offsets.log_start_offset = min(offsets.log_start_offset, end_offset)
+        offsets.high_watermark = min(offsets.high_watermark, end_offset)
+
+    def _cut(self) -> None:
+        opened, offset = self._opened, self._offset
+        if self._is_full:
+            self._files.sync_entry()
+            opened.snapshots.delete_after(-1)
+            opened.engine.reset(offset)
+        else:
+            opened.snapshots.delete_after(offset)
+            opened.engine.truncate(offset)
+
+    def _restore(self) -> None:
+        opened = self._opened
+        engine, producers, snapshots = opened.engine, opened.producers, opened.snapshots
+        end_offset = opened.appends.next_offset = engine.end_offset
+        opened.epochs.truncate(0 if self._is_full else end_offset)
+        if self._is_full:
+            producers.clear()
+        else:
+            snapshots.delete_after(end_offset)
+            restore_producers(engine, producers, snapshots, end_offset, is_clean=False)
+
+    def finish(self) -> None:
+        """The log is usable again; `run` has returned."""
+        opened, offsets = self._opened, self._offsets
+        engine = opened.engine
+        engine.end_truncation()
+        opened.flush.truncate(engine.end_offset)
+        self._lower_offsets(engine.end_offset)
+        if self._is_full:
+            offsets.log_start_offset = offsets.high_watermark = self._offset
+        else:
+            opened.update_high_watermark(offsets.high_watermark)
+        opened.set_submit(self._files.submit_op)
+        engine.register_files()

@@ -80,6 +80,7 @@ def open_log(
     if engine.end_offset < log_start_offset:
         snapshots.delete_after(-1)  # before the engine syncs the directory
         engine.reset(log_start_offset)
+        engine.end_truncation()
         epochs.truncate(0)
         producers.clear()
     end_offset = engine.end_offset

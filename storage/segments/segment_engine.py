@@ -42,7 +42,7 @@ from storage.engine import (
     SyncWork,
 )
 from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
-from storage.io.disk import Disk
+from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
 from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
@@ -408,12 +408,18 @@ class SegmentEngine:
         # The new segment is created first, so that a crash leaves a log that ends at or above `offset`.
         for segment in old:
             self._discard(segment)
-        self._create(offset, UNKNOWN, run_now).file.sync()
+        try:
+            self._create(offset, UNKNOWN, run_now).file.sync()
+        except StorageError:
+            self._segments = old
+            raise
         for segment in reversed(old):
             if segment.base_offset != offset:
                 segment.unlink()
         self._disk.sync_dir(self._directory)
         self._set_end(offset)
+
+    def end_truncation(self) -> None: ...
 
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
         segments, finished = self._segments, self._durability.finished

@@ -66,7 +66,7 @@ CONTROLLER_ENDPOINTS = (Endpoint("CONTROLLER", "127.0.0.1", 27101, 0),)
 
 
 class HeldExecutor(HeldIoExecutor):
-    """Runs writes and flushes at once, unless the test holds them."""
+    """Runs writes, flushes and reads at once, unless the test holds them."""
 
     is_held = holds_writes = False
 
@@ -82,10 +82,10 @@ class HeldExecutor(HeldIoExecutor):
             self.let_sync()
         return synced
 
-    def read(self, directory: str, run: Run) -> IoResult:
+    def background(self, directory: str, run: Run) -> IoResult:
         raise AssertionError("the metadata log is open, exists since the startup, and submits no background work")
 
-    directory_op = background = read
+    directory_op = background
 
 
 def registration(broker_id: int = 2, incarnation: bytes = b"I" * 16, **changes: Any) -> BrokerRegistrationRequest:

@@ -315,6 +315,8 @@ class ScatteredEngine:
     def reset(self, offset: int) -> None:
         self._change("reset", offset)
 
+    def end_truncation(self) -> None: ...
+
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         if len(self._bases) > 1 and self._bases[1] <= offset:
             self._change("trim", offset)

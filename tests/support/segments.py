@@ -27,6 +27,18 @@ def sync_files(work: SyncWork) -> None:
         file.sync()
 
 
+def truncate_engine(engine: Engine, offset: int) -> None:
+    """Truncate a log completely."""
+    engine.truncate(offset)
+    engine.end_truncation()
+
+
+def reset_engine(engine: Engine, offset: int) -> None:
+    """Empty a log completely."""
+    engine.reset(offset)
+    engine.end_truncation()
+
+
 def batch(base_offset: int, count: int = 1, *, timestamp_ms: int = NOW_MS, size: int = 0, epoch: int = 0) -> bytes:
     """A batch of `count` records, `size` bytes long if given."""
 

@@ -27,6 +27,7 @@ from replication.metadata_log.metadata_snapshots import MetadataSnapshots
 from replication.partition.follower_log import FollowerLog
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
+from tests.support.logs import truncated
 
 # ---- leaders of partitions -------------------------------------------------------------------------------
 
@@ -104,7 +105,7 @@ def followers_truncate_to_the_high_watermark(patch: MonkeyPatch) -> None:
     def planted(self: FollowerLog, partition: Partition) -> Completion[bool]:
         def truncate(can_fetch: bool) -> bool:
             if can_fetch and partition.log.log_end_offset > partition.high_watermark:
-                self._log_manager.truncate(partition.log, partition.high_watermark)
+                truncated(self._log_manager, partition.log, partition.high_watermark)
             return can_fetch
 
         return follow(self, partition).map(truncate)

@@ -42,10 +42,10 @@ def _nothing(*_: object, **__: object) -> None:
 def a_cut_is_not_written(patch: MonkeyPatch) -> None:
     """A truncation changes only the memory."""
 
-    def planted(self: CommitLog, slot: Slot, previous_end: int, cut: Cut) -> LogFile:
-        return self.files[-1]
+    def planted(self: CommitLog, slot: Slot, cut: Cut) -> None:
+        slot.cut(self.files[-1], cut)
 
-    patch.setattr(CommitLog, "write_cut", planted)
+    patch.setattr(CommitLog, "truncate", planted)
 
 
 def appends_of_a_partition_are_written_as_they_come(patch: MonkeyPatch) -> None:

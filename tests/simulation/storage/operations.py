@@ -17,7 +17,7 @@ from protocol.records import parse_header, patch
 from storage.config.log_config import LogConfig
 from storage.directories.log_copy import find_start
 from storage.io.disk import StorageError
-from storage.io.disk_lookup import wait_for_disk
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import AppendOrigin, Log
 from tests.simulation.simulated_disk import Fault, ProcessEnded
 from tests.simulation.storage.compaction import Compaction
@@ -236,7 +236,7 @@ class Operations:
 
     def begin_epoch(self) -> None:
         partition = self._random.choice(self._simulation.partitions)
-        if partition.in_flight or partition.log is None:
+        if partition.in_flight or partition.log is None or partition.truncating_to is not None:
             return
         log = partition.log if self._random.random() < 0.5 else self._simulation.recovered_log(partition)
         if log is not None:  # the log may be closed
@@ -264,10 +264,17 @@ class Operations:
         if at < replicated:
             return
         self._expect_truncation(partition, at)
-        self._simulation.manager.truncate(log, offset)
-        partition.truncate_to(at)
-        partition.truncating_to = None
-        partition.epoch += 1
+
+        def on_truncated() -> None:
+            partition.truncate_to(at)
+            partition.truncating_to = None
+            partition.epoch += 1
+
+        lookup = self._simulation.manager.truncation(log, offset)
+        if lookup is None:
+            on_truncated()
+        else:
+            self._truncate(partition, log, lookup, on_truncated)
 
     def truncate_fully(self) -> None:
         """Truncate fully and start at another offset."""
@@ -279,15 +286,30 @@ class Operations:
         self._expect_truncation(partition, 0)
         partition.restarting_at = offset
         partition.durable_start = 0
-        self._simulation.manager.truncate_fully(log, offset)
-        partition.restart_at(offset)
-        partition.epoch += 1
+
+        def on_truncated() -> None:
+            partition.restart_at(offset)
+            partition.epoch += 1
+
+        self._truncate(partition, log, self._simulation.manager.full_truncation(log, offset), on_truncated)
+
+    def _truncate(self, partition: Partition, log: Log, lookup: DiskLookup, on_truncated: Callable[[], None]) -> None:
+        """Run a truncation in a reader thread; the log is closed meanwhile."""
+
+        def finish() -> None:
+            if partition.log is log:
+                lookup.finish()
+                on_truncated()
+
+        simulation = self._simulation
+        work = partial(log.files.run_guarded, lookup.run)
+        simulation.queues.push("read", log.directory, work, simulation.on_result(log.directory, finish))
 
     def _can_truncate(self, partition: Partition, log: Log) -> bool:
-        """Whether no file operation is pending; running them may have changed the log."""
+        """Whether no flush is running and no file operation is pending; running them may have changed the log."""
         queues = self._simulation.queues
         is_ready = queues.run_file_ops(log.directory) and not queues.is_busy(log.directory)
-        return is_ready and partition.log is log and not partition.in_flight
+        return is_ready and partition.log is log and not partition.in_flight and partition.syncing_to is None
 
     @staticmethod
     def _expect_truncation(partition: Partition, offset: int) -> None:
@@ -364,7 +386,8 @@ class Operations:
 
     def _checkpointed(self, directory: str, starts: list[tuple[Partition, int]]) -> None:
         for partition, start in starts:
-            if partition.log is not None and partition.log.directory == directory and start <= partition.start:
+            is_here = partition.log is not None and partition.log.directory == directory
+            if is_here and start <= partition.start and partition.truncating_to is None:
                 partition.durable_start = max(partition.durable_start, start)
 
     def compact(self) -> None:

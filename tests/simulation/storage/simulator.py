@@ -327,7 +327,7 @@ class Simulation:
             return None
         if not log.is_open and log.files.has_pending_ops and not self.queues.run_file_ops(log.directory):
             return None
-        if partition.log is not log:
+        if partition.log is not log or (not log.is_open and log.is_unavailable):  # e.g. it is being truncated
             return None
         try:
             log.open()

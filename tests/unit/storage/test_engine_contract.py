@@ -21,7 +21,7 @@ from storage.io.disk_lookup import wait_for_disk
 from storage.log.stored_state import StoresState
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import EVERYTHING, SMALL, Engines
-from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, sync_files
+from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, reset_engine, sync_files, truncate_engine
 
 MakeEngine = Callable[..., Engine]
 
@@ -173,7 +173,7 @@ class TestBothEngines:
                 data = batch(number, 1, size=200 + which, epoch=which)
                 append(engine, data)
                 contents[which] += data
-        both[0].truncate(7)
+        truncate_engine(both[0], 7)
         assert all_of(both[1]) == contents[1]
         assert all_of(both[0]) == contents[0][: 7 * 200]
 
@@ -341,7 +341,7 @@ class TestBothEngines:
     def test_truncate_deletes_every_batch_that_reaches_the_offset(self, make: MakeEngine, offset: int) -> None:
         engine = make()
         batches = fill(engine, 10, 4, size=250, step_ms=1)
-        engine.truncate(offset)
+        truncate_engine(engine, offset)
         kept = b"".join(batches[: offset // 4])
         end_offset = offset // 4 * 4
         assert engine.end_offset == end_offset
@@ -362,7 +362,7 @@ class TestBothEngines:
         for offset in (1000, 1002, 3, 500):
             for number in range(3):
                 append(engine, batch(engine.end_offset, 1, size=400, timestamp_ms=NOW_MS + number))
-            engine.reset(offset)
+            reset_engine(engine, offset)
             assert (engine.start_offset, engine.end_offset, engine.size_bytes) == (offset, offset, 0)
             assert engine.segments() == [SegmentInfo(offset, offset, 0)]
             assert engine.view().max_timestamp() is None
@@ -388,9 +388,9 @@ class TestBothEngines:
             assert wait_for_disk(engine.aborted, 45, 46) == aborted[4:]
             engine.close()
             engine = make()
-        engine.truncate(39)
+        truncate_engine(engine, 39)
         assert wait_for_disk(engine.aborted, 0, 100) == aborted[:3]
-        engine.reset(10)
+        reset_engine(engine, 10)
         assert wait_for_disk(engine.aborted, 0, 100) == []
 
     # ---- durability --------------------------------------------------------------------------------------
@@ -415,7 +415,7 @@ class TestBothEngines:
         append(engine, batch(0, 3))
         append(engine, batch(3, 3))
         work = engine.collect_sync()
-        engine.truncate(3)
+        truncate_engine(engine, 3)
         append(engine, batch(3, 3))
         later = engine.collect_sync()
         for sync, flushed in ((work, 3), (later, 6)):
@@ -428,9 +428,9 @@ class TestBothEngines:
         append(engine, batch(0, 3))
         append(engine, batch(3, 3))
         sync(engine)
-        engine.truncate(3)
+        truncate_engine(engine, 3)
         assert engine.flushed_end_offset == 3
-        engine.reset(1)
+        reset_engine(engine, 1)
         assert engine.flushed_end_offset <= 1
 
     # ---- end ---------------------------------------------------------------------------------------------

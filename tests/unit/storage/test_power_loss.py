@@ -37,6 +37,8 @@ from tests.support.logs import (
     fill,
     flush,
     marker,
+    truncated,
+    truncated_fully,
     write_checkpoint,
 )
 
@@ -166,7 +168,7 @@ def filled(machine: Machine, count: int, **options: Any) -> Log:
 
 
 def test_a_truncation_is_durable_when_it_returns(machine: Machine) -> None:
-    machine.manager.truncate(filled(machine, 8), 1)
+    truncated(machine.manager, filled(machine, 8), 1)
     machine.lose_power()
     assert bases(machine.log()) == [0]
 
@@ -176,7 +178,7 @@ def test_a_full_truncation_is_durable_with_its_start_offset(machine: Machine) ->
     log.high_watermark = 8
     log.open().trim(6, NOW_MS)
     machine.checkpoint()
-    machine.manager.truncate_fully(log, 2)
+    truncated_fully(machine.manager, log, 2)
     append(log, BIG)
     flush(log)
     machine.lose_power()
@@ -190,7 +192,7 @@ def test_a_truncation_lowers_the_recovery_point_first() -> None:
         log = filled(machine, 8)
         machine.disk.fuse = calls
         with suppress(ProcessEnded):
-            machine.manager.truncate(log, 1)
+            truncated(machine.manager, log, 1)
         known = machine.lose_power().directories["/a"].checkpoints.contents[RECOVERY_POINTS]["t", 0]
         ends.add(end := machine.log().log_end_offset)
         assert known <= end
@@ -440,7 +442,7 @@ def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill(machine: Mach
 
 
 def test_the_topic_id_is_durable_after_a_full_truncation(machine: Machine) -> None:
-    machine.manager.truncate_fully(machine.log(), 5)
+    truncated_fully(machine.manager, machine.log(), 5)
     assert machine.has_durable_topic_id()
 
 
@@ -581,7 +583,7 @@ def test_pending_checkpoint_work_runs_before_a_name_is_used_again(machine: Machi
 
 
 def test_pending_checkpoint_work_runs_before_a_truncation(machine: Machine) -> None:
-    machine.manager.truncate(about_to_lower(machine), 1)
+    truncated(machine.manager, about_to_lower(machine), 1)
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 0\n"
 
 

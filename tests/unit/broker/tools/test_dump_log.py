@@ -27,7 +27,7 @@ from storage.io.disk import Disk
 from storage.log.producer_state import ProducerState
 from tests.support.batches import broken_bodies, with_body
 from tests.support.logs import NOW_MS, ProducerInfo, append, log_at, produced
-from tests.support.segments import batch
+from tests.support.segments import batch, reset_engine, truncate_engine
 from tests.unit.storage.commitlog.test_cleaning import clean
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, sync
 
@@ -306,9 +306,9 @@ def test_every_kind_of_frame_is_shown_with_its_fields(tmp_path: Path, capsys: py
         append_to(engine)
         append_to(other)
     engine.roll(0)
-    engine.truncate(20)
+    truncate_engine(engine, 20)
     engine.trim(9)
-    other.reset(40)
+    reset_engine(other, 40)
     process.log.drop(other._slot)
     found = dumped(capsys, *sorted((tmp_path / "commitlog").glob("*.clog")))
     assert set(kinds(found)) >= {kind.name for kind in FrameKind} - {"STATE", "RUN"}

@@ -21,6 +21,8 @@ ONE = Voter(ReplicaKey(1, b"1" * 16), (), (0, 1))
 class Rig:
     """The only voter, whose log is durable as soon as it is written."""
 
+    is_truncating = False
+
     def __init__(self) -> None:
         self.events: list[str] = []
         self.log = MemoryLog(VoterSet((ONE,)), 1)

@@ -128,7 +128,11 @@ def test_a_truncation_waits_for_pending_file_operations(harness: ControllerHarne
     log.truncate(end - 1).then(lambda _: cut.append(log.end.offset))
     assert cut == []
     held.pop()()
+    harness.worker.holds_reads = True
     harness.worker.let_write()
+    assert cut == []
+    assert (log.is_truncating, log.read(0, 1000)) == (True, b"")
+    harness.worker.let_read()
     assert cut == [log.end.offset]
     assert log.end.offset < end, "at the start of the batch"
 

@@ -20,7 +20,7 @@ from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.batches import with_fields
 from tests.support.crashing_disk import CrashingDisk, PowerLoss
-from tests.support.logs import SMALL_FILE_BYTES, append_as_follower, bytes_of
+from tests.support.logs import SMALL_FILE_BYTES, append_as_follower, bytes_of, truncated
 from tests.support.replica_harness import NOW_MS, Answer, batch, produced
 from tests.unit.replication.partition.test_log_dir_moves import (
     MAX_STEPS,
@@ -175,7 +175,7 @@ def test_a_truncation_during_a_move_starts_the_copy_again(tmp_path: Path) -> Non
     (move,) = harness.moves.active.values()
     while move.copy is None or move.copy.log_end_offset < 4:
         harness.executor.step()
-    harness.log_manager.truncate(harness.log, 1)
+    truncated(harness.log_manager, harness.log, 1)
     for _ in range(3):
         harness.produce(acks=1, records=batch(size=77))
     harness.executor.run_all()

@@ -10,9 +10,11 @@ import pytest
 from protocol.batch_builder import BatchBuilder
 from replication.completion import Completion
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
-from replication.partition.partition import Partition
+from replication.partition.partition import LATEST, Partition
 from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
+from storage.io.disk_lookup import DiskLookup
+from storage.log.log import Isolation
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import checkpoint_works
 from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness
@@ -197,18 +199,78 @@ def test_a_truncation_waits_for_disk_space_before_it_changes_anything(tmp_path: 
     ((directory, write_checkpoints),) = checkpoint_works(rig.harness.log_manager)
     write_checkpoints()
 
+    size = size_of_log(rig)
+
     def checkpoint() -> int:
         return read_offsets(disk, f"{directory}/{HIGH_WATERMARKS}")["t", 0]
 
     disk.space_left = 0
-    rig.worker.holds_work = True
+    rig.worker.holds_reads = True
     rig.truncate_to_epoch(0, 1)
     with pytest.raises(StorageError, match="No space"):
-        rig.worker.writes[0].run()
-    assert (rig.results, rig.partition.is_offline, rig.partition.log.log_end_offset, checkpoint()) == ([], False, 2, 2)
+        rig.worker.reads[0].run()
+    assert (rig.results, rig.partition.is_offline, size_of_log(rig), checkpoint()) == ([], False, size, 2)
     disk.space_left = None
-    rig.worker.let_write()
+    rig.worker.let_read()
     assert (rig.results, rig.partition.log.log_end_offset, checkpoint()) == ([True], 1, 1)
+    assert size_of_log(rig) < size
+
+
+def size_of_log(rig: Rig) -> int:
+    """The size of the only segment."""
+    (path,) = Path(rig.partition.log.path).glob("*.log")
+    return path.stat().st_size
+
+
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
+def test_a_truncation_writes_in_a_thread_and_the_log_is_closed_meanwhile(tmp_path: Path, engine: str) -> None:
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, disk=disk)
+    rig.harness.create("e", replicas=(1, 2), leader=2, barnabas_storage_engine=engine)
+    partition = rig.harness.partition("e")
+    rig.follower_log.open(partition)
+    rig.follower_log.append(partition, batches(0, 0, 0), LeaderOffsets(1, 0), NOW_MS)
+    rig.worker.let_write()
+    rig.worker.holds_reads = True
+    disk.reset_counters()
+    rig._await(rig.follower_log.truncate_to_epoch(partition, 0, 2))
+    log = partition.log
+    assert not log.is_open
+    assert isinstance(partition.find_offset(LATEST, Isolation.HIGH_WATERMARK, -1, leader_only=False), DiskLookup)
+    assert not disk.writes
+    assert not disk.syncs
+    assert log.open_lookup() is log.open_lookup(), "other uses wait for the truncation"
+    rig.worker.let_read()
+    assert rig.results == [True]
+    assert disk.syncs
+    assert log.log_end_offset == 2
+    rig.worker.holds_reads = False
+    append = rig.follower_log.append(partition, batches(0, at=2), LeaderOffsets(3, 0), NOW_MS)
+    rig.worker.let_write()
+    assert (append.value, log.log_end_offset) == (True, 3)
+
+
+def test_a_truncation_waits_for_a_flush(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.open()
+    rig.append_and_write(batches(0, 0))
+    rig.harness.replicas.flushes.sync(rig.partition)
+    rig.truncate_to_epoch(0, 1)
+    assert (rig.results, rig.partition.log.log_end_offset) == ([], 2)
+    rig.worker.let_sync()
+    rig.worker.let_sync()
+    assert (rig.results, rig.partition.log.log_end_offset) == ([True], 1)
+
+
+def test_a_partition_deleted_during_its_truncation_is_not_fetched(tmp_path: Path) -> None:
+    rig = Rig(tmp_path)
+    rig.open()
+    rig.append_and_write(batches(0, 0))
+    rig.worker.holds_reads = True
+    rig.truncate_to_epoch(0, 1)
+    rig.harness.delete("t")
+    rig.worker.let_read()
+    assert rig.results == [False]
 
 
 def test_a_truncation_that_never_gets_disk_space_fails(tmp_path: Path) -> None:
@@ -217,9 +279,9 @@ def test_a_truncation_that_never_gets_disk_space_fails(tmp_path: Path) -> None:
     rig.open()
     rig.append_and_write(batches(0, 0))
     disk.space_left = 0
-    rig.worker.holds_work = True
+    rig.worker.holds_reads = True
     rig.truncate_to_epoch(0, 1)
-    rig.worker.let_write(StorageError("write", rig.partition.log.path))
+    rig.worker.let_read(StorageError("write", rig.partition.log.path))
     assert (rig.results, rig.partition.is_offline) == ([False], True)
 
 

@@ -29,7 +29,7 @@ from storage.keyindex.index_file import SUFFIX
 from storage.keyindex.index_jobs import IndexJobs, JobFailed
 from storage.log.log import AppendOrigin
 from tests.support.key_index import ALL_TIMES, KeyIndexRig
-from tests.support.logs import bytes_of, marker
+from tests.support.logs import bytes_of, marker, truncated
 from tests.support.replica_harness import NOW_MS, ReplicaHarness
 from tests.support.seeds import seed_of
 
@@ -91,7 +91,7 @@ class Topic:
     def truncate(self, offset: int) -> None:
         """As follower of a leader that was elected without having all records; then this broker leads again."""
         self.harness.change(leader=2, isr=[2])
-        self.harness.log_manager.truncate(self.log, offset)
+        truncated(self.harness.log_manager, self.log, offset)
         self.harness.change(leader=1, isr=[1])
 
     def replay(self) -> tuple[list[Record], set[int]]:

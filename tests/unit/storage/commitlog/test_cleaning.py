@@ -25,7 +25,7 @@ from storage.io.file_handle_cache import FileHandleCache
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.model_time_disk import ModelTimeDisk
-from tests.support.segments import NOW_MS, region_bytes
+from tests.support.segments import NOW_MS, region_bytes, reset_engine, truncate_engine
 from tests.unit.storage.commitlog.test_commit_log import (
     FILE_BYTES,
     Process,
@@ -156,9 +156,9 @@ def _change_more(process: Process, dice: Random) -> None:
         elif what < 0.75:
             engine.trim(dice.randrange(engine.start_offset, engine.end_offset + 1))
         elif what < 0.95:
-            engine.truncate(dice.randrange(engine.start_offset, engine.end_offset + 1))
+            truncate_engine(engine, dice.randrange(engine.start_offset, engine.end_offset + 1))
         else:
-            engine.reset(engine.end_offset)
+            reset_engine(engine, engine.end_offset)
 
 
 class TestDeadFiles:
@@ -183,11 +183,11 @@ class TestDeadFiles:
         process = Process(tmp_path)
         for _ in range(30):
             append_to(process[0], 300)
-        process[0].truncate(25)
+        truncate_engine(process[0], 25)
         process[0].roll(NOW_MS)
         append_to(process[0], 300)
         process[0].trim(25)
-        process[0].reset(77)
+        reset_engine(process[0], 77)
         fill(process, 2, 0)
         for _ in range(40):
             append_to(process[2], 300)
@@ -334,8 +334,8 @@ class TestRuns:
         process = Process(tmp_path)
         expected = fill_and_delete_odd(process, 6, 30)
         clean(process)
-        process[0].truncate(9)
-        process[2].reset(5)
+        truncate_engine(process[0], 9)
+        reset_engine(process[2], 5)
         more = append_to(process[0], 333)
         again = Process(tmp_path)
         for found in (process, again):

@@ -26,7 +26,7 @@ from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
-from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, sync_files
+from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, reset_engine, sync_files, truncate_engine
 from tests.support.waiting import until
 
 FILE_BYTES = 4096
@@ -95,7 +95,7 @@ def change_at_random(process: Process, dice: Random, steps: int) -> dict[int, by
         if what < 0.85:
             batches.append(append_to(engine, dice.randrange(150, 600)))
         elif what < 0.90 and batches:
-            engine.truncate(dice.randrange(engine.start_offset, engine.end_offset + 1))
+            truncate_engine(engine, dice.randrange(engine.start_offset, engine.end_offset + 1))
             del batches[engine.end_offset - engine.start_offset :]
         elif what < 0.93:
             engine.roll(NOW_MS)
@@ -106,7 +106,7 @@ def change_at_random(process: Process, dice: Random, steps: int) -> dict[int, by
         elif what < 0.98 and engine.end_offset > engine.start_offset:
             engine.add_aborted(AbortedTransaction(number, engine.end_offset - 1, engine.end_offset - 1, 0))
         else:
-            engine.reset(engine.end_offset + dice.randrange(3))
+            reset_engine(engine, engine.end_offset + dice.randrange(3))
             batches.clear()
     return {number: b"".join(batches) for number, batches in contents.items()}
 
@@ -180,7 +180,7 @@ class TestQueueFiles:
         for _ in range(10):
             append_to(process[0], 1500)
             append_to(process[0], 300)
-            process[0].truncate(process[0].end_offset - 1)
+            truncate_engine(process[0], process[0].end_offset - 1)
         view = process[1].view()
         assert (view.max_timestamp(), view.find_timestamp(0, 0), bytes_of(process[1])) == (None, None, b"")
 
@@ -431,14 +431,14 @@ class TestRecovery:
             append(engine, batch(engine.end_offset, epoch=epoch))
             engine.roll(NOW_MS)
             engine.store_snapshot(engine.end_offset, b"%d" % engine.end_offset)
-        engine.truncate(2)
+        truncate_engine(engine, 2)
         for again in (engine, Process(tmp_path)[0], Process(tmp_path)[0]):
             assert again.leader_epochs() == [(2, 0)]
             assert again.snapshots() == {1: b"1", 2: b"2"}
         process.log.close()
         sealed = Process(tmp_path)[0]
         assert (sealed.leader_epochs(), sealed.snapshots()) == ([(2, 0)], {1: b"1", 2: b"2"})
-        sealed.reset(7)
+        reset_engine(sealed, 7)
         assert (Process(tmp_path)[0].leader_epochs(), Process(tmp_path)[0].snapshots()) == ([], {})
 
     def test_of_the_snapshots_within_a_segment_the_newest_is_kept(self, tmp_path: Path) -> None:
@@ -563,7 +563,7 @@ class TestWrites:
                     appends.append((number, data, reservation, writer.submit(engine.write, reservation, data)))
                 idle = next(number for number in range(4) if number not in {number for number, *_ in appends})
                 if dice.random() < 0.3 and expected[idle]:
-                    process[idle].truncate(dice.randrange(process[idle].end_offset))
+                    truncate_engine(process[idle], dice.randrange(process[idle].end_offset))
                     del expected[idle][process[idle].end_offset :]
                 assert bytes_of(process[idle]) == b"".join(expected[idle])
                 for number, data, reservation, written in appends:

@@ -32,6 +32,8 @@ from tests.support.logs import (
     fill,
     flush,
     retained,
+    truncated,
+    truncated_fully,
     values_of,
 )
 
@@ -362,10 +364,10 @@ def test_a_truncation_lowers_the_recovery_point_checkpoint(manager: LogManager, 
     fill(log, 6)
     flush(log)
     write_checkpoints(manager)
-    assert manager.truncate(log, 2)
+    assert truncated(manager, log, 2)
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
-    assert not manager.truncate(log, 2)
-    manager.truncate_fully(log, 1)  # which is in the segment with base offset 0
+    assert not truncated(manager, log, 2)
+    truncated_fully(manager, log, 1)  # which is in the segment with base offset 0
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
 
 
@@ -374,7 +376,7 @@ def test_pending_checkpoint_work_does_not_undo_a_truncation(manager: LogManager,
     fill(log, 6)
     flush(log)
     ((_, slow),) = checkpoint_works(manager)
-    manager.truncate(log, 2)
+    truncated(manager, log, 2)
     before = (tmp_path / "recovery-point-offset-checkpoint").read_text()
     slow()
     assert before == (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
@@ -386,7 +388,7 @@ def test_a_truncation_between_the_steps_of_a_checkpoint_is_not_undone(manager: L
     flush(log)
     ((_, steps),) = manager.checkpoint()
     next(steps)
-    manager.truncate(log, 2)
+    truncated(manager, log, 2)
     assert list(steps) == []
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
     log.high_watermark = 1
@@ -479,7 +481,7 @@ def test_a_truncation_lowers_the_first_dirty_offset(manager: LogManager, tmp_pat
         append(log, "x")
     log.offsets.first_dirty_offset = 5
     write_checkpoints(manager)
-    manager.truncate(log, 3)
+    truncated(manager, log, 3)
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 3}
-    manager.truncate_fully(log, 1)
+    truncated_fully(manager, log, 1)
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 1}

@@ -16,6 +16,7 @@ from storage.inspection.slot_check import SlotCheck, StoredSlot, stored_slots
 from storage.io.disk import Disk
 from storage.log.log_offsets import Checkpoint
 from tests.support.seeds import seed_of
+from tests.support.segments import reset_engine, truncate_engine
 from tests.unit.storage.commitlog.test_cleaning import clean
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, damage, sync
 
@@ -71,7 +72,7 @@ def test_a_run_in_all_states_has_no_issue_but_what_a_start_removes(tmp_path: Pat
     process = written(tmp_path, is_closed=False)
     before = {path: path.read_bytes() for path in process.paths("")}
     process[1].trim(process[1].end_offset)
-    process[0].truncate(2)
+    truncate_engine(process[0], 2)
     clean(process)
     run = max(path for path in process.paths(".clog") if "-" in path.name)
     assert issues_of(tmp_path) == []
@@ -106,9 +107,9 @@ def test_random_histories_have_no_issues(tmp_path: Path) -> None:
             engine = process[random.randrange(3)]
             action = random.randrange(13)
             if action == 0 and engine.end_offset:
-                engine.truncate(random.randint(engine.start_offset, engine.end_offset))
+                truncate_engine(engine, random.randint(engine.start_offset, engine.end_offset))
             elif action == 1:
-                engine.reset(engine.end_offset + random.randrange(5))
+                reset_engine(engine, engine.end_offset + random.randrange(5))
             elif action == 2:
                 sync(engine)
             elif action == 3:

@@ -411,7 +411,7 @@ class SegmentEngine:
         try:
             self._create(offset, UNKNOWN, run_now).file.sync()
         except StorageError:
-            self._segments = old
+            self._segments.items = old  # the caller may repeat it
             raise
         for segment in reversed(old):
             if segment.base_offset != offset:

@@ -70,23 +70,13 @@ def retained(manager: LogManager, wall_ms: int) -> Iterator[Log]:
                 finished.append(lookup)
 
 
-def truncated(manager: LogManager, log: Log, offset: int) -> bool:
-    """Truncate an open log; False if there are no records to delete."""
-    lookup = manager.truncation(log, offset)
+def truncated(manager: LogManager, log: Log, offset: int, *, is_full: bool = False) -> bool:
+    """Truncate an open log, or empty it (`is_full`); False if there are no records to delete."""
+    lookup = manager.full_truncation(log, offset) if is_full else manager.truncation(log, offset)
     if lookup is not None:
-        run_truncation(lookup)
+        lookup.run()
+        lookup.finish()
     return lookup is not None
-
-
-def truncated_fully(manager: LogManager, log: Log, offset: int) -> None:
-    """Empty an open log, which continues at `offset`."""
-    run_truncation(manager.full_truncation(log, offset))
-
-
-def run_truncation(lookup: DiskLookup) -> None:
-    """Run and finish the lookup of a truncation."""
-    lookup.run()
-    lookup.finish()
 
 
 def _run(manager: LogManager, log: Log, lookup: DiskLookup) -> bool:

@@ -188,7 +188,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     _replaced("damaged_summaries_are_accepted", storage.directories.summary_file, "crc32c", 0),
     _replaced("summaries_have_no_producers", ProducerState, "summary", []),
     _replaced("corrupt_batches_are_accepted", storage.segments.active_segment, "crc_is_valid", True),
-    _replaced("truncation_keeps_the_recovery_point", LogManager, "_lower_checkpoint", None),
+    _replaced("truncation_keeps_the_recovery_point", LogDirectory, "lower_checkpoint", None),
     _replaced("compaction_removes_producer_state", _Cleaner, "_is_last_of_producer", False),
     _replaced("the_epoch_cache_is_not_flushed", LeaderEpochCache, "take_replacement", []),
     _replaced("duplicate_batches_are_accepted", ProducerState, "check", None),

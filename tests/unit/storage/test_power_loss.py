@@ -38,7 +38,6 @@ from tests.support.logs import (
     flush,
     marker,
     truncated,
-    truncated_fully,
     write_checkpoint,
 )
 
@@ -178,7 +177,7 @@ def test_a_full_truncation_is_durable_with_its_start_offset(machine: Machine) ->
     log.high_watermark = 8
     log.open().trim(6, NOW_MS)
     machine.checkpoint()
-    truncated_fully(machine.manager, log, 2)
+    truncated(machine.manager, log, 2, is_full=True)
     append(log, BIG)
     flush(log)
     machine.lose_power()
@@ -427,9 +426,8 @@ def test_a_recreated_topic_uses_the_same_directory_and_the_old_one_does_not_reap
 def test_directory_entries_of_a_killed_process_are_durable_after_the_next_flush(machine: Machine) -> None:
     append(machine.log(), BIG)
     machine.start()  # killed
-    log = machine.log()
-    append(log, BIG)
-    flush(log)
+    append(machine.log(), BIG)
+    flush(machine.log())
     machine.lose_power()
     assert bases(machine.log()) == [0, 1]
 
@@ -442,7 +440,7 @@ def test_the_topic_id_is_durable_after_the_next_flush_after_a_kill(machine: Mach
 
 
 def test_the_topic_id_is_durable_after_a_full_truncation(machine: Machine) -> None:
-    truncated_fully(machine.manager, machine.log(), 5)
+    truncated(machine.manager, machine.log(), 5, is_full=True)
     assert machine.has_durable_topic_id()
 
 

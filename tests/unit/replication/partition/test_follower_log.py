@@ -250,6 +250,25 @@ def test_a_truncation_writes_in_a_thread_and_the_log_is_closed_meanwhile(tmp_pat
     assert (append.value, log.log_end_offset) == (True, 3)
 
 
+def test_a_full_truncation_that_finds_no_space_is_repeated(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, disk=disk)
+    rig.open()
+    rig.append_and_write(batches(0, 0))
+    rig.worker.holds_reads = True
+    rig._await(rig.follower_log.truncate_fully_and_start_at(rig.partition, 7))
+    disk.space_left = 0
+    for _ in range(2):
+        with pytest.raises(StorageError, match="No space"):
+            rig.worker.reads[0].run()
+    disk.space_left = None
+    rig.worker.let_read()
+    log = rig.partition.log
+    assert (rig.results, log.log_start_offset, log.log_end_offset) == ([True], 7, 7)
+    rig.append_and_write(batches(0, at=7))
+    assert log.log_end_offset == 8
+
+
 def test_a_truncation_waits_for_a_flush(tmp_path: Path) -> None:
     rig = Rig(tmp_path)
     rig.open()

@@ -33,7 +33,6 @@ from tests.support.logs import (
     flush,
     retained,
     truncated,
-    truncated_fully,
     values_of,
 )
 
@@ -367,7 +366,7 @@ def test_a_truncation_lowers_the_recovery_point_checkpoint(manager: LogManager, 
     assert truncated(manager, log, 2)
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 2\n"
     assert not truncated(manager, log, 2)
-    truncated_fully(manager, log, 1)  # which is in the segment with base offset 0
+    truncated(manager, log, 1, is_full=True)  # which is in the segment with base offset 0
     assert (tmp_path / "recovery-point-offset-checkpoint").read_text() == "0\n1\nt 0 0\n"
 
 
@@ -483,5 +482,5 @@ def test_a_truncation_lowers_the_first_dirty_offset(manager: LogManager, tmp_pat
     write_checkpoints(manager)
     truncated(manager, log, 3)
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 3}
-    truncated_fully(manager, log, 1)
+    truncated(manager, log, 1, is_full=True)
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 1}

@@ -10,17 +10,21 @@ import pytest
 
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
+from protocol.schema import Message
 from replication.completion import Completion
 from replication.metadata.image import ResourceType
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, Versioned, read_batches
+from replication.metadata_log import raft_wire
 from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, FINALIZED_FEATURES, METADATA_DIRECTORY
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.metadata_log.snapshot_files import SnapshotFile
 from replication.raft.events import BecomeLeader
 from replication.raft.raft_log import EpochEnd
+from replication.raft.rpc_messages import Fetch
+from replication.raft.voters import ReplicaKey
 from storage.io.disk import StorageError
-from tests.support.controller_harness import WALL_MS, ControllerHarness
+from tests.support.controller_harness import CLUSTER_ID, WALL_MS, ControllerHarness
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.loading import topic
@@ -356,3 +360,21 @@ def test_a_segment_roll_waits_in_the_write_queue(tmp_path: Path, harness: Contro
         harness.worker.let_write()
     assert len(list(tmp_path.rglob("*.log"))) == len(before) + 1
     assert not harness.log.is_failed
+
+
+def test_a_fetch_of_old_records_is_read_in_a_thread(harness: ControllerHarness) -> None:
+    log, quorum = harness.log, harness.node.quorum
+    observer = ReplicaKey(9, b"9" * 16)
+    epoch = harness.node.raft.state.epoch
+
+    def fetch() -> Completion[Message]:
+        request = Fetch(observer, epoch, EpochEnd(log.end_of_epoch(epoch).epoch, log.end.offset - 1), -1, 0)
+        return quorum.handle_request(raft_wire.encode_request(request, CLUSTER_ID))
+
+    harness.worker.holds_reads = True
+    assert fetch().is_done, "what was written just now is in memory"
+    log._recent.clear()
+    waiting = fetch()
+    assert not waiting.is_done
+    harness.worker.let_read()
+    assert waiting.result().responses[0].partitions[0].records

@@ -5,12 +5,12 @@ from __future__ import annotations
 import errno
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
-from protocol.schema import Message
 from replication.completion import Completion
 from replication.metadata.image import ResourceType
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, Versioned, read_batches
@@ -367,14 +367,14 @@ def test_a_fetch_of_old_records_is_read_in_a_thread(harness: ControllerHarness) 
     observer = ReplicaKey(9, b"9" * 16)
     epoch = harness.node.raft.state.epoch
 
-    def fetch() -> Completion[Message]:
+    def fetch() -> Completion[Any]:
         request = Fetch(observer, epoch, EpochEnd(log.end_of_epoch(epoch).epoch, log.end.offset - 1), -1, 0)
         return quorum.handle_request(raft_wire.encode_request(request, CLUSTER_ID))
 
     harness.worker.holds_reads = True
     assert fetch().is_done, "what was written just now is in memory"
     log._recent.clear()
-    waiting = fetch()
+    waiting: Completion[Any] = fetch()
     assert not waiting.is_done
     harness.worker.let_read()
     assert waiting.result().responses[0].partitions[0].records

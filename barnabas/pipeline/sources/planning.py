@@ -6,6 +6,8 @@ RULES    1. The driver decides everything that needs several segments: ends, tim
             records are read. A start above the end is always refused.
          4. A timestamp means the first record that is at least as late, in offset order, including transaction markers, as in a
             broker. A start without such a record is refused unless the strategy is `latest`; an end is then the log end.
+         5. The files are listed again after the broker was asked: a log that is being written may have grown beyond the files
+            and frames of the first list, but it never ends before a high watermark that the broker has named.
 """
 
 from __future__ import annotations
@@ -35,10 +37,18 @@ class Extent(NamedTuple):
 
 def plan(options: SegmentOptions) -> list[Task]:
     """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
+    logs = _find_selected(options)
+    if "bootstrap.servers" not in options.client:
+        return [part for log in logs for part in _parts(log, options, None)]
+    extents = _ask_brokers(options, logs)
+    logs = [log for log in _find_selected(options) if (log.topic, log.partition) in extents]
+    return [part for log in logs for part in _parts(log, options, extents[log.topic, log.partition])]
+
+
+def _find_selected(options: SegmentOptions) -> list[AnyLog]:
     logs = [log for log in find_logs(options.paths) if options.selects(log.topic, log.partition)]
     _check_all_found(options, {(log.topic, log.partition) for log in logs})
-    broker_extent = _ask_brokers(options, logs) if "bootstrap.servers" in options.client else {}
-    return [segment for log in logs for segment in _parts(log, options, broker_extent.get((log.topic, log.partition)))]
+    return logs
 
 
 def _check_all_found(options: SegmentOptions, found: set[PartitionKey]) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from barnabas.pipeline.sources import planning
 from barnabas.pipeline.sources.commit_log_slots import read_slots
 from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
 from barnabas.pipeline.sources.planning import plan
@@ -240,6 +241,25 @@ def test_a_partition_is_read_by_a_task_per_file(tmp_path: Path) -> None:
     assert len(tasks) == len(list((tmp_path / "commitlog").glob("*.queue"))) + 1
     assert offsets(tmp_path) == list(range(60))
     assert offsets(tmp_path / "t-0") == list(range(60))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_log_that_grows_while_the_broker_is_asked_is_read_to_its_high_watermark(
+    tmp_path: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A roll and a record before the broker's response: in a segment, or a frame, that the first list of files lacks."""
+    twins = Twins(tmp_path)
+    twins.each(lambda log: append(log, "before"))
+
+    def ask(*_: object) -> dict[tuple[str, int], planning.Extent]:
+        log = twins.logs[engine]
+        log.open().roll(NOW_MS)
+        append(log, "meanwhile")
+        return {("t", 0): planning.Extent(0, log.log_end_offset, log.log_end_offset)}
+
+    monkeypatch.setattr(planning, "_ask_brokers", ask)
+    rows = answer(twins.roots[engine], kafka_bootstrap_servers="127.0.0.1:1")
+    assert [row["value"] for row in rows] == [b"before", b"meanwhile"]
 
 
 def test_bytes_that_were_not_durable_end_the_log(tmp_path: Path) -> None:

@@ -292,7 +292,7 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ new logs
     def _prepare_new_logs(self) -> None:
-        """Open new logs one after the other, continuing after each disk read; then flush all of them (rule 8)."""
+        """Open new logs one after the other, continuing after each disk read; then flush all of them (rule 6)."""
         while self._unprepared:
             partition = self._unprepared[0]
             try:

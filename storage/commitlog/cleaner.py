@@ -128,11 +128,6 @@ class Cleaner:
             if not error.is_full:
                 raise
 
-    def oldest_dead_ms(self, wall_ms: int) -> int:
-        """For how long the oldest dead batches have been dead, as of the last pass; 0 without any."""
-        since = [space.dead_since_ms for space in self._space.spaces if space.dead_since_ms is not None]
-        return wall_ms - min(since, default=wall_ms)
-
     # ---- private -----------------------------------------------------------------------------------------
 
     def _choose(

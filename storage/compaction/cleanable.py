@@ -8,7 +8,7 @@ RULES    1. Dirty is everything after the last compaction. A first dirty offset 
             compacted away.)
          3. A log is due if more than `min.cleanable.dirty.ratio` of its cleanable bytes is dirty, or a dirty
             segment starts more than `max.compaction.lag.ms` ago.
-         4. On a thread that must not block, measuring runs on a view of the engine (Engine.lookup); `may_be_due` comes
+         4. On a thread that must not block, measuring runs on a view of the engine (Engine.lookup); `may_be_due` is called
             first and needs no file.
 NOT HERE Choosing a log (replication/partition/compactor.py), the compaction (cleaner.py).
 """

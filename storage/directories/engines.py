@@ -170,9 +170,13 @@ class Engines:
 
     def has_frames(self, path: str, topic_id: bytes | None) -> bool:
         """Whether a partition has frames in the commit log of its log directory; opens no file if the topic id is given."""
+        return self._with_frames(path, topic_id) is not None
+
+    def _with_frames(self, path: str, topic_id: bytes | None) -> tuple[CommitLog, SlotId] | None:
+        """The commit log with the frames of a partition, and its identity there; None if it has no frames."""
         log = self.commit_logs.get(path.rpartition("/")[0])
         slot_id = None if log is None else self.slot_id_at(path, topic_id)
-        return log is not None and slot_id is not None and log.has(slot_id)
+        return None if log is None or slot_id is None or not log.has(slot_id) else (log, slot_id)
 
     def slot_id_at(self, path: str, topic_id: bytes | None = None) -> SlotId | None:
         """The identity of the partition in a directory; None if its topic id is not given, nor in a valid metadata file."""
@@ -195,10 +199,10 @@ class Engines:
 
     def usage(self, path: str, topic_id: bytes | None) -> tuple[int, int] | None:
         """The bytes and segments of a log in the commit log; None for others."""
-        log = self.commit_logs.get(path.rpartition("/")[0])
-        slot_id = None if log is None else self.slot_id_at(path, topic_id)
-        if log is None or slot_id is None or not log.has(slot_id):
+        found = self._with_frames(path, topic_id)
+        if found is None:
             return None
+        log, slot_id = found
         slot = log.slot(slot_id)
         return slot.size, len(slot.segments)
 
@@ -329,12 +333,11 @@ class Engines:
 
         `path`: of its directory; `topic_id`: None reads it there.
         """
-        directory = path.rpartition("/")[0]
-        log = self.commit_logs.get(directory)
-        slot_id = None if log is None else self.slot_id_at(path, topic_id)
-        if log is None or slot_id is None or not log.has(slot_id):
+        found = self._with_frames(path, topic_id)
+        if found is None:
             return None
-        return partial(self._drop, directory, log, log.slot(slot_id))
+        log, slot_id = found
+        return partial(self._drop, path.rpartition("/")[0], log, log.slot(slot_id))
 
     def _drop(self, directory: str, log: CommitLog, slot: Slot) -> None:
         if not slot.topic:

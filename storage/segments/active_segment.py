@@ -70,7 +70,7 @@ class ActiveSegment(Segment):
         name_suffix: str = "",
         summary: ActiveSummary | None = None,
     ) -> None:
-        """An empty segment; `create`, `load` or `recover` comes next.
+        """An empty segment; `create`, `load` or `recover` is called next.
 
         With a summary an existing segment, whose files are unchanged since; no file is opened.
         """

@@ -123,7 +123,8 @@ class Year:
 
     def _measure(self, day: int) -> None:
         metrics, figures = self._cleaner.metrics, self.figures
-        figures.max_delay_ms = max(figures.max_delay_ms, self._cleaner.oldest_dead_ms(self._disk.now_ms))
+        since = [space.dead_since_ms for space in self._cleaner._space.spaces if space.dead_since_ms is not None]
+        figures.max_delay_ms = max(figures.max_delay_ms, self._disk.now_ms - min(since, default=self._disk.now_ms))
         if day >= _WARM_DAYS:
             figures.shares.append(metrics.dead_bytes / (metrics.live_bytes + metrics.dead_bytes))
 

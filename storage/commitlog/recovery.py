@@ -8,7 +8,9 @@ RULES    1. A file with a valid queue file was durable when that was written: it
             ends before the loss (`_Replay.apply`).
          3. A file whose first frame does not name the end of the file before it follows a loss: the same rule. The file
             before it may also be missing, which is no loss: names are durable before the first frame.
-         4. All scanned files are sealed, without the zeros behind their last frame. A file without frames is used for later
+         4. A partition of which only a BIND is left had no durable record, and has no slot: no queue file has its state, so the
+            next start would not have one either.
+         5. All scanned files are sealed, without the zeros behind their last frame. A file without frames is used for later
             appends, if no file with frames follows.
 NOT HERE The batches of one partition (storage/log/recovery.py).
 """
@@ -145,6 +147,8 @@ class _Loader:
             elif not self._take_queue(file) and not self._replay(file, starts[number + 1 :]):
                 self._remove(starts[number + 1 :])
                 break
+        for slot in [some for some in found.numbered.values() if some.last_file == NO_FILE]:
+            found.drop(slot.number)  # only its BIND was durable: no queue file has its state
         if len(found.files) > len(self._covered) + _FILES_AFTER_CATALOG or not self._covered:
             self._renew_catalog()
         return found

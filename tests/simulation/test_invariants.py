@@ -53,6 +53,7 @@ FIXED_SEEDS = [
             1953841224,
             1703,
             504937956,
+            3059015224,
         ],
         id="commitlog-found-later",
     ),

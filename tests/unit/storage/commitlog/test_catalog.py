@@ -13,6 +13,7 @@ import pytest
 
 from storage.commitlog import recovery
 from storage.commitlog.catalog import CATALOG, merged, packed_state, slots_in
+from storage.commitlog.frames import BIND_PAYLOAD, FILE_HEADER, HEAD_SIZE
 from storage.commitlog.queue_file import HEADER
 from storage.engine import Buffer
 from storage.io.disk import Disk, File, StorageError
@@ -275,3 +276,13 @@ class TestNumbers:
             assert {number: bytes_of(process[number]) for number in expected} == expected
             assert {slot.slot_id.partition for slot in process.log.slots} == set(expected)
         assert process.log._numbers.count < used
+
+
+def test_a_partition_of_which_only_the_binding_is_durable_is_in_no_start(tmp_path: Path) -> None:
+    append_to(Process(tmp_path)[0])
+    with min(Process(tmp_path).paths(".clog")).open("r+b") as file:
+        file.truncate(FILE_HEADER.size + HEAD_SIZE + BIND_PAYLOAD.size)
+    for _ in range(2):
+        log = Process(tmp_path).log
+        log.open()
+        assert log.slots == []

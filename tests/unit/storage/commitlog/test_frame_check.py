@@ -68,7 +68,7 @@ def test_a_damaged_batch_is_an_error_and_no_other_batch_is(
     assert len(bytes_of(process[1])) == len(b"".join(written))
     (line,) = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
     assert file.path in line
-    assert "partition 0 of topic id" in line
+    assert "-0 there, " in line
     assert "up to offset 11," in line
     assert "continue at offset 12" in line
 

@@ -2,7 +2,8 @@
 
 RULES    1. The frames of a slot are in the order of its offsets: an append that is written before an earlier one of its slot
             waits in memory, and is written by the earlier one's call.
-         2. What could not be written waits at the same place for a retry.
+         2. What could not be written waits at the same place for a retry. An append that another call has written still
+            writes what waits behind it, or fails: those behind it have counted on it.
 NOT HERE Frames and files (commit_log.py).
 """
 
@@ -64,13 +65,14 @@ class SlotAppend(Reservation):
 
 
 def take_writable(writes: Sequence[tuple[Reservation, Buffer]]) -> list[SlotAppend]:
-    """The appends to write now, in the order of each slot (rule 1); the caller holds the lock of the log."""
+    """The appends to write now, in the order of each slot (rules 1, 2); the caller holds the lock of the log."""
     taken: list[SlotAppend] = []
     for append, buffer in writes:
         assert isinstance(append, SlotAppend)
-        if append.is_abandoned or append.file is not None:
+        if append.is_abandoned:
             continue
-        append.buffer = buffer
+        if append.file is None:
+            append.buffer = buffer
         unwritten = append.unwritten
         while unwritten and unwritten[0].buffer:
             taken.append(unwritten.pop(0))

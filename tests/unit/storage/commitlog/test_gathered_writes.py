@@ -191,6 +191,25 @@ def test_writes_of_a_partition_are_in_the_order_of_its_offsets(tmp_path: Path) -
     assert (bytes_of(again[0]), bytes_of(again[1])) == (expected[0], expected[1])
 
 
+def test_an_append_that_another_call_has_written_writes_what_waits_behind_it(tmp_path: Path) -> None:
+    """The calls of those behind it have returned: they count on the call of the first one, which may be the last to run."""
+    disk = FaultyDisk()
+    process = Process(tmp_path, disk)
+    append_to(process[0], 1000)
+    first, *others = writes = reserve(process, [(0, 500)] * 7)
+    process.log.write_together(others[:-1])
+    disk.space_left = 3000
+    with pytest.raises(StorageError):
+        process.log.write_together([first, others[-1]])  # another thread takes over what waits for the lock
+    assert first[0].file is not None
+    assert others[-2][0].file is None
+    disk.space_left = None
+    process.log.write(*first)
+    assert all(append.file is not None for append, _ in writes)
+    added = publish(process, writes)[0]
+    assert bytes_of(Process(tmp_path)[0]).endswith(added)
+
+
 @pytest.mark.parametrize("seed", range(12))
 def test_a_loss_of_power_within_a_write_keeps_a_prefix_of_its_partitions(tmp_path: Path, seed: int) -> None:
     print(f"seed {seed}")

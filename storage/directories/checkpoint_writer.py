@@ -3,8 +3,9 @@
 RULES    1. A later update wins: delayed work never overwrites newer contents.
          2. One thread writes at a time; others wait for it. With threads the broker passes a lock. No request handler
             writes here.
-         3. Background work may run late or fail, so the file contents are unknown until it has run. An update that must be
-            on disk before another operation is then written even if its contents equal the background work's.
+         3. Background work may run late or fail, and that of a truncation never runs if its log is deleted before. So the
+            file contents are unknown until it has run: an update that must be on disk before another operation is then
+            written even if its contents are equal.
 NOT HERE The offsets (log_manager.py), the file format (checkpoint_file.py).
 """
 
@@ -51,8 +52,10 @@ class CheckpointWriter:
         self.written: dict[str, Offsets] = {}
         """The contents of each file on disk; none while it is being replaced, and after that failed."""
         self._replaced: dict[str, Offsets] = {}  # the contents of each file that is being replaced
-        self._unwritten: dict[int, Mapping[str, Offsets]] = {}  # by number: what pending work writes
-        self._unsure: set[str] = set()  # files whose contents depend on pending background work (rule 3)
+        self._unwritten: dict[
+            int, Mapping[str, Offsets]
+        ] = {}  # by number: what pending work writes; none that newer work has replaced
+        self._unsure: set[str] = set()  # files whose contents depend on pending work of rule 3
 
     def may_contain(self, partition: TopicPartition) -> bool:
         """Whether a file has an offset of this partition now, or after pending work; or the contents are unknown."""
@@ -63,10 +66,12 @@ class CheckpointWriter:
         possible += self._replaced.copy().values()
         return not self.contents or any(offsets.get(partition, 0) > 0 for offsets in possible)
 
-    def update(self, offsets: Mapping[str, Offsets], *, in_background: bool = False) -> Work | None:
+    def update(
+        self, offsets: Mapping[str, Offsets], *, in_background: bool = False, may_be_dropped: bool = False
+    ) -> Work | None:
         """Work that writes the changed files; None if nothing changed.
 
-        `in_background`: no other operation depends on it (rule 3).
+        `in_background`: no other operation depends on it; `may_be_dropped`: it may never run (rule 3).
         """
         self.updates += 1
         changed = {
@@ -76,26 +81,30 @@ class CheckpointWriter:
         }
         if not changed:
             return None
-        if in_background:
+        is_unsure = in_background or may_be_dropped
+        if is_unsure:
             self._unsure.update(changed)
         else:
             self._unsure.difference_update(changed)
         self.contents.update(changed)
         self._writes_started += 1
         self._unwritten[self._writes_started] = changed
-        return partial(self._write, self._writes_started, changed, in_background=in_background)
+        return partial(self._write, self._writes_started, changed, is_unsure=is_unsure)
 
-    def _write(self, number: int, changed: Mapping[str, Offsets], *, in_background: bool) -> None:
+    def _write(self, number: int, changed: Mapping[str, Offsets], *, is_unsure: bool) -> None:
         with self._lock:
             try:
                 for name, entries in changed.items():
                     if self._newest.get(name, 0) < number:
                         self._replace(name, entries)
                         self._newest[name] = number
-                    if in_background:
+                    if is_unsure:
                         self._unsure.discard(name)
             finally:
                 self._unwritten.pop(number, None)
+            for other, names in self._unwritten.copy().items():
+                if all(self._newest.get(name, 0) > other for name in names):
+                    self._unwritten.pop(other, None)
 
     def _replace(self, name: str, entries: Offsets) -> None:
         if name in self.written:

@@ -165,16 +165,16 @@ class LogDirectory:
         self,
         overrides: Mapping[TopicPartition, Checkpoint] = {},  # never modified
         *,
-        in_background: bool = False,
+        may_be_dropped: bool = False,
     ) -> Work | None:
         """Work that writes the changed checkpoint files, with `overrides` for some logs; None if nothing changed.
 
-        `in_background`: it may run at any time; otherwise it runs before the next operation. All logs are gathered in one turn.
+        It must run before the next operation, unless it `may_be_dropped`. All logs are gathered in one turn.
         """
         gathered = _Gathered()
         for key, log in self.logs.items():
             self._gather(gathered, key, log, overrides.get(key) or log.checkpoint)
-        return self._update(gathered, in_background=in_background)
+        return self._update(gathered, may_be_dropped=may_be_dropped)
 
     def _gather(self, gathered: _Gathered, key: TopicPartition, log: Log, known: Checkpoint) -> None:
         if known.log_start_offset and _exists_only_in_frames(log):
@@ -185,11 +185,12 @@ class LogDirectory:
             known = known._replace(first_dirty_offset=first_dirty_offset)
         gathered.add(key, known)
 
-    def _update(self, gathered: _Gathered, *, in_background: bool) -> Work | None:
+    def _update(self, gathered: _Gathered, *, in_background: bool = False, may_be_dropped: bool = False) -> Work | None:
         for key, known in self._replaced.items():
             if key not in self.logs:
                 gathered.add(key, known)
-        work, unflushed = self.checkpoints.update(gathered.contents, in_background=in_background), gathered.unflushed
+        work = self.checkpoints.update(gathered.contents, in_background=in_background, may_be_dropped=may_be_dropped)
+        unflushed = gathered.unflushed
         return work if work is None or unflushed is None else sequential([unflushed.flush_task(), work])
 
     def keep_checkpoint(self, log: Log) -> None:
@@ -208,7 +209,10 @@ class LogDirectory:
         self._replaced.pop(partition, None)
 
     def lower_checkpoint(self, log: Log, end_offset: int, start_offset: int) -> Work | None:
-        """Work that writes what the checkpoint of a log will be after a truncation; None if nothing changes."""
+        """Work that writes what the checkpoint of a log will be after a truncation; None if nothing changes.
+
+        It is dropped if the log is deleted before.
+        """
         known = log.checkpoint
         lowered = Checkpoint(
             log.recovery_point_within(end_offset),
@@ -216,7 +220,7 @@ class LogDirectory:
             min(known.high_watermark, end_offset),
             min(known.first_dirty_offset, end_offset),
         )
-        return self.update_checkpoints({(log.topic, log.partition): lowered})
+        return self.update_checkpoints({(log.topic, log.partition): lowered}, may_be_dropped=True)
 
     def checkpoint(self) -> CheckpointSteps:
         """Gather the offsets, one log per step; the result is work that writes them in the background, if they have changed.

@@ -142,7 +142,8 @@ class CommitLogCheck:
             self._add(Severity.HARMLESS, path, text)
             return
         text = f"It has no valid header; a start skips its {size} bytes"
-        self._add(Severity.LOSS, path, f"{text}: {self._affected(queue, 0, size)}.")
+        end = size if queue is None else _sealed_size(queue, is_run=is_run)  # its end may be lost too
+        self._add(Severity.LOSS, path, f"{text}: {self._affected(queue, 0, end)}.")
 
     def _check_order(self, path: str, first: Frame) -> None:
         is_next = first.kind == FrameKind.FOLLOWS and FOLLOWS_PAYLOAD.unpack(first.payload) == self._previous

@@ -78,6 +78,12 @@ def break_a_header_without_queue(data: Path) -> None:
     break_the_last_header(data).with_suffix(QUEUE_SUFFIX).unlink()
 
 
+def break_a_header_and_cut_the_rest(data: Path) -> None:
+    path = with_split(data)
+    changed(path, 10)
+    os.truncate(path, 26)
+
+
 def interrupt_a_creation(data: Path) -> None:
     os.truncate(logs(data)[-1], 0)
 
@@ -140,6 +146,7 @@ DAMAGES = {
     "a broken header": Damage(break_the_last_header, "harmless", "its batches are read by its queue file"),
     "an interrupted creation": Damage(interrupt_a_creation, "harmless", "its creation was interrupted"),
     "a broken header and no queue file": Damage(break_a_header_without_queue, "loss", "a start skips its"),
+    "a broken header and a missing end": Damage(break_a_header_and_cut_the_rest, "loss", "skips its 26 bytes: split-0"),
     "a file that only its queue file shows": Damage(lambda data: with_split(data).unlink(), "loss", "It is missing"),
     "a file that only the catalog shows": Damage(lose_a_file, "loss", "the records of its partitions in it are lost"),
     "a lost file": Damage(lose_a_file, "loss", "It does not follow the file before"),

@@ -86,9 +86,8 @@ class Invariants:
 
     def after_event(self, touched: Iterable[int]) -> None:
         """Check rules 1 to 8 for the nodes that changed."""
-        processes = [
-            process for node_id in touched if (process := self._simulation.machines[node_id].process) is not None
-        ]
+        found = [self._simulation.machines[node_id].process for node_id in touched]
+        processes = [process for process in found if process is not None and not process.has_closed_logs]
         for process in processes:
             self._quorum.look(process)
             for partition in process.replicas.partitions.values():

@@ -96,6 +96,7 @@ class Process:
         self.node_id = config.node_id
         self.disk = disk
         self.is_alive = True
+        self.has_closed_logs = False
         self.paused_until_ms = 0
         random = simulation.random
         self._pace = random.choice((1.0, 1.0, 1.02, 0.97))
@@ -311,6 +312,7 @@ class Process:
         self._fetchers.close()
         self.node.quorum.resign()
         self._worker.finish()
+        self.has_closed_logs = True
         self.metadata_log.close()
         self.log_manager.shutdown(self.lifecycle.epoch)
         self._simulation.ended(self.node_id)

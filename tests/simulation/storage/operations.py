@@ -340,7 +340,9 @@ class Operations:
         self._simulation.notice_offline()
         for partition in self._simulation.partitions:
             log = partition.log
-            if log is not None:
+            if log is not None and (
+                log.is_open or not log.is_unavailable
+            ):  # otherwise a truncation has begun meanwhile
                 start = log.log_start_offset
                 assert partition.start <= start <= partition.end
                 partition.start_at(start)

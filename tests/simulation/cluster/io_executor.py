@@ -72,7 +72,11 @@ class SimulatedIoExecutor:
     def _report_full(self) -> None:
         if not self._is_reported_full:
             self._is_reported_full = True
-            self._call_later(0, lambda: self.on_space_change(False))
+            self._call_later(0, self._tell)
+
+    def _tell(self) -> None:
+        """Tell what is true now: events of a process that was paused may be late."""
+        self.on_space_change(not self._is_reported_full)
 
     def free(self) -> None:
         """Let what waits for space run again, after a delay."""
@@ -83,7 +87,7 @@ class SimulatedIoExecutor:
                 self._call_later(self._delay_ms(), queue.run_any)
         if self._is_reported_full:
             self._is_reported_full = False
-            self._call_later(0, lambda: self.on_space_change(True))
+            self._call_later(0, self._tell)
 
     def finish(self) -> None:
         for queue in (self._work_queue, self._sync_queue):

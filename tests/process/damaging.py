@@ -47,7 +47,7 @@ from tests.support.waiting import until
 SENTENCE = re.compile(r"^barnabas: .*\.$")
 FAULT = re.compile(r"Traceback|fault|internal error|CRITICAL")
 WORDS = re.compile(r"WARNING|ERROR")
-UNLOADABLE = re.compile(r"ERROR .* __consumer_offsets-\d+ cannot be loaded: ")
+UNLOADABLE = re.compile(r"ERROR .* __consumer_offsets-\d+ cannot be loaded and is not coordinated: ")
 """A batch with a wrong CRC that is not read by a start may be one of theirs."""
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,

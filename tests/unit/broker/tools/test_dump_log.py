@@ -226,6 +226,7 @@ def commit_log(tmp_path: Path) -> Path:
         append_to(process[0])
         append_to(process[1], count=2)
     process[1].truncate(6)
+    process[1].end_truncation()
     append_to(process[1])
     process.log.close()
     return tmp_path / "commitlog"

@@ -12,6 +12,8 @@ import re
 
 from protocol.errors import ErrorCode, KafkaError
 
+METADATA_TOPIC = "__cluster_metadata"
+"""The topic of the metadata log; images do not contain it."""
 MAX_LENGTH = 249
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
 _LEGAL = re.compile(r"[a-zA-Z0-9._-]+")

@@ -16,12 +16,12 @@ from protocol.errors import ErrorCode
 from protocol.messages import cluster, common, metadata, produce_fetch, raft
 from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
 from protocol.schema import Message, blank
+from replication.metadata.topic_names import METADATA_TOPIC
 from replication.raft import rpc_messages as rpc
 from replication.raft.raft_log import EpochEnd
 from replication.raft.voter_changes import KRAFT_VERSION
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
 
-METADATA_TOPIC: Final = "__cluster_metadata"
 METADATA_TOPIC_ID: Final = (1).to_bytes(16, "big")
 _INDEXES: Final = ("partition_index", "partition", "index")
 

@@ -23,8 +23,7 @@ from replication.completion import Completion
 from replication.controller.configs.features import UpgradeType
 from replication.controller.partitions.elect_leaders import error_response
 from replication.controller.partitions.reassignments import list_reassignments
-
-METADATA_TOPIC = "__cluster_metadata"
+from replication.metadata.topic_names import METADATA_TOPIC
 
 _AUTHORIZATION_ERROR = ErrorCode.CLUSTER_AUTHORIZATION_FAILED
 _WITH_DIRECTORIES = 2

@@ -30,11 +30,10 @@ from replication.controller.partitions.assignments import (
 )
 from replication.metadata.image import MetadataImage, TopicImage
 from replication.metadata.metadata_records import Versioned
-from replication.metadata.topic_names import check_topic_name, collision_key
+from replication.metadata.topic_names import METADATA_TOPIC, check_topic_name, collision_key
 from replication.state_machine import Decision
 
 MAX_RECORDS = 10_000
-METADATA_TOPIC = "__cluster_metadata"
 TOO_MANY_PARTITIONS = "Excessively large number of partitions per request."
 TOO_MANY_RECORDS = "Unable to perform excessively large batch operation."
 

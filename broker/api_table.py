@@ -56,9 +56,9 @@ from broker.telemetry.clients.client_instances import ClientInstances
 from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from protocol.api import ApiKey
 from protocol.messages.admin import ConfigEntry, CreatableTopic
+from protocol.primitives import new_uuid
 from replication.kraft_node import KRaftNode
 from replication.metadata.image import MetadataImage
-from replication.metadata_log.formatting import new_uuid
 from replication.partition.append_history import AppendedBytes
 from replication.partition.key_search import KeySearch
 from replication.partition.replica_manager import ReplicaManager

@@ -136,7 +136,7 @@ def format_(
 ) -> None:
     """Format the directories of a node, like kafka-storage. `serve` does the same for empty directories."""
     from broker.tools.formatting import format_node  # noqa: PLC0415
-    from replication.metadata_log.formatting import UnusableDirectory  # noqa: PLC0415
+    from replication.metadata_log.node_identity import UnusableDirectory  # noqa: PLC0415
     from storage.io.disk import StorageError  # noqa: PLC0415
 
     _hide_files()

@@ -81,10 +81,11 @@ from protocol.messages.quorum import BrokerRegistrationRequest
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import FormatOptions, UnusableDirectory
+from replication.metadata_log.formatting import FormatOptions
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import ReplayedMetadata
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
+from replication.metadata_log.node_identity import UnusableDirectory
 from replication.partition.compactor import Compactor
 from replication.partition.follower_log import FollowerLog
 from replication.partition.log_dir_moves import LogDirMoves

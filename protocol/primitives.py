@@ -13,6 +13,7 @@ NOT HERE Strings, arrays, tagged fields: the compiled codecs inline them (`codec
 from __future__ import annotations
 
 import binascii
+from collections.abc import Callable
 from typing import Final, TypeAlias
 
 from protocol.errors import MalformedRequest
@@ -85,6 +86,17 @@ def uuid_text(uuid: bytes) -> str:
     assert len(uuid) == len(ZERO_UUID), "a uuid has 16 bytes"
     text = binascii.b2a_base64(uuid, newline=False).rstrip(b"=")
     return text.replace(b"+", b"-").replace(b"/", b"_").decode("ascii")
+
+
+def new_uuid(random_bytes: Callable[[int], bytes]) -> bytes:
+    """A random uuid of version 4, so none of the 100 reserved ones; its text does not start with a dash, as in Kafka."""
+    while True:
+        drawn = bytearray(random_bytes(16))
+        drawn[6] = drawn[6] & 0x0F | 0x40
+        drawn[8] = drawn[8] & 0x3F | 0x80
+        uuid = bytes(drawn)
+        if not uuid_text(uuid).startswith("-"):
+            return uuid
 
 
 def json_value(data: bytes | None) -> str | dict[str, str] | None:

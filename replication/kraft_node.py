@@ -25,17 +25,18 @@ from replication.metadata.feature_levels import KRAFT_VERSION, SUPPORTED_FEATURE
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata_log.describe_quorum import describe_quorum
-from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.kraft_replica import Dependencies, KRaftReplica
 from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
+from replication.metadata_log.node_identity import NodeIdentity
 from replication.metadata_log.quorum_state_store import write_quorum_state
 from replication.raft.events import Signal
 from replication.raft.quorum_state import QuorumState, QuorumTimes
 from replication.raft.raft import Raft
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter
+from storage.directories.partition_directory import METADATA_DIRECTORY
 
 
 class KraftOptions(NamedTuple):

@@ -18,14 +18,14 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.node.format_credentials import parse_credentials
 from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
-from protocol.primitives import uuid_from_text, uuid_text
+from protocol.primitives import new_uuid, uuid_from_text, uuid_text
 from replication.metadata.feature_levels import (
     KRAFT_VERSION,
     METADATA_VERSION,
     SUPPORTED_FEATURES,
     required_metadata_version,
 )
-from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController, new_uuid
+from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController
 
 _LOWEST_LEVEL: Final = 7
 _FIRST_WITH_SCRAM: Final = 11

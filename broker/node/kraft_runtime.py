@@ -21,15 +21,16 @@ from broker.peers.controller_registration import ControllerRegistration
 from broker.peers.endpoints import protocol_id
 from broker.peers.quorum_config import QuorumConfig
 from broker.security.node_tls import NodeTls
+from protocol.primitives import new_uuid
 from replication.completion import Completion
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
 from replication.io_executor import IoExecutor
 from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataImage
-from replication.metadata_log.formatting import NodeIdentity, new_uuid
 from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
+from replication.metadata_log.node_identity import NodeIdentity
 from replication.raft.voters import ListenerAddress
 from replication.timer_queue import Clock, TimerQueue
 from storage.io.disk import Disk

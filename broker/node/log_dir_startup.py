@@ -18,15 +18,10 @@ from typing import NamedTuple
 from broker.config.broker_config import BrokerConfig
 from broker.node.format_options import resolve_format_options, suggest_cluster_id
 from broker.peers.quorum_config import QuorumConfig, has_other_controllers
-from replication.metadata_log.formatting import (
-    FormatOptions,
-    NodeIdentity,
-    UnusableDirectory,
-    format_directories,
-    read_node_identity,
-)
+from replication.metadata_log.formatting import FormatOptions, format_directories
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
+from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory, read_node_identity
 from replication.raft.voters import ListenerAddress
 from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk, Lock, StorageError

@@ -17,10 +17,10 @@ from broker.tools.node_identity import Node
 from protocol.primitives import uuid_text
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata, read_snapshot, snapshot_name
-from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, UnusableDirectory
+from replication.metadata_log.node_identity import BOOTSTRAP_CHECKPOINT, UnusableDirectory
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from storage.directories.partition_directory import DELETED, FUTURE, STRAY, parse_partition_dir_name
+from storage.directories.partition_directory import DELETED, FUTURE, METADATA_DIRECTORY, STRAY, parse_partition_dir_name
 from storage.inspection.issues import Issue, Severity
 from storage.inspection.partition_check import PartitionCheck
 from storage.inspection.slot_check import SlotCheck, StoredSlot

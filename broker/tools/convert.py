@@ -21,8 +21,8 @@ from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_id
 from protocol.errors import KafkaError
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import NodeIdentity, UnusableDirectory
 from replication.metadata_log.metadata_replay import read_metadata
+from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory
 from storage.config.log_config import COMMIT_LOG, STORAGE_ENGINE, log_config
 from storage.directories.conversion import Conversion
 from storage.directories.log_directory import lock_directories

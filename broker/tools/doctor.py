@@ -20,7 +20,7 @@ from broker.tools.dry_run import RecoveryRun
 from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_identity
 from broker.tools.recovery_summary import describe_changes
 from replication.metadata.image import MetadataImage
-from replication.metadata_log.formatting import UnusableDirectory
+from replication.metadata_log.node_identity import UnusableDirectory
 from storage.directories.log_directory import lock_directories
 from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.inspection.issues import Issue, Severity

@@ -17,12 +17,13 @@ from protocol.errors import KafkaError
 from replication.io_executor import InlineIoExecutor
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity, UnusableDirectory
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import read_metadata
+from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory
 from storage.config.log_config import LogConfig, log_config
 from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log

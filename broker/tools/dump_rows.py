@@ -17,7 +17,7 @@ from broker.tools.dump_commit_log import log_rows, queue_rows
 from broker.tools.dump_producers import producer_rows
 from protocol.primitives import uuid_text
 from replication.metadata.metadata_records import snapshot_name
-from replication.metadata_log.formatting import (
+from replication.metadata_log.node_identity import (
     BOOTSTRAP_CHECKPOINT,
     META_PROPERTIES,
     UnusableDirectory,

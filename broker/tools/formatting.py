@@ -17,7 +17,8 @@ from broker.peers.endpoints import local_controller_endpoint
 from broker.peers.quorum_config import load_quorum_config
 from broker.process.timer import wall_ms
 from protocol.primitives import ZERO_UUID
-from replication.metadata_log.formatting import FormatOptions, UnusableDirectory, format_directories, read_node_identity
+from replication.metadata_log.formatting import FormatOptions, format_directories
+from replication.metadata_log.node_identity import UnusableDirectory, read_node_identity
 from storage.directories.log_directory import lock_directories
 from storage.io.disk import Disk, Lock
 

@@ -9,12 +9,8 @@ import os
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from replication.metadata_log.formatting import (
-    METADATA_DIRECTORY,
-    UnusableDirectory,
-    read_meta_properties,
-    read_node_identity,
-)
+from replication.metadata_log.node_identity import UnusableDirectory, read_meta_properties, read_node_identity
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import Disk
 
 

@@ -12,7 +12,9 @@ from collections.abc import Mapping
 
 METADATA_VERSION = "metadata.version"
 KRAFT_VERSION = "kraft.version"
-"""The quorum's own feature, stored in control records; 1: voters are stored there too, 0: they are configured."""
+"""The quorum's own feature, stored in control records."""
+WITH_DYNAMIC_VOTERS = 1
+"""The kraft.version from which the voters are stored in the log."""
 ELIGIBLE_LEADERS = "eligible.leader.replicas.version"
 
 SUPPORTED_FEATURES: Mapping[str, tuple[int, int]] = {

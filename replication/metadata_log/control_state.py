@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from protocol.control_records import ControlType
 from protocol.messages.common import KRaftVersionFeature, ListenerEndpoint
 from protocol.messages.stored_records import KRaftVersionRecord, VotersRecord, VotersVoter
 from protocol.schema import Message
+from replication.metadata.feature_levels import WITH_DYNAMIC_VOTERS
 from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
 
@@ -68,3 +70,14 @@ def _record_of(voter: Voter) -> VotersVoter:
         endpoints=[ListenerEndpoint(name=name, host=host, port=port) for name, host, port in voter.addresses],
         kraft_version_feature=KRaftVersionFeature(min_supported_version=lowest, max_supported_version=highest),
     )
+
+
+def voter_records(
+    voters: VotersRecord, kraft_version: int | None = WITH_DYNAMIC_VOTERS
+) -> list[tuple[ControlType, Message]]:
+    """The control records with the voters of a quorum, and with its kraft.version unless None."""
+    records: list[tuple[ControlType, Message]] = [(ControlType.KRAFT_VOTERS, voters)]
+    if kraft_version is not None:
+        version = KRaftVersionRecord(kraft_version=kraft_version)
+        records.insert(0, (ControlType.KRAFT_VERSION, version))
+    return records

@@ -44,8 +44,7 @@ from replication.metadata.metadata_records import (
     read_batch,
     read_batches,
 )
-from replication.metadata_log.control_state import ControlState, to_record
-from replication.metadata_log.formatting import voter_records
+from replication.metadata_log.control_state import ControlState, to_record, voter_records
 from replication.metadata_log.recent_batches import RecentBatches
 from replication.metadata_log.snapshot_files import SnapshotFiles
 from replication.raft.events import AppendBatches, AppendVoters, BecomeLeader, WriteSnapshotChunk

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.metadata_replay import ReplayedMetadata
+from replication.metadata_log.node_identity import NodeIdentity
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.log_directory import CLEAN_SHUTDOWN
-from storage.directories.partition_directory import parse_partition_dir_name
+from storage.directories.partition_directory import METADATA_DIRECTORY, parse_partition_dir_name
 from storage.inspection.commit_log_files import partitions_without_directory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.io.disk import Disk

@@ -17,15 +17,18 @@ from protocol.primitives import uuid_text
 from replication.io_executor import IoExecutor
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_records import MAX_BATCH_BYTES, SnapshotName, UnreadableMetadata, Versioned
-from replication.metadata_log.formatting import METADATA_DIRECTORY, NodeIdentity, make_metadata_directory
+from replication.metadata.topic_names import METADATA_TOPIC
+from replication.metadata_log.formatting import make_metadata_directory
 from replication.metadata_log.metadata_log import MetadataLog, batches_between
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
+from replication.metadata_log.node_identity import NodeIdentity
 from replication.metadata_log.quorum_state_store import read_quorum_state
-from replication.metadata_log.raft_wire import METADATA_TOPIC, METADATA_TOPIC_ID
+from replication.metadata_log.raft_wire import METADATA_TOPIC_ID
 from replication.raft.control_state_history import ControlStateHistory
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from storage.config.log_config import LogConfig
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.engine import EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
 from storage.io.disk import Disk

@@ -32,9 +32,10 @@ from replication.metadata.metadata_records import (
     read_snapshot,
 )
 from replication.metadata_log.control_state import ControlState
-from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, NodeIdentity
 from replication.metadata_log.metadata_transactions import TransactionFilter
+from replication.metadata_log.node_identity import BOOTSTRAP_CHECKPOINT, NodeIdentity
 from replication.metadata_log.snapshot_files import SnapshotFiles
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.inspection.batches import StoredBatch, read_stored_batches
 from storage.io.disk import Disk
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from protocol.primitives import ZERO_UUID, uuid_from_text, uuid_text
-from replication.metadata_log.formatting import UnusableDirectory
+from replication.metadata_log.node_identity import UnusableDirectory
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ReplicaKey
 from storage.io.disk import Disk

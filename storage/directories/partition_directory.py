@@ -20,7 +20,7 @@ from storage.io.disk import Disk
 DELETED: Final = "-delete"
 STRAY: Final = "-stray"
 FUTURE: Final = "-future"
-METADATA_LOG: Final = "__cluster_metadata-0"
+METADATA_DIRECTORY: Final = "__cluster_metadata-0"
 
 _LONGEST_NAME = 255
 _NAME = re.compile(r"([a-zA-Z0-9._-]+)-(\d{1,10})(?:\.[0-9a-f]{32}(-delete|-stray|-future))?")
@@ -38,7 +38,7 @@ class DirName(NamedTuple):
 def parse_dir_name(name: str) -> DirName | None:
     """The parts of a directory name; None for other names, including the metadata log's."""
     found = _NAME.fullmatch(name)
-    if found is None or name == METADATA_LOG:
+    if found is None or name == METADATA_DIRECTORY:
         return None
     return DirName((found[1], int(found[2])), found[3] or "")
 

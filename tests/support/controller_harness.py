@@ -21,6 +21,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
 from protocol.messages.admin import AlterConfigsRequest, CreateTopicsRequest, IncrementalAlterConfigsRequest
 from protocol.messages.quorum import AlterPartitionRequest, BrokerHeartbeatRequest, BrokerRegistrationRequest
+from protocol.primitives import new_uuid
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
@@ -34,21 +35,16 @@ from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage, P
 from replication.metadata.image_records import stored_endpoints, stored_features
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.metadata.metadata_records import MetadataBatch, read_batches
-from replication.metadata_log.formatting import (
-    METADATA_DIRECTORY,
-    FormatOptions,
-    NodeIdentity,
-    format_directories,
-    new_uuid,
-    read_node_identity,
-)
+from replication.metadata_log.formatting import FormatOptions, format_directories
 from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog, open_metadata_log
+from replication.metadata_log.node_identity import NodeIdentity, read_node_identity
 from replication.raft.quorum_state import QuorumTimes
 from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import LogConfig
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.engine import Engine
 from storage.io.disk import Disk
 from storage.segments.segment_engine import SegmentEngine

@@ -38,6 +38,7 @@ from protocol.api import ApiKey
 from protocol.file_region import FileRegion, file_regions
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest
 from protocol.messages.quorum import BrokerRegistrationRequest
+from protocol.primitives import new_uuid
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller import LocalController
@@ -45,12 +46,13 @@ from replication.controller.decision_context import DecisionContext
 from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
-from replication.metadata_log.formatting import FormatOptions, format_directories, new_uuid, read_node_identity
+from replication.metadata_log.formatting import FormatOptions, format_directories
 from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots
+from replication.metadata_log.node_identity import read_node_identity
 from replication.partition.compactor import Compactor
 from replication.partition.follower_log import FollowerLog
 from replication.partition.partition import Partition

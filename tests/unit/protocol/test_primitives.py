@@ -8,7 +8,16 @@ from hypothesis import strategies as st
 
 from barnabas.cli.records import json_lines
 from protocol.errors import ErrorCode, KafkaError, MalformedRequest
-from protocol.primitives import ZERO_UUID, json_value, read_uvarint, uuid_from_text, uuid_text, uvarint, varint
+from protocol.primitives import (
+    ZERO_UUID,
+    json_value,
+    new_uuid,
+    read_uvarint,
+    uuid_from_text,
+    uuid_text,
+    uvarint,
+    varint,
+)
 from protocol.record_codec import read_varint, read_varlong
 
 
@@ -90,3 +99,9 @@ def test_error_codes_equal_kafkas() -> None:
 def test_the_text_of_a_kafka_error_has_code_and_message() -> None:
     assert str(KafkaError(ErrorCode.INVALID_REQUEST)) == "INVALID_REQUEST"
     assert str(KafkaError(ErrorCode.INVALID_REQUEST, "no topics")) == "INVALID_REQUEST: no topics"
+
+
+def test_new_ids_are_not_reserved_and_do_not_start_with_a_dash() -> None:
+    assert uuid_text(new_uuid(bytes)) == "AAAAAAAAQACAAAAAAAAAAA"
+    draws = iter([b"\xf8" + b"\0" * 15, b"\x01" * 16])
+    assert uuid_text(new_uuid(lambda _: next(draws))) == "AQEBAQEBQQGBAQEBAQEBAQ"

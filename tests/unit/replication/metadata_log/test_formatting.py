@@ -1,4 +1,4 @@
-"""Formatting log directories, and reading their identity."""
+"""Formatting log directories, whose identity is then read."""
 
 from __future__ import annotations
 
@@ -8,20 +8,14 @@ from pathlib import Path
 import pytest
 
 from protocol.messages import stored_records
-from protocol.primitives import uuid_from_text, uuid_text
+from protocol.primitives import uuid_text
 from protocol.records import HEADER, headers
 from replication.metadata.metadata_records import read_snapshot
-from replication.metadata_log.formatting import (
-    FormatOptions,
-    MetaProperties,
+from replication.metadata_log.formatting import FormatOptions, bootstrap_checkpoint, format_directories, zero_checkpoint
+from replication.metadata_log.node_identity import (
     NodeIdentity,
     UnusableDirectory,
-    bootstrap_checkpoint,
-    format_directories,
-    new_uuid,
-    read_meta_properties,
     read_node_identity,
-    zero_checkpoint,
 )
 from replication.raft.voters import ListenerAddress
 from storage.io.disk import Disk
@@ -124,25 +118,6 @@ def test_a_new_first_directory_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "b").exists()
 
 
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        ("version=1\nnode.id=1\n", "is incomplete: it lacks cluster.id"),
-        ("", "is incomplete: it lacks version, cluster.id, node.id"),
-        ("version=0\nbroker.id=1\n", "ZooKeeper"),
-        ("version=2\ncluster.id=c\nnode.id=1\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "version 2"),
-        ("version=1\ncluster.id=c\nnode.id=x\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "node.id or directory.id"),
-        ("version=1\ncluster.id=c\nnode.id=1\ndirectory.id=AAAA\n", "node.id or directory.id"),
-        ("version=1\ncluster.id=c\nnode.id=7\ndirectory.id=AAAAAAAAAAAAAAAAAAAAZQ\n", "belongs to node 7"),
-    ],
-)
-def test_an_unusable_meta_properties_is_refused_without_a_change(tmp_path: Path, content: str, message: str) -> None:
-    (tmp_path / "meta.properties").write_text(content)
-    with pytest.raises(UnusableDirectory, match=message):
-        read_node_identity(Disk(), [str(tmp_path)], node_id=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["meta.properties"]
-
-
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:
     format_dirs(tmp_path / "a")
     format_dirs(tmp_path / "b", seed=2)
@@ -158,41 +133,12 @@ def test_two_directories_with_one_id_are_refused(tmp_path: Path) -> None:
         read_node_identity(Disk(), [str(tmp_path / "a"), str(tmp_path / "b")], node_id=1)
 
 
-@pytest.mark.parametrize("name", ["t-0", "notes.txt", "recovery-point-offset-checkpoint"])
-def test_a_directory_with_data_but_without_meta_properties_is_refused(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
-    with pytest.raises(UnusableDirectory, match=f"holds {name} but no meta.properties"):
-        read_node_identity(Disk(), [str(tmp_path)], node_id=1)
-
-
 def test_a_metadata_log_without_meta_properties_is_refused(tmp_path: Path) -> None:
     format_dirs(tmp_path)
     (tmp_path / "meta.properties").unlink()
     (tmp_path / "__cluster_metadata-0/00000000000000000000.log").touch()
     with pytest.raises(UnusableDirectory, match=r"__cluster_metadata-0/00000000000000000000.log but no meta"):
         read_node_identity(Disk(), [str(tmp_path)], node_id=1)
-
-
-def test_a_file_in_place_of_the_directory_is_refused(tmp_path: Path) -> None:
-    (tmp_path / "a").touch()
-    with pytest.raises(UnusableDirectory, match="is a file, not a directory"):
-        read_node_identity(Disk(), [str(tmp_path / "a")], node_id=1)
-
-
-def test_comments_and_escapes_of_java_properties_are_read(tmp_path: Path) -> None:
-    (tmp_path / "meta.properties").write_text(
-        "#\n#Sat Nov 21 09:22:13 UTC 2026\nnode.id=1\ndirectory.id=ncNHL0kMRKuhxs6LVjsQww\n"
-        "version=1\ncluster.id=a\\:b\n"
-    )
-    assert read_meta_properties(Disk(), str(tmp_path)) == MetaProperties(
-        "a:b", 1, uuid_from_text("ncNHL0kMRKuhxs6LVjsQww")
-    )
-
-
-def test_new_ids_are_not_reserved_and_do_not_start_with_a_dash() -> None:
-    assert uuid_text(new_uuid(bytes)) == "AAAAAAAAQACAAAAAAAAAAA"
-    draws = iter([b"\xf8" + b"\0" * 15, b"\x01" * 16])
-    assert uuid_text(new_uuid(lambda _: next(draws))) == "AQEBAQEBQQGBAQEBAQEBAQ"
 
 
 def test_metadata_log_dir_is_formatted_and_is_no_log_directory(tmp_path: Path) -> None:

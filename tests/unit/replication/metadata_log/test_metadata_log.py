@@ -15,14 +15,16 @@ from replication.completion import Completion
 from replication.metadata.image import ResourceType
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, Versioned, read_batches
 from replication.metadata_log import raft_wire
-from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, FINALIZED_FEATURES, METADATA_DIRECTORY
+from replication.metadata_log.formatting import FINALIZED_FEATURES
 from replication.metadata_log.metadata_log import MetadataLog
+from replication.metadata_log.node_identity import BOOTSTRAP_CHECKPOINT
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.metadata_log.snapshot_files import SnapshotFile
 from replication.raft.events import BecomeLeader
 from replication.raft.raft_log import EpochEnd
 from replication.raft.rpc_messages import Fetch
 from replication.raft.voters import ReplicaKey
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import StorageError
 from tests.support.controller_harness import CLUSTER_ID, WALL_MS, ControllerHarness
 from tests.support.faulty_disk import FaultyDisk

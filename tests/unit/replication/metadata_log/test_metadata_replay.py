@@ -11,10 +11,12 @@ from protocol.control_records import ControlType
 from protocol.messages import stored_records
 from protocol.messages.common import KRaftVersionFeature
 from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, UnreadableMetadata
-from replication.metadata_log.formatting import BOOTSTRAP_CHECKPOINT, METADATA_DIRECTORY, voter_records
+from replication.metadata_log.control_state import voter_records
 from replication.metadata_log.metadata_log_open import open_metadata_log
 from replication.metadata_log.metadata_replay import read_metadata
+from replication.metadata_log.node_identity import BOOTSTRAP_CHECKPOINT
 from replication.raft.voters import ReplicaKey, Voter, VoterSet
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from tests.support.controller_harness import ControllerHarness
 from tests.support.metadata_histories import (
     METADATA_VERSION,

@@ -24,8 +24,8 @@ from replication.metadata.metadata_records import (
     read_snapshot,
     snapshot,
 )
-from replication.metadata_log.formatting import METADATA_DIRECTORY
 from replication.metadata_log.metadata_snapshots import MetadataSnapshots, SnapshotSettings
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import Disk
 from tests.support.controller_harness import WALL_MS, ControllerHarness
 from tests.support.crashing_disk import CrashingDisk, PowerLoss

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from protocol.primitives import uuid_text
-from replication.metadata_log.formatting import UnusableDirectory
+from replication.metadata_log.node_identity import UnusableDirectory
 from replication.metadata_log.quorum_state_store import read_quorum_state, write_quorum_state
 from replication.raft.raft_log import ElectionState
 from replication.raft.voters import ReplicaKey

@@ -18,8 +18,9 @@ RULES    1. An entry points to a whole batch.
             the page cache, and maps it. A thread reads all of it, and is then followed by lookups that find it there. A
             thread uses no mapping: the file may be truncated meanwhile, and access beyond its end raises SIGBUS. A truncation
             drops the mapping before.
-         6. A lookup of an offset before the warm section keeps the entries that follow in memory, so that a sequential reader
-            asks for the page cache and searches the file once for `WINDOW_ENTRIES` entries.
+         6. A lookup of an offset before the warm section keeps the entries that follow in memory: a sequential reader asks for
+            the page cache and searches the file once for `WINDOW_ENTRIES` entries. Up to `WINDOWS` readers at different
+            places have such a window each.
 NOT HERE When an entry is added, and the rebuild of an index (segment.py).
 """
 
@@ -40,12 +41,16 @@ from storage.io.disk_lookup import NotResident, Read, read_waiting
 
 WARM_BYTES = 8192
 WINDOW_ENTRIES = 64
+WINDOWS = 16
+READER_ENTRIES = 512
+"""A reader's window replaces those up to this many entries before it: this reader has gone on from there."""
 _SURPLUS_ENTRIES = 256  # surplus entries in memory before the warm section shrinks
 _PENDING_ENTRIES = 64  # unwritten entries before a write is due
 _SUMMARY_ENTRIES = 8  # enough for a reader near the end; a summary is in memory until the log is used
 NO_TIMESTAMP = -1
 
 _last_offset = attrgetter("last_offset")
+_slot = attrgetter("slot")
 
 
 class CorruptIndex(Exception):
@@ -60,17 +65,29 @@ class CorruptTransactionIndex(StorageError):
 
 
 class _Window(NamedTuple):
-    """Entries before the warm section that were read last (rule 6)."""
+    """Entries before the warm section that were read lately (rule 6)."""
 
+    slot: int
+    """Of the first entry; -1 is the segment's start, which no file contains."""
     keys: array[int]
     values: array[int]
+
+
+class _Windows(NamedTuple):
+    """It never changes, since threads use it; a new window makes a new object."""
+
+    first_keys: tuple[int, ...]
+    windows: tuple[_Window, ...]
+
+
+_NO_WINDOWS = _Windows((), ())
 
 
 class SparseIndex:
     """Entries of an ascending key and value; the last ones in memory, the others in a mapped file."""
 
     __slots__ = (
-        "_collected", "_disk", "_is_comparing", "_keys", "_mapping", "_values", "_warm_start", "_window", "_written",
+        "_collected", "_disk", "_is_comparing", "_keys", "_mapping", "_values", "_warm_start", "_windows", "_written",
         "base_offset", "entries", "file", "path",
     )  # fmt: skip
 
@@ -90,7 +107,7 @@ class SparseIndex:
         """
         self._disk = disk
         self._mapping: Mapping | None = None
-        self._window: _Window | None = None
+        self._windows = _NO_WINDOWS
         self.file: File | None = None
         """Open or not (rule 5)."""
         self._is_comparing = is_new
@@ -193,7 +210,8 @@ class SparseIndex:
 
     def close_file(self) -> None:
         """Close the file and forget what was read of it."""
-        self.file = self._mapping = self._window = None
+        self.file = self._mapping = None
+        self._windows = _NO_WINDOWS
 
     def copy(self) -> Self:
         """The current entries, for another thread; shares the open file, but no entries and no mapping."""
@@ -320,19 +338,30 @@ class OffsetIndex(SparseIndex):
     def lookup(self, offset: int, read: Read = read_waiting) -> tuple[int, int]:
         """The last entry at or below `offset` as (offset, position); the segment's start if there is none."""
         target = offset - self.base_offset
-        window = self._window  # read once: another thread may replace it
-        if window is not None and window.keys[0] <= target < window.keys[-1]:
-            at = bisect_right(window.keys, target) - 1
-            return self.base_offset + window.keys[at], window.values[at]
+        first_keys, windows = self._windows
+        place = bisect_right(first_keys, target)
+        if place:
+            _, keys, values = windows[place - 1]
+            if target < keys[-1]:
+                at = bisect_right(keys, target) - 1
+                return self.base_offset + keys[at], values[at]
         slot, cold = self._floor(0, target, read) if target >= 0 else (-1, b"")
+        if cold:
+            _, keys, values = self._keep_window(slot, cold)
+            return self.base_offset + keys[0], values[0]
         if slot < 0:
             return self.base_offset, 0
-        if cold:
-            start = slot * self.ENTRY.size
-            window = _Window(*self._columns(cold[start : start + WINDOW_ENTRIES * self.ENTRY.size]))
-            self._window = window
-            return self.base_offset + window.keys[0], window.values[0]
         return self.base_offset + self._keys[slot - self._warm_start], self._values[slot - self._warm_start]
+
+    def _keep_window(self, slot: int, cold: Mapping | bytes) -> _Window:
+        """The entries from `slot` on, kept for the next lookups (rule 6)."""
+        size = self.ENTRY.size
+        entries = cold[max(slot, 0) * size : (slot + WINDOW_ENTRIES) * size]
+        window = _Window(slot, *self._columns(entries if slot >= 0 else bytes(size) + entries))
+        others = [other for other in self._windows.windows if not 0 <= slot - other.slot <= READER_ENTRIES]
+        windows = sorted([window, *others], key=_slot) if len(others) < WINDOWS else [window]
+        self._windows = _Windows(tuple([keys[0] for _, keys, _ in windows]), tuple(windows))
+        return window
 
     def offset_at_or_after(self, position: int, read: Read = read_waiting) -> int | None:
         """The offset of the first entry at or after a position, or None."""

@@ -7,6 +7,7 @@ import random
 import struct
 import sys
 from array import array
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from storage.engine import AbortedTransaction
 from storage.io.disk import Disk, Mapping, StorageError
 from storage.io.disk_lookup import NotResident, read_resident
 from storage.segments.indexes import (
+    READER_ENTRIES,
     WARM_BYTES,
     WINDOW_ENTRIES,
+    WINDOWS,
     CorruptIndex,
     OffsetIndex,
     SparseIndex,
@@ -140,22 +143,43 @@ def test_only_lookups_that_must_not_wait_keep_a_descriptor(tmp_path: Path) -> No
     assert disk.open_files == 0
 
 
+@pytest.fixture
+def searches(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The targets that are searched in a file."""
+    found: list[int] = []
+    real = SparseIndex._cold_floor
+
+    def recorded(self: SparseIndex, target: int, column: int, cold: Mapping | bytes) -> int:
+        found.append(target)
+        return real(self, target, column, cold)
+
+    monkeypatch.setattr(SparseIndex, "_cold_floor", recorded)
+    return found
+
+
+def _read_entries(index: OffsetIndex, entries: Iterable[int]) -> None:
+    for entry in entries:
+        assert index.lookup(BASE + 10 * entry + 9, read_resident) == (BASE + 10 * entry + 9, 4096 * (entry + 1))
+
+
 @pytest.mark.pure_python("replaces a method of a compiled class")
-def test_a_sequential_reader_searches_the_file_once_per_window(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_sequential_reader_searches_the_file_once_per_window(tmp_path: Path, searches: list[int]) -> None:
     write_out(offset_index(tmp_path, 4 * WINDOW_ENTRIES + WARM_ENTRIES))
     index = offset_index(tmp_path)
     index.open_file()
-    searches: list[int] = []
-    real = SparseIndex._cold_floor
-
-    def counted(self: SparseIndex, target: int, column: int, cold: Mapping | bytes) -> int:
-        searches.append(target)
-        return real(self, target, column, cold)
-
-    monkeypatch.setattr(SparseIndex, "_cold_floor", counted)
-    for entry in range(4 * WINDOW_ENTRIES):
-        assert index.lookup(BASE + 10 * entry + 9, read_resident) == (BASE + 10 * entry + 9, 4096 * (entry + 1))
+    _read_entries(index, range(4 * WINDOW_ENTRIES))
     assert len(searches) == 6  # the last entry of a window does not say where its range ends
+
+
+@pytest.mark.pure_python("replaces a method of a compiled class")
+def test_readers_at_different_places_have_a_window_each(tmp_path: Path, searches: list[int]) -> None:
+    distance = READER_ENTRIES + 2 * WINDOW_ENTRIES
+    write_out(offset_index(tmp_path, WINDOWS * distance + WARM_ENTRIES))
+    index = offset_index(tmp_path)
+    index.open_file()
+    for step in range(2 * WINDOW_ENTRIES):
+        _read_entries(index, [reader * distance + step for reader in range(WINDOWS)])
+    assert len(searches) == 3 * WINDOWS
 
 
 class _ObservedColumn:

@@ -5,7 +5,7 @@ They are those of Apache Kafka's KafkaScheduler, and a few more.
 RULES    1. Every task is a deadline of the timer queue and reschedules itself after it ran.
          2. Long tasks handle one log per iteration of the loop, or run in the background thread. Loops over all logs that do
             little for each handle many of them per iteration.
-NOT HERE The tasks themselves (`storage/directories/log_manager.py`, `replication/partition/replica_manager.py`).
+NOT HERE The tasks themselves (`storage/directories/log_maintenance.py`, `replication/partition/replica_manager.py`).
 """
 
 from __future__ import annotations
@@ -31,6 +31,16 @@ from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Timer
 from storage.directories.checkpoint_writer import Work
 from storage.directories.log_directory import CheckpointSteps
+from storage.directories.log_maintenance import (
+    begin_checkpoints,
+    close_idle_files,
+    directory_checks,
+    due_deletions,
+    expire_producers,
+    invalidate_checkpoints,
+    logs_to_flush,
+    retain,
+)
 from storage.directories.log_retention import RetentionSteps
 
 _log = logging.getLogger("barnabas.scheduled_tasks")
@@ -76,7 +86,7 @@ class ScheduledTasks:
         self._every(number("replica.lag.time.max.ms") // 2, lambda: replicas.check_isrs(clock.mono_ms()))
         self._every(
             number("producer.id.expiration.check.interval.ms"),
-            lambda: self._run_in_slices(manager.expire_producers(clock.wall_ms())),
+            lambda: self._run_in_slices(expire_producers(manager, clock.wall_ms())),
         )
         self._schedule_compaction()
         self._every(_INDEX_CHECK_MS, self._key_index.indexer.check)
@@ -129,13 +139,13 @@ class ScheduledTasks:
         """Flushes the logs that are due by `flush.ms` or a full segment; deletes the files whose delay has passed."""
         manager, wall_ms = self._replicas.log_manager, self._dependencies.clock.wall_ms()
         self._run_in_slices(self._flush_steps(wall_ms))
-        for directory, work in manager.deletions(wall_ms):
+        for directory, work in due_deletions(manager, wall_ms):
             self._dependencies.worker.background(directory, work).then(_on_deleted)
         soonest = min((log.config.flush_ms for log in manager.logs.values()), default=_MAX_FLUSH_INTERVAL_MS)
         self._after(max(_MIN_INTERVAL_MS, min(_MAX_FLUSH_INTERVAL_MS, soonest)), self._flush_and_delete)
 
     def _flush_steps(self, wall_ms: int) -> Iterator[None]:
-        for log in self._replicas.log_manager.flush_due(wall_ms):
+        for log in logs_to_flush(self._replicas.log_manager, wall_ms):
             partition = None if log is None else self._replicas.partitions.get((log.topic, log.partition))
             if partition is not None:
                 self._replicas.flushes.sync(partition)
@@ -143,9 +153,9 @@ class ScheduledTasks:
 
     def _checkpoint(self) -> None:
         manager = self._replicas.log_manager
-        for directory, work in manager.directory_checks():
+        for directory, work in directory_checks(manager):
             self._write_checkpoint(directory, work)
-        for directory, steps in manager.checkpoint():
+        for directory, steps in begin_checkpoints(manager):
             self._run_in_slices(self._checkpoint_steps(directory, steps))
 
     def _checkpoint_steps(self, directory: str, steps: CheckpointSteps) -> Iterator[None]:
@@ -159,12 +169,12 @@ class ScheduledTasks:
     def _on_checkpointed(self, directory: str, written: IoResult) -> None:
         error = written.value
         if error is not None and error.is_full:
-            self._replicas.log_manager.invalidate_checkpoints(directory)
+            invalidate_checkpoints(self._replicas.log_manager, directory)
         elif error is not None:
             self._replicas.directory_failed(directory, error)
 
     def _start_retention(self, interval_ms: int) -> None:
-        self._retain_next_log(self._replicas.log_manager.retain(self._dependencies.clock.wall_ms()), interval_ms)
+        self._retain_next_log(retain(self._replicas.log_manager, self._dependencies.clock.wall_ms()), interval_ms)
 
     def _retain_next_log(
         self,
@@ -204,7 +214,7 @@ class ScheduledTasks:
         if open_files.closed > self._logged_closed:
             _log.info("%s; %d were closed at the limit", open_files, open_files.closed - self._logged_closed)
             self._logged_closed = open_files.closed
-        self._run_step(manager.close_idle_files())
+        self._run_step(close_idle_files(manager))
 
     # ------------------------------------------------------------ metadata
     def _check_snapshot(self) -> None:

@@ -32,6 +32,13 @@ from replication.partition.rate_limiter import RateLimiter
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock, TimerQueue
 from storage.config.log_config import STORAGE_ENGINE
+from storage.directories.future_logs import (
+    add_future_log,
+    drop_future_log,
+    new_future_log,
+    replace_with_future_log,
+    take_interrupted_moves,
+)
 from storage.directories.log_copy import chunk_bytes, complete_copy, find_start, prepare_chunk
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
@@ -123,7 +130,7 @@ class LogDirMoves:
 
     def resume(self) -> None:
         """At startup: start the moves again that the last shutdown interrupted (rule 3), also to a cordoned directory."""
-        for (topic, index), directory in self._log_manager.take_interrupted_moves():
+        for (topic, index), directory in take_interrupted_moves(self._log_manager):
             code = self._refusal(topic, index, directory)
             if code == ErrorCode.NONE:
                 code = self._alter(topic, index, directory)
@@ -171,7 +178,7 @@ class LogDirMoves:
                 return
             move.log_start_offset, move.truncation_count = log.log_start_offset, log.offsets.truncation_count
             config = self._replicas.config_of(partition.topic)
-            copy, work = self._log_manager.new_future_log(log, move.directory, start_offset, config)
+            copy, work = new_future_log(self._log_manager, log, move.directory, start_offset, config)
         except KafkaError:
             _log.exception("%s cannot be read", log.name)
             self._cancel(move)
@@ -188,9 +195,9 @@ class LogDirMoves:
             self._cancel(move)
             return
         if move.is_over:  # another move may have created a copy since
-            self._log_manager.drop_future_log(copy)
+            drop_future_log(self._log_manager, copy)
             return
-        self._log_manager.add_future_log(copy)
+        add_future_log(self._log_manager, copy)
         move.copy = copy
         self._advance(move)
 
@@ -308,7 +315,7 @@ class LogDirMoves:
     def _switch(self, move: ReplicaMove, copy: Log) -> None:
         partition = move.partition
         self._end(move, switched=True)
-        self._log_manager.replace_with_future_log(partition.log, copy)
+        replace_with_future_log(self._log_manager, partition.log, copy)
         copy.update_config(self._replicas.config_of(partition.topic))
         partition.switch_log(copy)
         self._replicas.appender.resume(partition)
@@ -339,7 +346,7 @@ class LogDirMoves:
         del self.active[move.partition.key]
         if not switched:
             if move.copy is not None and not move.copy.is_offline:
-                self._log_manager.drop_future_log(move.copy)
+                drop_future_log(self._log_manager, move.copy)
             if move.appends_paused:
                 self._replicas.appender.resume(move.partition)
             self._start_engine_moves()

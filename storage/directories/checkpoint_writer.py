@@ -6,7 +6,7 @@ RULES    1. A later update wins: delayed work never overwrites newer contents.
          3. Background work may run late or fail, and that of a truncation never runs if its log is deleted before. So the
             file contents are unknown until it has run: an update that must be on disk before another operation is then
             written even if its contents are equal.
-NOT HERE The offsets (log_manager.py), the file format (checkpoint_file.py).
+NOT HERE The offsets (log_directory.py), the file format (checkpoint_file.py).
 """
 
 from __future__ import annotations

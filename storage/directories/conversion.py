@@ -20,7 +20,15 @@ from typing import Final
 from protocol.errors import KafkaError
 from storage.config.config_def import MAX_INT, MAX_LONG
 from storage.config.log_config import COMMIT_LOG, LogConfig
+from storage.directories.future_logs import (
+    add_future_log,
+    drop_future_log,
+    new_future_log,
+    replace_with_future_log,
+    take_interrupted_moves,
+)
 from storage.directories.log_copy import begin_with_producers, complete_copy, find_start, prepare_chunk
+from storage.directories.log_maintenance import due_deletions
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import delete_paths
 from storage.io.disk import Disk, StorageError
@@ -47,7 +55,7 @@ class Conversion:
     def discard_copies(self) -> list[str]:
         """Delete unfinished future replicas; returns the names of logs whose move to another log directory that cancels."""
         logs = self._manager.logs
-        moves = self._manager.take_interrupted_moves()
+        moves = take_interrupted_moves(self._manager)
         self._delete_files()
         return [logs[key].name for key, directory in moves if logs[key].directory != directory]
 
@@ -74,8 +82,8 @@ class Conversion:
         manager, wall_ms = self._manager, self._wall_ms
         log.open()
         start_offset = wait_for_disk(find_start, log)
-        copy, create = manager.new_future_log(log, log.directory, start_offset, self._config_of_copy(log.config))
-        manager.add_future_log(copy)
+        copy, create = new_future_log(manager, log, log.directory, start_offset, self._config_of_copy(log.config))
+        add_future_log(manager, copy)
         try:
             create()
             begin_with_producers(log, copy)
@@ -87,10 +95,10 @@ class Conversion:
             complete_copy(log, copy, wall_ms, keeps_segments=True)
             copy.close()
         except (KafkaError, StorageError):
-            manager.drop_future_log(copy)
+            drop_future_log(manager, copy)
             self._delete_files()
             raise
-        manager.replace_with_future_log(log, copy)
+        replace_with_future_log(manager, log, copy)
         self._delete_files()
 
     def _config_of_copy(self, config: LogConfig) -> LogConfig:
@@ -105,7 +113,7 @@ class Conversion:
         )
 
     def _delete_files(self) -> None:
-        for _, work in self._manager.deletions(self._wall_ms):
+        for _, work in due_deletions(self._manager, self._wall_ms):
             work()
 
     def remove_unused_commit_logs(self) -> None:

@@ -7,7 +7,7 @@ RULES    1. The swap has three durable steps: mark the copy complete, rename the
          2. After a crash, a complete copy without its log is renamed at the start (`finish_interrupted_moves`). If a log
             directory is offline, it may contain the log: the partition stays offline. Any other copy is deleted, and the
             move starts again.
-NOT HERE Copying (log_copy.py), the list of copies (log_manager.py).
+NOT HERE Copying (log_copy.py), the list of copies (future_logs.py).
 """
 
 from __future__ import annotations

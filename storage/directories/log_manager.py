@@ -1,4 +1,4 @@
-"""All logs of this broker: load, create, delete, move, periodic work (Kafka: LogManager).
+"""All logs of this broker: load, create, delete, close (Kafka: LogManager).
 
 FORMAT   in each log directory: `.lock`, the offset checkpoints (checkpoint_file.py), partition directories
          (partition_directory.py), and after a clean shutdown a marker (log_directory.py)
@@ -15,18 +15,16 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
             thread (deletions.py). Directories are created and renamed through `submit_directory_op` and not accessed before. A
             name that is used again gets the same log directory, after the rename is durable and no checkpoint has an offset of
             the previous log.
-         6. Long operations run in steps (an iterator, one log per step) or as work for a thread.
-         7. The future replica of a moving log gets no periodic work, and is not in `logs` before the swap.
-NOT HERE One log (log.py), the directory of a new log (log_placement.py), how logs are constructed (log_construction.py) and
-         retained (log_retention.py), meta.properties (replication/metadata_log/formatting.py), the schedule
-         (broker/node/scheduled_tasks.py).
+         6. `recover` runs in steps, one log per step.
+NOT HERE One log (log.py), the directory of a new log (log_placement.py), how logs are constructed (log_construction.py), future
+         replicas (future_logs.py), periodic work (log_maintenance.py), meta.properties
+         (replication/metadata_log/node_identity.py).
          Why recovery may wait: docs/decisions/0005-recovery-on-first-use.md
 """
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import partial
@@ -37,19 +35,15 @@ from storage.directories.checkpoint_writer import Work
 from storage.directories.deletions import Deletions
 from storage.directories.engines import Engines
 from storage.directories.future_replica import (
-    checkpoints_of_swap,
     copies_without_log,
-    create_future_log,
     finish_interrupted_moves,
-    swap_in_future_log,
 )
-from storage.directories.log_construction import creation, logs_in, new_copy, new_log
-from storage.directories.log_directory import NO_BROKER_EPOCH, CheckpointSteps, LogDirectory
+from storage.directories.log_construction import creation, logs_in, new_log
+from storage.directories.log_directory import NO_BROKER_EPOCH, LogDirectory
 from storage.directories.log_placement import LogPlacement
-from storage.directories.log_retention import RetentionSteps, retain_all
-from storage.directories.partition_directory import DELETED, FUTURE, STRAY, delete_paths, parse_future_dir_name
+from storage.directories.partition_directory import DELETED, STRAY, parse_future_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
-from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op, sequential
+from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op
 from storage.io.disk import Disk, Lock, StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.disk_usage import DiskUsage
@@ -85,10 +79,10 @@ class LogManager:
         `directories`: directory id by path; `failed`: log directories that have failed already; `locks`: released at the
         shutdown; `max_open_files`: the limit for all logs together; `new_lock`: creates a mutex if threads are used.
         """
-        self._disk = disk
+        self.disk = disk
         self._config = config
         self._random_bytes = random_bytes
-        self._path_guard = PathGuard(new_lock)
+        self.path_guard = PathGuard(new_lock)
         self._locks = locks
         self.file_handles = FileHandleCache(disk, max_open_files)
         """The open files of all logs."""
@@ -111,7 +105,7 @@ class LogManager:
         self._has_unknown_logs = bool(failed)
         self.strays: list[Log] = []
         """Logs of deleted topics whose names are used again: their directory was missing at the deletion."""
-        self._deletions = Deletions(disk, self.engines, self._path_guard, random_bytes, self._submit_name)
+        self.deletions = Deletions(disk, self.engines, self.path_guard, random_bytes, self._submit_directory_op)
         self.submit: Callable[[str, FileOp], None] = lambda _, op: op()
         """Runs file operations of the logs in a log directory: at once unless replaced."""
         self._submits = {path: partial(self._submit, path) for path in directories}
@@ -121,8 +115,9 @@ class LogManager:
         """Runs operations that free space in a full log directory: likewise."""
         self.disk_space = {path: DiskSpace(partial(self._submit_reclaim, path)) for path in directories}
         self.future_logs: dict[TopicPartition, Log] = {}
-        """Future replicas of moving logs, in their new directories (future_replica.py)."""
-        self._interrupted: list[tuple[TopicPartition, str]] = []
+        """Future replicas of moving logs, in their new directories (future_logs.py)."""
+        self.interrupted_moves: list[tuple[TopicPartition, str]] = []
+        """The moves that the last stop interrupted: the partition, and the path of its future replica."""
 
     # ---- start and shutdown ------------------------------------------------------------------------------
 
@@ -149,8 +144,8 @@ class LogManager:
         has_log = self.engines.has_partition
         names = {path: log_dir.names for path, log_dir in self.directories.items()}
         if not self.offline:
-            finish_interrupted_moves(self._disk, directory.path, names, has_log)
-        for _, key in copies_without_log(self._disk, directory.path, names, has_log):
+            finish_interrupted_moves(self.disk, directory.path, names, has_log)
+        for _, key in copies_without_log(self.disk, directory.path, names, has_log):
             self._offline_logs[key] = None  # the log may be in a failed directory
 
     def _load(self, id_of: Callable[[str], bytes | None], directory: LogDirectory) -> None:
@@ -158,15 +153,15 @@ class LogManager:
         self.engines.drop_leftovers(path, directory.names)
         for name in directory.names:
             if name.endswith(DELETED):
-                self._deletions.add(path, [f"{path}/{name}"], has_delay=False, since_ms=0)
+                self.deletions.add(path, [f"{path}/{name}"], has_delay=False, since_ms=0)
             moved = parse_future_dir_name(name)
             if moved is not None:
-                self._interrupted.append((moved, f"{path}/{name}"))
-        for log in logs_in(self._disk, directory, self.engines, self._config):
+                self.interrupted_moves.append((moved, f"{path}/{name}"))
+        for log in logs_in(self.disk, directory, self.engines, self._config):
             self._add(log, id_of)
 
     def _add(self, log: Log, id_of: Callable[[str], bytes | None]) -> None:
-        self._attach(log)
+        self.attach(log)
         key = log.topic, log.partition
         other = self.logs.setdefault(key, log)
         if other is not log:
@@ -228,7 +223,7 @@ class LogManager:
 
     def _recover_rest(self, directory: LogDirectory) -> bool:
         """Recover unused logs up to a limit; returns whether the directory may be marked clean."""
-        if self._deletions.waits_for_rename(directory.path):
+        if self.deletions.waits_for_rename(directory.path):
             return False  # a replaced log was not renamed: the directory of its future replica has failed
         rest = [log for log in directory.logs.values() if log.needs_recovery]
         if len(rest) > RECOVERED_AT_SHUTDOWN or any(map(self.engines.is_unidentified, rest)):
@@ -295,15 +290,15 @@ class LogManager:
     def _create(self, key: TopicPartition, topic_id: bytes, config: LogConfig, assigned: str | None) -> Log:
         """A new log; `assigned`: the path of the directory that should have it, if known."""
         log_dir, has_previous = self.placement.take(key, assigned)
-        log = new_log(self._disk, log_dir, self.engines, *key, topic_id, config)
-        self._attach(log)
+        log = new_log(self.disk, log_dir, self.engines, *key, topic_id, config)
+        self.attach(log)
         self.logs[key] = log_dir.logs[key] = log
         try:
             if has_previous:
-                self.submit_directory_op(log_dir.path, partial(self._disk.sync_dir, log_dir.path))
+                self.submit_directory_op(log_dir.path, partial(self.disk.sync_dir, log_dir.path))
             create = creation(log_dir, self.engines, log)
             if log_dir.checkpoints.may_contain(key):
-                self._write_checkpoints(log_dir)
+                self.write_checkpoints(log_dir)
                 create = create or no_op  # so that the log is not used before
             if create is not None:
                 log.files.submit_op(create, partial(self.submit_directory_op, log_dir.path))
@@ -316,7 +311,7 @@ class LogManager:
         """Delete a log: its directory is renamed now and removed later."""
         renamed = self._remove_log(log, DELETED)
         if log.files.has_directory:
-            self._deletions.add(log.directory, renamed, has_delay=True)
+            self.deletions.add(log.directory, renamed, has_delay=True)
 
     def rename_to_stray(self, log: Log) -> None:
         """Take the log of a topic that the cluster does not have out of service: its directory is kept, frames are dropped."""
@@ -333,82 +328,24 @@ class LogManager:
             if logs.get(key) is log:
                 del logs[key]
         self.placement.remember(key, log_dir.path)
-        return self._deletions.submit_rename(log, suffix)
+        return self.deletions.submit_rename(log, suffix)
 
-    def _attach(self, log: Log) -> None:
+    def attach(self, log: Log) -> None:
+        """Give a log what it shares with the other logs of its log directory."""
         log.files.submit = self._submits[log.directory]
-        log.files.path_guard = self._path_guard
+        log.files.path_guard = self.path_guard
         log.files.disk_space = self.disk_space[log.directory]
 
     def _submit(self, directory: str, op: FileOp) -> None:
         self.submit(directory, op)
 
-    def _submit_name(self, directory: str, op: FileOp) -> None:
+    def _submit_directory_op(self, directory: str, op: FileOp) -> None:
         self.submit_directory_op(directory, op)
 
     def _submit_reclaim(self, directory: str, op: FileOp) -> None:
         self.submit_reclaim_op(directory, op)
 
-    # ---- moving a log ------------------------------------------------------------------------------------
-
-    def take_interrupted_moves(self) -> list[tuple[TopicPartition, str]]:
-        """The logs that were moving at the last stop, with their targets; returned once, their copies are deleted."""
-        found, self._interrupted = self._interrupted, []
-        moves: dict[TopicPartition, str] = {}
-        for key, path in found:
-            if key in self.logs:  # else the log may be in a missing directory: left to the operator
-                moves[key] = path.rpartition("/")[0]
-                self._deletions.submit_copy(path, key)
-        return list(moves.items())
-
-    def new_future_log(
-        self, log: Log, directory: str, start_offset: int, config: LogConfig | None = None
-    ) -> tuple[Log, Work]:
-        """An empty future replica and the work that creates it on disk; `add_future_log` follows.
-
-        `config`: of the copy, which chooses its engine; None: that of the log. Raises StorageError if the directory is offline.
-        """
-        log_dir, key = self.placement.in_service(directory), (log.topic, log.partition)
-        new_path = partial(self._deletions.new_path, log_dir.path, key, FUTURE)
-        copy = new_copy(self._disk, log_dir, self.engines, log, start_offset, config or log.config, new_path)
-        create = creation(log_dir, self.engines, copy)
-        assert create is not None, "a copy has a directory"
-        return copy, partial(create_future_log, create, copy, start_offset)
-
-    def add_future_log(self, copy: Log) -> None:
-        """Register a future replica that is on disk."""
-        self._attach(copy)
-        self.future_logs[copy.topic, copy.partition] = copy
-
-    def drop_future_log(self, copy: Log) -> None:
-        """Delete a future replica, also one that was not added."""
-        self.future_logs = {key: other for key, other in self.future_logs.items() if other is not copy}
-        copy.delete()
-        self._deletions.add(copy.directory, self._deletions.submit_rename(copy, DELETED), has_delay=False)
-
-    def replace_with_future_log(self, log: Log, copy: Log) -> None:
-        """Replace a log by its complete, durable and closed future replica (future_replica.py rule 1)."""
-        key = (log.topic, log.partition)
-        deleted_files = self._deletions.new_path(log.directory, key, DELETED)
-        future_path, copy.files.path = copy.path, f"{copy.directory}/{copy.name}"
-        drop = self.engines.drop_of(log.path, log.files.cached_topic_id)
-        self.engines.switch(future_path, copy.path, copy.files.cached_topic_id)
-        checkpoints = checkpoints_of_swap(log, copy)
-        previous_dir, log_dir = self.directories[log.directory], self.directories[copy.directory]
-        if log_dir is not previous_dir:
-            previous_dir.keep_checkpoint(log)
-        log.delete()
-        del self.future_logs[key], previous_dir.logs[key]
-        self.logs[key] = log_dir.logs[key] = copy
-        self._write_checkpoints(log_dir, checkpoints)
-        self.submit_directory_op(copy.directory, partial(self._path_guard.wait_for_users, log.files))
-        first, last = (None, drop) if log.files.has_directory else (drop, None)
-        swap = partial(swap_in_future_log, self._disk, log.path, deleted_files, future_path, copy.path, first)
-        take = sequential([swap, partial(previous_dir.forget_checkpoint, key)])
-        renamed = self._deletions.submit_removal(copy.directory, take, last, deleted_files)
-        # So that the log is not opened before the rename.
-        copy.files.submit_op(no_op, partial(self.submit_directory_op, copy.directory))
-        self._deletions.add(log.directory, renamed, has_delay=True)
+    # ---- checkpoints -------------------------------------------------------------------------------------
 
     def truncation(self, log: Log, offset: int) -> DiskLookup | None:
         """The lookup that truncates an open log, after lowering the checkpoints that would point into newer records.
@@ -426,7 +363,7 @@ class LogManager:
         assert lookup is not None
         return lookup
 
-    def _write_checkpoints(
+    def write_checkpoints(
         self, log_dir: LogDirectory, overrides: Mapping[TopicPartition, Checkpoint] | None = None
     ) -> None:
         """Write the checkpoints before directory operations that are submitted later."""
@@ -443,64 +380,7 @@ class LogManager:
         written = {} if log_dir is None else log_dir.checkpoints.written.get(RECOVERY_POINTS, {})
         return written.get((log.topic, log.partition), 0)
 
-    # ---- periodic work -----------------------------------------------------------------------------------
-
-    def checkpoint(self) -> list[tuple[str, CheckpointSteps]]:
-        """For each log directory, steps whose result is work that writes the changed checkpoint files.
-
-        A directory with pending work is skipped.
-        """
-        return [(log_dir.path, log_dir.checkpoint()) for log_dir in self.directories.values() if not log_dir.is_writing]
-
-    def directory_checks(self) -> list[tuple[str, Work]]:
-        """For each log directory, work that checks whether it still exists."""
-        return [(directory.path, directory.check) for directory in self.directories.values()]
-
-    def invalidate_checkpoints(self, directory: str) -> None:
-        """Forget the file contents after a failed write on a full disk: the next update writes all files."""
-        log_dir = self.directories.get(directory)
-        if log_dir is not None:
-            log_dir.checkpoints.contents.clear()
-
-    def flush_due(self, wall_ms: int) -> Iterator[Log | None]:
-        """The logs to flush now, because of `flush.ms` or a full segment; a step for each log, None for the others."""
-        for log in list(self.logs.values()):
-            opened = log.opened
-            yield log if opened is not None and opened.flush.is_due(log.config, wall_ms) else None
-
-    def retain(self, wall_ms: int) -> RetentionSteps:
-        """Apply retention, a few segments per step (log_retention.py)."""
-        return retain_all(list(self.logs.values()), wall_ms, self.go_offline)
-
-    def deletions(self, wall_ms: int) -> list[tuple[str, Work]]:
-        """For each log directory, work that deletes the files and directories that are due.
-
-        A file that is not renamed yet is included in a later call.
-        """
-        files: dict[str, list[str]] = defaultdict(list)
-        for log in self.logs.values():
-            if log.files.deleted_files:
-                files[log.directory] += log.files.take_deletable(wall_ms)
-        directories = self._deletions.take_due(wall_ms, self.deletion_delay_ms, self.directories)
-        return [
-            (directory, partial(delete_paths, self._disk, files.get(directory, []), directories.get(directory, [])))
-            for directory in {**files, **directories}
-            if files.get(directory) or directories.get(directory)
-        ]
-
     def disk_usage(self, directory: str, logs: Iterable[Log]) -> DiskUsage:
         """A measurement, to be run by a thread, of a log directory and some of its logs."""
         usage = self.engines.usage
-        return DiskUsage(self._disk, directory, {log.path: usage(log.path, log.files.cached_topic_id) for log in logs})
-
-    def close_idle_files(self) -> Iterator[None]:
-        """Close the files without a use since the last call, some per step."""
-        yield from self.file_handles.close_idle()
-        yield from self.engines.commit_log_files.close_idle()
-
-    def expire_producers(self, wall_ms: int) -> Iterator[None]:
-        """Remove idle producers, one log per step."""
-        for log in list(self.logs.values()):
-            if log.opened is not None:
-                log.opened.producers.expire(wall_ms, self.producer_expiration_ms)
-            yield
+        return DiskUsage(self.disk, directory, {log.path: usage(log.path, log.files.cached_topic_id) for log in logs})

@@ -12,7 +12,7 @@ RULES    1. Log start offset <= high watermark <= log end offset.
             KAFKA_STORAGE_ERROR.
 NOT HERE The open log and its parts (open_log.py), directory and file operations (log_files.py), recovery (recovery.py),
          the layout on disk (engine.py), leadership and the high watermark's progress (replication/partition/partition.py),
-         when to flush or delete (log_manager.py).
+         when to flush or delete (log_maintenance.py).
 """
 
 from __future__ import annotations

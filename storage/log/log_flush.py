@@ -4,7 +4,7 @@ RULES    1. A flush is due by `flush.ms` or `flush.messages`, and after a segmen
          2. Only `complete` advances the recovery point: all records before it, and their leader epochs, are durable.
          3. With `flush.messages`, what a recovery keeps is made durable before the log is used: it counts at once, so that a
             leader has its high watermark.
-NOT HERE The files of a segment (segments/durability.py), running a task (flush_task.py), when to flush (log_manager.py).
+NOT HERE The files of a segment (segments/durability.py), running a task (flush_task.py), when to flush (log_maintenance.py).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ RULES    1. Whole segments, oldest first; nothing at or above the high watermark
          5. A pass deletes at most MAX_SEGMENTS_PER_PASS segments, so that it does not block other work.
          6. The files are renamed, and deleted after `file.delete.delay.ms`.
          7. Nothing here waits for the disk: `retain` returns a DiskLookup (disk_lookup.py) before it changes anything.
-NOT HERE Deletion of the files, and when to check (log_manager.py).
+NOT HERE Deletion of the files, and when to check (log_maintenance.py).
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
+from storage.directories.log_maintenance import begin_checkpoints, retain
 from storage.directories.log_manager import LogManager
 from storage.engine import Buffer, EngineFactory
 from storage.io.disk import Disk, StorageError
@@ -56,7 +57,7 @@ class ProducerInfo(NamedTuple):
 
 def retained(manager: LogManager, wall_ms: int) -> Iterator[Log]:
     """Apply retention and run its lookups, as `ReplicaManager` does; yields each log after a step that may have deleted."""
-    steps, has_space = manager.retain(wall_ms), None
+    steps, has_space = retain(manager, wall_ms), None
     finished: list[DiskLookup] = []
     with suppress(StopIteration):
         while True:
@@ -95,7 +96,7 @@ def _run(manager: LogManager, log: Log, lookup: DiskLookup) -> bool:
 def checkpoint_works(manager: LogManager) -> list[tuple[str, Work]]:
     """The works of a checkpoint whose steps all run now, by log directory."""
     works: list[tuple[str, Work]] = []
-    for directory, steps in manager.checkpoint():
+    for directory, steps in begin_checkpoints(manager):
         try:
             while True:
                 next(steps)

@@ -15,7 +15,9 @@ from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.records import parse_header, patch
 from storage.config.log_config import LogConfig
+from storage.directories.future_logs import add_future_log, drop_future_log, new_future_log, replace_with_future_log
 from storage.directories.log_copy import find_start
+from storage.directories.log_maintenance import due_deletions
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import AppendOrigin, Log
@@ -349,7 +351,7 @@ class Operations:
 
     def delete_files(self) -> None:
         simulation = self._simulation
-        for directory, work in simulation.manager.deletions(simulation.now_ms):
+        for directory, work in due_deletions(simulation.manager, simulation.now_ms):
             simulation.queues.push("background", directory, work, lambda _: None)
 
     # ---- flushing ----------------------------------------------------------------------------------------
@@ -475,11 +477,11 @@ class Operations:
         if partition.log is not log or partition.in_flight:
             return
         end = log.log_end_offset
-        copy, work = simulation.manager.new_future_log(log, target, wait_for_disk(find_start, log), config)
+        copy, work = new_future_log(simulation.manager, log, target, wait_for_disk(find_start, log), config)
         work()
         if target not in simulation.manager.directories:  # its commit log has failed
             return
-        simulation.manager.add_future_log(copy)
+        add_future_log(simulation.manager, copy)
         while copy.log_end_offset < end:
             data: Any = wait_for_disk(
                 log.open().reader.read_records,
@@ -487,7 +489,7 @@ class Operations:
                 copy.config.segment_bytes,
             )
             if len(data) > copy.config.segment_bytes:  # written with a larger segment size
-                simulation.manager.drop_future_log(copy)
+                drop_future_log(simulation.manager, copy)
                 return
             prepared = copy.open().prepare_as_follower(data, wall_ms=simulation.now_ms)
             assert prepared is not None
@@ -513,14 +515,14 @@ class Operations:
         simulation.queues.run_file_ops(copy.directory)
         if not copy.release():
             if not copy.is_offline:
-                simulation.manager.drop_future_log(copy)
+                drop_future_log(simulation.manager, copy)
             return
         if self._random.random() < 0.3:
             simulation.disk.fuse = self._random.randrange(12)
         partition.directories.add(copy.directory)
         partition.max_flushed, partition.max_start = partition.end, copy_start
         partition.log = copy  # before a failure of its directory is noticed
-        simulation.manager.replace_with_future_log(log, copy)
+        replace_with_future_log(simulation.manager, log, copy)
         partition.start_at(max(copy_start, partition.start))
         simulation.queues.run_file_ops(copy.directory)
         if partition.log is not copy:

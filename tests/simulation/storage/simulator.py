@@ -21,6 +21,7 @@ from itertools import count
 from random import Random
 
 from storage.config.log_config import LogConfig
+from storage.directories.future_logs import take_interrupted_moves
 from storage.directories.log_manager import LogManager
 from storage.directories.summary_file import LOG_SUMMARIES
 from storage.io.disk import StorageError
@@ -225,7 +226,7 @@ class Simulation:
         for log in [*strays, *self.manager.strays]:
             if not log.is_offline:
                 self.manager.rename_to_stray(log)
-        self.manager.take_interrupted_moves()
+        take_interrupted_moves(self.manager)
 
     def _on_eviction_needed(self) -> None:
         self.must_close_files = True

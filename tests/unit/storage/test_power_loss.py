@@ -14,6 +14,8 @@ from protocol.control_records import ControlType
 from protocol.records import headers
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import CheckpointWriter
+from storage.directories.future_logs import add_future_log, new_future_log, replace_with_future_log
+from storage.directories.log_maintenance import begin_checkpoints
 from storage.directories.log_manager import LogManager
 from storage.io.checkpoint_file import PARTITION_METADATA, RECOVERY_POINTS
 from storage.io.disk import StorageError
@@ -128,9 +130,9 @@ class Machine:
 
     def new_copy(self, log: Log) -> Log:
         """A future replica of a log in /b."""
-        copy, work = self.manager.new_future_log(log, "/b", 0)
+        copy, work = new_future_log(self.manager, log, "/b", 0)
         work()
-        self.manager.add_future_log(copy)
+        add_future_log(self.manager, copy)
         return copy
 
     def replace_by_empty_copy(self, log: Log) -> None:
@@ -138,7 +140,7 @@ class Machine:
         copy = self.new_copy(log)
         copy.open()
         copy.release()
-        self.manager.replace_with_future_log(log, copy)
+        replace_with_future_log(self.manager, log, copy)
 
     def fail_replacement(self, log: Log) -> None:
         """The same, but /b fails before the directories are renamed."""
@@ -467,7 +469,7 @@ def test_a_moved_log_keeps_its_start_offset() -> None:
     copy.high_watermark = 2
     copy.open().trim(1, NOW_MS)
     assert copy.release()
-    machine.manager.replace_with_future_log(log, copy)
+    replace_with_future_log(machine.manager, log, copy)
     machine.lose_power()
     log = machine.log()
     assert (log.directory, log.log_start_offset) == ("/b", 1)
@@ -529,7 +531,7 @@ def test_a_move_interrupted_twice_is_finished_by_the_next_start(killed: int, los
     copy.release()
     machine.disk.fuse = killed
     with suppress(ProcessEnded):
-        machine.manager.replace_with_future_log(log, copy)
+        replace_with_future_log(machine.manager, log, copy)
     with suppress(ProcessEnded):
         machine.start(fuse=lost)
     manager = machine.lose_power()
@@ -570,7 +572,7 @@ def about_to_lower(machine: Machine) -> Log:
     log = filled(machine, 3, config=LogConfig())
     assert machine.disk.read(f"/a/{RECOVERY_POINTS}") == b"0\n1\nt 0 2\n"
     log.open().roll(NOW_MS)
-    assert [list(steps) for _, steps in machine.manager.checkpoint()]
+    assert [list(steps) for _, steps in begin_checkpoints(machine.manager)]
     return log
 
 

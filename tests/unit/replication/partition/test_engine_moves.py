@@ -14,6 +14,7 @@ from protocol.records import headers
 from replication.metadata.image import ResourceType
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.config.log_config import STORAGE_ENGINE, LogConfig
+from storage.directories.future_logs import take_interrupted_moves
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk
 from storage.log.log import Log
@@ -213,7 +214,7 @@ def test_a_crash_during_a_move_leaves_one_complete_log(
         log.files.assign_topic_id(topic_id)
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
     engine = engine_of(log)
-    again.take_interrupted_moves()
+    take_interrupted_moves(again)
     delete(again, NOW_MS)
     names = [name for directory in paths for name in directories_of_t(directory)]
     assert names == (["t-0"] if log.files.has_directory else [])

@@ -14,6 +14,7 @@ import pytest
 from protocol.batch_builder import BatchBuilder
 from protocol.control_records import ControlType
 from protocol.errors import ErrorCode
+from storage.directories.log_maintenance import due_deletions
 from storage.io.disk import File
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log_validator import AppendOrigin
@@ -94,7 +95,7 @@ class Rig:
 
     def deletions(self) -> list[tuple[str, Any]]:
         """The deletions that are due long after."""
-        return list(self.harness.log_manager.deletions(self.harness.wall_ms + 10**9))
+        return list(due_deletions(self.harness.log_manager, self.harness.wall_ms + 10**9))
 
 
 SMALL: dict[str, Any] = {"segment_bytes": 1 << 20, "index_interval_bytes": 1, "retention_bytes": 3 << 20}

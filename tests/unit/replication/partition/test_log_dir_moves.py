@@ -10,7 +10,9 @@ import pytest
 
 from protocol.errors import ErrorCode
 from storage.config.log_config import LogConfig
+from storage.directories.future_logs import take_interrupted_moves
 from storage.directories.future_replica import COMPLETE
+from storage.directories.log_maintenance import due_deletions
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import FUTURE, parse_future_dir_name
 from storage.io.checkpoint_file import LEADER_EPOCHS
@@ -118,7 +120,7 @@ def stepped_harness(path: Path, directories: int = 2, **topic: Any) -> MoveHarne
 
 def delete(manager: LogManager, wall_ms: int) -> None:
     """Delete what is due."""
-    for _, work in manager.deletions(wall_ms):
+    for _, work in due_deletions(manager, wall_ms):
         work()
 
 
@@ -442,7 +444,7 @@ def test_a_crash_during_a_move_leaves_one_complete_log(tmp_path: Path, changes: 
     assert list(again.logs) == [("t", 0)]
     log = again.logs["t", 0]
     assert (log.log_start_offset, log.log_end_offset) == (0, 3)
-    interrupted = again.take_interrupted_moves()
+    interrupted = take_interrupted_moves(again)
     assert interrupted in ([], [(("t", 0), target)])
     assert not (interrupted and log.directory == target)
     delete(again, NOW_MS)
@@ -457,7 +459,7 @@ def test_interrupted_moves_start_again_and_their_old_copies_are_deleted(harness:
     lost = [Path(target) / f"t-0.{digit * 32}{FUTURE}" for digit in "01"]
     for path in lost:
         path.mkdir()
-        harness.log_manager._interrupted.append((("t", 0), str(path)))
+        harness.log_manager.interrupted_moves.append((("t", 0), str(path)))
     harness.moves.resume()
     assert harness.log.directory == target
     assert [name.endswith(FUTURE) for name in directories_of_t(target)] == [False] * 3
@@ -471,7 +473,7 @@ def test_a_copy_without_its_log_is_kept(tmp_path: Path) -> None:
     lost.mkdir()
     manager = LogManager(Disk(), {str(tmp_path): bytes(16)}, LogConfig(), random_bytes=bytes)
     manager.load()
-    assert manager.take_interrupted_moves() == []
+    assert take_interrupted_moves(manager) == []
     assert manager.logs == {}
     delete(manager, NOW_MS)
     assert lost.exists()

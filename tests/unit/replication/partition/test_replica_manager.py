@@ -14,6 +14,7 @@ from protocol.messages.stored_records import ConfigRecord, PartitionRecord, Topi
 from protocol.schema import Message
 from replication.metadata.image import ResourceType
 from replication.partition.partition import Partition, Reader
+from storage.directories.log_maintenance import logs_to_flush
 from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
 from storage.log.log_reader import LogReader
@@ -295,9 +296,9 @@ def test_flush_ms_changed_at_runtime_applies_to_existing_records(
 ) -> None:
     append(harness, results)
     harness.wall_ms += 10_000
-    assert not any(harness.log_manager.flush_due(harness.wall_ms))
+    assert not any(logs_to_flush(harness.log_manager, harness.wall_ms))
     alter(harness, "flush.ms", "100")
-    assert [log.name for log in harness.log_manager.flush_due(harness.wall_ms) if log is not None] == ["t-0"]
+    assert [log.name for log in logs_to_flush(harness.log_manager, harness.wall_ms) if log is not None] == ["t-0"]
 
 
 # ---------------------------------------------------------------- failing

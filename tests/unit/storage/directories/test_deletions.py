@@ -1,9 +1,10 @@
-"""Deletion of files and directories (storage/directories/log_manager.py, rule 5)."""
+"""Deletion of files and directories (storage/directories/log_maintenance.py, deletions.py)."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from storage.directories.log_maintenance import due_deletions
 from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from tests.support.logs import NOW_MS, fill
@@ -15,7 +16,7 @@ def deleted_files(tmp_path: Path) -> list[Path]:
 
 
 def delete_due(manager: LogManager, wall_ms: int = NOW_MS + 1000) -> None:
-    for _, work in manager.deletions(wall_ms):
+    for _, work in due_deletions(manager, wall_ms):
         work()
 
 
@@ -25,10 +26,10 @@ def test_files_of_trimmed_segments_are_deleted_after_the_delay(manager: LogManag
     log.high_watermark = 6
     log.open().trim(4, NOW_MS)
     assert deleted_files(tmp_path)
-    assert not manager.deletions(NOW_MS + 999)
+    assert not due_deletions(manager, NOW_MS + 999)
     delete_due(manager)
     assert not deleted_files(tmp_path)
-    assert not manager.deletions(NOW_MS * 2)
+    assert not due_deletions(manager, NOW_MS * 2)
 
 
 def test_files_are_deleted_as_soon_as_they_are_renamed(manager: LogManager, tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_files_are_deleted_as_soon_as_they_are_renamed(manager: LogManager, tmp_
     assert deleted_files(tmp_path)
     delete_due(manager)
     assert not deleted_files(tmp_path)
-    assert not manager.deletions(NOW_MS + 1000)
+    assert not due_deletions(manager, NOW_MS + 1000)
     for change in held:
         change()
     assert deleted_files(tmp_path)
@@ -57,8 +58,8 @@ def test_a_directory_is_deleted_after_its_rename(manager: LogManager, tmp_path: 
     log = created(manager)
     manager.submit_directory_op = lambda _, change: held.append(change)
     manager.delete(log)
-    assert not manager.deletions(NOW_MS)
-    assert not manager.deletions(NOW_MS + 10**6)
+    assert not due_deletions(manager, NOW_MS)
+    assert not due_deletions(manager, NOW_MS + 10**6)
     for change in held:
         change()
     delete_due(manager, NOW_MS + 10**6)

@@ -13,6 +13,7 @@ from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slots import Slot
 from storage.config.log_config import LogConfig
+from storage.directories.future_logs import add_future_log, new_future_log, replace_with_future_log
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import FUTURE
 from storage.io.deferred_file_ops import FileOp
@@ -179,13 +180,13 @@ def test_a_name_that_is_used_again_twice_waits_for_checkpoints_without_its_first
 def moved(manager: LogManager, log: Log) -> Log:
     """The log after a move to the other directory; it has a partition directory there."""
     target = next(path for path in manager.directories if path != log.directory)
-    copy, work = manager.new_future_log(log, target, 0)
+    copy, work = new_future_log(manager, log, target, 0)
     work()
-    manager.add_future_log(copy)
+    add_future_log(manager, copy)
     append(copy, "a")
     flush(copy)
     copy.close()
-    manager.replace_with_future_log(log, copy)
+    replace_with_future_log(manager, log, copy)
     return copy
 
 
@@ -216,14 +217,14 @@ def test_a_move_that_a_crash_interrupted_before_the_last_rename_is_finished(tmp_
     manager = started(*roots)
     log = log_of(manager)
     append(log, "a")
-    rename = manager._disk.rename
+    rename = manager.disk.rename
 
     def rename_or_die(source: str, target: str) -> None:
         if source.endswith(FUTURE):
             raise Killed
         rename(source, target)
 
-    manager._disk.rename = rename_or_die  # type: ignore[method-assign]
+    manager.disk.rename = rename_or_die  # type: ignore[method-assign]
     with pytest.raises(Killed):
         moved(manager, log)
     source, target = log.directory, next(path for path in manager.directories if path != log.directory)

@@ -10,6 +10,7 @@ import pytest
 from protocol.errors import ErrorCode, KafkaError
 from storage.directories.future_replica import COMPLETE
 from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.log_maintenance import directory_checks
 from storage.directories.partition_directory import FUTURE
 from storage.io.checkpoint_file import PARTITION_METADATA
 from storage.io.disk import Disk, StorageError
@@ -152,7 +153,7 @@ def test_a_replaced_directory_is_not_written_to(tmp_path: Path) -> None:
     with pytest.raises(StorageError, match="it is another directory now"):
         created(manager, partition=1, directory=f"{tmp_path}/a")
     outcomes = []
-    for path, work in manager.directory_checks():
+    for path, work in directory_checks(manager):
         try:
             work()
         except StorageError:

@@ -1,4 +1,4 @@
-"""The log manager and partition directories (log_manager.py, partition_directory.py)."""
+"""The log manager and partition directories (log_manager.py, log_maintenance.py, partition_directory.py)."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ import pytest
 import storage.directories.log_manager
 from protocol.primitives import uuid_text
 from storage.config.log_config import LogConfig
+from storage.directories.future_logs import new_future_log
 from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
+from storage.directories.log_maintenance import begin_checkpoints, due_deletions, expire_producers, logs_to_flush
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import parse_partition_dir_name, suffixed_dir_name
 from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
@@ -109,7 +111,7 @@ def test_the_directory_with_the_fewest_logs_gets_the_partition(tmp_path: Path) -
     assert sorted(path.name for path in (tmp_path / "a").glob("t-*")) == ["t-0", "t-1", "t-4"]
     assert sorted(path.name for path in (tmp_path / "b").glob("t-*")) == ["t-2", "t-3"]
     with pytest.raises(StorageError, match="not a log directory of this broker"):
-        manager.new_future_log(manager.logs["t", 0], "/elsewhere", 0)
+        new_future_log(manager, manager.logs["t", 0], "/elsewhere", 0)
 
 
 def test_other_names_are_left_alone(tmp_path: Path) -> None:
@@ -291,22 +293,22 @@ def test_a_deletion_renames_at_once_and_removes_after_the_delay(manager: LogMana
     manager.delete(log)
     assert manager.logs.get(("t", 0)) is None
     (deleted,) = tmp_path.glob("t-0.*-delete")
-    assert not manager.deletions(NOW_MS)
+    assert not due_deletions(manager, NOW_MS)
     assert append(created(manager), "new") == 0
-    assert not manager.deletions(NOW_MS + 999)
-    ((_, work),) = manager.deletions(NOW_MS + 1000)
+    assert not due_deletions(manager, NOW_MS + 999)
+    ((_, work),) = due_deletions(manager, NOW_MS + 1000)
     assert deleted.exists()
     work()
     assert not deleted.exists()
-    assert not manager.deletions(NOW_MS * 2)
+    assert not due_deletions(manager, NOW_MS * 2)
 
 
 def test_a_shorter_delay_applies_to_earlier_deletions(manager: LogManager) -> None:
     manager.delete(created(manager))
-    assert not manager.deletions(NOW_MS)
+    assert not due_deletions(manager, NOW_MS)
     manager.deletion_delay_ms = 5
-    assert not manager.deletions(NOW_MS + 4)
-    assert manager.deletions(NOW_MS + 5)
+    assert not due_deletions(manager, NOW_MS + 4)
+    assert due_deletions(manager, NOW_MS + 5)
 
 
 def test_directories_deleted_before_the_stop_are_removed_at_the_start(manager: LogManager, tmp_path: Path) -> None:
@@ -315,7 +317,7 @@ def test_directories_deleted_before_the_stop_are_removed_at_the_start(manager: L
     manager.delete(log)
     manager = started(tmp_path)
     assert manager.logs == {}
-    ((_, work),) = manager.deletions(NOW_MS)
+    ((_, work),) = due_deletions(manager, NOW_MS)
     work()
     assert not list(tmp_path.glob("t-0*"))
 
@@ -385,7 +387,7 @@ def test_a_truncation_between_the_steps_of_a_checkpoint_is_not_undone(manager: L
     log = created(manager)
     fill(log, 6)
     flush(log)
-    ((_, steps),) = manager.checkpoint()
+    ((_, steps),) = begin_checkpoints(manager)
     next(steps)
     truncated(manager, log, 2)
     assert list(steps) == []
@@ -397,7 +399,7 @@ def test_a_truncation_between_the_steps_of_a_checkpoint_is_not_undone(manager: L
 def test_a_log_deleted_between_the_steps_of_a_checkpoint_is_not_in_it(manager: LogManager, tmp_path: Path) -> None:
     for topic in ("kept", "deleted"):
         fill(created(manager, topic), 3)
-    ((_, steps),) = manager.checkpoint()
+    ((_, steps),) = begin_checkpoints(manager)
     next(steps)
     next(steps)
     manager.delete(manager.logs["deleted", 0])
@@ -411,13 +413,13 @@ def test_a_log_deleted_between_the_steps_of_a_checkpoint_is_not_in_it(manager: L
 def test_flushes_are_due_by_the_settings_of_each_log(manager: LogManager) -> None:
     soon = manager.get_or_create("soon", 0, ID, replace(SMALL, flush_ms=100))
     created(manager, "never")
-    assert not any(manager.flush_due(NOW_MS * 2))
+    assert not any(logs_to_flush(manager, NOW_MS * 2))
     for log in manager.logs.values():
         append(log, "a")
-    assert not any(manager.flush_due(NOW_MS + 99))
-    assert list(filter(None, manager.flush_due(NOW_MS + 100))) == [soon]
+    assert not any(logs_to_flush(manager, NOW_MS + 99))
+    assert list(filter(None, logs_to_flush(manager, NOW_MS + 100))) == [soon]
     flush(soon)
-    assert not any(manager.flush_due(NOW_MS * 2))
+    assert not any(logs_to_flush(manager, NOW_MS * 2))
 
 
 def test_retention_opens_logs_that_may_have_expired_and_closes_them(tmp_path: Path) -> None:
@@ -456,9 +458,9 @@ def test_a_disk_that_fails_during_retention_goes_offline(tmp_path: Path) -> None
 def test_idle_producers_expire(manager: LogManager) -> None:
     log = created(manager)
     append(log, "a", producer=ProducerInfo(5, 0, 0))
-    list(manager.expire_producers(NOW_MS + 1000))
+    list(expire_producers(manager, NOW_MS + 1000))
     assert list(log.open().producers.producers) == [5]
-    list(manager.expire_producers(NOW_MS + 86_400_001))
+    list(expire_producers(manager, NOW_MS + 86_400_001))
     assert not log.open().producers.producers
 
 

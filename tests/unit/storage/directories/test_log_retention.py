@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from storage.directories.log_maintenance import retain
 from storage.directories.log_manager import LogManager
 from storage.log.log import Log
 from tests.support.faulty_disk import FaultyDisk
@@ -37,7 +38,7 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LogManage
 
 def retain_step_by_step(manager: LogManager, disk: FaultyDisk, wall_ms: int, after: Callable[[Log], None]) -> int:
     """Apply retention; returns the number of lookups. `after` is called after each one has run."""
-    steps, lookups = manager.retain(wall_ms), 0
+    steps, lookups = retain(manager, wall_ms), 0
     before: list[object] = []
     with suppress(StopIteration):
         while True:
@@ -95,7 +96,7 @@ def test_a_segment_with_a_batch_that_is_appended_during_the_lookup_stays(
 
 def test_a_log_whose_lookup_finds_no_space_is_skipped(restarted: tuple[LogManager, FaultyDisk]) -> None:
     manager, _ = restarted
-    steps = manager.retain(NOW_MS + 50 * SECOND_MS)
+    steps = retain(manager, NOW_MS + 50 * SECOND_MS)
     first, lookup = next(steps)
     assert lookup is not None
     first.cancel_opening(lookup)

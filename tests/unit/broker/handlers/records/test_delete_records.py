@@ -13,6 +13,7 @@ from broker.handlers.records.delete_records import DeleteRecordsHandler
 from broker.security.authorizer import Operation, Resource
 from protocol.errors import ErrorCode
 from protocol.messages.logs import DeleteRecordsRequest, DeleteRecordsResponse
+from storage.directories.log_maintenance import due_deletions
 from storage.directories.log_manager import LogManager
 from storage.io.disk import Disk, StorageError
 from storage.log.open_log import OpenLog
@@ -235,6 +236,6 @@ def test_segments_below_the_log_start_offset_are_deleted_later(harness: ReplicaH
     files = {path.name for path in Path(log.path).iterdir()}
     assert sorted(name[19] for name in files if name.endswith(".log")) == ["4"]
     assert sorted(name[19] for name in files if name.endswith(".log.deleted")) == ["0", "1", "2", "3"]
-    for _, work in harness.log_manager.deletions(harness.wall_ms + 1000):
+    for _, work in due_deletions(harness.log_manager, harness.wall_ms + 1000):
         work()
     assert not list(Path(log.path).glob("*.deleted"))

@@ -17,6 +17,7 @@ from protocol.messages.logs import (
     DescribeLogDirsResponse,
     DescribeLogDirsResult,
 )
+from storage.directories.future_logs import add_future_log, new_future_log
 from storage.io.disk import Disk, StorageError
 from tests.support.deny import Deny
 from tests.support.messages import message
@@ -162,9 +163,9 @@ def test_a_future_replica_is_described_with_its_lag(harness: ReplicaHarness) -> 
     harness.load(batches=3, size=700)
     log = harness.partition().log
     (target,) = set(harness.log_manager.directories) - {log.directory}
-    copy, work = harness.log_manager.new_future_log(log, target, 0)
+    copy, work = new_future_log(harness.log_manager, log, target, 0)
     work()
-    harness.log_manager.add_future_log(copy)
+    add_future_log(harness.log_manager, copy)
     results = {result.log_dir: logs(result) for result in described(ask(harness, everything=True))}
     assert results[log.directory]["t", 0].is_future_key is False
     lacking = results[target]["t", 0]

@@ -29,8 +29,8 @@ from protocol.schema import Message
 from replication.completion import Completion, completed
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
 from replication.controller.brokers.broker_heartbeats import BrokerControlState, fence, heartbeat
+from replication.controller.brokers.producer_ids import allocate_producer_ids
 from replication.controller.brokers.registration import (
-    allocate_producer_ids,
     controller_registration_request,
     register,
     register_controller,

@@ -1,11 +1,11 @@
-"""Registration of brokers and controllers, unregistration, producer id blocks.
+"""Registration of brokers and controllers, unregistration.
 
 RULES    1. A broker's epoch is the offset of the first record of its registration batch. Requests with an older epoch are
             rejected.
          2. A broker registers fenced. A second registration of the same process keeps its state and epoch.
          3. A new process cannot register the id of a broker with a session, unless it knows the epoch of the previous clean
             shutdown: after a shutdown of all nodes at once, no controller saw the session end.
-         4. The checks and messages are Apache Kafka 4.3's (ClusterControlManager, ProducerIdControlManager).
+         4. The checks and messages are Apache Kafka 4.3's (ClusterControlManager).
 NOT HERE Heartbeats (`broker_heartbeats.py`), elections (`elections.py`).
 """
 
@@ -30,9 +30,6 @@ from replication.metadata.image import Endpoint, MetadataImage, PartitionState
 from replication.metadata.image_records import stored_endpoints, stored_features
 from replication.metadata.metadata_records import Versioned
 from replication.state_machine import Decision
-
-PRODUCER_ID_BLOCK = 1000
-MAX_PRODUCER_ID = 2**63 - 1
 
 _RESERVED_IDS = 100
 
@@ -174,27 +171,3 @@ def unregister(context: DecisionContext, request: UnregisterBrokerRequest) -> De
 
     records = [*broker_fenced(context, broker.broker_id, is_affected), (record, 0)]
     return Decision(records, UnregisterBrokerResponse(error_code=ErrorCode.NONE), is_atomic=False)
-
-
-def allocate_producer_ids(
-    context: DecisionContext, request: quorum.AllocateProducerIdsRequest
-) -> Decision[quorum.AllocateProducerIdsResponse]:
-    """Decide on a block of producer ids."""
-    broker = context.image.brokers.get(request.broker_id)
-    code = ErrorCode.NONE
-    if broker is None:
-        code = ErrorCode.BROKER_ID_NOT_REGISTERED
-    elif broker.epoch != request.broker_epoch:
-        code = ErrorCode.STALE_BROKER_EPOCH
-    first = context.image.next_producer_id
-    if code == ErrorCode.NONE and first > MAX_PRODUCER_ID - PRODUCER_ID_BLOCK:
-        code = ErrorCode.UNKNOWN_SERVER_ERROR
-    if code != ErrorCode.NONE:
-        return Decision([], quorum.AllocateProducerIdsResponse(error_code=code, producer_id_start=0, producer_id_len=0))
-    record = stored_records.ProducerIdsRecord(
-        broker_id=request.broker_id, broker_epoch=request.broker_epoch, next_producer_id=first + PRODUCER_ID_BLOCK
-    )
-    reply = quorum.AllocateProducerIdsResponse(
-        error_code=ErrorCode.NONE, producer_id_start=first, producer_id_len=PRODUCER_ID_BLOCK
-    )
-    return Decision([(record, 0)], reply)

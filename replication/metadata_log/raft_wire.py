@@ -89,29 +89,33 @@ def decode_request(message: Any) -> rpc.Request:
         versions = (range_.min_supported_version, range_.max_supported_version)
         key = ReplicaKey(message.voter_id, message.voter_directory_id)
         return rpc.UpdateVoter(message.current_leader_epoch, Voter(key, _addresses(message.listeners), versions))
-    one = single_partition(message)
+    partition = single_partition(message)
     if isinstance(message, raft.VoteRequest):
-        candidate = ReplicaKey(one.replica_id, one.replica_directory_id)
-        end = EpochEnd(one.last_offset_epoch, one.last_offset)
-        return rpc.Vote(candidate, _recipient(message, one), one.replica_epoch, end, one.pre_vote)
+        candidate = ReplicaKey(partition.replica_id, partition.replica_directory_id)
+        end = EpochEnd(partition.last_offset_epoch, partition.last_offset)
+        return rpc.Vote(candidate, _recipient(message, partition), partition.replica_epoch, end, partition.pre_vote)
     if isinstance(message, raft.BeginQuorumEpochRequest):
         addresses = _addresses(message.leader_endpoints)
-        return rpc.BeginEpoch(one.leader_id, one.leader_epoch, addresses, _recipient(message, one))
+        return rpc.BeginEpoch(partition.leader_id, partition.leader_epoch, addresses, _recipient(message, partition))
     if isinstance(message, raft.EndQuorumEpochRequest):
-        keys = [ReplicaKey(key.candidate_id, key.candidate_directory_id) for key in one.preferred_candidates]
-        keys = keys or [ReplicaKey(node_id) for node_id in one.preferred_successors]
-        return rpc.EndEpoch(one.leader_id, one.leader_epoch, _addresses(message.leader_endpoints), tuple(keys))
+        keys = [ReplicaKey(key.candidate_id, key.candidate_directory_id) for key in partition.preferred_candidates]
+        keys = keys or [ReplicaKey(node_id) for node_id in partition.preferred_successors]
+        return rpc.EndEpoch(
+            partition.leader_id, partition.leader_epoch, _addresses(message.leader_endpoints), tuple(keys)
+        )
     if isinstance(message, raft.FetchSnapshotRequest):
-        replica = ReplicaKey(message.replica_id, one.replica_directory_id)
-        snapshot = EpochEnd(one.snapshot_id.epoch, one.snapshot_id.end_offset)
-        return rpc.FetchSnapshot(replica, one.current_leader_epoch, snapshot, one.position, message.max_bytes)
+        replica = ReplicaKey(message.replica_id, partition.replica_directory_id)
+        snapshot = EpochEnd(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
+        return rpc.FetchSnapshot(
+            replica, partition.current_leader_epoch, snapshot, partition.position, message.max_bytes
+        )
     assert isinstance(message, produce_fetch.FetchRequest), f"{message!r} is not a Raft request"
     replica_id = message.replica_id if message.replica_state is None else message.replica_state.replica_id
     return rpc.Fetch(
-        ReplicaKey(replica_id, one.replica_directory_id),
-        one.current_leader_epoch,
-        EpochEnd(one.last_fetched_epoch, one.fetch_offset),
-        one.high_watermark,
+        ReplicaKey(replica_id, partition.replica_directory_id),
+        partition.current_leader_epoch,
+        EpochEnd(partition.last_fetched_epoch, partition.fetch_offset),
+        partition.high_watermark,
         message.max_wait_ms,
         message.max_bytes,
     )
@@ -122,7 +126,7 @@ def _recipient(message: Any, partition: Any) -> ReplicaKey:
 
 
 def _addresses(endpoints: Iterable[Any]) -> tuple[ListenerAddress, ...]:
-    return tuple(ListenerAddress(one.name, one.host, one.port) for one in endpoints)
+    return tuple(ListenerAddress(endpoint.name, endpoint.host, endpoint.port) for endpoint in endpoints)
 
 
 # ---- responses sent --------------------------------------------------------------------------------------------
@@ -311,8 +315,9 @@ def _endpoints(addresses: Iterable[ListenerAddress]) -> list[ListenerEndpoint]:
 def decode_response(message: Any, listener: str) -> rpc.Response:
     """A response of a peer; the addresses that it names are those of `listener`."""
     if isinstance(message, metadata.ApiVersionsResponse):
-        ranges = [(one.min_version, one.max_version) for one in message.supported_features if one.name == KRAFT_VERSION]
-        return rpc.ApiVersionsResponse(message.error_code, ranges[0] if ranges else (0, 0))
+        supported = {feature.name: feature for feature in message.supported_features}
+        kraft = supported.get(KRAFT_VERSION)
+        return rpc.ApiVersionsResponse(message.error_code, (kraft.min_version, kraft.max_version) if kraft else (0, 0))
     if isinstance(message, cluster.AddRaftVoterResponse | cluster.RemoveRaftVoterResponse):
         return rpc.VoterChangeResponse(message.error_code, message.error_message)
     if isinstance(message, raft.UpdateRaftVoterResponse):
@@ -323,27 +328,27 @@ def decode_response(message: Any, listener: str) -> rpc.Response:
         return rpc.UpdateVoterResponse(
             message.error_code, rpc.LeaderAndEpoch(current.leader_id, current.leader_epoch, address)
         )
-    one = single_partition(message)
-    if one is None:
+    partition = single_partition(message)
+    if partition is None:
         return rpc.Rejection(message.error_code)
     if isinstance(message, raft.VoteResponse):
-        return rpc.VoteResponse(one.error_code, _leader(message, one, listener), one.vote_granted)
+        return rpc.VoteResponse(partition.error_code, _leader(message, partition, listener), partition.vote_granted)
     if not isinstance(message, produce_fetch.FetchResponse | raft.FetchSnapshotResponse):
-        return rpc.EpochResponse(one.error_code, _leader(message, one, listener))
-    leader = None if one.current_leader is None else _leader(message, one.current_leader, listener)
+        return rpc.EpochResponse(partition.error_code, _leader(message, partition, listener))
+    leader = None if partition.current_leader is None else _leader(message, partition.current_leader, listener)
     if isinstance(message, raft.FetchSnapshotResponse):
-        snapshot = EpochEnd(one.snapshot_id.epoch, one.snapshot_id.end_offset)
+        snapshot = EpochEnd(partition.snapshot_id.epoch, partition.snapshot_id.end_offset)
         return rpc.FetchSnapshotResponse(
-            one.error_code, leader, snapshot, one.position, one.size, one.unaligned_records
+            partition.error_code, leader, snapshot, partition.position, partition.size, partition.unaligned_records
         )
     return rpc.FetchResponse(
-        one.error_code,
+        partition.error_code,
         leader,
-        one.high_watermark,
-        one.log_start_offset,
-        one.records,
-        _epoch_end(one.diverging_epoch),
-        _epoch_end(one.snapshot_id),
+        partition.high_watermark,
+        partition.log_start_offset,
+        partition.records,
+        _epoch_end(partition.diverging_epoch),
+        _epoch_end(partition.snapshot_id),
     )
 
 
@@ -354,6 +359,6 @@ def _epoch_end(end: produce_fetch.FetchEpochEndOffset | produce_fetch.SnapshotId
 
 def _leader(message: Any, named: Any, listener: str) -> rpc.LeaderAndEpoch:
     """The leader named in a response, with its endpoint if there is one (rule 2)."""
-    found = (one for one in message.node_endpoints if one.node_id == named.leader_id)
-    addresses = (ListenerAddress(listener, one.host, one.port) for one in found)
+    found = (endpoint for endpoint in message.node_endpoints if endpoint.node_id == named.leader_id)
+    addresses = (ListenerAddress(listener, endpoint.host, endpoint.port) for endpoint in found)
     return rpc.LeaderAndEpoch(named.leader_id, named.leader_epoch, next(addresses, None))

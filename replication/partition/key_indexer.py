@@ -100,7 +100,7 @@ class PartitionIndex:
 
     def drop_from(self, file_name: str) -> list[IndexRange]:
         """Forget the range of a damaged file and all later ones; returns them."""
-        names = [some.file_name for some in self.ranges]
+        names = [known.file_name for known in self.ranges]
         at = names.index(file_name) if file_name in names else len(names)
         dropped, self.ranges = self.ranges[at:], self.ranges[:at]
         self.merging, self.complete_mark = (), None
@@ -139,9 +139,9 @@ class KeyIndexer:
         if self._is_running or self.is_stopped or not (self._indexes or self._replicas.has_indexed_topics):
             return
         partitions = self._replicas.partitions.values()
-        indexed = [some for some in partitions if some.log.config.barnabas_index_keys or some.log in self._indexes]
-        self._indexes = {some.log: self._indexes[some.log] for some in indexed if some.log in self._indexes}
-        self._queue = deque(some for some in indexed if not some.is_offline and self._is_due(some.log))
+        indexed = [p for p in partitions if p.log.config.barnabas_index_keys or p.log in self._indexes]
+        self._indexes = {p.log: self._indexes[p.log] for p in indexed if p.log in self._indexes}
+        self._queue = deque(p for p in indexed if not p.is_offline and self._is_due(p.log))
         self._is_running, self.has_more = True, False
         self.next_turn()
 
@@ -210,7 +210,7 @@ class KeyIndexer:
         """The indexes of all partitions."""
         for log, index in self._indexes.items():
             end_offset = index.end_offset(log.offsets.log_start_offset)
-            size_bytes = ENTRY_BYTES * sum(some.entry_count for some in index.ranges)
+            size_bytes = ENTRY_BYTES * sum(known.entry_count for known in index.ranges)
             yield IndexLag(log.topic, max(log.offsets.high_watermark - end_offset, 0), size_bytes)
 
 

@@ -88,7 +88,7 @@ class KeySearch:
         if known is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"There is no topic {topic}")
         local = (self.replicas.partitions.get((topic, index)) for index in sorted(known.partitions))
-        return [some.key[1] for some in local if some is not None and some.is_leader]
+        return [partition.index for partition in local if partition is not None and partition.is_leader]
 
     def search(
         self, topic: str, indexes: Sequence[int], query: SearchQuery
@@ -163,9 +163,9 @@ class _Search:
             to_offset, ranges = index.end_offset(start_offset), index.ranges
         else:
             to_offset, ranges = start_offset, []
-        timed = [some for some in ranges if some.entry_count]
-        least = min((some.min_timestamp_ms for some in timed), default=-1)
-        greatest = max((some.max_timestamp_ms for some in timed), default=-1)
+        timed = [known for known in ranges if known.entry_count]
+        least = min((known.min_timestamp_ms for known in timed), default=-1)
+        greatest = max((known.max_timestamp_ms for known in timed), default=-1)
         to_offset = min(to_offset, end_offset)
         return PartitionAnswer(self._index, start_offset, to_offset, end_offset, least, greatest, False, [])
 

@@ -42,7 +42,7 @@ def on_add(state: QuorumState, request_id: int, request: AddVoter) -> VoterChang
     role, voter, key = state.role, request.voter, request.voter.key
     if not isinstance(role, Leader):
         return VoterChangeResponse(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    address = next((one for one in voter.addresses if one.listener == state.listener), None)
+    address = next((known for known in voter.addresses if known.listener == state.listener), None)
     if address is None or not _is_full_key(key):
         return VoterChangeResponse(ErrorCode.INVALID_REQUEST, _missing_endpoint_message(voter, state.listener))
     error = _check_can_change(state, role, "adding")
@@ -149,13 +149,13 @@ def _validate_update(state: QuorumState, role: Leader, voter: Voter) -> ErrorCod
 
 def check_upgrade(state: QuorumState, version: int) -> KafkaError | None:
     """The reason why kraft.version cannot be raised to this version; None if it can (rule 5)."""
-    role, now = state.role, state.log.kraft_version.latest
-    message = f"Invalid upgrade of {KRAFT_VERSION} from version {now} to {version}"
+    role, current = state.role, state.log.kraft_version.latest
+    message = f"Invalid upgrade of {KRAFT_VERSION} from version {current} to {version}"
     if not isinstance(role, Leader):
         return KafkaError(ErrorCode.NOT_CONTROLLER)
-    if version == now:
+    if version == current:
         return None
-    if version < now:
+    if version < current:
         return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, f"{message} because the new version is a downgrade")
     if version != 1:
         return KafkaError(ErrorCode.INVALID_UPDATE_VERSION, message)
@@ -248,7 +248,7 @@ def _retry_later(for_what: str) -> VoterChangeResponse:
 def _missing_endpoint_message(voter: Voter, listener: str) -> str:
     if not _is_full_key(voter.key):
         return "Add voter request didn't include a valid voter"
-    endpoints = ", ".join(f"ListenerName({one.listener})={one.host}/<unresolved>:{one.port}" for one in voter.addresses)
+    endpoints = ", ".join(f"ListenerName({name})={host}/<unresolved>:{port}" for name, host, port in voter.addresses)
     return (
         f"Add voter request didn't include the endpoint (Endpoints(endpoints={{{endpoints}}})) for the default listener "
         f"ListenerName({listener})"

@@ -83,8 +83,8 @@ def _range_of(disk: Disk, path: str, digest: bytes) -> IndexRange | None:
 
 def delete_ranges(disk: Disk, directory: str, ranges: Sequence[IndexRange]) -> None:
     """Delete the files of some ranges."""
-    for some in ranges:
-        disk.unlink(f"{directory}/{some.file_name}", missing_ok=True)
+    for known in ranges:
+        disk.unlink(f"{directory}/{known.file_name}", missing_ok=True)
 
 
 def due_merge(ranges: Sequence[IndexRange]) -> list[IndexRange]:
@@ -116,18 +116,18 @@ def merge(
         StorageError: the disk is full or failed, or a file is missing.
     """
     assert all(first.end_offset == second.start_offset for first, second in pairwise(ranges)), ranges
-    files = [IndexFile(disk, f"{directory}/{some.file_name}") for some in ranges]
+    files = [IndexFile(disk, f"{directory}/{known.file_name}") for known in ranges]
     writer = IndexWriter(disk, directory, ranges[0].start_offset)
     lowest = log_start_offset.to_bytes(OFFSET_END - HASH_BYTES, "big")
     drops = ranges[0].start_offset < log_start_offset
     for entries in merged_pages([file.pages() for file in files]):
         writer.append([one for one in entries if one[HASH_BYTES:OFFSET_END] >= lowest] if drops else entries)
         yield None
-    least = min(some.min_timestamp_ms for some in ranges)
-    greatest = max(some.max_timestamp_ms for some in ranges)
+    least = min(known.min_timestamp_ms for known in ranges)
+    greatest = max(known.max_timestamp_ms for known in ranges)
     whole = IndexRange(ranges[0].start_offset, *ranges[-1][1:3], 0, least, greatest)
     found = writer.finish(whole, digest)
-    delete_ranges(disk, directory, [some for some in ranges if some.file_name != found.file_name])
+    delete_ranges(disk, directory, [known for known in ranges if known.file_name != found.file_name])
     yield found
 
 
@@ -136,11 +136,11 @@ def merged_pages(sources: Sequence[Iterator[list[bytes]]]) -> Iterator[list[byte
     buffers = [next(source, []) for source in sources]
     while any(buffers):
         bound = min(buffer[-1] for buffer in buffers if buffer)
-        some: list[bytes] = []
+        entries: list[bytes] = []
         for at, buffer in enumerate(buffers):
             end = bisect_right(buffer, bound)
             if end:
-                some += buffer[:end]
+                entries += buffer[:end]
                 buffers[at] = buffer[end:] or next(sources[at], [])
-        some.sort()
-        yield some
+        entries.sort()
+        yield entries

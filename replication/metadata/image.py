@@ -1,6 +1,6 @@
 """The cluster metadata as an immutable value that changes only by applying records (Kafka: MetadataImage).
 
-RULES    1. An image never changes. `apply` returns a new image that shares everything the records did not touch. So readers
+RULES    1. An image never changes. `apply` returns a new image that shares everything the records did not change. So readers
             keep a consistent view, and a controller discards uncommitted changes by returning to an older image.
          2. All content follows from the records of the metadata log: the same records give an equal image on every node, in
             whatever batches they are applied.
@@ -212,7 +212,7 @@ class MetadataImage:
     acls: dict[bytes, Acl] = field(default_factory=dict)
     """Access control entries by id; a new dictionary after every change."""
     opaque_records: dict[Key, Message] = field(default_factory=dict)
-    """Records that this broker stores without applying them (`opaque_records.py`)."""
+    """Quotas, SCRAM credentials and delegation tokens, as records (`opaque_records.py`)."""
 
     def __repr__(self) -> str:
         return (
@@ -272,7 +272,7 @@ class MetadataImage:
             for index, state in topic.partitions.items():
                 if state.leader == broker_id:
                     draft.partitions_of(topic_id)[index] = state._replace(leader=NO_LEADER)
-                    draft.touch(topic_id, index)
+                    draft.mark_changed(topic_id, index)
         return draft.freeze(), draft.changes
 
 
@@ -312,12 +312,12 @@ class _Draft:
         partitions = self._partitions.get(topic_id)
         if partitions is None:
             topic = self.image.topics_by_id.get(topic_id)
-            assert topic is not None, f"a partition of no topic: {uuid_text(topic_id)}"
+            assert topic is not None, f"a record names topic {uuid_text(topic_id)}, which does not exist"
             self._copy_topics()
             partitions = self._partitions[topic_id] = dict(topic.partitions)
         return partitions
 
-    def touch(self, topic_id: bytes, index: int) -> None:
+    def mark_changed(self, topic_id: bytes, index: int) -> None:
         self.changes.partitions.setdefault(topic_id, set()).add(index)
 
     # -- topics and partitions
@@ -325,7 +325,7 @@ class _Draft:
     def topic(self, record: stored_records.TopicRecord) -> None:
         self._copy_topics()
         image = self.image
-        assert record.name not in image.topics_by_name, f"topic {record.name} made twice"
+        assert record.name not in image.topics_by_name, f"a record creates topic {record.name}, which exists"
         topic = TopicImage(record.name, record.topic_id, {})
         image.topics_by_name[record.name] = topic
         image.topics_by_id[record.topic_id] = topic
@@ -336,7 +336,7 @@ class _Draft:
         self._copy_topics()
         image, changes, topic_id = self.image, self.changes, record.topic_id
         topic = image.topics_by_id.pop(topic_id, None)
-        assert topic is not None, f"a topic removed that is not there: {uuid_text(topic_id)}"
+        assert topic is not None, f"a record removes topic {uuid_text(topic_id)}, which does not exist"
         del image.topics_by_name[topic.name]
         self._partitions.pop(topic_id, None)
         changes.partitions.pop(topic_id, None)
@@ -368,21 +368,21 @@ class _Draft:
             tuple(record.last_known_elr or ()),
             record.leader_recovery_state,
         )
-        self.touch(topic_id, index)
+        self.mark_changed(topic_id, index)
 
     def partition_change(self, record: stored_records.PartitionChangeRecord) -> None:
         topic_id, index = record.topic_id, record.partition_id
         partitions = self.partitions_of(topic_id)
         old = partitions.get(index)
-        assert old is not None, f"partition {index} of {uuid_text(topic_id)} changed that is not there"
+        assert old is not None, f"a record changes partition {index} of {uuid_text(topic_id)}, which does not exist"
         partitions[index] = old.with_change(record)
-        self.touch(topic_id, index)
+        self.mark_changed(topic_id, index)
 
     def clear_elr(self, record: stored_records.ClearElrRecord) -> None:
         image = self.image
         if record.topic_name:
             named = image.topics_by_name.get(record.topic_name)
-            assert named is not None, f"the eligible leaders of no topic cleared: {record.topic_name}"
+            assert named is not None, f"a record clears the ELR of topic {record.topic_name}, which does not exist"
             topics = [named]
         else:
             topics = list(image.topics_by_id.values())
@@ -393,9 +393,9 @@ class _Draft:
                     self.partitions_of(topic.topic_id)[index] = old._replace(
                         eligible_leaders=(), last_known_leaders=(), partition_epoch=old.partition_epoch + 1
                     )
-                    self.touch(topic.topic_id, index)
+                    self.mark_changed(topic.topic_id, index)
 
-    # -- settings
+    # -- configs, features, ACLs, quotas
 
     def config(self, record: stored_records.ConfigRecord) -> None:
         self._copy_on_write("configs")
@@ -430,7 +430,7 @@ class _Draft:
     def remove_acl(self, record: stored_records.RemoveAccessControlEntryRecord) -> None:
         self._copy_on_write("acls")
         removed = self.image.acls.pop(record.id, None)
-        assert removed is not None, f"an access control entry removed that is not there: {uuid_text(record.id)}"
+        assert removed is not None, f"a record removes ACL {uuid_text(record.id)}, which does not exist"
 
     def put_opaque(self, record: Message) -> None:
         self._copy_on_write("opaque_records")
@@ -488,8 +488,10 @@ class _Draft:
     def _change_registration(self, broker_id: int, epoch: int, **changed: Any) -> None:
         self._copy_on_write("brokers")
         broker = self.image.brokers.get(broker_id)
-        assert broker is not None, f"broker {broker_id} changed that is not registered"
-        assert broker.epoch == epoch, f"broker {broker_id} changed under epoch {epoch}, not {broker.epoch}"
+        assert broker is not None, f"a record changes broker {broker_id}, which is not registered"
+        assert broker.epoch == epoch, (
+            f"a record changes broker {broker_id} in epoch {epoch}, which has epoch {broker.epoch}"
+        )
         self.image.brokers[broker_id] = broker._replace(**changed)
         self.changes.brokers.add(broker_id)
 

@@ -1,8 +1,7 @@
-"""Records that the metadata log stores for others: quotas, SCRAM credentials, delegation tokens.
+"""Records that an image keeps as they are: quotas, SCRAM credentials, delegation tokens.
 
-RULES    1. A record is kept until another one replaces or removes it, so that another broker on the same directory finds it.
-         2. All can be changed and described. SCRAM authentication looks up credentials and tokens by their key,
-            `client_quotas.py` the quotas.
+RULES    1. A record is kept until a record with the same key replaces or removes it.
+         2. SCRAM authentication looks up credentials and tokens by their key; `client_quotas.py` reads the quotas.
 NOT HERE Their fields (`protocol/messages/stored_records.py`).
 """
 
@@ -32,11 +31,11 @@ _KEYS: dict[type[Message], Callable[[Any], Key]] = {
 
 
 def key_of(record: Message) -> Key:
-    """What a record sets or removes; equal for both."""
+    """The key of what a record sets or removes."""
     return _KEYS[type(record)](record)
 
 
-def of_kind(kept: Mapping[Key, Message], *kinds: type[Message]) -> Iterator[Message]:
+def of_kind(opaque_records: Mapping[Key, Message], *kinds: type[Message]) -> Iterator[Message]:
     """The records of these types, type by type."""
     for kind in kinds:
-        yield from (record for record in kept.values() if type(record) is kind)
+        yield from (record for record in opaque_records.values() if type(record) is kind)

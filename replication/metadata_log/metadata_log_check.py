@@ -1,10 +1,10 @@
-"""Detects a metadata log that has lost records: the node would start without its topics and move their logs aside.
+"""Detects a metadata log that has lost records: a node with it would start without its topics, and rename their logs as strays.
 
-RULES    1. Reads only. An incomplete end is normal after a crash and is truncated, but it must not have been more than that:
-         2. After a clean shutdown, the log is complete; otherwise it was damaged.
-         3. A partition's directory is created after its topic is committed and durable. So if the log ends early, and there are
-            directories of topics that it neither contains nor has removed, it has lost records.
-         4. The log ends early if its end is incomplete, or in an epoch below the one in quorum-state.
+RULES    1. Reads only. After a crash an incomplete batch at the end is normal: the start truncates it.
+         2. After a clean shutdown an incomplete batch is damage.
+         3. A log ends early if its last batch is incomplete, or in an epoch below the one in quorum-state.
+         4. A partition's directory is created after its topic is committed and durable. So a log that ends early has lost
+            records if there are directories of topics that it neither contains nor has removed.
 NOT HERE Reading the log (`metadata_replay.py`), truncating it (`metadata_log_open.py`).
 """
 

@@ -171,7 +171,7 @@ class Compactor:
             self._replicas.flushes.sync(partition)  # for the next check
         bounds = bounds_of(log, wall_ms)
         if may_be_due(engine, bounds):
-            to_clean = opened.engine.lookup("dirt", partial(measure, bounds=bounds))
+            to_clean = opened.engine.lookup("dirty ratio", partial(measure, bounds=bounds))
             if isinstance(to_clean, DiskLookup):
                 return to_clean
             if to_clean.is_due(log.config):

@@ -1,8 +1,7 @@
 """Changes of a follower's log: append batches of the leader, truncate what the leader does not have.
 
 RULES    1. Appended batches are as durable as the topic requires before the append completes: the next fetch position
-            confirms them to the leader.
-            Appends of one response to a shared log are one write.
+            confirms them to the leader. Appends of one response to a shared log are one write.
          2. The high watermark is the leader's, at most up to the local log end offset. The log start offset follows the
             leader's, at most up to the high watermark.
          3. A log is opened for fetching, and truncated, only while no write to it is pending: batches that clients sent to a
@@ -56,7 +55,7 @@ class FollowerAppend(Completion[bool]):
         self.wall_ms = wall_ms
 
 
-class _Truncation(NamedTuple):
+class _PendingTruncation(NamedTuple):
     """A truncation that waits until no write is pending."""
 
     partition: Partition
@@ -74,9 +73,8 @@ class FollowerLog:
         self._log_manager = replicas.log_manager
         self._executor = executor
         self.quota = replicas.follower_quota
-        self._gathered: list[
-            tuple[FollowerAppend, PreparedAppend]
-        ] = []  # appends to shared logs that are not submitted
+        self._gathered: list[tuple[FollowerAppend, PreparedAppend]] = []
+        """Appends to shared logs that are not submitted yet."""
         self._is_gathering = False
 
     def open(self, partition: Partition) -> Completion[bool]:
@@ -245,11 +243,11 @@ class FollowerLog:
 
     def _when_idle(self, partition: Partition, begin: Callable[[OpenLog], DiskLookup | None]) -> Completion[bool]:
         """Truncate when no write is pending (rule 3), unless the leader epoch has changed (rule 4)."""
-        waiting = _Truncation(partition, begin, partition.leader_epoch, Completion())
+        waiting = _PendingTruncation(partition, begin, partition.leader_epoch, Completion())
         self._attempt(waiting)
         return waiting.result
 
-    def _attempt(self, waiting: _Truncation) -> None:
+    def _attempt(self, waiting: _PendingTruncation) -> None:
         partition, result = waiting.partition, waiting.result
         log = partition.log
         opened = log.opened
@@ -266,7 +264,7 @@ class FollowerLog:
         else:
             self._truncate(waiting, opened)
 
-    def _truncate(self, waiting: _Truncation, opened: OpenLog) -> None:
+    def _truncate(self, waiting: _PendingTruncation, opened: OpenLog) -> None:
         partition = waiting.partition
 
         def on_truncated() -> None:

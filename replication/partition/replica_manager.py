@@ -238,14 +238,14 @@ class ReplicaManager:
 
     @property
     def has_indexed_topics(self) -> bool:
-        """Whether a topic here has a key index, or had one until lately."""
+        """Whether a topic here has a key index, or had one recently."""
         return any(config.barnabas_index_keys for config in self._configs_by_override.values())
 
     def _topic_config(self, topic: str) -> Mapping[str, str]:
         return self.image.topic_config(topic)
 
     def _update_configs(self, topic: str, *, of_topic: bool) -> Iterator[None]:
-        """Apply the config of a topic; `of_topic`: it was changed, else the broker's defaults were, which move no log."""
+        """Apply the config of a topic; `of_topic`: its own config was changed, not a broker default, which moves no log."""
         known = self.image.topics_by_name.get(topic)
         if known is None:
             return
@@ -376,9 +376,9 @@ class ReplicaManager:
             completion.complete(found)
 
     def await_disk(self, partition: Partition, lookup: DiskLookup, then: Callable[[], None]) -> bool:
-        """Run a lookup on a thread, then call `then` to retry, whatever the outcome; the result is discarded when it returns.
+        """Run a lookup on a thread, then call `then`, also after a failure; the lookup's result is valid until `then` returns.
 
-        Returns whether `then` was called already: without threads the lookup has ended.
+        `then` repeats the call that returned the lookup. Returns whether it was called already, as without threads.
         """
         return self._disk_lookups.wait(partition.log, lookup, then)
 

@@ -2,8 +2,8 @@
 
 RULES    1. Counts are plain attributes, which appends and reads update. Those of a deleted topic are kept as part of
             `deleted`, so that the broker's sum never falls.
-         2. An append counts once for each partition, and so does a read. Those to partitions that are not here count as
-            failures of no topic.
+         2. An append counts once for each partition, and so does a read. Those to unknown partitions count as
+            failures in `deleted`.
 NOT HERE Metric names (`broker/telemetry/topic_metrics.py`).
 """
 
@@ -65,7 +65,7 @@ class BrokerCounts:
         return counts
 
     def known(self, topic: str | None) -> TopicCounts:
-        """The counts of a topic that may not be here."""
+        """The counts of a topic; `deleted` if it has no partition here."""
         return self.deleted if topic is None else self.topics.get(topic, self.deleted)
 
     def count_sent(self, topic: str, size: int, *, is_follower: bool) -> None:

@@ -88,7 +88,7 @@ class FollowerLogSync:
         offset = min(local.offset, diverging.offset) if local.epoch == diverging.epoch else local.offset
         if offset < self.high_watermark:
             return Fail(
-                f"The leader asks to cut the metadata log at {offset}, but the batch before {self.high_watermark} is "
+                f"The leader asks to truncate the metadata log at {offset}, but the batch before {self.high_watermark} is "
                 "committed. One of the two logs was lost or changed by hand."
             )
         self.is_writing = True

@@ -155,7 +155,9 @@ class Raft:
         state, peer, response = self.state, event.peer, event.response
         request = state.requests.complete(peer, event.token)
         if isinstance(request, rpc.ApiVersions):
-            assert response is None or isinstance(response, rpc.ApiVersionsResponse), "the response fits"
+            assert response is None or isinstance(response, rpc.ApiVersionsResponse), (
+                "ApiVersions has an ApiVersionsResponse"
+            )
             voter_changes.on_api_versions_response(state, peer, response)
         elif isinstance(request, rpc.Vote) and response == rpc.Rejection(ErrorCode.UNSUPPORTED_VERSION):
             elections.on_pre_vote_unsupported(state)

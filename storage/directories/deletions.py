@@ -90,16 +90,16 @@ class Deletions:
 
     def waits_for_rename(self, directory: str) -> bool:
         """Whether a directory in this log directory is not renamed yet."""
-        return any(gone.directory == directory and not gone.paths for gone in self._pending)
+        return any(deleted.directory == directory and not deleted.paths for deleted in self._pending)
 
     def take_due(self, wall_ms: int, delay_ms: int, in_service: Container[str]) -> dict[str, list[str]]:
         """The paths to delete now, by log directory."""
         due: dict[str, list[str]] = defaultdict(list)
         pending, self._pending = self._pending, []
-        for gone in pending:
-            since_ms = wall_ms if gone.since_ms is None else gone.since_ms
-            if since_ms + gone.has_delay * delay_ms <= wall_ms and gone.paths:
-                due[gone.directory] += gone.paths
-            elif gone.directory in in_service:
-                self._pending.append(gone._replace(since_ms=since_ms))
+        for deleted in pending:
+            since_ms = wall_ms if deleted.since_ms is None else deleted.since_ms
+            if since_ms + deleted.has_delay * delay_ms <= wall_ms and deleted.paths:
+                due[deleted.directory] += deleted.paths
+            elif deleted.directory in in_service:
+                self._pending.append(deleted._replace(since_ms=since_ms))
         return due

@@ -236,7 +236,7 @@ class Engines:
             else:
                 log.drop(log.slot(slot_id))
         if len(newest) < len(doubtful):
-            log.sync()  # before the directories to be deleted are gone, which tell of the frames
+            log.sync()  # before the directories are deleted that show which frames are left over
 
     def _slot_ids(self, directory: str, names: Sequence[str], suffixes: Sequence[str]) -> Iterator[tuple[SlotId, str]]:
         """The partitions of directories with one of these suffixes, and the suffix of each."""

@@ -166,12 +166,13 @@ class LogManager:
         other = self.logs.setdefault(key, log)
         if other is not log:
             self._select_log(log, other, id_of(log.topic))
-        for one in (other, log):  # in this order, if both are in one directory
-            if one is self.logs[key] or one.directory != self.logs[key].directory:
-                self.directories[one.directory].logs[key] = one
+        selected = self.logs[key]
+        for found in (other, log):  # in this order, if both are in one directory
+            if found is selected or found.directory != selected.directory:
+                self.directories[found.directory].logs[key] = found
 
     def _select_log(self, log: Log, other: Log, topic_id: bytes | None) -> None:
-        """Of two logs with one name, keep the one of the current topic, or the one that may be its."""
+        """Of two logs with one name, keep the log of the current topic, or the one whose topic id is unknown."""
         if log.files.topic_id == other.files.topic_id:
             raise StorageError(
                 "use", log.directory, OSError(0, f"{log.name} is in {other.directory} too; remove one of them")
@@ -279,11 +280,11 @@ class LogManager:
                 log.update_config(config)
                 return log
             self.rename_to_stray(log)
-        assigned = next((path for path, one in self.directories.items() if one.directory_id == directory_id), None)
+        assigned = next((path for path, known in self.directories.items() if known.directory_id == directory_id), None)
         is_missing = directory_id is not None and assigned is None
         may_be_missing = self._has_unknown_logs and not is_new and directory_id is None
         if is_missing or may_be_missing or self._offline_logs.get(key, b"") in (None, topic_id):
-            why = ", ".join(f"{path} is offline" for path in self.offline) or "its log directory is not here"
+            why = ", ".join(f"{path} is offline" for path in self.offline) or "its log directory is missing"
             raise StorageError("find the log of", f"{topic}-{partition}", OSError(0, why))
         return self._create(key, topic_id, config, assigned)
 

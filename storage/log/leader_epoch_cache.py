@@ -154,7 +154,7 @@ class LeaderEpochCache:
 
     def _write(self, number: int, entries: list[tuple[int, int]]) -> None:
         if number == self._writes_started and self._disk is not None:
-            write_epochs(self._disk, self.path, entries, suffix=".let-go")
+            write_epochs(self._disk, self.path, entries, suffix=".released")
         if number != self._writes_started:
             self.is_up_to_date = False
 

@@ -16,7 +16,7 @@ NOT HERE Sessions (`broker_heartbeat_tracker.py`), registration (`registration.p
 from __future__ import annotations
 
 from collections.abc import Sequence
-from enum import Enum
+from enum import Enum, auto
 from typing import Any
 
 from protocol.errors import ErrorCode
@@ -40,10 +40,10 @@ from replication.state_machine import Decision
 class BrokerControlState(Enum):
     """The state of a broker (Kafka: BrokerControlState)."""
 
-    FENCED = "fenced"
-    UNFENCED = "active"
-    CONTROLLED_SHUTDOWN = "leaving"
-    SHUTDOWN_NOW = "gone"
+    FENCED = auto()
+    UNFENCED = auto()
+    CONTROLLED_SHUTDOWN = auto()
+    SHUTDOWN_NOW = auto()
 
 
 def heartbeat(

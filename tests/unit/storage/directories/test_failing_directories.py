@@ -72,7 +72,7 @@ def test_a_new_partition_is_created_in_a_healthy_directory(tmp_path: Path) -> No
 
 def test_a_partition_of_a_missing_directory_is_not_created_elsewhere(tmp_path: Path) -> None:
     manager = started(tmp_path / "a", tmp_path / "b")
-    with pytest.raises(StorageError, match="Cannot find the log of t-0: its log directory is not here"):
+    with pytest.raises(StorageError, match="Cannot find the log of t-0: its log directory is missing"):
         created(manager, is_new=False, directory_id=b"?" * 16)
     second = manager.directories[f"{tmp_path}/b"]
     assert created(manager, is_new=False, directory_id=second.directory_id).directory == second.path

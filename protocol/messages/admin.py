@@ -131,7 +131,7 @@ class CreatePartitionsResponse(Response, request=CreatePartitionsRequest):
 
 
 class DescribeConfigsResource(Message):
-    """A topic (2), broker (4), broker's loggers (8), ...; null keys means all configs."""
+    """A topic (2), broker (4), broker's loggers (8), ...; null or no keys mean all configs."""
 
     resource_type: Int8
     resource_name: str

@@ -123,7 +123,7 @@ class ConfigHandlers(AuthorizingHandlers):
         )
         try:
             keys, entries = resource.configuration_keys, self._entries(context, resource)
-            result.configs = [entry for entry in entries if keys is None or entry.name in keys]
+            result.configs = [entry for entry in entries if not keys or entry.name in keys]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message or ""
         for entry in result.configs:

@@ -267,8 +267,10 @@ class MetadataHandlers(ForwardingHandlers):
     ) -> DescribeTopicPartitionsResponse:
         """Handle DescribeTopicPartitions, page by page (KIP-966)."""
         image = self._controller.image
+        if not _is_cursor_valid(request):
+            return _invalid_page(request)
         names, first = self._page(context, request, image)
-        remaining = min(self._partition_limit, request.response_partition_limit)
+        remaining = max(1, min(self._partition_limit, request.response_partition_limit))
         reachable = self._reachable(context, image)
         answer = DescribeTopicPartitionsResponse(topics=[])
         for name in names:
@@ -302,7 +304,7 @@ class MetadataHandlers(ForwardingHandlers):
             return names, 0
         names = [name for name in names if name >= cursor.topic_name]
         is_there = bool(names) and names[0] == cursor.topic_name
-        return names, max(0, cursor.partition_index) if is_there else 0
+        return names, cursor.partition_index if is_there else 0
 
     def _described_topic(
         self, context: RequestContext, name: str, topic: TopicImage | None
@@ -393,6 +395,24 @@ def _described_partition(
         eligible_leader_replicas=list(state.eligible_leaders),
         last_known_elr=list(state.last_known_leaders),
         offline_replicas=_offline_replicas(state, reachable, image),
+    )
+
+
+def _is_cursor_valid(request: DescribeTopicPartitionsRequest) -> bool:
+    """Whether the cursor is in the requested topics, if there are any, and its partition can exist."""
+    cursor = request.cursor
+    if cursor is None:
+        return True
+    is_requested = not request.topics or any(topic.name == cursor.topic_name for topic in request.topics)
+    return is_requested and cursor.partition_index >= 0
+
+
+def _invalid_page(request: DescribeTopicPartitionsRequest) -> DescribeTopicPartitionsResponse:
+    return DescribeTopicPartitionsResponse(
+        topics=[
+            DescribeTopicPartitionsResponseTopic(error_code=ErrorCode.INVALID_REQUEST, name=topic.name)
+            for topic in request.topics
+        ]
     )
 
 

@@ -144,13 +144,18 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         self, context: RequestContext, request: TxnOffsetCommitRequest
     ) -> Completion[TxnOffsetCommitResponse]:
         """Handle TxnOffsetCommit."""
-        error = self._txn_error(context, request)
-        if error is not _NONE:
-            return completed(txn_commit_response(request, error))
+        denial = self._denial(
+            context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
+        ) or self._denial(context, Operation.READ, Resource.GROUP, request.group_id)
+        if denial:
+            return completed(txn_commit_response(request, denial))
         failed: list[Topic[PartitionError]] = []
         request.topics = [topic for topic in request.topics if self._keep_valid_partitions(context, topic, failed)]
         if not request.topics:
             return completed(TxnOffsetCommitResponse(topics=failed))
+        if not (request.group_id and request.transactional_id):
+            error = ErrorCode.INVALID_REQUEST if request.group_id else ErrorCode.INVALID_GROUP_ID
+            return completed(_with_failed(failed, txn_commit_response(request, error)))
         committed = self._runtime.write_verified(
             request.group_id,
             lambda partition: self._verify(context, request, partition),
@@ -158,16 +163,6 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
             partial(txn_commit_response, request),
         )
         return committed.map(partial(_with_failed, failed)) if failed else committed
-
-    def _txn_error(self, context: RequestContext, request: TxnOffsetCommitRequest) -> ErrorCode:
-        denial = self._denial(
-            context, Operation.WRITE, Resource.TRANSACTIONAL_ID, request.transactional_id
-        ) or self._denial(context, Operation.READ, Resource.GROUP, request.group_id)
-        if denial:
-            return denial
-        if not request.group_id:
-            return ErrorCode.INVALID_GROUP_ID
-        return _NONE if request.transactional_id else ErrorCode.INVALID_REQUEST
 
     def _verify(self, context: RequestContext, request: TxnOffsetCommitRequest, partition: int) -> Completion[None]:
         """Verify the transaction for a partition of the offsets topic."""

@@ -50,14 +50,16 @@ class DeleteRecordsHandler(AuthorizingHandlers):
     ) -> DeleteRecordsResponse | Completion[DeleteRecordsResponse]:
         """Handle DeleteRecords."""
         deletion = _PendingDelete(self._replicas)
-        errors = {topic.name: self._authorization_error(ctx, topic.name) for topic in request.topics}
+        denials = {
+            topic.name: self._denial(ctx, Operation.DELETE, Resource.TOPIC, topic.name) for topic in request.topics
+        }
         offsets = {
             (topic.name, partition.partition_index): partition.offset
             for topic in request.topics
             for partition in topic.partitions
         }
         for (topic, index), offset in offsets.items():
-            deletion.add(topic, index, offset, ctx.wall_ms, errors[topic])
+            deletion.add(topic, index, offset, ctx.wall_ms, denials[topic] or self._internal_topic_error(topic, index))
         if deletion.try_complete():
             return deletion.response
         keys = [state_key(*key) for key in deletion.results]
@@ -65,13 +67,11 @@ class DeleteRecordsHandler(AuthorizingHandlers):
         deletion.pending = Completion(deletion.cancel)
         return deletion.pending
 
-    def _authorization_error(self, ctx: RequestContext, topic: str) -> ErrorCode:
-        denial = self._denial(ctx, Operation.DELETE, Resource.TOPIC, topic)
-        if denial:
-            return denial
-        if topic in INTERNAL_TOPICS and topic in self._replicas.image.topics_by_name:
-            return ErrorCode.INVALID_TOPIC_EXCEPTION
-        return ErrorCode.NONE
+    def _internal_topic_error(self, topic: str, index: int) -> ErrorCode:
+        """The error of a partition of an internal topic; none if it does not exist, which the deletion reports."""
+        image = self._replicas.image.topics_by_name.get(topic) if topic in INTERNAL_TOPICS else None
+        exists = image is not None and index in image.partitions
+        return ErrorCode.INVALID_TOPIC_EXCEPTION if exists else ErrorCode.NONE
 
 
 class _PendingDelete(DelayedOperation):

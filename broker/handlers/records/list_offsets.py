@@ -90,6 +90,8 @@ class ListOffsetsHandler(AuthorizingHandlers):
                 answers.append(answer)
                 if (topic.name, requested.partition_index) in duplicates:
                     answer.error_code = ErrorCode.INVALID_REQUEST
+                elif not refusal and _is_unsupported(ctx.api_version, requested.timestamp):
+                    answer.error_code = ErrorCode.UNSUPPORTED_VERSION
                 elif not refusal:
                     find = partial(_find, ctx.api_version, requested, isolation, answer, leader_only=leader_only)
                     lookups.append(self._look_up(ctx, topic.name, requested.partition_index, find, answer))
@@ -132,6 +134,11 @@ class ListOffsetsHandler(AuthorizingHandlers):
         return lookup
 
 
+def _is_unsupported(version: int, timestamp: int) -> bool:
+    """Whether the version does not have this special timestamp."""
+    return timestamp < 0 and version < _FIRST_VERSION.get(timestamp, _NEVER)
+
+
 def _find(
     version: int,
     requested: ListOffsetsPartition,
@@ -141,8 +148,6 @@ def _find(
     *,
     leader_only: bool,
 ) -> DiskLookup | None:
-    if requested.timestamp < 0 and version < _FIRST_VERSION.get(requested.timestamp, _NEVER):
-        raise KafkaError(ErrorCode.UNSUPPORTED_VERSION)
     found = partition.find_offset(
         requested.timestamp, isolation, requested.current_leader_epoch, leader_only=leader_only
     )

@@ -48,5 +48,5 @@ class ProduceServices:
         if not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TOPIC, name):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
-            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION, f"Cannot append to internal topic {name}")
+            raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return name

@@ -133,11 +133,11 @@ def _alter_topic(context: DecisionContext, name: str, wanted: Iterable[admin.Alt
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
-    if name not in context.image.topics_by_name:
-        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     current = context.image.topic_config(name)
     changes = {config.name: new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
     validate_topic_configs(context, _apply(current, changes))
+    if name not in context.image.topics_by_name:
+        raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
     return _changed_records(context.image, ResourceType.TOPIC, name, changes)
 
 

@@ -172,6 +172,7 @@ class ConsumerGroup:
         old = self.members.get(member.member_id)
         if old is not None:
             self._remove_owner(old)
+            self._remove_instance(old)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self.members[member.member_id] = member
@@ -184,14 +185,18 @@ class ConsumerGroup:
         if member is None:
             return
         self._remove_owner(member)
-        if member.instance_id is not None and self.static_members.get(member.instance_id) == member_id:
-            del self.static_members[member.instance_id]
+        self._remove_instance(member)
 
     def _remove_owner(self, member: ConsumerMember) -> None:
         owners = self.owners
         for partition in member.partitions():
             if owners.get(partition) == member.member_id:
                 del owners[partition]
+
+    def _remove_instance(self, member: ConsumerMember) -> None:
+        """Forget the instance id of a member, unless another member has taken it."""
+        if member.instance_id is not None and self.static_members.get(member.instance_id) == member.member_id:
+            del self.static_members[member.instance_id]
 
     # ---- subscriptions
 

@@ -55,6 +55,15 @@ def test_a_temporary_leave_cancels_the_revocation_timeout(made: LocalGroupHarnes
     assert described(made).members == []
 
 
+def test_a_member_that_rejoins_with_another_instance_id_gives_up_the_first(made: LocalGroupHarness) -> None:
+    for instance_id in ("i", "j"):
+        joined = beat(made, "a", instance_id=instance_id)
+    assert beat(made, "b", instance_id="j").error_code == ErrorCode.UNRELEASED_INSTANCE_ID
+    beat(made, "a", -1, instance_id="j")
+    assert beat(made, "a", joined.member_epoch, instance_id="i").error_code == ErrorCode.UNKNOWN_MEMBER_ID
+    assert beat(made, "b", instance_id="i").error_code == ErrorCode.NONE
+
+
 def test_in_version_0_the_coordinator_generates_the_member_id(made: LocalGroupHarness) -> None:
     member_id = beat(made, "", version=0).member_id
     assert member_id

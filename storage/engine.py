@@ -15,7 +15,7 @@ RULES    1. An engine stores whole batches in offset order and never reads a rec
          7. A new engine object has opened no file. `open` is called first, then `recover` if `open` requires it; an engine
             without files on disk starts empty at offset 0.
 NOT HERE High watermark, leader epochs, producers, a log start offset inside a segment (log.py); an engine that stores some of
-         them itself (log/stored_state.py).
+         them itself (stored_state.py).
 """
 
 from __future__ import annotations

@@ -176,7 +176,7 @@ class GroupLag:
         yield None
 
     def _read_timestamp(self, partition: TopicPartition, offset: int) -> Completion[int] | None:
-        if partition not in self._replicas.partitions or self._replicas.at_file_limit:
+        if partition not in self._replicas.partitions or self._replicas.at_file_limit():
             return None
         return self._replicas.lookup(*partition, lambda replica: replica.timestamp_at(offset))
 

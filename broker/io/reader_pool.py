@@ -2,10 +2,9 @@
 
 RULES    1. All threads take from one queue. Opening a log is five to twenty-five short system calls, and the thread needs the
             interpreter after each: several threads would slow each other and the loop down. So one thread runs all jobs
-            unless the head of the queue has not moved for STUCK_AFTER_S; then another one is woken. While several run, each
-            ends after one job.
-         2. A thread reports its results together, when its queue is empty or after REPORT_INTERVAL_S. More jobs are handed
-            out when results are reported, so a thread and the loop alternate.
+            unless no turn has ended for STUCK_AFTER_S; then another one is woken. While several run, a turn is one job.
+         2. A turn ends when the queue is empty or after TURN_S. The thread reports its results together; the loop handles all
+            of them before it wakes a thread for the next turn. So both alternate instead of competing for the interpreter.
          3. Threads run at most MAX_UNREPORTED jobs ahead of the loop, which bounds the open files.
          4. A job that finds no space on a full disk, such as opening a log, is deferred and retried: no thread waits for it.
 NOT HERE What is read (`replication/partition/disk_lookups.py`).
@@ -25,7 +24,7 @@ MAX_READERS: Final = 4
 MAX_UNREPORTED: Final = 2 * MAX_READERS
 """The most jobs that threads have run and not reported."""
 STUCK_AFTER_S: Final = 0.005
-REPORT_INTERVAL_S: Final = 0.002
+TURN_S: Final = 0.002
 
 
 class ReaderPool(WorkerThread):
@@ -36,7 +35,8 @@ class ReaderPool(WorkerThread):
         self._backlog: deque[Job] = deque()
         self._ready_jobs: deque[Job] = deque()  # the threads take from it
         self._unreported = 0
-        self._busy_threads = 0  # threads that have not reported idle
+        self._busy_threads = 0  # threads whose turn has not ended
+        self._turns = 0  # that have ended
         self._is_check_scheduled = False
         self._deferred: list[Job] = []
 
@@ -70,7 +70,7 @@ class ReaderPool(WorkerThread):
             self._wake_thread()
         if self._ready_jobs and not self._is_check_scheduled:
             self._is_check_scheduled = True
-            self._loop.call_later(STUCK_AFTER_S, self._check_progress, _head(self._ready_jobs))
+            self._loop.call_later(STUCK_AFTER_S, self._check_progress, self._turns)
 
     def _wake_thread(self) -> None:
         job = _pop(self._ready_jobs)
@@ -83,22 +83,22 @@ class ReaderPool(WorkerThread):
                 self._start()
             self._queue.put(job)
 
-    def _check_progress(self, head: Job | None) -> None:
-        """Wakes another thread if the head of the queue has not moved (rule 1)."""
+    def _check_progress(self, turns: int) -> None:
+        """Wakes another thread if no turn has ended since `turns` had (rule 1)."""
         self._is_check_scheduled = False
-        if head is not None and head is _head(self._ready_jobs) and self._busy_threads < MAX_READERS:
+        if turns == self._turns and self._busy_threads < MAX_READERS:
             self._wake_thread()
         self._fill_ready()
 
-    def _report(self, finished: list[Job]) -> None:
+    def _on_turn_end(self, finished: list[Job]) -> None:
+        """Reports the results of a thread's turn; jobs that follow from them start after all are reported (rule 2)."""
         self._unreported -= len(finished)
-        super()._report(finished)
-        self._fill_ready()
-
-    def _on_idle(self, finished: list[Job]) -> None:
-        """A thread has no more jobs."""
-        self._busy_threads -= 1
-        self._report(finished)
+        try:
+            self._report(finished)
+        finally:
+            self._busy_threads -= 1
+            self._turns += 1
+            self._fill_ready()
 
     def _defer_until_space(self, job: Job) -> None:
         """Defers a job, so that others can run."""
@@ -133,25 +133,14 @@ class ReaderPool(WorkerThread):
                 self._loop.call_soon_threadsafe(self._defer_until_space, job)
             else:
                 finished.append(job)
-            is_done = self._busy_threads > 1 and not self._is_stopping.is_set()
-            job = None if is_done else _pop(self._ready_jobs)
-            now_s = time.monotonic()
-            if job is not None and finished and now_s - began_s >= REPORT_INTERVAL_S:
-                self._loop.call_soon_threadsafe(self._report, finished)
-                finished, began_s = [], now_s
-        self._loop.call_soon_threadsafe(self._on_idle, finished)
+            is_turn_over = self._busy_threads > 1 or time.monotonic() - began_s >= TURN_S
+            job = None if is_turn_over and not self._is_stopping.is_set() else _pop(self._ready_jobs)
+        self._loop.call_soon_threadsafe(self._on_turn_end, finished)
 
 
 def _pop(jobs: deque[Job]) -> Job | None:
     """The first job, unless another thread took it."""
     try:
         return jobs.popleft()
-    except IndexError:
-        return None
-
-
-def _head(jobs: deque[Job]) -> Job | None:
-    try:
-        return jobs[0]
     except IndexError:
         return None

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
@@ -296,7 +296,7 @@ class ReplicaManager:
         while self._unprepared:
             partition = self._unprepared[0]
             try:
-                if partition.is_leader and not self.at_file_limit:
+                if partition.is_leader and not self.at_file_limit():
                     lookup = partition.open_leader_log()
                     if lookup is not None:
                         self.await_disk(partition, lookup, self._prepare_new_logs)
@@ -312,10 +312,9 @@ class ReplicaManager:
             self.flushes.sync(partition)
 
     # ------------------------------------------------------------ reading
-    @property
-    def at_file_limit(self) -> bool:
-        """Whether the open-file limit is reached; callers should retry large reads later."""
-        return self.log_manager.file_handles.at_file_limit(len(self._disk_lookups))
+    def at_file_limit(self, wanted: int = 0) -> bool:
+        """Whether the open-file limit is reached after so many more lookups; callers should retry large reads later."""
+        return self.log_manager.file_handles.at_file_limit(len(self._disk_lookups) + wanted)
 
     def read(
         self,
@@ -381,6 +380,16 @@ class ReplicaManager:
         `then` repeats the call that returned the lookup. Returns whether it was called already, as without threads.
         """
         return self._disk_lookups.wait(partition.log, lookup, then)
+
+    def await_disk_together(
+        self, lookups: Mapping[Partition, DiskLookup], then: Callable[[Sequence[Partition]], None]
+    ) -> None:
+        """As `await_disk` for several partitions: `then` is called with some of them at a time, until it was with all."""
+        if len(lookups) > 1:
+            self._disk_lookups.wait_together(lookups.items(), then)
+        else:  # it shares no group with other requests, so it is not limited like groups
+            for partition, lookup in lookups.items():
+                self.await_disk(partition, lookup, partial(then, (partition,)))
 
     def try_lookup(self, log: Log, lookup: DiskLookup, then: Callable[[bool], None]) -> None:
         """As `await_disk`, for retention: in the background, and without waiting for space on a full disk."""

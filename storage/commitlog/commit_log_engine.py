@@ -42,6 +42,7 @@ from storage.engine import (
 from storage.io.deferred_file_ops import Submit, no_op, run_now
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read_resident
+from storage.stored_state import StoresState
 
 T = TypeVar("T")
 
@@ -61,7 +62,7 @@ class _PendingFlush:
     position: int  # in the log
 
 
-class CommitLogEngine:
+class CommitLogEngine(StoresState):
     """The batches of one partition; `Engine` describes the methods."""
 
     __slots__ = (

@@ -26,7 +26,7 @@ from storage.engine import AbortedTransaction, Reservation
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import DELETED, Disk, File, StorageError
 from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
-from storage.log.stored_state import StoresState
+from storage.stored_state import StoresState
 
 _MAX_STRAYS: Final = 8
 

@@ -33,7 +33,7 @@ from storage.log.producer_state import (
     ProducerState,
     read_end_transaction_marker,
 )
-from storage.log.stored_state import StoresState
+from storage.stored_state import StoresState
 
 REPLAY_BYTES = 1024 * 1024
 RECALLED_BYTES = 128 * 1024

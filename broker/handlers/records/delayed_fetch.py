@@ -17,6 +17,7 @@ NOT HERE When a Fetch waits (`fetch.py`), sessions and dirty partitions (`fetch_
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
@@ -35,7 +36,7 @@ from protocol.messages.produce_fetch import (
     PartitionData,
 )
 from replication.completion import Completion
-from replication.partition.partition import DivergingEpoch, Reader
+from replication.partition.partition import DivergingEpoch, Partition, Reader
 from replication.purgatory import DelayedOperation
 from storage.io.disk_lookup import DiskLookup
 
@@ -145,18 +146,15 @@ class DelayedFetch(DelayedOperation):
     # ------------------------------------------------------------ reading
     def read_dirty(self, fetched_mono_ms: int | None) -> None:
         """Read the dirty partitions; `fetched_mono_ms` is the time of a follower's request, None when reading again."""
-        self._read_dirty_once(fetched_mono_ms)
-        while self._unblocked:  # a synchronous disk unblocks at once
-            self._read_dirty_once(None)
-
-    def _read_dirty_once(self, fetched_mono_ms: int | None) -> None:
-        fetch_context, results = self._fetch_context, self._results
+        fetch_context, results, replicas = self._fetch_context, self._results, self._services.replicas
         is_partial = fetch_context.is_incremental and not self._is_new_session
         dirty = fetch_context.dirty
         unblocked, self._unblocked = self._unblocked, {}
         for partition in unblocked:
             dirty[partition] = None
-        at_file_limit = self._services.replicas.at_file_limit
+        lookups: dict[Partition, DiskLookup] = {}
+        blocked: dict[Partition, FetchedPartition] = {}
+        at_file_limit = replicas.at_file_limit()
         is_repeated = bool(results)
         for partition in list(dirty):
             if is_repeated and (before := results.pop(partition, None)) is not None:
@@ -168,20 +166,26 @@ class DelayedFetch(DelayedOperation):
             if partition in self._blocked:
                 continue
             max_bytes: int | None = remaining_bytes
-            if at_file_limit and partition not in unblocked and (self._bytes or self._blocked or self._unblocked):
+            if at_file_limit and partition not in unblocked and (self._bytes or self._blocked):
                 max_bytes = None
             read_mono_ms = unblocked.get(partition, fetched_mono_ms) if unblocked else fetched_mono_ms
             result = self._read_partition(partition, max_bytes, read_mono_ms)
-            if result is None:
-                at_file_limit = self._services.replicas.at_file_limit  # a lookup opens files
+            if isinstance(result, DiskLookup):
+                assert partition.topic is not None
+                replica = replicas.find(partition.topic, partition.index)
+                lookups[replica], blocked[replica] = result, partition
+                self._blocked[partition] = read_mono_ms
+                at_file_limit = replicas.at_file_limit(len(lookups))  # they open files
             else:
                 results[partition] = result
                 self._bytes += result.size
+        if lookups:
+            replicas.await_disk_together(lookups, partial(self._on_unblocked, blocked))
 
     def _read_partition(
         self, partition: FetchedPartition, remaining_bytes: int | None, fetched_mono_ms: int | None
-    ) -> _ReadResult | None:
-        """Read one partition, without records if `remaining_bytes` is None; None if it is blocked."""
+    ) -> _ReadResult | DiskLookup:
+        """Read one partition, without records if `remaining_bytes` is None; the lookup to wait for if it is blocked."""
         replicas, reader = self._services.replicas, self._reader
         try:
             if self._is_follower:
@@ -213,10 +217,7 @@ class DelayedFetch(DelayedOperation):
             data.diverging_epoch = FetchEpochEndOffset(epoch=diverged.epoch, end_offset=diverged.end_offset)
             return _ReadResult(data, 0, has_more=True)
         if isinstance(info, DiskLookup):
-            found = replicas.find(topic, partition.index)
-            is_read = replicas.await_disk(found, info, lambda: self._on_unblocked(partition))
-            (self._unblocked if is_read else self._blocked)[partition] = fetched_mono_ms
-            return None
+            return info
         data = PartitionData(
             partition_index=partition.index,
             error_code=0,
@@ -275,10 +276,13 @@ class DelayedFetch(DelayedOperation):
         return data
 
     # ------------------------------------------------------------ waiting
-    def _on_unblocked(self, partition: FetchedPartition) -> None:
-        """The disk read has finished: read the partition again at once, since its result is kept for this call only."""
-        if partition in self._blocked:  # else this request has completed, or `read_dirty` continues
-            self._unblocked[partition] = self._blocked.pop(partition)
+    def _on_unblocked(self, blocked: Mapping[Partition, FetchedPartition], replicas: Sequence[Partition]) -> None:
+        """Their disk reads have finished: read again at once, since the results are kept for this call only."""
+        for replica in replicas:
+            partition = blocked[replica]
+            if partition in self._blocked:  # else this request has completed
+                self._unblocked[partition] = self._blocked.pop(partition)
+        if self._unblocked:
             self.read_dirty(None)
             self.wake()
 

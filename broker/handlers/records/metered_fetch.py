@@ -30,9 +30,10 @@ class MeteredFetch(DelayedFetch):
 
     __slots__ = ()
 
-    def _read_dirty_once(self, fetched_mono_ms: int | None) -> None:
+    def read_dirty(self, fetched_mono_ms: int | None) -> None:
+        """As of a DelayedFetch; its time counts for the request quota."""
         with running(self._ctx.meter):
-            super()._read_dirty_once(fetched_mono_ms)
+            super().read_dirty(fetched_mono_ms)
 
     def answer(self) -> FetchResponse:
         """The response, or an empty one if the client must wait."""

@@ -18,7 +18,7 @@ from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer, Engine, SegmentInfo
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
-from storage.log.stored_state import StoresState
+from storage.stored_state import StoresState
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import EVERYTHING, SMALL, Engines
 from tests.support.segments import NOW_MS, append, batch, infos, region_bytes, reset_engine, sync_files, truncate_engine

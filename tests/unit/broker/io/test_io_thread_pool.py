@@ -157,6 +157,25 @@ def test_one_reader_runs_all_jobs_while_it_is_fast(
     assert len(threads) == 1
 
 
+def test_a_job_that_follows_from_a_result_starts_after_all_results_are_reported(
+    loop: AbstractEventLoop, worker: IoThreadPool
+) -> None:
+    are_submitted, follower_runs = Event(), Event()
+    started_early: list[bool] = []
+    done = Reports(loop, 3)
+
+    def follow(io: IoResult) -> None:
+        worker.read("data", follower_runs.set).then(done.report)
+        started_early.append(follower_runs.wait(0.05))
+        done.report(io)
+
+    worker.read("data", lambda: assert_true(are_submitted.wait(60))).then(follow)
+    worker.read("data", lambda: None).then(done.report)
+    are_submitted.set()
+    loop.run_forever()
+    assert started_early == [False]
+
+
 def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     together = Barrier(MAX_READERS)
 

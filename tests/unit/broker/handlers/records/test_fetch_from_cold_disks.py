@@ -55,6 +55,13 @@ def test_a_fetch_of_blocked_partitions_waits_for_the_disk(harness: HeldReplicaHa
     assert offsets(fetched(answer)) == [0]
 
 
+def test_the_logs_that_a_fetch_opens_are_one_job_of_a_reader(harness: HeldReplicaHarness) -> None:
+    answer = harness.fetch_all({("t", index): 0 for index in range(3)}, max_wait_ms=0)
+    assert len(harness.worker.reads) == 1
+    run_disk_reads(harness, at_most=1)
+    assert [offsets(fetched(answer, 0, index)) for index in range(3)] == [[0]] * 3
+
+
 def test_an_unblocked_fetch_without_records_times_out(harness: HeldReplicaHarness) -> None:
     answer = harness.fetch("t", 0, 1, max_wait_ms=500)
     run_disk_reads(harness)

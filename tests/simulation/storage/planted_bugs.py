@@ -11,7 +11,7 @@ from typing import Any
 
 from pytest import MonkeyPatch  # noqa: PT013
 
-import storage.directories.log_manager
+import storage.directories.future_logs
 import storage.directories.summary_file
 import storage.log.recovery
 import storage.segments.active_segment
@@ -163,7 +163,7 @@ def a_move_has_no_marker(patch: MonkeyPatch) -> None:
         disk.rename(copy, name)
         disk.sync_dir(name.rpartition("/")[0])
 
-    patch.setattr(storage.directories.log_manager, "swap_in_future_log", swap_in_future_log)
+    patch.setattr(storage.directories.future_logs, "swap_in_future_log", swap_in_future_log)
 
 
 def look_ups_in_index_files_are_off_by_one(patch: MonkeyPatch) -> None:
@@ -193,7 +193,7 @@ PLANTED_BUGS: tuple[PlantedBug, ...] = (
     _replaced("the_epoch_cache_is_not_flushed", LeaderEpochCache, "take_replacement", []),
     _replaced("duplicate_batches_are_accepted", ProducerState, "check", None),
     _replaced("a_hole_counts_as_compaction", Recovery, "_is_hole", False),
-    _replaced("a_new_topic_inherits_checkpoints", LogManager, "_write_checkpoints", None),
+    _replaced("a_new_topic_inherits_checkpoints", LogManager, "write_checkpoints", None),
     _replaced("truncation_keeps_the_epochs", LeaderEpochCache, "truncate", None),
     *(bug for name, bug in list(vars().items()) if isfunction(bug) and bug.__module__ == __name__ and name[0] != "_"),
 )

@@ -20,20 +20,28 @@ ROUNDS = 14  # a commit log writes a producer snapshot before the 17th record of
 _LOG = re.compile(r"\d+<([^>]+\.c?log)>")
 
 
+def _is_append(call: Call) -> bool:
+    """Whether the call writes records; zeros ahead in the commit log are written with pwrite64."""
+    path = _LOG.search(call.arguments)
+    return call.name in WRITES and path is not None and not (call.name == WRITES[0] and path[1].endswith(".clog"))
+
+
 def synced_before_answered(calls: list[Call], answer_size: int) -> list[tuple[int, int]]:
-    """For every send: the number of responses sent, and of writes synced before it."""
-    unsynced: list[tuple[int, str]] = []  # number of the write, and file
+    """For every send: the number of responses sent, and of appends synced before it.
+
+    The smallest write is one append; the commit log writes those that wait for its lock together.
+    """
+    append_size = min(call.result for call in calls if _is_append(call))
+    unsynced: list[tuple[int, str]] = []  # number of the append, and file
     covered: list[tuple[int, str]] = []  # by the syncs under way
     written = begun = ended = sent = 0
     found = []
     for call in calls:
         paths = _LOG.findall(call.arguments)
-        if call.name == WRITES[0] and any(path.endswith(".clog") for path in paths):
-            continue  # zeros ahead: frames are written with pwritev
-        if call.name in WRITES:
-            for path in paths:
+        if _is_append(call):
+            for _ in range(call.result // append_size):
                 written += 1
-                unsynced.append((written, path))
+                unsynced.append((written, paths[0]))
         elif call.name == SYNC and call.result == 0:
             unsynced = [write for write in unsynced if write[1] not in paths]
         elif call.name == BEGIN_SYNCS and call.result > 0:

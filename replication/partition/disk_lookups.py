@@ -5,9 +5,8 @@ RULES    1. A lookup runs once; everything that waits for it continues after it,
          2. Lookups of one request, such as the first use of many logs, run in groups: a group is one job of a reader thread
             and continues as a whole, so its partitions can share what follows. Opening a log from its summary takes less
             than handing a job to a thread and back.
-         3. At most _GROUPS groups of a log directory are in threads: one runs while the event loop continues after the other.
-            This leaves reader threads to other requests on a slow disk, and limits the open files that the file handle cache
-            does not know yet.
+         3. At most _GROUPS groups of a log directory are queued for the reader threads. On a slow disk this leaves threads to
+            other requests. It also limits the open files that the file handle cache does not know yet.
          4. Pending file operations of a log run before its lookup: they may create the files.
          5. Retention frees space and continues on a full disk: its lookups run in the background thread, wait for no operation,
             and end without a result if they need space.

@@ -313,7 +313,10 @@ class ReplicaManager:
 
     # ------------------------------------------------------------ reading
     def at_file_limit(self, wanted: int = 0) -> bool:
-        """Whether the open-file limit is reached after so many more lookups; callers should retry large reads later."""
+        """Whether the pending lookups and `wanted` further ones reach the open-file limit.
+
+        Each lookup may open files. If it returns True, the caller should not start further lookups now, but retry later.
+        """
         return self.log_manager.file_handles.at_file_limit(len(self._disk_lookups) + wanted)
 
     def read(

@@ -189,6 +189,20 @@ def scan(file: File, file_id: bytes, start: int, size: int) -> Iterator[Frame | 
         at = resumed
 
 
+class _Head(NamedTuple):
+    """The head of a frame."""
+
+    kind: int
+    flags: int
+    slot: int
+    length: int
+    batch_count: int
+    previous_end: int
+    crc: int
+    crc_before_payload: int
+    """The CRC of all covered bytes before those of the payload."""
+
+
 class FrameWindow:
     """The part of a file whose frames are read."""
 
@@ -220,35 +234,32 @@ class FrameWindow:
     def is_zero(self, at: int) -> bool:
         """Whether all bytes from `at` on are zero."""
         while at < self.size:
-            some = bytes(self.get(at, _WINDOW))
-            if not some or some.count(0) < len(some):
+            data = bytes(self.get(at, _WINDOW))
+            if not data or data.count(0) < len(data):
                 return False
-            at += len(some)
+            at += len(data)
         return True
 
 
 def frame_at(window: FrameWindow, file_id_crc: int, start: int, at: int) -> Frame | None:
     """The frame at a position in a file that begins at `start`; None if it is invalid."""
-    head = window.get(at, HEAD_SIZE)
-    if len(head) < HEAD_SIZE:
+    head = _head_at(window, file_id_crc, start, at)
+    if head is None:
         return None
-    magic, kind, flags, slot, length, count, previous_end, crc = HEAD.unpack(head)
-    if magic != MAGIC or kind not in _KINDS or at + HEAD_SIZE + length > window.size:
-        return None
-    payload = window.get(at + HEAD_SIZE, length)
-    found = _batches(payload, count) if kind == FrameKind.BATCHES else []
+    payload = window.get(at + HEAD_SIZE, head.length)
+    found = _batches(payload, head.batch_count) if head.kind == FrameKind.BATCHES else []
     if found is None:
         return None
     infos = tuple([info for info, _ in found])
     covered = _covered_bytes(payload, infos) if infos else payload
-    covered_crc = crc32c(_COVERED.pack(start + at, magic, kind, flags, slot, length, count, previous_end), file_id_crc)
-    if crc != crc32c(covered, covered_crc):
+    if head.crc != crc32c(covered, head.crc_before_payload):
         return None
     if not all(crc_is_valid(payload, info.position, header) for info, header in found):
         return None
     position = start + at + HEAD_SIZE
     data = b"" if infos else bytes(payload)
-    return Frame(FrameKind(kind), flags, slot, previous_end, position, data, infos, position + length)
+    kind, end = FrameKind(head.kind), position + head.length
+    return Frame(kind, head.flags, head.slot, head.previous_end, position, data, infos, end)
 
 
 def batches_end(window: FrameWindow, file_id_crc: int, start: int, at: int, slot: int) -> int | None:
@@ -256,23 +267,31 @@ def batches_end(window: FrameWindow, file_id_crc: int, start: int, at: int, slot
 
     The batches' own CRCs are not checked: of each batch only the bytes are read that they do not cover.
     """
-    head = window.get(at, HEAD_SIZE)
-    if len(head) < HEAD_SIZE:
+    head = _head_at(window, file_id_crc, start, at)
+    if head is None or (head.kind, head.slot) != (_BATCHES, slot):
         return None
-    magic, kind, flags, number, length, count, previous_end, crc = HEAD.unpack(head)
-    found = crc32c(_COVERED.pack(start + at, magic, kind, flags, number, length, count, previous_end), file_id_crc)
     at += HEAD_SIZE
-    end = at + length
-    if (magic, kind, number) != (MAGIC, _BATCHES, slot) or end > window.size:
-        return None
+    end, count, crc = at + head.length, head.batch_count, head.crc_before_payload
     while at < end and count:
         covered = window.get(at, _UNCOVERED)
         if len(covered) < _UNCOVERED:
             return None
-        found = crc32c(covered, found)
+        crc = crc32c(covered, crc)
         at += LOG_OVERHEAD + int.from_bytes(covered[LENGTH_POSITION:LOG_OVERHEAD], "big")
         count -= 1
-    return end if at == end and not count and found == crc else None
+    return end if at == end and not count and crc == head.crc else None
+
+
+def _head_at(window: FrameWindow, file_id_crc: int, start: int, at: int) -> _Head | None:
+    """The head at a position in a file that begins at `start`; None if it is no head, or its payload is truncated."""
+    data = window.get(at, HEAD_SIZE)
+    if len(data) < HEAD_SIZE:
+        return None
+    magic, kind, flags, slot, length, count, previous_end, crc = HEAD.unpack(data)
+    if magic != MAGIC or kind not in _KINDS or at + HEAD_SIZE + length > window.size:
+        return None
+    covered = _COVERED.pack(start + at, magic, kind, flags, slot, length, count, previous_end)
+    return _Head(kind, flags, slot, length, count, previous_end, crc, crc32c(covered, file_id_crc))
 
 
 def _batches(payload: memoryview, count: int) -> list[tuple[BatchInfo, BatchHeader]] | None:

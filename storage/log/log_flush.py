@@ -27,8 +27,7 @@ class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_appends", "_engine", "_epochs", "_files", "_offsets", "_pending", "_producers", "_running", "_snapshots",
-        "decided_end_offset",
+        "_appends", "_begun", "_engine", "_epochs", "_files", "_offsets", "_producers", "_snapshots", "decided_end_offset",
     )  # fmt: skip
 
     def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles, offsets: LogOffsets) -> None:
@@ -42,9 +41,8 @@ class LogFlush:
 
         Flushes by the sync of a shared log do not raise it: only compaction needs it, and compacted logs share no log.
         """
-        # The flushes in progress: end offset, and `decided_end_offset` after it. A tuple, since nearly all logs have none.
-        self._pending: tuple[tuple[int, int], ...] = ()
-        self._running = 0  # flushes that were begun and not completed
+        # The flushes that have not succeeded yet: end offset, and `decided_end_offset` after it. Nearly all logs have none.
+        self._begun: tuple[tuple[int, int], ...] = ()
 
     def _first_undecided(self) -> int:
         undecided = self._producers.first_undecided_offset
@@ -53,7 +51,7 @@ class LogFlush:
     @property
     def is_running(self) -> bool:
         """Whether a flush was begun and has not succeeded yet."""
-        return self._running > 0
+        return bool(self._begun)
 
     @property
     def unflushed_messages(self) -> int:
@@ -76,13 +74,14 @@ class LogFlush:
         appends = self._appends
         appends.has_rolled = False
         appends.unflushed_since_ms = -1
-        self._running += 1
-        return self._engine.end_offset, self._offsets.truncation_count
+        end_offset = self._engine.end_offset
+        self._begun = (*self._begun, (end_offset, 0))
+        return end_offset, self._offsets.truncation_count
 
     def complete_shared(self, flush: SharedFlush) -> None:
         """A flush of `begin_shared` has succeeded; it does not count if the log was truncated meanwhile."""
-        self._running -= 1
         end_offset, truncation_count = flush
+        self._remove_begun(end_offset)
         if truncation_count == self._offsets.truncation_count:
             self._engine.mark_shared_flushed(end_offset)
 
@@ -92,23 +91,27 @@ class LogFlush:
         `limit`: flush at most this number of segments, oldest first; the task may then be incomplete.
         """
         task = _flush_task(self._engine, self._epochs, self._snapshots, self._files, limit)
-        if task.end_offset == self._engine.end_offset:  # else a marker for an earlier transaction may be above the end
-            self._pending = (*self._pending, (task.end_offset, self._first_undecided()))
+        is_up_to_end = (
+            task.end_offset == self._engine.end_offset
+        )  # else a marker for an earlier transaction may be above
+        self._begun = (*self._begun, (task.end_offset, self._first_undecided() if is_up_to_end else 0))
         if task.is_complete:  # else a further flush is due
             self._appends.has_rolled = False
             self._appends.unflushed_since_ms = -1
-        self._running += 1
         return task
 
     def complete(self, end_offset: int) -> None:
         """Record that a task with this end offset has succeeded: all records before it are durable."""
-        self._running -= 1
         self._files.is_entry_durable = True
         self._engine.mark_flushed(end_offset)
-        for end, decided in self._pending:
-            if end == end_offset:
-                self.decided_end_offset = max(self.decided_end_offset, decided)
-        self._pending = tuple([flush for flush in self._pending if flush[0] != end_offset])
+        self.decided_end_offset = max(self.decided_end_offset, self._remove_begun(end_offset))
+
+    def _remove_begun(self, end_offset: int) -> int:
+        """Remove the oldest flush with this end offset; returns the `decided_end_offset` after it."""
+        begun = self._begun
+        index = [end for end, _ in begun].index(end_offset)
+        self._begun = begun[:index] + begun[index + 1 :]
+        return begun[index][1]
 
     def flush_all(self) -> None:
         """Flush the log now, a few segments at a time; blocks."""
@@ -122,7 +125,7 @@ class LogFlush:
     def truncate(self, end_offset: int) -> None:
         """The log ends at `end_offset` now."""
         self.decided_end_offset = min(self.decided_end_offset, end_offset)
-        self._pending = tuple([(end, min(decided, end_offset)) for end, decided in self._pending])
+        self._begun = tuple([(end, min(decided, end_offset)) for end, decided in self._begun])
 
 
 def flush_recovered(parts: RecoveredLog, files: LogFiles) -> None:

@@ -296,6 +296,7 @@ def test_a_log_is_released_only_when_all_is_flushed(log: Log) -> None:
 def test_an_offline_log_refuses_every_use(log: Log) -> None:
     append(log, "a")
     flush = log.open().flush
+    begun = flush.begin()
     prepared = wait_for_disk(log.open().appends.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     log.go_offline()
     prepared.abort()
@@ -308,7 +309,7 @@ def test_an_offline_log_refuses_every_use(log: Log) -> None:
     ):
         refused(ErrorCode.KAFKA_STORAGE_ERROR, act)
     log.close()
-    flush.complete(1)
+    flush.complete(begun.end_offset)
 
 
 def test_regions_stay_readable_after_the_log_is_deleted(log: Log, tmp_path: Path) -> None:

@@ -317,11 +317,7 @@ class SegmentEngine:
         if slot + 1 < len(segments) and segments[slot + 1].base_offset <= max_offset:
             region_end = segments[slot + 1].base_offset
         elif max_offset < end_offset:
-            following: BatchPosition | DiskLookup
-            try:
-                following = segment.find(max_offset)
-            except NotResident:
-                following = self._find_on_disk(segment, max_offset)
+            following = self._find_in(segment, max_offset)
             if isinstance(following, DiskLookup):
                 return following
             if following is not None:
@@ -372,10 +368,11 @@ class SegmentEngine:
         segments = self._segments
         if not segments.with_aborted:
             return []
-        some = segments.starting_at(start_offset)
-        with_aborted = [segment for segment in some if segment.base_offset in segments.with_aborted]
+        searched = [
+            segment for segment in segments.starting_at(start_offset) if segment.base_offset in segments.with_aborted
+        ]
         try:
-            return find_aborted(map(_transactions, with_aborted), start_offset, end_offset)
+            return find_aborted(map(_transactions, searched), start_offset, end_offset)
         except NotResident:
             return self.lookup(
                 ("aborted", start_offset, end_offset), lambda view: view.aborted(start_offset, end_offset)
@@ -492,22 +489,21 @@ class SegmentEngine:
         if offset < segments[slot].base_offset:
             slot = slot_of(segments, offset)
         for number in range(slot, len(segments)):
-            segment = segments[number]
-            found: BatchPosition | DiskLookup
-            try:
-                found = segment.find(offset)
-            except NotResident:
-                found = self._find_on_disk(segment, offset)
+            found = self._find_in(segments[number], offset)
             if found is not None:
                 return number, found
         return None
 
-    def _find_on_disk(self, segment: LogSegment, offset: int) -> BatchPosition | DiskLookup:
-        base_offset = segment.base_offset
-        key = "batch", base_offset, offset
-        if not segment.is_open:
-            self._lookups.discard(key)  # a lookup opens the files
-        return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
+    def _find_in(self, segment: LogSegment, offset: int) -> BatchPosition | DiskLookup:
+        """The first batch of a segment that reaches to `offset`; None if there is none."""
+        try:
+            return segment.find(offset)
+        except NotResident:
+            base_offset = segment.base_offset
+            key = "batch", base_offset, offset
+            if not segment.is_open:
+                self._lookups.discard(key)  # a lookup opens the files
+            return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
 
     def _end_position(self) -> OffsetPosition:
         segment = self._segments.containing(self._end_offset)

@@ -153,7 +153,7 @@ def build_queue(
 ) -> bytes:  # fmt: skip
     """The contents of a queue file."""
     body = b"".join([*[ROW.pack(*row) for row in rows], *entries, states])
-    count = sum(len(some) for some in entries) // ENTRY.size
+    count = sum(map(len, entries)) // ENTRY.size
     head = (_MAGIC, _VERSION, len(rows), count, start, end, start if first is None else first, removed, len(states))
     crc = crc32c(body, crc32c(HEADER.pack(*head, 0)))
     return HEADER.pack(*head, crc) + body

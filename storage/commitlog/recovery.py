@@ -147,8 +147,9 @@ class _Loader:
             elif not self._take_queue(file) and not self._replay(file, starts[number + 1 :]):
                 self._remove(starts[number + 1 :])
                 break
-        for slot in [some for some in found.numbered.values() if some.last_file == NO_FILE]:
-            found.drop(slot.number)  # only its BIND was durable: no queue file has its state
+        for slot in list(found.numbered.values()):
+            if slot.last_file == NO_FILE:
+                found.drop(slot.number)  # only its BIND was durable: no queue file has its state
         if len(found.files) > len(self._covered) + _FILES_AFTER_CATALOG or not self._covered:
             self._renew_catalog()
         return found
@@ -329,7 +330,7 @@ class _Loader:
     def _is_damage(self, position: int, file: LogFile, later: list[int]) -> bool:
         """Whether the bytes at this position were durable (rule 2)."""
         if self._proof is None:
-            self._proof = max(chain([0], self._proofs(file, later)))
+            self._proof = max(self._proofs(file, later), default=0)
         return position < max(self._proof, self._sealed_end)
 
     def _proofs(self, file: LogFile, later: list[int]) -> Iterator[int]:

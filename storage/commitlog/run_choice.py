@@ -66,20 +66,20 @@ def choose(
 def choose_unsettled(candidates: Sequence[Candidate | None], max_live: int) -> Window | None:
     """The window to be settled next (rule 5); None if there is none. `max_live`: how much can be copied now."""
     first = live = entries = 0
-    for number, one in enumerate(candidates):
-        if one is None or one.is_settled:
+    for number, candidate in enumerate(candidates):
+        if candidate is None or candidate.is_settled:
             first, live, entries = number + 1, 0, 0
             continue
         is_full = (
             number - first == SETTLED_FILES
-            or live + one.live > SETTLED_BYTES
-            or entries + one.entries > SETTLED_ENTRIES
+            or live + candidate.live > SETTLED_BYTES
+            or entries + candidate.entries > SETTLED_ENTRIES
         )
         if number > first and is_full:
             if live <= max_live:
                 return Window(range(first, number), live)
             first, live, entries = number, 0, 0
-        live, entries = live + one.live, entries + one.entries
+        live, entries = live + candidate.live, entries + candidate.entries
     return None
 
 
@@ -90,13 +90,13 @@ def _windows_from(
     age_ms: int | None = None
     is_overdue = False
     for number in range(first, min(first + MAX_SOURCES, len(candidates))):
-        one = candidates[number]
-        if one is None:
+        candidate = candidates[number]
+        if candidate is None:
             break
-        live += one.live
-        gain += one.dead + (file_bytes // FILE_SHARE if number > first else 0)
-        age_ms = one.age_ms if age_ms is None else min(age_ms, one.age_ms)
-        is_overdue = (is_overdue or one.is_overdue) and not is_full
+        live += candidate.live
+        gain += candidate.dead + (file_bytes // FILE_SHARE if number > first else 0)
+        age_ms = candidate.age_ms if age_ms is None else min(age_ms, candidate.age_ms)
+        is_overdue = (is_overdue or candidate.is_overdue) and not is_full
         if live > max_live or (live > file_bytes and number > first):
             break
         is_worth = FULL_COST * gain >= live if is_full else gain >= live or is_overdue

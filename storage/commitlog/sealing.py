@@ -70,13 +70,13 @@ def _built(file: LogFile, ends: list[int]) -> bytes:
     entries = []
     first = 0
     for number, end_offset in enumerate(ends):
-        some = file.slices.get(number)
-        if some is None:
+        found = file.slices.get(number)
+        if found is None:
             rows.append(Row(end_offset, NO_TIMESTAMP, first, 0, 0))
         else:
-            rows.append(Row(end_offset, some.max_timestamp, first, some.count, some.size))
-            entries.append(some.packed)
-            first += some.count
+            rows.append(Row(end_offset, found.max_timestamp, first, found.count, found.size))
+            entries.append(found.packed)
+            first += found.count
     states = [file.states[number] for number in sorted(file.states)]
     packed = json.dumps(states, separators=(",", ":")).encode()
     return build_queue(file.start, file.end, rows, entries, packed, removed=file.removed)
@@ -113,4 +113,4 @@ def forget_slices(slices: Mapping[int, Slice], slots: Mapping[int, Slot]) -> Non
     for number, unused in slices.items():
         slot = slots.get(number)
         if slot is not None:
-            slot.slices = tuple([some for some in slot.slices if some is not unused])
+            slot.slices = tuple([kept for kept in slot.slices if kept is not unused])

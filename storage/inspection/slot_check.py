@@ -184,16 +184,15 @@ class SlotCheck:
 
     def _check_epochs(self) -> None:
         start, known = self._engine.start_offset, self._engine.leader_epochs()
-        before = [
-            epoch for epoch, offset in known if offset <= start
-        ]  # the last one is that of the first batch, if any
-        stored = [(epoch, start) for epoch in before[-1:] if self._epochs] + [one for one in known if one[1] > start]
+        first = [(epoch, start) for epoch, offset in known if offset <= start][-1:] if self._epochs else []
+        stored = first + [(epoch, offset) for epoch, offset in known if offset > start]
         found = [(epoch, max(offset, start)) for epoch, offset in self._epochs]
         if stored != found:
             self._add(Severity.HARMLESS, f"Its leader epochs are {known}, those of its batches {found}.")
 
     def _check_aborted(self) -> None:
-        known = {(one.producer_id, one.last_offset) for one in self._engine.aborted(0, self.end_offset)}
+        aborted = self._engine.aborted(0, self.end_offset)
+        known = {(transaction.producer_id, transaction.last_offset) for transaction in aborted}
         for _, last_offset in sorted(self._aborted - known):
             text = (
                 f"The transaction that was aborted at {last_offset} is not known: readers of committed records get it."

@@ -297,7 +297,7 @@ class Disk:
         self._handles: set[int] = set()
         self.page_cache = PageCache()
         self._sync_queues: list[SyncQueue] = []  # idle queues, for blocking calls
-        self._nowhere: int | None = None
+        self._dev_null_descriptor: int | None = None
 
     @property
     def open_files(self) -> int:
@@ -306,9 +306,9 @@ class Disk:
 
     def dev_null(self) -> int:
         """A descriptor of /dev/null."""
-        if self._nowhere is None:
-            self._nowhere = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
-        return self._nowhere
+        if self._dev_null_descriptor is None:
+            self._dev_null_descriptor = os.open(os.devnull, os.O_WRONLY | os.O_CLOEXEC)
+        return self._dev_null_descriptor
 
     def handle_opened(self, handle: int) -> None:
         """Count a descriptor, or a mapping as minus its id."""
@@ -477,23 +477,25 @@ class Disk:
 
     def sync_files(self, files: Sequence[File]) -> dict[File, StorageError]:
         """Sync many files and directories; returns the failures, which are final."""
-        kinds = [file for file in files if is_plain(file)], [file for file in files if _is_plain_directory(file)]
+        plain, directories = list(filter(is_plain, files)), list(filter(_is_plain_directory, files))
         failures = sync_results([file for file in files if not is_plain(file) and not _is_plain_directory(file)], [])
-        for kind in kinds:
-            for start in range(0, len(kind), CAPACITY):
-                some = kind[start : start + CAPACITY]
-                failures |= sync_results(some, self._sync_at_a_time(some, are_directories=kind is kinds[1]))
+        for group in (plain, directories):
+            for start in range(0, len(group), CAPACITY):
+                queued = group[start : start + CAPACITY]
+                results = self._sync_by_queue(queued, are_directories=group is directories)
+                failures |= sync_results(queued, results)
         return failures
 
-    def _sync_at_a_time(self, files: Sequence[File], *, are_directories: bool) -> list[int]:
+    def _sync_by_queue(self, files: Sequence[File], *, are_directories: bool) -> list[int]:
+        """The results of a queue (aio_fsync.py); empty if none was submitted."""
         queue = None
         if len(files) > 1:
             queue = self._sync_queues.pop() if self._sync_queues else self.sync_queue()
         if queue is None or not queue.submit([file.fileno() for file in files], are_directories=are_directories):
             return []
-        numbers = queue.wait()
+        results = queue.wait()
         self._sync_queues.append(queue)
-        return numbers
+        return results
 
     def sync_dirs(self, paths: Sequence[str]) -> dict[str, StorageError]:
         """Sync the entries of many directories; returns the failures."""
@@ -544,8 +546,8 @@ class Disk:
     def space(self, path: str) -> tuple[int, int]:
         """The total and the usable bytes of the file system of `path`."""
         with _as_storage_error("ask the space of", path):
-            figures = os.statvfs(path)
-        return figures.f_blocks * figures.f_frsize, figures.f_bavail * figures.f_frsize
+            status = os.statvfs(path)
+        return status.f_blocks * status.f_frsize, status.f_bavail * status.f_frsize
 
 
 def is_plain(file: File) -> bool:
@@ -557,11 +559,13 @@ def _is_plain_directory(file: File) -> bool:
     return type(file).sync_once is Directory.sync_once
 
 
-def sync_results(files: Sequence[File], numbers: Sequence[int]) -> dict[File, StorageError]:
-    """The failures of a queue's results; files that were not submitted are synced now."""
+def sync_results(files: Sequence[File], results: Sequence[int]) -> dict[File, StorageError]:
+    """The failures among the results of a queue (aio_fsync.py), which are empty if none was submitted.
+
+    Files that were not submitted are synced now.
+    """
     failures: dict[File, StorageError] = {}
-    for place, file in enumerate(files):
-        number = numbers[place] if numbers else NOT_SUBMITTED
+    for file, number in zip(files, results or [NOT_SUBMITTED] * len(files), strict=True):
         if number == NOT_SUBMITTED:
             try:
                 file.sync()

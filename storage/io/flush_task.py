@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Final
 
 from storage.io.deferred_file_ops import Submit, run_now
@@ -92,7 +93,7 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
             errors[index] = error
             if error.is_full:
                 files[index] = list(task.files)
-    failures = disk.sync_files(list({file: None for some in files for file in some}))  # logs may share a file
+    failures = disk.sync_files(list(dict.fromkeys(chain.from_iterable(files))))  # logs may share a file
     for index, task in enumerate(tasks):
         failure = next((failures[file] for file in files[index] if file in failures), None)
         if errors[index] is not None and failure is None:

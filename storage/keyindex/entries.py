@@ -118,7 +118,7 @@ def decode(data: Buffer, position: int, header: BatchHeader) -> list[Record]:
 
 
 def _is_aborted(header: BatchHeader, aborted: Iterable[AbortedTransaction]) -> bool:
-    return header.is_transactional and any(one.contains(header) for one in aborted)
+    return header.is_transactional and any(transaction.contains(header) for transaction in aborted)
 
 
 def matching(

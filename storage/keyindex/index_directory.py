@@ -121,7 +121,7 @@ def merge(
     lowest = log_start_offset.to_bytes(OFFSET_END - HASH_BYTES, "big")
     drops = ranges[0].start_offset < log_start_offset
     for entries in merged_pages([file.pages() for file in files]):
-        writer.append([one for one in entries if one[HASH_BYTES:OFFSET_END] >= lowest] if drops else entries)
+        writer.append([entry for entry in entries if entry[HASH_BYTES:OFFSET_END] >= lowest] if drops else entries)
         yield None
     least = min(known.min_timestamp_ms for known in ranges)
     greatest = max(known.max_timestamp_ms for known in ranges)

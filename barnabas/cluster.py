@@ -238,10 +238,10 @@ def _ports(count: int, voters: int, host: str, port: int) -> list[int]:
     ports = [*range(port, port + count), *range(above, above + voters)]
     if not 0 < port <= ports[-1] <= _LAST_PORT:
         raise BrokerError(f"The nodes would need the ports {port} to {ports[-1]}, and there are 1 to {_LAST_PORT}.")
-    for one in ports:
+    for checked in ports:
         with _new_socket(host) as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # TIME_WAIT does not count as in use
-            _bind(probe, host, one)
+            _bind(probe, host, checked)
     return ports
 
 

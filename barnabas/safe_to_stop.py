@@ -67,7 +67,7 @@ def find_reason(host: str, port: int) -> str | None:
         return f"{host}:{port} is not the metrics listener of a node ({_SETTING})"
     answer = json.loads(body)
     count = answer["count"]
-    names = [f"{one['topic']}-{one['partition']}" for one in answer["partitions"][:_SHOWN]]
+    names = [f"{partition['topic']}-{partition['partition']}" for partition in answer["partitions"][:_SHOWN]]
     names += ["…"] if count > _SHOWN else []
     return (
         f"{count} {'partition' if count == 1 else 'partitions'} would have fewer in-sync replicas than min.insync.replicas "

@@ -90,13 +90,13 @@ def take_sample(client: Client, at_s: float, *, internal: bool = False) -> Sampl
     topics = {topic.name: _topic(topic, ends, sizes) for topic in metadata}
     parts = [part for topic in metadata for part in topic.partitions]
     nodes = {
-        one.id: NodeSample(
-            f"{one.host}:{one.port}",
-            one.fenced,
-            sum(part.leader_id == one.id for part in parts),
-            sum(one.id in part.replica_nodes for part in parts),
+        broker.id: NodeSample(
+            f"{broker.host}:{broker.port}",
+            broker.fenced,
+            sum(part.leader_id == broker.id for part in parts),
+            sum(broker.id in part.replica_nodes for part in parts),
         )
-        for one in info.brokers
+        for broker in info.brokers
     }
     return Sample(at_s, info.id, info.controller, topics, _groups(client, ends), nodes)
 
@@ -109,7 +109,7 @@ def _ends(client: Client, metadata: list[Any]) -> dict[TopicPartition, int]:
         for part in topic.partitions
         if part.leader_id >= 0
     ]
-    return {tp: one.offset for tp, one in list_offsets(client, dict.fromkeys(wanted, LATEST)).items()}
+    return {tp: listed.offset for tp, listed in list_offsets(client, dict.fromkeys(wanted, LATEST)).items()}
 
 
 def _sizes(client: Client) -> dict[str, int] | None:
@@ -121,8 +121,8 @@ def _sizes(client: Client) -> dict[str, int] | None:
             raise
         return None
     sizes: dict[str, int] = {}
-    for one in found:
-        for row in one.replicas:
+    for directory in found:
+        for row in directory.replicas:
             sizes[row.topic] = sizes.get(row.topic, 0) + row.bytes
     return sizes
 
@@ -143,7 +143,7 @@ def _groups(client: Client, ends: dict[TopicPartition, int]) -> dict[str, GroupS
     for row in list_groups(client):
         if row.type not in {"", "classic", "consumer"}:
             continue  # share and streams groups have no committed offsets
-        committed = {tp: one.offset for tp, one in committed_offsets(client, row.name).items()}
+        committed = {tp: position.offset for tp, position in committed_offsets(client, row.name).items()}
         lag = sum(max(0, ends[tp] - offset) for tp, offset in committed.items() if tp in ends)
         found[row.name] = GroupSample(row.type, row.state, sum(committed.values()), lag)
     return found

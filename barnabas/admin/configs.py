@@ -78,7 +78,9 @@ def describe(client: Client, kind: str, name: str, *, documentation: bool = Fals
 
 def _row(entry: Any) -> ConfigRow:
     source = SOURCES.get(entry.config_source, "unknown")
-    synonyms = [Synonym(one.name, one.value, SOURCES.get(one.source, "unknown")) for one in entry.synonyms or ()]
+    synonyms = [
+        Synonym(synonym.name, synonym.value, SOURCES.get(synonym.source, "unknown")) for synonym in entry.synonyms or ()
+    ]
     return ConfigRow(
         entry.name,
         MASKED if entry.is_sensitive else entry.value,

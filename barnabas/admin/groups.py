@@ -79,8 +79,8 @@ def list_groups(client: Client, states: Iterable[str] = (), types: Iterable[str]
         response = client.ask(ListGroupsRequest(states_filter=states, types_filter=types, **versions), node)
         check(response.error_code, None, "list groups", "Describe on the cluster")
         found += [
-            GroupRow(one.group_id, one.group_type or "", one.protocol_type, one.group_state or "", node)
-            for one in response.groups
+            GroupRow(group.group_id, group.group_type or "", group.protocol_type, group.group_state or "", node)
+            for group in response.groups
         ]
     return sorted(found)
 
@@ -112,15 +112,15 @@ def _ask_one(client: Client, request: Any, name: str) -> Any:
 def _modern(found: Any, node: int) -> GroupDescription:
     members = [
         Member(
-            one.member_id,
-            one.instance_id,
-            one.client_id,
-            one.client_host,
-            _partitions(one.assignment.topic_partitions),
-            one.member_epoch,
-            _partitions(one.target_assignment.topic_partitions),
+            member.member_id,
+            member.instance_id,
+            member.client_id,
+            member.client_host,
+            _partitions(member.assignment.topic_partitions),
+            member.member_epoch,
+            _partitions(member.target_assignment.topic_partitions),
         )
-        for one in found.members
+        for member in found.members
     ]
     return GroupDescription(
         found.group_id,
@@ -145,15 +145,15 @@ def _by_client(member: Member) -> tuple[str, str]:
 def _classic(found: Any, node: int) -> GroupDescription:
     members = [
         Member(
-            one.member_id,
-            one.group_instance_id,
-            one.client_id,
-            one.client_host,
-            _decode(one.member_assignment) if found.protocol_type == "consumer" else [],
+            member.member_id,
+            member.group_instance_id,
+            member.client_id,
+            member.client_host,
+            _decode(member.member_assignment) if found.protocol_type == "consumer" else [],
             None,
             None,
         )
-        for one in found.members
+        for member in found.members
     ]
     return GroupDescription(
         found.group_id,

@@ -64,5 +64,5 @@ def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartiti
             if failure.name != "UNKNOWN_TOPIC_OR_PARTITION":
                 raise
             continue
-        found |= {tp: one.offset for tp, one in offsets.items()}
+        found |= {tp: listed.offset for tp, listed in offsets.items()}
     return found

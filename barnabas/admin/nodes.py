@@ -101,8 +101,8 @@ def describe_cluster(client: Client) -> ClusterInfo:
         has_fenced = False
     check(found.error_code, found.error_message, "describe the cluster", "Describe on the cluster")
     brokers = [
-        Broker(one.broker_id, one.host, one.port, one.rack, bool(one.is_fenced) if has_fenced else None)
-        for one in found.brokers
+        Broker(broker.broker_id, broker.host, broker.port, broker.rack, bool(broker.is_fenced) if has_fenced else None)
+        for broker in found.brokers
     ]
     return ClusterInfo(found.cluster_id, found.controller_id, sorted(brokers))
 
@@ -116,20 +116,27 @@ def describe_quorum(client: Client) -> Quorum:
     check(response.error_code, response.error_message, action, right)
     found = response.topics[0].partitions[0]
     check(found.error_code, found.error_message, action, right)
-    ends = [one.log_end_offset for one in found.current_voters if one.replica_id == found.leader_id]
+    ends = [voter.log_end_offset for voter in found.current_voters if voter.replica_id == found.leader_id]
     end = ends[0] if ends else found.high_watermark
     replicas = [
-        _replica(one, "leader" if one.replica_id == found.leader_id else "voter", end) for one in found.current_voters
+        _replica(voter, "leader" if voter.replica_id == found.leader_id else "voter", end)
+        for voter in found.current_voters
     ]
-    replicas += [_replica(one, "observer", end) for one in found.observers]
+    replicas += [_replica(observer, "observer", end) for observer in found.observers]
     return Quorum(found.leader_id, found.leader_epoch, found.high_watermark, replicas)
 
 
-def _replica(one: Any, role: str, end: int) -> Replica:
-    directory = id_text(one.replica_directory_id)
-    lag = max(0, end - one.log_end_offset)
+def _replica(replica: Any, role: str, end: int) -> Replica:
+    directory = id_text(replica.replica_directory_id)
+    lag = max(0, end - replica.log_end_offset)
     return Replica(
-        one.replica_id, role, directory, one.log_end_offset, lag, one.last_fetch_timestamp, one.last_caught_up_timestamp
+        replica.replica_id,
+        role,
+        directory,
+        replica.log_end_offset,
+        lag,
+        replica.last_fetch_timestamp,
+        replica.last_caught_up_timestamp,
     )
 
 
@@ -139,8 +146,10 @@ def list_features(client: Client) -> list[Feature]:
         ApiVersionsRequest(client_software_name="barnabas", client_software_version="1", min_version=3)
     )
     check(response.error_code, None, "list features")
-    levels = {one.name: one.max_version_level for one in response.finalized_features or ()}
-    supported = {one.name: (one.min_version, one.max_version) for one in response.supported_features or ()}
+    levels = {feature.name: feature.max_version_level for feature in response.finalized_features or ()}
+    supported = {
+        feature.name: (feature.min_version, feature.max_version) for feature in response.supported_features or ()
+    }
     return [Feature(name, levels.get(name, 0), *supported.get(name, (0, 0))) for name in sorted({*levels, *supported})]
 
 
@@ -151,18 +160,18 @@ def list_log_dirs(client: Client, brokers: Iterable[int] = (), topics: Iterable[
     for broker in sorted(brokers) or client.node_ids():
         response = client.ask(DescribeLogDirsRequest(topics=None), broker)
         check(response.error_code or 0, None, f"list log directories of broker {broker}", "Describe on the cluster")
-        found += [_directory(broker, one, chosen) for one in response.results]
+        found += [_directory(broker, result, chosen) for result in response.results]
     return sorted(found)
 
 
-def _directory(broker: int, one: Any, topics: set[str]) -> LogDirectory:
-    error = error_name(one.error_code) if one.error_code else ""
+def _directory(broker: int, result: Any, topics: set[str]) -> LogDirectory:
+    error = error_name(result.error_code) if result.error_code else ""
     replicas = [
         ReplicaDirectory(
             topic.name, part.partition_index, part.partition_size, max(0, part.offset_lag), bool(part.is_future_key)
         )
-        for topic in one.topics
+        for topic in result.topics
         for part in topic.partitions
         if not topics or topic.name in topics
     ]
-    return LogDirectory(broker, one.log_dir, error, one.total_bytes, one.usable_bytes, sorted(replicas))
+    return LogDirectory(broker, result.log_dir, error, result.total_bytes, result.usable_bytes, sorted(replicas))

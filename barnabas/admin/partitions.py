@@ -87,7 +87,7 @@ def choose_directories(client: Client, broker: int, wanted: Mapping[TopicPartiti
     kinds: Any = AlterReplicaLogDirsRequest.AlterReplicaLogDir
     dirs = []
     for path in sorted(set(wanted.values())):
-        found = by_topic(tp for tp, one in wanted.items() if one == path)
+        found = by_topic(tp for tp, chosen_path in wanted.items() if chosen_path == path)
         topics = [kinds.AlterReplicaLogDirTopic(name=topic, partitions=numbers) for topic, numbers in found.items()]
         dirs.append(kinds(path=path, topics=topics))
     for topic in client.ask(AlterReplicaLogDirsRequest(dirs=dirs), broker).results:
@@ -142,13 +142,13 @@ def balanced_plan(
         count = len(current[tp]) if replicas is None else replicas
         kept = _kept(current[tp], brokers, load, share, count)
         while len(kept) < count:
-            racks = Counter(brokers[one] for one in kept)
-            free = [one for one in brokers if one not in kept]
-            kept.append(min(free, key=lambda one: (racks[brokers[one]], load[one], one)))
+            racks = Counter(brokers[broker] for broker in kept)
+            free = [broker for broker in brokers if broker not in kept]
+            kept.append(min(free, key=lambda broker: (racks[brokers[broker]], load[broker], broker)))
         load.update(kept)
-        first = min(kept, key=lambda one: (leads[one], kept.index(one)))
+        first = min(kept, key=lambda broker: (leads[broker], kept.index(broker)))
         leads[first] += 1
-        plan[tp] = [first, *(one for one in kept if one != first)]
+        plan[tp] = [first, *(broker for broker in kept if broker != first)]
     return plan
 
 
@@ -158,10 +158,10 @@ def _kept(
     """The replicas that stay: on brokers that have not their share yet, on different racks."""
     kept: list[int] = []
     distinct = min(count, len(set(brokers.values())))
-    for one in held:
+    for broker in held:
         racks = {brokers[other] for other in kept}
-        if one in brokers and load[one] < share and len(kept) < count:
-            if brokers[one] in racks and len(racks) < distinct:
+        if broker in brokers and load[broker] < share and len(kept) < count:
+            if brokers[broker] in racks and len(racks) < distinct:
                 continue
-            kept.append(one)
+            kept.append(broker)
     return kept

@@ -39,8 +39,8 @@ def list_quotas(client: Client, entity: Entity, *, exact: bool = False) -> list[
     """
     kind: Any = DescribeClientQuotasRequest.ComponentData
     components = [
-        kind(entity_type=one, match_type=_DEFAULT if name is None else _EXACT, match=name)
-        for one, name in entity.items()
+        kind(entity_type=entity_type, match_type=_DEFAULT if name is None else _EXACT, match=name)
+        for entity_type, name in entity.items()
     ]
     response = client.ask_controller(DescribeClientQuotasRequest(components=components, strict=exact))
     check(response.error_code, response.error_message, "list quotas", "DescribeConfigs on the cluster")
@@ -57,7 +57,7 @@ def alter_quotas(
 ) -> None:
     """Sets quotas of an entity, and deletes those whose value is None. Raises Refused."""
     kinds: Any = AlterClientQuotasRequest.EntryData
-    parts = [kinds.EntityData(entity_type=one, entity_name=name) for one, name in entity.items()]
+    parts = [kinds.EntityData(entity_type=entity_type, entity_name=name) for entity_type, name in entity.items()]
     operations = [
         kinds.OpData(key=key, value=0.0 if value is None else value, remove=value is None)
         for key, value in changes.items()
@@ -71,5 +71,7 @@ def alter_quotas(
 
 def entity_text(entity: Entity) -> str:
     """An entity in one word: `user=alice,client-id=<default>`."""
-    order = sorted(entity, key=lambda one: TYPES.index(one) if one in TYPES else len(TYPES))
-    return ",".join(f"{one}={DEFAULT if entity[one] is None else entity[one]}" for one in order)
+    order = sorted(entity, key=lambda entity_type: TYPES.index(entity_type) if entity_type in TYPES else len(TYPES))
+    return ",".join(
+        f"{entity_type}={DEFAULT if entity[entity_type] is None else entity[entity_type]}" for entity_type in order
+    )

@@ -42,7 +42,7 @@ class Move(NamedTuple):
 def plan(client: Client, group: str, partitions: Iterable[TopicPartition], target: Target) -> list[Move]:
     """Returns the moves of these partitions, sorted; some may be left out (rule 3). Raises Refused."""
     wanted = sorted(partitions)
-    committed = {tp: one.offset for tp, one in committed_offsets(client, group).items()}
+    committed = {tp: position.offset for tp, position in committed_offsets(client, group).items()}
     limits = ranges(client, wanted)
     by_time = _by_time(client, wanted, target)
     moves = []
@@ -80,4 +80,4 @@ def _by_time(client: Client, partitions: list[TopicPartition], target: Target) -
     if target.timestamp_ms is None:
         return {}
     found = list_offsets(client, dict.fromkeys(partitions, target.timestamp_ms))
-    return {tp: _END if one.offset < 0 else one.offset for tp, one in found.items()}
+    return {tp: _END if position.offset < 0 else position.offset for tp, position in found.items()}

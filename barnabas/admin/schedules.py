@@ -100,14 +100,14 @@ def _target(result: Any) -> str | None:
 def pending(client: Client, cluster: Cluster, topic: str) -> Iterator[Pending]:
     """The pending records of a schedule topic, by partition in offset order. Raises ClientError."""
     steps = {
-        tp.partition: _steps(tp, one.offset, one.metadata)
-        for tp, one in committed_offsets(client, f"schedule-{topic}").items()
+        tp.partition: _steps(tp, position.offset, position.metadata)
+        for tp, position in committed_offsets(client, f"schedule-{topic}").items()
         if tp.topic == topic
     }
     partitions = [Partition(topic, number) for number in cluster.leaders(topic)]
     starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=True)
-    ranges = {one: (starts[one], ends[one]) for one in partitions}
+    ranges = {partition: (starts[partition], ends[partition]) for partition in partitions}
     cancelled: dict[tuple[int, bytes], int] = {}
     for record in _records(cluster, ranges):
         if record.value is None and record.key is not None:

@@ -67,8 +67,8 @@ def list_transactions(
         response = client.ask(ListTransactionsRequest(state_filters=states, producer_id_filters=[], **limit), node)
         check(response.error_code, None, "list transactions", "Describe on the cluster")
         found += [
-            TransactionRow(one.transactional_id, one.transaction_state, one.producer_id, node)
-            for one in response.transaction_states
+            TransactionRow(transaction.transactional_id, transaction.transaction_state, transaction.producer_id, node)
+            for transaction in response.transaction_states
         ]
     return sorted(found)
 
@@ -107,14 +107,14 @@ def describe_producers(client: Client, partitions: Iterable[TopicPartition]) -> 
         rows += [
             ProducerRow(
                 *tp,
-                one.producer_id,
-                one.producer_epoch,
-                one.coordinator_epoch,
-                one.last_sequence,
-                one.last_timestamp,
-                one.current_txn_start_offset,
+                producer.producer_id,
+                producer.producer_epoch,
+                producer.coordinator_epoch,
+                producer.last_sequence,
+                producer.last_timestamp,
+                producer.current_txn_start_offset,
             )
-            for one in part.active_producers
+            for producer in part.active_producers
         ]
     return sorted(rows)
 

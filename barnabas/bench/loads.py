@@ -119,7 +119,7 @@ def produce(
     }
     producer = Producer({**own, **settings})
     values = _values(load.size)
-    before = {tp: one.offset for tp, one in offsets_of(client, dict.fromkeys(partitions, LATEST)).items()}
+    before = {tp: listed.offset for tp, listed in offsets_of(client, dict.fromkeys(partitions, LATEST)).items()}
     latencies: list[float] = []
     clock = _Clock(load.duration_s, progress)
     sent, next_sample = 0, 0.0

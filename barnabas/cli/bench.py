@@ -93,7 +93,7 @@ def bench(
     settings = _librdkafka(cluster)
     with cluster.connect() as client, _topic(client, topic, partitions, replicas) as name:
         load = Load(name, options["size"], seconds, options["rate"], options["acks"], options["compression"])
-        results = [_run(client, one, settings, load) for one in chosen]
+        results = [_run(client, test, settings, load) for test in chosen]
     if as_json:
         for result in results:
             print_json(_fields(result, load))

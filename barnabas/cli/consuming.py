@@ -113,16 +113,16 @@ def _read_as_member(
     cluster.offsets(
         dict.fromkeys(partitions, LATEST)
     )  # says which advertised address does not answer; kafka-python does not
-    member = GroupMember(connection, options.group, dict.fromkeys(one.topic for one in partitions))
+    member = GroupMember(connection, options.group, dict.fromkeys(partition.topic for partition in partitions))
     try:
         assigned = member.join()
         while True:
             ranges = resolve(cluster, sorted(assigned), wanted, committed=options.read_committed, follow=options.follow)
-            starts = {one: first for one, (first, _) in ranges.items()} | member.committed(assigned)
+            starts = {partition: first for partition, (first, _) in ranges.items()} | member.committed(assigned)
             output.positions = starts
             reader = RecordReader(
                 cluster,
-                {one: (starts[one], ranges[one][1]) for one in assigned},
+                {partition: (starts[partition], ranges[partition][1]) for partition in assigned},
                 committed=options.read_committed,
                 on_gap=_note_gap,
             )
@@ -179,7 +179,7 @@ class _Output:
         """Prints a page (rule 1)."""
         chosen = page.records
         if self._filters:
-            chosen = [record for record in chosen if all(one(record) for one in self._filters)]
+            chosen = [record for record in chosen if all(accepts(record) for accepts in self._filters)]
         if self._limit is not None:
             chosen = chosen[: self._limit - self.printed]
         with self._stopping.deferred():

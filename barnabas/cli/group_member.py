@@ -68,7 +68,7 @@ class GroupMember:
         """Takes an assignment."""
         partitions = list(assigned)
         self._consumer.pause(*partitions)
-        self._assigned = frozenset(Partition(one.topic, one.partition) for one in partitions)
+        self._assigned = frozenset(Partition(partition.topic, partition.partition) for partition in partitions)
 
     def join(self) -> frozenset[Partition]:
         """Joins the group; returns the partitions of this member, which may be none after JOIN_S. Raises KafkaError."""
@@ -87,17 +87,21 @@ class GroupMember:
 
     def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
         """The committed offsets of those that have one. Raises KafkaError."""
-        found = {one: self._consumer.committed(TopicPartition(*one)) for one in partitions}
-        self._committed = {one: offset for one, offset in found.items() if offset is not None}
+        found = {partition: self._consumer.committed(TopicPartition(*partition)) for partition in partitions}
+        self._committed = {partition: offset for partition, offset in found.items() if offset is not None}
         return dict(self._committed)
 
     def commit(self, positions: Mapping[Partition, int]) -> None:
         """Commits offsets that have changed. Raises KafkaError."""
-        changed = {one: offset for one, offset in positions.items() if self._committed.get(one) != offset}
+        changed = {
+            partition: offset for partition, offset in positions.items() if self._committed.get(partition) != offset
+        }
         deadline = time.monotonic() + JOIN_S
         while changed:
             try:
-                self._consumer.commit({TopicPartition(*one): OffsetAndMetadata(end) for one, end in changed.items()})
+                self._consumer.commit(
+                    {TopicPartition(*partition): OffsetAndMetadata(end) for partition, end in changed.items()}
+                )
             except CommitFailedError:
                 note(_LOST)
             except RebalanceInProgressError:
@@ -106,7 +110,7 @@ class GroupMember:
                 kept = self.poll()  # completes the rebalance
                 if not changed.keys() <= kept:
                     note(_LOST)
-                changed = {one: end for one, end in changed.items() if one in kept}
+                changed = {partition: end for partition, end in changed.items() if partition in kept}
                 continue
             self._committed.update(changed)
             return

@@ -110,12 +110,12 @@ def resolve(
     """The first offset of each partition and the one after the last. Raises ArgumentError."""
     starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST), committed=committed)
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=committed)
-    bounds = {one: Bounds(starts[one], ends[one]) for one in partitions}
+    bounds = {partition: Bounds(starts[partition], ends[partition]) for partition in partitions}
     firsts = _offsets_of(cluster, bounds, wanted.first, committed=committed)
     if wanted.last is None:
-        return {one: (firsts[one], None if follow else ends[one]) for one in partitions}
+        return {partition: (firsts[partition], None if follow else ends[partition]) for partition in partitions}
     lasts = _offsets_of(cluster, bounds, wanted.last, committed=committed)
-    return {one: (firsts[one], lasts[one]) for one in partitions}
+    return {partition: (firsts[partition], lasts[partition]) for partition in partitions}
 
 
 def _offsets_of(
@@ -123,13 +123,16 @@ def _offsets_of(
 ) -> dict[Partition, int]:
     if place.kind == "moment":
         found = cluster.offsets(dict.fromkeys(bounds, place.number), committed=committed)
-        return {one: bounds[one].end if found[one] == NO_OFFSET else found[one] for one in bounds}
+        return {
+            partition: bounds[partition].end if found[partition] == NO_OFFSET else found[partition]
+            for partition in bounds
+        }
     cut: dict[str, Callable[[Bounds], int]] = {
         "offset": lambda _log: place.number,
         "start": lambda log: log.start + place.number,
         "end": lambda log: log.end + place.number,
     }
-    return {one: min(max(cut[place.kind](log), log.start), log.end) for one, log in bounds.items()}
+    return {partition: min(max(cut[place.kind](log), log.start), log.end) for partition, log in bounds.items()}
 
 
 def number_ranges(text: str) -> list[range]:

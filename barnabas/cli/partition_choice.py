@@ -38,9 +38,9 @@ class PartitionChoice:
             if not topics:
                 raise ClientError("No topic matches: barnabas topics list shows all.")
         found = self._listed({topic: list(self._cluster.leaders(topic, ())) for topic in topics})
-        existing = {one.number for one in found}
-        for one in self._ranges or ():
-            for number in one:
+        existing = {partition.number for partition in found}
+        for numbers in self._ranges or ():
+            for number in numbers:
                 if number not in existing:
                     raise ClientError(f"There is no partition {number} of {', '.join(topics)}.")
         self._next_s = time.monotonic() + PERIOD_S
@@ -54,20 +54,20 @@ class PartitionChoice:
         topics = self._cluster.partition_numbers(self._topics if self._expressions is None else None)
         found = self._listed({topic: partitions for topic, partitions in topics.items() if self._is_chosen(topic)})
         self._next_s = time.monotonic() + PERIOD_S
-        return [one for one in found if one not in known]
+        return [partition for partition in found if partition not in known]
 
     def _listed(self, topics: dict[str, list[int]]) -> list[Partition]:
         found = [
             Partition(topic, number)
             for topic, partitions in topics.items()
             for number in partitions
-            if self._ranges is None or any(number in one for one in self._ranges)
+            if self._ranges is None or any(number in numbers for numbers in self._ranges)
         ]
         self._found.update(found)
         return found
 
     def _is_chosen(self, topic: str) -> bool:
-        return self._expressions is None or any(one.fullmatch(topic) for one in self._expressions)
+        return self._expressions is None or any(expression.fullmatch(topic) for expression in self._expressions)
 
 
 def _compiled(topics: Sequence[str]) -> list[re.Pattern[str]]:

@@ -230,7 +230,7 @@ class Cluster:
         found: dict[Partition, int] = {}
         for leader, partitions in by_leader.items():
             node = self.connect(leader)
-            body = topic_array(partitions, lambda one: struct.pack(">iq", one.number, moments[one]))
+            body = topic_array(partitions, lambda partition: struct.pack(">iq", partition.number, moments[partition]))
             fields = node.ask(Api.LIST_OFFSETS, struct.pack(">ib", -1, committed) + body)
             node.close()
             found.update(_offsets_in(fields))

@@ -196,14 +196,14 @@ def _again(batch: BatchHeader, records: Sequence[Record], before: int, codec: in
     """A batch of some records; `before` of the batch are in another one."""
     base = records[0].timestamp
     encoded = [
-        encode_record(number, one.timestamp - base, one.key, one.value, one.headers)
-        for number, one in enumerate(records)
+        encode_record(number, record.timestamp - base, record.key, record.value, record.headers)
+        for number, record in enumerate(records)
     ]
     sequence = batch.base_sequence if batch.base_sequence < 0 else (batch.base_sequence + before) % SEQUENCES
     return encode_batch(
         encoded,
         base,
-        max(one.timestamp for one in records),
+        max(record.timestamp for record in records),
         codec=codec,
         producer=(batch.producer_id, batch.producer_epoch, sequence),
         is_transactional=batch.is_transactional,

@@ -93,9 +93,9 @@ class _Fetcher:
                     return
                 found = _fetched(self.node.ask(Api.FETCH, _question(wanted, committed=self.committed)))
                 with self.lock:
-                    for one in found:
-                        if one.partition in self.partitions and not one.error:
-                            self.partitions[one.partition] = _after(one, wanted[one.partition])
+                    for fetched in found:
+                        if fetched.partition in self.partitions and not fetched.error:
+                            self.partitions[fetched.partition] = _after(fetched, wanted[fetched.partition])
                 self._put(found)
         except Exception as failure:  # noqa: BLE001 the caller raises it; without the thread it would wait for ever
             self._put(failure)
@@ -125,34 +125,36 @@ class RecordReader:
         self._committed = committed
         self._on_gap = on_gap
         self._positions = {
-            one: _Position(start, stop) for one, (start, stop) in ranges.items() if stop is None or start < stop
+            partition: _Position(start, stop)
+            for partition, (start, stop) in ranges.items()
+            if stop is None or start < stop
         }
         self._events: queue.Queue[_Event] = queue.Queue(WAITING_FETCHES)
         self._fetchers: set[_Fetcher] = set()
-        self._homeless = set(self._positions)
+        self._unassigned = set(self._positions)
         """Partitions without a fetcher."""
 
     @property
     def positions(self) -> dict[Partition, int]:
         """The offset after the last record of the last page, for each partition that is not at its end."""
-        return {one: position.next for one, position in self._positions.items()}
+        return {partition: position.next for partition, position in self._positions.items()}
 
     def pages(self, idle_s: float | None = None) -> Iterator[Page | None]:
         """Yields pages until all partitions end; None after each `idle_s` without one. Raises ClientError."""
         try:
             while self._positions:
-                self._find_homes()
+                self._start_fetchers()
                 try:
-                    fetcher, found = self._events.get(timeout=PAUSE_S if self._homeless else idle_s)
+                    fetcher, found = self._events.get(timeout=PAUSE_S if self._unassigned else idle_s)
                 except queue.Empty:
                     yield None
                     continue
                 if isinstance(found, Exception):
                     self._on_failure(fetcher, found)
                     continue
-                for one in found:
-                    if one.partition in self._positions and fetcher in self._fetchers:
-                        page = self._page(one)
+                for fetched in found:
+                    if fetched.partition in self._positions and fetcher in self._fetchers:
+                        page = self._page(fetched)
                         if page is not None:
                             yield page
         finally:
@@ -161,12 +163,12 @@ class RecordReader:
     def add(self, partition: Partition) -> None:
         """Also reads this new partition, from its first record and for ever."""
         self._positions[partition] = _Position(0, None)
-        self._homeless.add(partition)
+        self._unassigned.add(partition)
 
     def drop(self, partition: Partition) -> None:
         """Ends a partition."""
         self._positions.pop(partition, None)
-        self._leave(partition)
+        self._remove_from_fetchers(partition)
 
     def close(self) -> None:
         """Ends all fetchers; their threads end with their last response."""
@@ -176,22 +178,22 @@ class RecordReader:
         while not self._events.empty():
             self._events.get_nowait()
 
-    def _find_homes(self) -> None:
+    def _start_fetchers(self) -> None:
         """Starts fetchers for the partitions that have none."""
-        homeless, self._homeless = self._homeless & self._positions.keys(), set()
-        if not homeless:
+        unassigned, self._unassigned = self._unassigned & self._positions.keys(), set()
+        if not unassigned:
             return
         by_leader: dict[int, dict[Partition, int]] = {}
-        for topic in {one.topic for one in homeless}:
-            mine = [one for one in homeless if one.topic == topic]
-            leaders = self._cluster.leaders(topic, {one.number for one in mine})
-            for one in mine:
-                by_leader.setdefault(leaders[one.number], {})[one] = self._positions[one].next
+        for topic in {partition.topic for partition in unassigned}:
+            mine = [partition for partition in unassigned if partition.topic == topic]
+            leaders = self._cluster.leaders(topic, {partition.number for partition in mine})
+            for partition in mine:
+                by_leader.setdefault(leaders[partition.number], {})[partition] = self._positions[partition].next
         for leader, wanted in by_leader.items():
             try:
                 fetcher = _Fetcher(self._cluster.connect(leader), self._committed, self._events, wanted)
             except Retriable as failure:
-                self._unhouse(wanted, failure)
+                self._unassign(wanted, failure)
                 continue
             self._fetchers.add(fetcher)
             threading.Thread(target=fetcher.run, daemon=True).start()
@@ -201,54 +203,54 @@ class RecordReader:
             self._fetchers.discard(fetcher)
             if not isinstance(failure, Retriable):
                 raise failure
-            self._unhouse(fetcher.partitions, failure)
+            self._unassign(fetcher.partitions, failure)
 
-    def _unhouse(self, partitions: Mapping[Partition, int], failure: Retriable) -> None:
+    def _unassign(self, partitions: Mapping[Partition, int], failure: Retriable) -> None:
         """Partitions need another fetcher; after a time without one that works, this raises (rule 2 of `cluster.py`)."""
         now = time.monotonic()
-        for one in partitions:
-            position = self._positions.get(one)
+        for partition in partitions:
+            position = self._positions.get(partition)
             if position is not None:
                 position.failed_since = position.failed_since or now
                 if now - position.failed_since > failure.patience_s:
                     raise ClientError(str(failure)) from failure
-                self._homeless.add(one)
+                self._unassigned.add(partition)
 
-    def _leave(self, partition: Partition) -> None:
+    def _remove_from_fetchers(self, partition: Partition) -> None:
         for fetcher in self._fetchers:
             with fetcher.lock:
                 fetcher.partitions.pop(partition, None)
         self._fetchers = {fetcher for fetcher in self._fetchers if fetcher.partitions}
 
     def _page(self, found: FetchedPartition) -> Page | None:
-        one, position = found.partition, self._positions[found.partition]
+        partition, position = found.partition, self._positions[found.partition]
         if found.error:
-            self._leave(one)
+            self._remove_from_fetchers(partition)
             if found.error == OFFSET_OUT_OF_RANGE:
-                self._continue_at_start(one, position)
+                self._continue_at_start(partition, position)
             elif found.error not in RETRIABLE:
-                raise refusal(found.error, str(one))
+                raise refusal(found.error, str(partition))
             else:
-                self._unhouse({one: position.next}, Retriable(str(refusal(found.error, str(one)))))
+                self._unassign({partition: position.next}, Retriable(str(refusal(found.error, str(partition)))))
             return None
         if found.data or position.stop is None:
             position.failed_since = None
         else:
-            self._wait_for_more(one, position)
+            self._wait_for_more(partition, position)
         records = list(self._visible(found, position))
         if position.stop is not None and position.next >= position.stop:
-            self.drop(one)
+            self.drop(partition)
         if not records and not found.data:
             return None
-        return Page(one, records, found.log_start, found.last_stable_offset, found.high_watermark, position.next)
+        return Page(partition, records, found.log_start, found.last_stable_offset, found.high_watermark, position.next)
 
-    def _wait_for_more(self, one: Partition, position: _Position) -> None:
+    def _wait_for_more(self, partition: Partition, position: _Position) -> None:
         """The leader has no data before the stop offset: it may not know yet that followers have it, or lost it."""
         now = time.monotonic()
         position.failed_since = position.failed_since or now
         if now - position.failed_since > PATIENCE_S:
             raise ClientError(
-                f"{one} ended at offset {position.stop}, and has lost its records from {position.next} on."
+                f"{partition} ended at offset {position.stop}, and has lost its records from {position.next} on."
             )
 
     def _visible(self, found: FetchedPartition, position: _Position) -> Iterator[Record]:
@@ -266,27 +268,34 @@ class RecordReader:
             elif is_wanted and not (batch.is_transactional and batch.producer_id in ended):
                 records = records_in(found.partition.topic, found.partition.number, batch, data)
                 if batch.base_offset < start or (stop is not None and batch.next_offset > stop):
-                    records = [one for one in records if start <= one.offset and (stop is None or one.offset < stop)]
+                    records = [
+                        record
+                        for record in records
+                        if start <= record.offset and (stop is None or record.offset < stop)
+                    ]
                 yield from records
             position.next = max(position.next, batch.next_offset)
 
-    def _continue_at_start(self, one: Partition, position: _Position) -> None:
-        start = self._cluster.offsets({one: EARLIEST})[one]
+    def _continue_at_start(self, partition: Partition, position: _Position) -> None:
+        start = self._cluster.offsets({partition: EARLIEST})[partition]
         if start <= position.next:
-            raise ClientError(f"{one} ends before offset {position.next}: give other offsets with --offset.")
+            raise ClientError(f"{partition} ends before offset {position.next}: give other offsets with --offset.")
         if self._on_gap is not None:
-            self._on_gap(one, position.next, start)
+            self._on_gap(partition, position.next, start)
         position.next = start
         if position.stop is not None and start >= position.stop:
-            self.drop(one)
+            self.drop(partition)
         else:
-            self._homeless.add(one)
+            self._unassigned.add(partition)
 
 
 def _question(wanted: Mapping[Partition, int], *, committed: bool) -> bytes:
     fields = struct.pack(">iiiibii", -1, MAX_WAIT_MS, 1, MAX_BYTES, committed, *_NO_SESSION)
     topics = topic_array(
-        wanted, lambda one: struct.pack(">iiqqi", one.number, _NO_EPOCH, wanted[one], -1, PARTITION_MAX_BYTES)
+        wanted,
+        lambda partition: struct.pack(
+            ">iiqqi", partition.number, _NO_EPOCH, wanted[partition], -1, PARTITION_MAX_BYTES
+        ),
     )
     return fields + topics + struct.pack(">i", 0)
 
@@ -303,8 +312,8 @@ def _fetched(fields: Fields) -> list[FetchedPartition]:
         def partition() -> None:
             number, code, high, stable, start = fields.numbers("ihqqq")
             aborted = fields.array(lambda: fields.numbers("qq"))
-            one = Partition(name, number)
-            found.append(FetchedPartition(one, code, high, stable, start, [(a, b) for a, b in aborted], fields.data()))
+            tp = Partition(name, number)
+            found.append(FetchedPartition(tp, code, high, stable, start, [(a, b) for a, b in aborted], fields.data()))
 
         fields.array(partition)
 

@@ -98,15 +98,15 @@ class RecordWriter:
         """Adds a record; waits if a round is being sent and the next is full. Raises ClientError."""
         if timestamp is None:
             timestamp = int(time.time() * 1000)
-        one = self._collected.get(partition)
-        if one is None:
-            one = self._collected[partition] = _Collected(timestamp, timestamp)
-        record = encode_record(len(one.records), timestamp - one.base_timestamp, key, value, headers)
-        one.records.append(record)
-        one.max_timestamp = max(one.max_timestamp, timestamp)
-        one.size += len(record)
+        collected = self._collected.get(partition)
+        if collected is None:
+            collected = self._collected[partition] = _Collected(timestamp, timestamp)
+        record = encode_record(len(collected.records), timestamp - collected.base_timestamp, key, value, headers)
+        collected.records.append(record)
+        collected.max_timestamp = max(collected.max_timestamp, timestamp)
+        collected.size += len(record)
         self._size += len(record) + RECORD_OVERHEAD
-        if one.size >= BATCH_BYTES or self._size >= ROUND_BYTES:
+        if collected.size >= BATCH_BYTES or self._size >= ROUND_BYTES:
             self.send()
 
     def send(self) -> None:
@@ -140,15 +140,15 @@ class RecordWriter:
     # --- the thread ---------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        while (one := self._rounds.get()) is not None:
+        while (collected_round := self._rounds.get()) is not None:
             if self._failure is None:
                 try:
-                    self._write(one)
+                    self._write(collected_round)
                 except Exception as failure:  # noqa: BLE001 the caller raises it; without the thread it would wait for ever
                     self._failure = failure
 
-    def _write(self, one: _Round) -> None:
-        waiting = {partition: [self._batch(partition, collected)] for partition, collected in one.items()}
+    def _write(self, collected_round: _Round) -> None:
+        waiting = {partition: [self._batch(partition, collected)] for partition, collected in collected_round.items()}
         if self._options.transactional_id is not None:
             self._cluster.retry(lambda: self._add_to_transaction(waiting.keys() - self._in_transaction))
         started, patience_s = time.monotonic(), PATIENCE_S
@@ -165,7 +165,7 @@ class RecordWriter:
                     raise ClientError(trouble)
                 self._leaders.clear()
                 time.sleep(PAUSE_S)
-        self._written += sum(len(collected.records) for collected in one.values())
+        self._written += sum(len(collected.records) for collected in collected_round.values())
 
     def _batch(self, partition: Partition, collected: _Collected) -> bytes:
         producer = NO_PRODUCER
@@ -184,10 +184,10 @@ class RecordWriter:
 
     def _by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
         found: dict[int, list[Partition]] = {}
-        for one in partitions:
-            if one.topic not in self._leaders:
-                self._leaders[one.topic] = self._cluster.leaders(one.topic)
-            found.setdefault(self._leaders[one.topic][one.number], []).append(one)
+        for partition in partitions:
+            if partition.topic not in self._leaders:
+                self._leaders[partition.topic] = self._cluster.leaders(partition.topic)
+            found.setdefault(self._leaders[partition.topic][partition.number], []).append(partition)
         return found
 
     def _produce(self, leader: int, partitions: list[Partition], waiting: _Waiting) -> str:
@@ -196,7 +196,8 @@ class RecordWriter:
             self._nodes[leader] = self._cluster.connect(leader)
         node, acks = self._nodes[leader], self._options.acks
         topics = topic_array(
-            partitions, lambda one: struct.pack(">ii", one.number, len(waiting[one][0])) + waiting[one][0]
+            partitions,
+            lambda partition: struct.pack(">ii", partition.number, len(waiting[partition][0])) + waiting[partition][0],
         )
         body = text(self._options.transactional_id) + struct.pack(">hi", acks, PRODUCE_TIMEOUT_MS) + topics
         if acks == 0:
@@ -205,17 +206,17 @@ class RecordWriter:
         else:
             answers = _answers(node.ask(Api.PRODUCE, body))
         trouble = ""
-        for one, error in answers.items():
+        for partition, error in answers.items():
             if error in RETRIABLE:
-                trouble = str(refusal(error, str(one)))
-            elif error == MESSAGE_TOO_LARGE and (halves := split_batch(waiting[one][0], self._codec)):
-                waiting[one][:1] = halves
+                trouble = str(refusal(error, str(partition)))
+            elif error == MESSAGE_TOO_LARGE and (halves := split_batch(waiting[partition][0], self._codec)):
+                waiting[partition][:1] = halves
             elif error not in (0, DUPLICATE_SEQUENCE_NUMBER):
-                raise refusal(error, str(one))
+                raise refusal(error, str(partition))
             else:
-                del waiting[one][0]
-                if not waiting[one]:
-                    del waiting[one]
+                del waiting[partition][0]
+                if not waiting[partition]:
+                    del waiting[partition]
         return trouble
 
     def _forget(self, leader: int) -> None:
@@ -241,7 +242,7 @@ class RecordWriter:
     def _add_to_transaction(self, partitions: set[Partition]) -> None:
         if not partitions:
             return
-        topics = topic_array(partitions, lambda one: struct.pack(">i", one.number))
+        topics = topic_array(partitions, lambda partition: struct.pack(">i", partition.number))
         fields = self._ask_coordinator(Api.ADD_PARTITIONS_TO_TXN, self._transaction() + topics)
         fields.number("i")
         for _topic, partitions_of_it in fields.array(

@@ -63,7 +63,7 @@ class SearchAnswer(NamedTuple):
 
 def open_cluster(bootstrap: str, settings: Mapping[str, str] | None = None) -> Cluster:
     """The cluster at HOST:PORT[,HOST:PORT...]; `settings` of TLS and SASL have the names of the Java clients."""
-    addresses = [one.strip().rpartition(":") for one in bootstrap.split(",")]
+    addresses = [address.strip().rpartition(":") for address in bootstrap.split(",")]
     return Cluster([(host.strip("[]"), int(port)) for host, _, port in addresses], settings or {})
 
 
@@ -86,7 +86,7 @@ def search(
         raise ClientError(f"The limit is from 1 to {MAX_RECORDS} records, not {limit}.")
     failures: dict[int, int] = {}
     answer = cluster.retry(lambda: _search(cluster, topic, (field, value, *times, limit), failures))
-    records = sorted(answer.records, key=lambda one: (-one.timestamp, one.partition, -one.offset))
+    records = sorted(answer.records, key=lambda record: (-record.timestamp, record.partition, -record.offset))
     left_out = {record.partition for record in records[limit:]}
     partitions = [part._replace(is_cut=part.is_cut or part.partition in left_out) for part in answer.partitions]
     return SearchAnswer(records[:limit], sorted(partitions))

@@ -58,7 +58,7 @@ def job_command(job: Job, all_jobs: Callable[[], Sequence[Job]]) -> click.Comman
         file_values: Mapping[str, Any] = {}
         if file is not None:
             file_values = read_settings(
-                file, job.name, {one.name: (one.settings, SessionSettings) for one in all_jobs()}
+                file, job.name, {job.name: (job.settings, SessionSettings) for job in all_jobs()}
             )
         values = {**file_values, **{name: value for name, value in given.items() if value not in (None, ())}}
         raise SystemExit(_run(job, values, as_json=as_json))

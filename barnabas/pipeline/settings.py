@@ -100,7 +100,7 @@ def read_settings(path: Path, job: str, kinds: Mapping[str, Iterable[type]]) -> 
         for key, value in values.items():
             name = key.replace("-", "_")
             jobs = [job] if where or name in known[job] else known
-            hints = [known[one][name] for one in jobs if name in known[one]]
+            hints = [known[candidate][name] for candidate in jobs if name in known[candidate]]
             if not hints:
                 raise JobError(f"{path} sets {key}{where}, and there is no such setting.")
             if not any(_fits(hint, value) for hint in hints):
@@ -135,8 +135,8 @@ def _fields(kind: type) -> list[tuple[dataclasses.Field[Any], Any]]:
 
 def _without_none(hint: Any) -> Any:
     """`str` of `str | None`."""
-    some = [part for part in typing.get_args(hint) if part is not type(None)]
-    return some[0] if type(None) in typing.get_args(hint) else hint
+    types = [part for part in typing.get_args(hint) if part is not type(None)]
+    return types[0] if type(None) in typing.get_args(hint) else hint
 
 
 def _option(field: dataclasses.Field[Any], hint: Any) -> click.Option:

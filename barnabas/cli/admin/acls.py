@@ -97,7 +97,9 @@ def add(*, cluster: Cluster, as_json: bool, **options: Any) -> None:
 
 
 def _wanted(options: dict[str, Any]) -> Iterator[Acl]:
-    principals = [("allow", one) for one in options["allowed"]] + [("deny", one) for one in options["denied"]]
+    principals = [("allow", principal) for principal in options["allowed"]] + [
+        ("deny", principal) for principal in options["denied"]
+    ]
     rights = list(_rights(options))
     if not principals or not rights:
         raise click.UsageError("Give --allow or --deny, a resource, and --operation, --producer or --consumer.")

@@ -105,9 +105,18 @@ def describe(names: tuple[str, ...], *, members: bool, cluster: Cluster, as_json
 def _show_members(found: Sequence[GroupDescription]) -> None:
     columns = ("group", "member", "instance_id", "client_id", "host", "epoch", "assignment", "target")
     rows = [
-        (group.name, one.id, one.instance_id, one.client_id, one.host, one.epoch, one.assignment, one.target)
+        (
+            group.name,
+            member.id,
+            member.instance_id,
+            member.client_id,
+            member.host,
+            member.epoch,
+            member.assignment,
+            member.target,
+        )
         for group in found
-        for one in group.members
+        for member in group.members
     ]
     show(columns, rows, as_json=False)
 
@@ -265,9 +274,13 @@ def delete_offsets(name: str, *, topics: tuple[str, ...], execute: bool, cluster
 
     with cluster.connect() as client:
         wanted = set(topic_partitions(client, topics))
-        committed = {tp: one for tp, one in api.committed_offsets(client, name).items() if tp in wanted}
+        committed = {tp: position for tp, position in api.committed_offsets(client, name).items() if tp in wanted}
         if execute and committed:
             api.delete_offsets(client, name, committed)
-    show(("topic", "partition", "committed"), [(*tp, one.offset) for tp, one in committed.items()], as_json=as_json)
+    show(
+        ("topic", "partition", "committed"),
+        [(*tp, position.offset) for tp, position in committed.items()],
+        as_json=as_json,
+    )
     if not execute:
         note(NOT_EXECUTED)

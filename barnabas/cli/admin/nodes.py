@@ -32,7 +32,7 @@ def list_nodes(*, cluster: Cluster, as_json: bool) -> None:
 
     with cluster.connect() as client:
         found = api.describe_cluster(client)
-    rows = [(found.id, *one, one.id == found.controller) for one in found.brokers]
+    rows = [(found.id, *broker, broker.id == found.controller) for broker in found.brokers]
     show(("cluster", *api.Broker._fields, "controller"), rows, as_json=as_json)
 
 
@@ -49,7 +49,7 @@ def quorum(*, cluster: Cluster, as_json: bool) -> None:
         return
     note(f"leader {found.leader}  epoch {found.epoch}  high watermark {found.high_watermark}")
     columns = ("id", "role", "directory", "end_offset", "lag", "last_fetch")
-    show(columns, [(*one[:5], time_text(one.last_fetch_ms)) for one in found.replicas], as_json=False)
+    show(columns, [(*replica[:5], time_text(replica.last_fetch_ms)) for replica in found.replicas], as_json=False)
 
 
 @nodes.command()
@@ -76,23 +76,27 @@ def dirs(*, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool, c
 
     with cluster.connect() as client:
         found = api.list_log_dirs(client, brokers, topics)
-    exit_code = int(any(one.error for one in found))
+    exit_code = int(any(directory.error for directory in found))
     if replicas:
-        rows = [(one.broker, one.path, *row) for one in found for row in one.replicas]
+        rows = [(directory.broker, directory.path, *row) for directory in found for row in directory.replicas]
         show(("broker", "dir", *api.ReplicaDirectory._fields), rows, as_json=as_json)
         return exit_code
     if as_json:
-        for one in found:
+        for directory in found:
             print_json(
-                {**as_object(one), "replicas": len(one.replicas), "bytes": sum(row.bytes for row in one.replicas)}
+                {
+                    **as_object(directory),
+                    "replicas": len(directory.replicas),
+                    "bytes": sum(row.bytes for row in directory.replicas),
+                }
             )
         return exit_code
-    table = [_summary(one) for one in found]
+    table = [_summary(directory) for directory in found]
     show(("broker", "dir", "replicas", "used", "free", "total", "error"), table, as_json=False)
     return exit_code
 
 
-def _summary(one: LogDirectory) -> tuple[object, ...]:
-    used = size_text(sum(row.bytes for row in one.replicas))
-    space = [None if count < 0 else size_text(count) for count in (one.usable_bytes, one.total_bytes)]
-    return (one.broker, one.path, len(one.replicas), used, *space, one.error or None)
+def _summary(directory: LogDirectory) -> tuple[object, ...]:
+    used = size_text(sum(row.bytes for row in directory.replicas))
+    space = [None if count < 0 else size_text(count) for count in (directory.usable_bytes, directory.total_bytes)]
+    return (directory.broker, directory.path, len(directory.replicas), used, *space, directory.error or None)

@@ -72,7 +72,7 @@ def reassign(
     with cluster.connect() as client:
         current = _replicas(client, topic_partitions(client, where) if wanted is None else list(wanted))
         if wanted is None:
-            racks = {one.id: one.rack for one in describe_cluster(client).brokers}
+            racks = {broker.id: broker.rack for broker in describe_cluster(client).brokers}
             chosen = _chosen(racks, allowed, replicas or max(map(len, current.values()), default=1))
             wanted = api.balanced_plan(current, chosen, replicas)
         moves = {tp: goal for tp, goal in wanted.items() if goal != current[tp]}
@@ -86,7 +86,7 @@ def reassign(
     for tp, goal in wanted.items():
         named = [f"{broker}:{places[tp]}" for broker, places in chosen_dirs.items() if tp in places]
         if tp in moves or named:
-            rows.append((*tp, current[tp], goal, [one for one in goal if one not in current[tp]], named))
+            rows.append((*tp, current[tp], goal, [broker for broker in goal if broker not in current[tp]], named))
     show(("topic", "partition", "replicas", "new_replicas", "copies_to", "directories"), rows, as_json=as_json)
     note((_STARTED if rows else "Nothing to do.") if execute else NOT_EXECUTED)
 
@@ -95,7 +95,7 @@ def _chosen(racks: dict[int, str | None], allowed: list[int] | None, needed: int
     """The brokers of the plan with their racks. Raises Refused."""
     from barnabas.admin.errors import Refused
 
-    chosen = {one: racks.get(one) for one in (sorted(racks) if allowed is None else allowed)}
+    chosen = {broker: racks.get(broker) for broker in (sorted(racks) if allowed is None else allowed)}
     if missing := sorted(set(chosen) - set(racks)):
         raise Refused(f"There is no broker {missing[0]}: brokers are {', '.join(map(str, sorted(racks)))}.")
     if len(chosen) < needed:
@@ -115,10 +115,12 @@ def _read_plan(path: str) -> tuple[dict[TopicPartition, list[int]], dict[int, di
     try:
         with open(path) as file:  # noqa: PTH123 - the path is an argument
             found = json.load(file)["partitions"]
-        for one in found:
-            tp = TopicPartition(str(one["topic"]), int(one["partition"]))
-            replicas[tp] = list(map(int, one["replicas"]))
-            for broker, directory in zip(replicas[tp], one.get("log_dirs") or [_ANY] * len(replicas[tp]), strict=True):
+        for entry in found:
+            tp = TopicPartition(str(entry["topic"]), int(entry["partition"]))
+            replicas[tp] = list(map(int, entry["replicas"]))
+            for broker, directory in zip(
+                replicas[tp], entry.get("log_dirs") or [_ANY] * len(replicas[tp]), strict=True
+            ):
                 if directory != _ANY:
                     directories.setdefault(broker, {})[tp] = str(directory)
     except (AttributeError, KeyError, TypeError, ValueError) as failure:
@@ -140,10 +142,10 @@ def _other_directories(
     for broker, places in wanted.items():
         listed = list_log_dirs(client, [broker])
         current = {
-            TopicPartition(row.topic, row.partition): one.path
+            TopicPartition(row.topic, row.partition): directory.path
             for is_future in (False, True)
-            for one in listed
-            for row in one.replicas
+            for directory in listed
+            for row in directory.replicas
             if row.is_future == is_future
         }
         found[broker] = {tp: path for tp, path in places.items() if current.get(tp) != path}

@@ -43,12 +43,12 @@ def entity_options(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 def _entity(options: dict[str, Any]) -> dict[str, str | None]:
     """The entity that the options name. Raises click.UsageError."""
-    names = {one: options[one.replace("-", "_")] for one in TYPES}
-    found: dict[str, str | None] = {one: name for one, name in names.items() if name is not None}
-    for one in options["defaults"]:
-        if one in found:
-            raise click.UsageError(f"--{one} and --default {one} exclude each other.")
-        found[one] = None
+    names = {entity_type: options[entity_type.replace("-", "_")] for entity_type in TYPES}
+    found: dict[str, str | None] = {entity_type: name for entity_type, name in names.items() if name is not None}
+    for entity_type in options["defaults"]:
+        if entity_type in found:
+            raise click.UsageError(f"--{entity_type} and --default {entity_type} exclude each other.")
+        found[entity_type] = None
     return found
 
 

@@ -55,10 +55,10 @@ def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) 
         for topic, target in targets.items():
             count, first, late = 0, None, 0
             now = now_ms()
-            for one in api.pending(client, records, topic):
+            for record in api.pending(client, records, topic):
                 count += 1
-                first = one.due_ms if first is None else min(first, one.due_ms)
-                late += one.due_ms <= now
+                first = record.due_ms if first is None else min(first, record.due_ms)
+                late += record.due_ms <= now
             rows.append((topic, target, count, late, None if not first else time_text(first)))
         records.close()
     show(("topic", "target", "pending", "overdue", "first_due"), rows, as_json=as_json)
@@ -75,7 +75,7 @@ def list_pending(
     topics: tuple[str, ...], *, keys: tuple[str, ...], limit: int, cluster: Cluster, as_json: bool
 ) -> None:
     """List pending records, those that are due first at the top."""
-    rows = heapq.nsmallest(limit, _pending(cluster, topics, keys), key=lambda one: (one.due_ms, one.offset))
+    rows = heapq.nsmallest(limit, _pending(cluster, topics, keys), key=lambda record: (record.due_ms, record.offset))
     show(_COLUMNS, map(_row, rows), as_json=as_json)
 
 
@@ -97,7 +97,7 @@ def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: Cluster
         note(NOT_EXECUTED)
         return
     writer = RecordWriter(cluster.connection.cluster())
-    counts = Counter((one.partition, one.key) for one in found)
+    counts = Counter((record.partition, record.key) for record in found)
     for partition, key in counts:
         writer.append(Partition(topic, partition), key, None)
     writer.close()
@@ -112,12 +112,19 @@ def _pending(cluster: Cluster, topics: tuple[str, ...], keys: tuple[str, ...]) -
     with cluster.connect() as client:
         records = cluster.connection.cluster()
         for topic in api.targets(client, topics):
-            for one in api.pending(client, records, topic):
-                if not wanted or one.key in wanted:
-                    yield one
+            for record in api.pending(client, records, topic):
+                if not wanted or record.key in wanted:
+                    yield record
         records.close()
 
 
-def _row(one: Any) -> tuple[Any, ...]:
-    key = None if one.key is None else one.key.decode("utf-8", "backslashreplace")
-    return one.topic, one.partition, one.offset, time_text(one.due_ms) if one.due_ms else "now", key, one.size
+def _row(record: Any) -> tuple[Any, ...]:
+    key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
+    return (
+        record.topic,
+        record.partition,
+        record.offset,
+        time_text(record.due_ms) if record.due_ms else "now",
+        key,
+        record.size,
+    )

@@ -75,19 +75,19 @@ def describe(names: tuple[str, ...], *, offsets: bool, cluster: Cluster, as_json
 
     with cluster.connect() as client:
         found, exit_code = for_each(names, lambda name: api.describe_topics(client, [name])[0])
-        limits = ranges(client, api.partitions_of(client, [one.name for one in found])) if offsets and found else {}
+        limits = ranges(client, api.partitions_of(client, [topic.name for topic in found])) if offsets and found else {}
 
     def limit(topic: str, partition: int) -> dict[str, int]:
         return limits[TopicPartition(topic, partition)]._asdict() if offsets else {}
 
-    rows = [(one.name, row, limit(one.name, row.partition)) for one in found for row in one.partitions]
+    rows = [(topic.name, row, limit(topic.name, row.partition)) for topic in found for row in topic.partitions]
     if as_json:
-        for one in found:
-            mine = [{**as_object(row), **more} for name, row, more in rows if name == one.name]
-            print_json({**one._asdict(), "partitions": mine})
+        for topic in found:
+            mine = [{**as_object(row), **more} for name, row, more in rows if name == topic.name]
+            print_json({**topic._asdict(), "partitions": mine})
         return exit_code
-    for one in found:
-        note(f"topic {one.name}  id {one.id or 'unknown'}  partitions {len(one.partitions)}")
+    for topic in found:
+        note(f"topic {topic.name}  id {topic.id or 'unknown'}  partitions {len(topic.partitions)}")
     columns = ["topic", *api.PartitionRow._fields, *(["start", "end"] if offsets else [])]
     show(columns, [(name, *row, *more.values()) for name, row, more in rows], as_json=False)
     return exit_code

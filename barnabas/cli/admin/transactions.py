@@ -69,11 +69,15 @@ def describe(ids: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> int:
     with cluster.connect() as client:
         found, exit_code = for_each(ids, lambda name: api.describe_transaction(client, name))
     if as_json:
-        for one in found:
-            print_json(as_object(one))
+        for transaction in found:
+            print_json(as_object(transaction))
         return exit_code
     columns = ("id", "state", "producer_id", "producer_epoch", "coordinator", "timeout_ms", "started", "partitions")
-    show(columns, [(*one[:6], time_text(one.started_ms), one.partitions) for one in found], as_json=False)
+    show(
+        columns,
+        [(*transaction[:6], time_text(transaction.started_ms), transaction.partitions) for transaction in found],
+        as_json=False,
+    )
     return exit_code
 
 

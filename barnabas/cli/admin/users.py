@@ -70,9 +70,9 @@ def delete(names: tuple[str, ...], *, mechanism: str | None, yes: bool, cluster:
     from barnabas.admin import users as api
 
     def action(name: str) -> list[tuple[str, str, str]]:
-        found = [mechanism] if mechanism else [one.mechanism for one in api.list_users(client, [name])]
+        found = [mechanism] if mechanism else [user.mechanism for user in api.list_users(client, [name])]
         api.delete_user(client, name, found)
-        return [(name, one, "deleted") for one in found]
+        return [(name, user, "deleted") for user in found]
 
     with cluster.connect() as client:
         rows, exit_code = for_each(names, action)

@@ -279,8 +279,8 @@ def _headers(part: Part) -> _Step:
     def step(reading: _Reading) -> None:
         for _ in range(reading.numbers["H"]):
             inner = _Reading(reading.data, reading.at, is_end=reading.is_end)
-            for one in steps:
-                one(inner)
+            for inner_step in steps:
+                inner_step(inner)
             reading.at = inner.at
             name = inner.texts.get("k")
             if name is None:

@@ -71,7 +71,7 @@ def parse_line(line: bytes) -> ParsedRecord:
     get = fields.get
     topic, partition, timestamp, headers = get("topic"), get("partition"), get("timestamp"), get("headers")
     check_place(topic, partition, timestamp)
-    pairs = () if headers is None else [_parse_header(one) for one in _list(headers)]
+    pairs = () if headers is None else [_parse_header(header) for header in _list(headers)]
     return ParsedRecord(_bytes("value", fields["value"]), _bytes("key", get("key")), pairs, topic, partition, timestamp)
 
 

@@ -43,7 +43,7 @@ def kcat_line(record: Record) -> bytes:
     fields: dict[str, Any] = {"topic": record.topic, "partition": record.partition, "offset": record.offset}
     fields |= {"tstype": "logappend" if record.batch.has_append_time else "create", "ts": record.timestamp}
     if record.headers:
-        fields["headers"] = [_text(one) for header in record.headers for one in header]
+        fields["headers"] = [_text(part) for header in record.headers for part in header]
     fields |= {"key": _text(record.key), "payload": _text(record.value)}
     return json.dumps(fields, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
 

@@ -100,7 +100,7 @@ def _field(text: str, letter: str, at: int) -> tuple[Part, int]:
         return Part(letter), at
     quoted = _QUOTED.match(text, at + 1)
     if quoted is not None:
-        closing = "".join(_CLOSING[one] for one in reversed(quoted[2])) + "}"
+        closing = "".join(_CLOSING[bracket] for bracket in reversed(quoted[2])) + "}"
         end = text.find(closing, quoted.end())
         if end < 0:
             raise ArgumentError(f"The format has {quoted[0]} without {closing}.")

@@ -75,7 +75,7 @@ def _path_filter(text: str) -> Filter:
             return False
         if not equals:
             return found is not _NOTHING and found is not None
-        return any(found == one and type(found) is type(one) for one in accepted)
+        return any(found == value and type(found) is type(value) for value in accepted)
 
     return has_value
 

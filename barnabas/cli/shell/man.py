@@ -56,23 +56,25 @@ def page(verb: str, command: click.Command) -> str:
     name = f"barnabas-{verb}"
     lines = [_title(name), ".SH NAME", f"{_text(name)} \\- {_text(_summary(command))}", ".SH SYNOPSIS"]
     commands = dict(_commands(command))
-    lines += [line for words, one in commands.items() for line in (".br", *_synopsis(verb, words, one))][1:]
+    lines += [line for words, subcommand in commands.items() for line in (".br", *_synopsis(verb, words, subcommand))][
+        1:
+    ]
     lines += [".SH DESCRIPTION", *_paragraphs(command.help)]
     if isinstance(command, click.Group):
         lines.append(".SH COMMANDS")
     else:
         lines.append(".SH OPTIONS")
     shared: dict[str, click.Parameter] = {}
-    for words, one in commands.items():
+    for words, subcommand in commands.items():
         if words:
-            lines += [f".SS {_text(' '.join(words))}", *_paragraphs(one.help)]
-        for parameter in one.params:
+            lines += [f".SS {_text(' '.join(words))}", *_paragraphs(subcommand.help)]
+        for parameter in subcommand.params:
             if parameter.name in _SHARED and isinstance(command, click.Group):
                 shared[str(parameter.name)] = parameter
             else:
                 lines += _option(parameter)
     if shared:
-        lines += [".SH COMMON OPTIONS", *(line for one in shared.values() for line in _option(one))]
+        lines += [".SH COMMON OPTIONS", *(line for parameter in shared.values() for line in _option(parameter))]
     if command.epilog:
         lines += [".SH NOTES", *_paragraphs(command.epilog)]
     return "\n".join([*lines, *_end()]) + "\n"
@@ -111,9 +113,9 @@ def _commands(command: click.Command, words: tuple[str, ...] = ()) -> Iterator[t
         return
     context = click.Context(command)
     for name in command.list_commands(context):
-        one = command.get_command(context, name)
-        if one is not None and not one.hidden:
-            yield from _commands(one, (*words, name))
+        subcommand = command.get_command(context, name)
+        if subcommand is not None and not subcommand.hidden:
+            yield from _commands(subcommand, (*words, name))
 
 
 def _summary(command: click.Command) -> str:
@@ -124,9 +126,9 @@ def _summary(command: click.Command) -> str:
 
 def _synopsis(verb: str, words: Iterable[str], command: click.Command) -> Iterator[str]:
     yield f".B barnabas {_text(' '.join((verb, *words)))}"
-    pieces = ["[OPTION]..."] if any(isinstance(one, click.Option) for one in command.params) else []
+    pieces = ["[OPTION]..."] if any(isinstance(parameter, click.Option) for parameter in command.params) else []
     context = click.Context(command)
-    pieces += [one.make_metavar(context) for one in command.params if isinstance(one, click.Argument)]
+    pieces += [parameter.make_metavar(context) for parameter in command.params if isinstance(parameter, click.Argument)]
     yield _text(" ".join(pieces))
 
 

@@ -178,7 +178,7 @@ def as_row(record: Row) -> dict[str, Any]:
     for name in ("key", "value"):
         row.update(_readable(name, record[name]))
     if record.headers:
-        row["headers"] = [{"key": one.key, **_readable("value", one.value)} for one in record.headers]
+        row["headers"] = [{"key": header.key, **_readable("value", header.value)} for header in record.headers]
     return row
 
 

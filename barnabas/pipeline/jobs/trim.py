@@ -54,7 +54,7 @@ def read_verified(folder: ArchiveFolder) -> tuple[list[Verified], dict[str, int]
         if document.get("archive") != folder.metadata().id:
             return [], {}
         reached = {str(tp): int(end) for tp, end in document.get("reached", {}).items()}
-        return [Verified(**one) for one in document.get("verified", ())], reached
+        return [Verified(**fields) for fields in document.get("verified", ())], reached
     except (OSError, ValueError, TypeError, AttributeError) as failure:
         raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit again.") from failure
 

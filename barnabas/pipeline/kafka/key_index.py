@@ -67,8 +67,8 @@ def use_index(
             if span is not None and not part.is_cut and part.from_offset <= span.end:
                 end = min(max(part.to_offset, span.start), span.end)
                 rest[tp] = Span(end, span.end)
-                known = (one for one in answer.records if one.partition == part.partition)
-                rows += [_row(one) for one in known if span.start <= one.offset < end]
+                known = (record for record in answer.records if record.partition == part.partition)
+                rows += [_row(record) for record in known if span.start <= record.offset < end]
     if not is_used:
         return None, rest
     found = spark.createDataFrame(rows, _SCHEMA).withColumn("timestamp", f.timestamp_millis("timestamp"))

@@ -26,9 +26,9 @@ def write_metrics(path: Path, samples: Iterable[Sample]) -> None:
     for sample in samples:
         by_name.setdefault(sample.name, []).append(sample)
     lines = []
-    for name, some in by_name.items():
+    for name, of_name in by_name.items():
         lines.append(f"# TYPE {name} {'counter' if name.endswith('_total') else 'gauge'}")
-        lines += [f"{name}{{{_labels(one.labels)}}} {one.value}" for one in some]
+        lines += [f"{name}{{{_labels(sample.labels)}}} {sample.value}" for sample in of_name]
     beside = path.with_name(f".{path.name}.new")
     beside.write_text("\n".join([*lines, ""]))
     beside.replace(path)

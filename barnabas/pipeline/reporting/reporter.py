@@ -96,7 +96,7 @@ def _cell(value: Any) -> str:
     if value is None:
         return "null"
     if isinstance(value, list):
-        return " ".join("=".join("null" if part is None else str(part) for part in one.values()) for one in value)
+        return " ".join("=".join("null" if part is None else str(part) for part in row.values()) for row in value)
     text = _format(value)
     return text if len(text) <= LONGEST_CELL else f"{text[: LONGEST_CELL - 1]}…"
 

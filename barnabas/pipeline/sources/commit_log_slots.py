@@ -100,7 +100,7 @@ class Slot:
             case Kind.START:
                 (offset,) = _OFFSET.unpack(frame.payload)
                 self.bases = [base for base in self.bases[:-1] if base >= offset] + self.bases[-1:]
-                self.aborted = [one for one in self.aborted if one.last_offset >= self.bases[0]]
+                self.aborted = [transaction for transaction in self.aborted if transaction.last_offset >= self.bases[0]]
             case Kind.ABORTED:
                 producer_id, first, last, _ = _ABORTED.unpack(frame.payload)
                 self.aborted.append(Aborted(producer_id, first, last))
@@ -133,7 +133,7 @@ class Slot:
             self._cuts.append((start, end_offset))
         self.bases = [base for base in self.bases if base <= segment_base] or [min(self.bases[0], end_offset)]
         self.bases[-1] = min(self.bases[-1], end_offset)
-        self.aborted = [one for one in self.aborted if one.last_offset < end_offset]
+        self.aborted = [transaction for transaction in self.aborted if transaction.last_offset < end_offset]
         self.snapshots = {offset: data for offset, data in self.snapshots.items() if offset <= end_offset}
         self.end_offset = end_offset
 
@@ -202,7 +202,7 @@ def _slots(folder: Path) -> dict[tuple[str, int], Slot]:
             elif frame.slot in numbered and frame.kind != Kind.BIND:
                 numbered[frame.slot].apply(frame, file.start)
     found: dict[tuple[str, int], Slot] = {}
-    for slot in sorted(numbered.values(), key=lambda one: one.incarnation):
+    for slot in sorted(numbered.values(), key=lambda slot: slot.incarnation):
         found[slot.topic_id, slot.partition] = slot
     return found
 

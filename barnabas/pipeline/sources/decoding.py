@@ -199,8 +199,8 @@ def _joined(parts: Sequence[Any], counts: list[int]) -> BatchRecords:
 def _by_producer(aborted: Iterable[Aborted]) -> Mapping[int, Any]:
     """First and last offsets of each producer's aborted transactions, which never overlap."""
     found: dict[int, list[tuple[int, int]]] = {}
-    for one in aborted:
-        found.setdefault(one.producer_id, []).append((one.first_offset, one.last_offset))
+    for transaction in aborted:
+        found.setdefault(transaction.producer_id, []).append((transaction.first_offset, transaction.last_offset))
     return {producer: np.array(sorted(set(ranges)), np.int64) for producer, ranges in found.items()}
 
 

@@ -143,7 +143,9 @@ class CommitLogPartition(StoredLog):
 
     def aborted_in(self, base: int) -> list[Aborted]:
         """Returns the aborted transactions whose markers are in a segment."""
-        return [one for one in self.slot.aborted if base <= one.last_offset < self._end_of(base)]
+        return [
+            transaction for transaction in self.slot.aborted if base <= transaction.last_offset < self._end_of(base)
+        ]
 
     def open_transactions(self, base: int) -> dict[int, int] | None:
         """Returns the transactions that are open at the base offset of a segment; None without a snapshot."""
@@ -238,7 +240,7 @@ class Transactions(NamedTuple):
 def transactions_of(log: AnyLog, high_watermark: int) -> Transactions:
     """Finds the transactions of a log (rule 4)."""
     place = log.segment_of(max(high_watermark - 1, log.bases[0]))
-    aborted = [one for base in log.bases[:place] for one in log.aborted_in(base)]
+    aborted = [transaction for base in log.bases[:place] for transaction in log.aborted_in(base)]
     while place and (is_open := log.open_transactions(log.bases[place])) is None:
         place -= 1
     if not place:

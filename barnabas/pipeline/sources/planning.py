@@ -111,9 +111,9 @@ def _parts(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None) -
 
 def _aborted_in(request: ReadRequest, transactions: Transactions) -> tuple[Aborted, ...]:
     return tuple(
-        one
-        for one in transactions.aborted
-        if one.first_offset < request.end_offset and one.last_offset >= request.start_offset
+        transaction
+        for transaction in transactions.aborted
+        if transaction.first_offset < request.end_offset and transaction.last_offset >= request.start_offset
     )
 
 

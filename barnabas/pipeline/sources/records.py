@@ -168,8 +168,8 @@ def _rare_move(data: Any, at: int) -> int:
 def _all_moves() -> Any:
     """The size of a record with its length field, by its first two bytes; 0 if they are not enough."""
     first, second = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
-    one, two = 1 + (first >> 1), 2 + ((first & 0x7F | second << 7) >> 1)
-    return np.where(first < 0x80, one, np.where(second < 0x80, two, 0))
+    short, long = 1 + (first >> 1), 2 + ((first & 0x7F | second << 7) >> 1)
+    return np.where(first < 0x80, short, np.where(second < 0x80, long, 0))
 
 
 _MOVES = _all_moves()

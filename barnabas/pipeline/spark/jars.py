@@ -69,7 +69,7 @@ def find_connector(formats: Sequence[str] = ()) -> Connector:
     artifacts = [*JARS, *(jar for name in formats for jar in FORMATS[name])]
     paths = [folder / f"{artifact}-{version}.jar" for _, artifact, version in artifacts]
     count = "four jars" if len(paths) == len(JARS) else f"{len(paths)} jars"
-    settings = {name: value for one in formats for name, value in SETTINGS.get(one, {}).items()}
+    settings = {name: value for table_format in formats for name, value in SETTINGS.get(table_format, {}).items()}
     if all(path.is_file() for path in paths):
         return Connector(_local(paths) | settings, f"{count} in {folder}")
     if shutil.which("mvn") is not None:

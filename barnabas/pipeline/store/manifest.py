@@ -125,7 +125,7 @@ class Entry:
     def from_json(cls, fields: dict[str, Any]) -> Entry:
         """Validates an entry. Raises ValueError, KeyError or TypeError."""
         files = [
-            {**part, "contents": tuple(from_fields(Contents, one) for one in part["contents"])}
+            {**part, "contents": tuple(from_fields(Contents, contents) for contents in part["contents"])}
             for part in fields["files"]
         ]
         entry = from_fields(
@@ -237,7 +237,7 @@ def _inconsistency(entry: Entry, old: Iterable[DataFile]) -> str:
         return f"it has no letters, and they are in {entry.letters_topic}"
     if not entry.files:
         return ""
-    appended = {tp: (one.count, one.checksum) for tp, one in read.items() if one.count}
+    appended = {tp: (total.count, total.checksum) for tp, total in read.items() if total.count}
     expected = totals_of(old) if entry.replaces else appended
     present = totals_of(entry.files)
     for tp in sorted(expected.keys() | present.keys()):

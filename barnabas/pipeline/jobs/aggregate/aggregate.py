@@ -159,7 +159,7 @@ def window_spec(settings: AggregateSettings) -> WindowSpec:
         raise JobError("--window takes more than 0 seconds, and --slide a divisor of it.")
     by = tuple(parse_column("--by", text) for text in as_tuple(settings.by))
     measures = tuple(parse_measure(text) for text in as_tuple(settings.compute))
-    check_distinct_names([*(one.name for one in by), *(one.name for one in measures)], OWN_COLUMNS)
+    check_distinct_names([*(column.name for column in by), *(measure.name for measure in measures)], OWN_COLUMNS)
     return WindowSpec(length * SECOND_US, slide * SECOND_US, by, measures, settings.time, settings.where)
 
 

@@ -63,7 +63,7 @@ def classify(records: DataFrame, spec: WindowSpec) -> DataFrame:
     timed = selected.withColumn(_TIME, f.when(f.col(_OUTCOME) == COUNTED, event_time(records, spec.time)))
     outcome = f.when((f.col(_OUTCOME) == COUNTED) & f.col(_TIME).isNull(), f.lit(TIMELESS)).otherwise(f.col(_OUTCOME))
     with_outcome = timed.withColumn(_OUTCOME, outcome)
-    expressions = [*(one.expression for one in spec.by), *(one.expression for one in spec.measures)]
+    expressions = [*(column.expression for column in spec.by), *(measure.expression for measure in spec.measures)]
     names = [*spec.groups, *spec.inputs]
     is_counted = f.col(_OUTCOME) == COUNTED
     columns = [f.when(is_counted, _expression(text)).alias(name) for name, text in zip(names, expressions, strict=True)]
@@ -95,7 +95,9 @@ def sum_round(classified: DataFrame, spec: WindowSpec) -> DataFrame:
     by_window = classified.withColumn(
         _START, f.explode(f.when(f.col(_OUTCOME) == COUNTED, starts).otherwise(f.array(f.lit(None).cast("bigint"))))
     )
-    parts = [part for one, column in zip(spec.measures, spec.inputs, strict=True) for part in one.partials(column)]
+    parts = [
+        part for measure, column in zip(spec.measures, spec.inputs, strict=True) for part in measure.partials(column)
+    ]
     return by_window.groupBy("partition", _OUTCOME, _START, *spec.groups).agg(
         f.count(f.lit(1)).alias("records"), f.max(_TIME).alias("latest_us"), *parts
     )
@@ -118,7 +120,7 @@ def kept_columns(sums: DataFrame, spec: WindowSpec) -> list[str]:
 
 def merge_sums(parts: Sequence[DataFrame], spec: WindowSpec) -> DataFrame:
     """Merges sums of the same windows and groups; keeps their types."""
-    merge = [part for one, column in zip(spec.measures, spec.inputs, strict=True) for part in one.merge(column)]
+    merge = [part for measure, column in zip(spec.measures, spec.inputs, strict=True) for part in measure.merge(column)]
     keys = [_START, *spec.groups]
     schema = parts[0].select(*kept_columns(parts[0], spec)).schema
     all_parts = reduce(DataFrame.unionByName, [part.select(*schema.names) for part in parts])
@@ -135,8 +137,8 @@ def is_final_at(spec: WindowSpec, watermark_us: int | None) -> Column:
 
 def result_rows(sums: DataFrame, spec: WindowSpec, **more: Column) -> DataFrame:
     """Returns the sums as result rows, with additional columns."""
-    groups = [f.col(column).alias(one.name) for column, one in zip(spec.groups, spec.by, strict=True)]
-    results = [one.result(column) for one, column in zip(spec.measures, spec.inputs, strict=True)]
+    groups = [f.col(column).alias(group.name) for column, group in zip(spec.groups, spec.by, strict=True)]
+    results = [measure.result(column) for measure, column in zip(spec.measures, spec.inputs, strict=True)]
     return sums.select(
         f.timestamp_micros(_START).alias("window_start"),
         f.timestamp_micros(f.col(_START) + f.lit(spec.length)).alias("window_end"),
@@ -150,8 +152,8 @@ def result_rows(sums: DataFrame, spec: WindowSpec, **more: Column) -> DataFrame:
 def check_expressions(records: DataFrame, spec: WindowSpec) -> None:
     """Checks every expression before any record is read. Raises JobError."""
     options = [
-        *(("--by", one.expression) for one in spec.by),
-        *(("--compute", one.expression) for one in spec.measures),
+        *(("--by", group.expression) for group in spec.by),
+        *(("--compute", measure.expression) for measure in spec.measures),
         *(("--time", text) for text in [spec.time] if text is not None),
         *(("--where", text) for text in [spec.where] if text is not None),
     ]

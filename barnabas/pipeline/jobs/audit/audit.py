@@ -201,15 +201,17 @@ class _Audit:
         ends = {str(tp): end for tp, end in self.manifest.ends().items()}
         cut_off = self._cut_off(ends)
         check_jvm_alive(self.spark)  # a killed JVM may have returned incomplete results
-        agrees = all(one.agrees for one in partitions) and not (self.files.faults() or malformed.faults() or cut_off)
+        agrees = all(partition.agrees for partition in partitions) and not (
+            self.files.faults() or malformed.faults() or cut_off
+        )
         when = now()
         reached = {tp: max(ends.get(tp, 0), self._reached.get(tp, 0)) for tp in ends | self._reached}
         write_verified(self.folder, when, self._verified() if agrees else [], reached)
-        totals = {kind: sum(getattr(one, kind) for one in partitions) for kind in DIFFERENCES}
+        totals = {kind: sum(getattr(partition, kind) for partition in partitions) for kind in DIFFERENCES}
         return AuditReport(
             archive=str(self.folder.path),
             agrees=agrees,
-            records=sum(one.topic_records for one in partitions),
+            records=sum(partition.topic_records for partition in partitions),
             **totals,
             files=len(self.files.readable),
             missing_files=self.files.missing,
@@ -219,10 +221,13 @@ class _Audit:
             misdecoded=self.files.misdecoded,
             malformed=malformed.count,
             miscounted_rounds=malformed.miscounted,
-            missing_letters=sum(one.missing or 0 for one in malformed.dead_letter_topics),
-            letters=[asdict(one) for one in malformed.dead_letter_topics],
+            missing_letters=sum(topic.missing or 0 for topic in malformed.dead_letter_topics),
+            letters=[asdict(topic) for topic in malformed.dead_letter_topics],
             cut_off=cut_off,
-            partitions=[{**asdict(one), "pending": one.pending, "agrees": one.agrees} for one in partitions],
+            partitions=[
+                {**asdict(partition), "pending": partition.pending, "agrees": partition.agrees}
+                for partition in partitions
+            ],
             examples=examples,
             days=_days(self.manifest, self.topics),
             when=when,
@@ -233,9 +238,9 @@ class _Audit:
     def _lines(self) -> list[dict[str, Any]]:
         """The fault lines of files and of unexplained offsets (rule 6)."""
         unexplained = [
-            f"{one.gaps['unexplained']} offsets of {tp} from {one.compared_from} to {one.archived_to}"
-            for tp, one in self._partitions.items()
-            if one.gaps.get("unexplained")
+            f"{partition.gaps['unexplained']} offsets of {tp} from {partition.compared_from} to {partition.archived_to}"
+            for tp, partition in self._partitions.items()
+            if partition.gaps.get("unexplained")
         ]
         kinds = ("missing", "unknown", "altered", "unreadable")
         files = [line for kind in kinds for line in _fault_lines(f"{kind} file", getattr(self.files, kind))]
@@ -254,7 +259,7 @@ class _Audit:
 
     def _compare(self) -> list[dict[str, Any]]:
         """Counts the differing records (rule 2) and returns examples."""
-        spans = {tp: Span(one.compared_from, one.archived_to) for tp, one in self._partitions.items()}
+        spans = {tp: Span(partition.compared_from, partition.archived_to) for tp, partition in self._partitions.items()}
         topic = _hashed(read_spans(self.spark, self.settings, spans))
         archived = _hashed(_from_compared_start(self.files.records(), spans))
         topic_sums, archive_sums = sum_blocks(topic), sum_blocks(archived)
@@ -291,23 +296,23 @@ class _Audit:
     def _explain(self) -> None:
         """Explains the offsets without a record (rule 4)."""
         spans, committed = {}, {}
-        for tp, one in self._partitions.items():
+        for tp, partition in self._partitions.items():
             lost_counts = (
                 read.start - read.lost_before
                 for read in self.manifest.ranges.get(tp, ())
                 if read.lost_before is not None
             )
-            one.gaps = {"retention": lost} if (lost := sum(lost_counts)) else {}
-            if one.archived_to - one.compared_from > one.topic_records:
-                spans[tp] = Span(one.compared_from, one.archived_to)
-                committed[tp] = one.topic_records
+            partition.gaps = {"retention": lost} if (lost := sum(lost_counts)) else {}
+            if partition.archived_to - partition.compared_from > partition.topic_records:
+                spans[tp] = Span(partition.compared_from, partition.archived_to)
+                committed[tp] = partition.topic_records
         for tp, gaps in explain_gaps(self.spark, self.settings, self.brokers, spans, committed).items():
             self._partitions[tp].gaps |= {kind: count for kind, count in asdict(gaps).items() if count}
 
     def _verified(self) -> list[Verified]:
         return [
-            Verified(tp.topic, self.topics[tp.topic].id, tp.partition, one.archived_to)
-            for tp, one in self._partitions.items()
+            Verified(tp.topic, self.topics[tp.topic].id, tp.partition, partition.archived_to)
+            for tp, partition in self._partitions.items()
         ]
 
 
@@ -321,7 +326,7 @@ def _partition_audits(
     found = {}
     for tp in partitions:
         ranges = manifest.ranges.get(tp, [])
-        read = Total(sum(one.count for one in ranges), add_checksums(one.checksum for one in ranges))
+        read = Total(sum(span.count for span in ranges), add_checksums(span.checksum for span in ranges))
         if is_files and read != totals.get(tp, Total()):
             raise JobError(f"The manifest contradicts itself about {tp}: its files and its ranges do not add up.")
         if not ranges:  # a new partition without archived offsets
@@ -353,8 +358,8 @@ def _from_compared_start(records: DataFrame, spans: dict[TopicPartition, Span]) 
 def _lines(examples: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """The fault lines of differing records."""
     return [
-        {"fault": one["kind"], "where": f"{one['topic']}-{one['partition']}, offset {one['offset']}"}
-        for one in examples
+        {"fault": example["kind"], "where": f"{example['topic']}-{example['partition']}, offset {example['offset']}"}
+        for example in examples
     ]
 
 

@@ -71,7 +71,7 @@ class AuditedMalformed:
 
     def faults(self) -> list[str]:
         """Returns the faults as sentences."""
-        missing = [f"{one.missing} letters of {one.topic}" for one in self.dead_letter_topics if one.missing]
+        missing = [f"{topic.missing} letters of {topic.topic}" for topic in self.dead_letter_topics if topic.missing]
         return [*self.miscounted, *missing]
 
     def lines(self) -> list[dict[str, Any]]:
@@ -105,9 +105,9 @@ def _with_round(spark: SparkSession, rounds: Collection[Entry], records: DataFra
         (*read.tp, read.start, entry.sequence) for entry in rounds for read in entry.ranges if read.start < read.end
     ]
     round_starts = spark.createDataFrame(starts, STARTS).withColumn("is_record", f.expr("false"))
-    some = records.select(*ORIGIN, f.lit(None).cast("bigint").alias("round"), f.expr("true").alias("is_record"))
+    marked = records.select(*ORIGIN, f.lit(None).cast("bigint").alias("round"), f.expr("true").alias("is_record"))
     before = Window.partitionBy("topic", "partition").orderBy("offset", "is_record", "round")
-    known = some.union(round_starts).withColumn("round", f.last("round", ignorenulls=True).over(before))
+    known = marked.union(round_starts).withColumn("round", f.last("round", ignorenulls=True).over(before))
     return known.where("is_record").drop("is_record")
 
 

@@ -55,19 +55,21 @@ def page_of(report: Any) -> str:
 
 def _partitions_plot(partitions: list[dict[str, Any]]) -> str:
     rows = []
-    for number, one in enumerate(partitions):
-        first = min(one["archived_from"], one["log_start"])
-        scale = (WIDTH - 180) / max(1, one["log_end"] - first)
+    for number, partition in enumerate(partitions):
+        first = min(partition["archived_from"], partition["log_start"])
+        scale = (WIDTH - 180) / max(1, partition["log_end"] - first)
         y = number * 22
 
         def bar(kind: str, start: int, end: int, *, first: int = first, scale: float = scale, y: int = y) -> str:
             x, width = 170 + (start - first) * scale, max(0, end - start) * scale
             return f"<rect class='{kind}' x='{x:.1f}' y='{y + 3}' width='{width:.1f}' height='14'/>"
 
-        rows.append(f"<text x='0' y='{y + 14}'>{_safe(one['topic'])}-{one['partition']}</text>")
-        rows.append(bar("gone", one["archived_from"], one["compared_from"]))
-        rows.append(bar("bar" if one["agrees"] else "fault", one["compared_from"], one["archived_to"]))
-        rows.append(bar("pending", one["archived_to"], one["log_end"]))
+        rows.append(f"<text x='0' y='{y + 14}'>{_safe(partition['topic'])}-{partition['partition']}</text>")
+        rows.append(bar("gone", partition["archived_from"], partition["compared_from"]))
+        rows.append(
+            bar("bar" if partition["agrees"] else "fault", partition["compared_from"], partition["archived_to"])
+        )
+        rows.append(bar("pending", partition["archived_to"], partition["log_end"]))
     return f"<svg width='{WIDTH}' height='{22 * len(partitions) + 4}' role='img'>{''.join(rows)}</svg>"
 
 
@@ -88,11 +90,14 @@ def _partitions_table(partitions: list[dict[str, Any]]) -> str:
     }
     head = "".join(f"<th>{title}</th>" for title in columns.values())
     rows = []
-    for one in partitions:
-        kind = "yes" if one["agrees"] else "no"
-        cells = "".join(f"<td>{one[name]:,}</td>" for name in columns)
-        gaps = ", ".join(f"{count:,} {_safe(name.replace('_', ' '))}" for name, count in one["gaps"].items()) or "none"
-        name = f"{_safe(one['topic'])}-{one['partition']}"
+    for partition in partitions:
+        kind = "yes" if partition["agrees"] else "no"
+        cells = "".join(f"<td>{partition[name]:,}</td>" for name in columns)
+        gaps = (
+            ", ".join(f"{count:,} {_safe(name.replace('_', ' '))}" for name, count in partition["gaps"].items())
+            or "none"
+        )
+        name = f"{_safe(partition['topic'])}-{partition['partition']}"
         rows.append(f"<tr><td class='{kind}'>{name}</td>{cells}<td>{gaps}</td></tr>")
     return f"<div class='scroll'><table><tr><th></th>{head}<th>offsets without a record</th></tr>{''.join(rows)}</table></div>"
 
@@ -136,9 +141,9 @@ def _examples(examples: list[dict[str, Any]]) -> str:
     if not examples:
         return ""
     rows = "".join(
-        f"<tr><td>{one['kind']}</td><td>{_safe(one['topic'])}-{one['partition']}</td>"
-        f"<td>{one['offset']:,}</td><td>{one['copies']}</td></tr>"
-        for one in examples
+        f"<tr><td>{example['kind']}</td><td>{_safe(example['topic'])}-{example['partition']}</td>"
+        f"<td>{example['offset']:,}</td><td>{example['copies']}</td></tr>"
+        for example in examples
     )
     head = "<tr><th>what</th><th>partition</th><th>offset</th><th>copies in the archive</th></tr>"
     return f"<h2 class='no'>Records that differ, the first of them</h2><table>{head}{rows}</table>"

@@ -47,6 +47,13 @@ class BatchInfo(NamedTuple):
     leader_epoch: int
 
 
+def batch_info(position: int, header: BatchHeader) -> BatchInfo:
+    """The fields of a batch at this position."""
+    return BatchInfo(
+        position, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
+    )
+
+
 class OffsetPosition(NamedTuple):
     """A batch's position, for distances in bytes (Kafka: LogOffsetMetadata)."""
 

@@ -23,6 +23,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.records import NO_TIMESTAMP
 from replication.completion import Completion
 from replication.metadata.image import PartitionState
 from replication.partition.append_history import AppendHistory
@@ -39,8 +40,6 @@ from storage.log.open_log import OpenLog
 ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
-
-NO_TIMESTAMP: Final = -1
 
 AT_HIGH_WATERMARK: Final = -1
 """DeleteRecords: delete all committed records."""

@@ -18,10 +18,10 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from protocol.errors import KafkaError
-from protocol.records import BatchHeader, crc_is_valid, parse_header
+from protocol.records import NO_TIMESTAMP, BatchHeader, crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.frames import FrameKind
-from storage.commitlog.log_file import NO_TIMESTAMP, LogFile
+from storage.commitlog.log_file import LogFile
 from storage.commitlog.slot_append import AppendedState, SlotAppend
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
 from storage.commitlog.slots import UNBOUND, Cut, LatestTimestamp, Slot, SlotId

@@ -37,7 +37,7 @@ from typing import Final, NamedTuple
 from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
 from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
-from storage.engine import BatchInfo, Buffer
+from storage.engine import BatchInfo, Buffer, batch_info
 from storage.io.disk import File
 
 FILE_HEADER: Final = Struct(">4sI16sqII")
@@ -301,10 +301,7 @@ def _batches(payload: memoryview, count: int) -> list[tuple[BatchInfo, BatchHead
     try:
         while at < len(payload):
             header = parse_header(payload, at)
-            info = BatchInfo(
-                at, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
-            )
-            found.append((info, header))
+            found.append((batch_info(at, header), header))
             at += header.size
     except KafkaError:
         return None

@@ -16,6 +16,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
+from protocol.records import NO_TIMESTAMP
 from storage.commitlog.queue_file import ENTRY, QueueHeader, last_offset_in, unpack_entries
 from storage.engine import BatchInfo
 from storage.io.disk import Disk, File, StorageError
@@ -24,7 +25,6 @@ from storage.io.file_handle_cache import IDLE, USED, FileHandleCache
 
 LOG_SUFFIX: Final = ".clog"
 QUEUE_SUFFIX: Final = ".queue"
-NO_TIMESTAMP: Final = -1
 NO_ID_CRC: Final = crc32c(b"")
 """`LogFile.file_id_crc` of a file whose header is lost."""
 _GENERATION_DIGITS: Final = 4

@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
+from protocol.records import NO_TIMESTAMP
 from storage.commitlog.frames import (
     FILE_HEADER,
     HEAD,
@@ -47,7 +48,6 @@ from storage.commitlog.frames import (
     scan,
 )
 from storage.commitlog.live_bytes import Extent
-from storage.commitlog.log_file import NO_TIMESTAMP
 from storage.commitlog.queue_file import (
     ENTRY,
     Entry,

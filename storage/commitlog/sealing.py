@@ -11,7 +11,8 @@ import json
 from collections.abc import Callable, Mapping
 from functools import partial
 
-from storage.commitlog.log_file import LOG_SUFFIX, NO_TIMESTAMP, QUEUE_SUFFIX, LogFile, QueueFile, Slice, is_run
+from protocol.records import NO_TIMESTAMP
+from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogFile, QueueFile, Slice, is_run
 from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, last_batch_end, parse_queue
 from storage.commitlog.slots import Slot
 from storage.io.disk import Disk

@@ -34,7 +34,8 @@ from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
 from protocol.primitives import uuid_text
-from storage.commitlog.log_file import NO_TIMESTAMP, LogFile, Slice
+from protocol.records import NO_TIMESTAMP
+from storage.commitlog.log_file import LogFile, Slice
 from storage.engine import AbortedTransaction, BatchInfo, SegmentInfo
 
 UNBOUND: Final = -1

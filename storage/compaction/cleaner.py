@@ -29,7 +29,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
@@ -38,13 +37,12 @@ from storage.compaction.batch_filter import Keep, decompress_batch, filter_batch
 from storage.compaction.cleaner_job import BytesProcessed, CleanerJob, CleaningResult, Replacement, Step
 from storage.compaction.offset_map import OffsetMap
 from storage.compaction.transactions import TransactionTracker
-from storage.engine import BatchInfo, SegmentInfo
+from storage.engine import SegmentInfo, batch_info
 from storage.io.disk import Disk, File, StorageError
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import CLEANED, LOG, OFFSET_INDEX, TIME_INDEX
 from storage.segments.segment import MAX_RELATIVE_OFFSET
-
-_LARGEST_BATCH_BYTES: Final = 1 << 27
+from storage.segments.segment_files import LARGEST_BATCH_BYTES
 
 Batches = tuple[Buffer, list[tuple[int, BatchHeader]]]
 IndexSizes = Callable[[SegmentInfo], tuple[int, int]]
@@ -167,16 +165,7 @@ class _Cleaner:
             if batch is not None:
                 kept = parse_header(batch)
                 self._records_written += kept.record_count
-                infos.append(
-                    BatchInfo(
-                        len(output),
-                        len(batch),
-                        kept.base_offset,
-                        kept.last_offset,
-                        kept.max_timestamp,
-                        kept.leader_epoch,
-                    )
-                )
+                infos.append(batch_info(len(output), kept))
                 output += batch
         if infos:
             new.file.pwrite(output, new.reserve(infos, len(output)))
@@ -265,7 +254,7 @@ class _Cleaner:
         if len(data) < BATCH_OVERHEAD:
             raise _corrupt(file, position)
         size = parse_header(data).size
-        if size > min(segment.size - position, _LARGEST_BATCH_BYTES):
+        if size > min(segment.size - position, LARGEST_BATCH_BYTES):
             raise _corrupt(file, position)
         return file.pread(size, position)
 

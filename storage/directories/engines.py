@@ -45,9 +45,9 @@ from storage.io.file_handle_cache import FileHandleCache, OwnerLimit
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_files import index_path
+from storage.segments.directory_recovery import LOG
 from storage.segments.segment_engine import SegmentEngine
 
-_SEGMENT_SUFFIX: Final = ".log"
 _COMMIT_LOG_FILES: Final = 80
 """Of all commit logs together; 32 of them are reserved for those that were opened just now."""
 
@@ -154,7 +154,7 @@ class Engines:
         return slot_id is not None and self._has_valid_frames(directory, path, slot_id)
 
     def _has_segments(self, path: str) -> bool:
-        return any(name.endswith(_SEGMENT_SUFFIX) for name in self._disk.listdir(path))
+        return any(name.endswith(LOG) for name in self._disk.listdir(path))
 
     def is_other_than_configured(self, log: Log) -> bool:
         """Whether a log is not in the engine of its settings; False if only opening it would tell."""

@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 from protocol.errors import KafkaError
 from protocol.records import BATCH_OVERHEAD, BatchHeader, Record, crc_is_valid, parse_header, records
 from storage.io.disk import File
+from storage.segments.segment_files import LARGEST_BATCH_BYTES
 
 READ_BYTES: Final = 1 << 20
-LARGEST_BATCH_BYTES: Final = 1 << 27
-"""Larger than any request: a greater length is garbage."""
 
 
 class StoredBatch(NamedTuple):

@@ -106,9 +106,9 @@ class FileHandleCache:
     def close_idle(self) -> Iterator[None]:
         """Close the files without a use since the last call, some per step."""
         _age(self._take_new())
-        held = list(self._owners)
-        for begin in range(0, len(held), _OWNERS_PER_STEP):
-            for owner in held[begin : begin + _OWNERS_PER_STEP]:
+        owners = list(self._owners)
+        for begin in range(0, len(owners), _OWNERS_PER_STEP):
+            for owner in owners[begin : begin + _OWNERS_PER_STEP]:
                 close = self._owners.pop(owner, None)
                 if close is not None:
                     self._try_close(owner, close)
@@ -166,6 +166,6 @@ class HandleRegistration:
             self._cache.unregister(owner)
 
 
-def _age(holders: list[HandleOwner]) -> None:
-    for owner in holders:
+def _age(owners: list[HandleOwner]) -> None:
+    for owner in owners:
         owner.usage = min(owner.usage, USED)

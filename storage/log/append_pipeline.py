@@ -16,12 +16,12 @@ NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), byt
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.records import CONTROL_BIT, LOG_OVERHEAD, BatchHeader, patch
+from protocol.records import CONTROL_BIT, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, patch
 from storage.config.log_config import LogConfig
-from storage.engine import AbortedTransaction, BatchInfo, Buffer, Engine, Reservation, SharedLog
+from storage.engine import AbortedTransaction, BatchInfo, Buffer, Engine, Reservation, SharedLog, batch_info
 from storage.io.disk_lookup import DiskLookup
 from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_offsets import LogOffsets
@@ -29,8 +29,6 @@ from storage.log.log_validator import AppendOrigin, BatchRules, validate
 from storage.log.producer_snapshots import ProducerSnapshots
 from storage.log.producer_state import Duplicate, EndTransactionMarker, ProducerState, read_end_transaction_marker
 from storage.log.recovery import RecoveredLog, aborted_transaction
-
-NO_TIMESTAMP: Final = -1
 
 _new_tuple = tuple.__new__
 
@@ -201,12 +199,7 @@ class AppendPipeline:
                 f"Unexpected offset in append to {self._name}: {first.base_offset} is less than the next "
                 f"offset {self.next_offset}",
             )
-        infos = [
-            BatchInfo(
-                position, header.size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
-            )
-            for position, header in batches
-        ]
+        infos = [batch_info(position, header) for position, header in batches]
         markers = _markers(records, batches)
         return self._reserve(memoryview(records)[:size], NO_TIMESTAMP, batches, markers, infos, wall_ms)
 

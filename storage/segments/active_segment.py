@@ -19,22 +19,21 @@ import logging
 from array import array
 from bisect import bisect_left
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from protocol.errors import KafkaError
-from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, parse_header
-from storage.engine import BatchInfo, Buffer, OnBatch
+from protocol.records import BATCH_OVERHEAD, NO_TIMESTAMP, BatchHeader, crc_is_valid, parse_header
+from storage.engine import BatchInfo, Buffer, OnBatch, batch_info
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import NotResident, read_resident, read_waiting
 from storage.io.file_handle_cache import USED
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
-from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
+from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
-from storage.segments.segment_files import BatchPosition, SegmentFiles, header_at, headers_from
+from storage.segments.segment_files import LARGEST_BATCH_BYTES, BatchPosition, SegmentFiles, header_at, headers_from
 
 _RECOVERY_READ_BYTES = 1 << 20
-_LARGEST_BATCH_BYTES: Final = 1 << 27  # larger than any request: a greater length is garbage
 _RECENT_BATCHES = 64
 
 _log = logging.getLogger("barnabas.storage")
@@ -247,7 +246,7 @@ class ActiveSegment(Segment):
         while position < end:
             data = file.pread(min(_RECOVERY_READ_BYTES, end - position), position)
             needed = self._accept(data, on_batch)
-            if self.size == position and len(data) < needed <= min(end - position, _LARGEST_BATCH_BYTES):
+            if self.size == position and len(data) < needed <= min(end - position, LARGEST_BATCH_BYTES):
                 self._accept(file.pread(needed, position), on_batch)
             if self.size == position:
                 break
@@ -273,9 +272,7 @@ class ActiveSegment(Segment):
                 return size
             if not self._follows(header, self.end_offset) or not crc_is_valid(data, at, header):
                 return 0
-            info = BatchInfo(
-                at, size, header.base_offset, header.last_offset, header.max_timestamp, header.leader_epoch
-            )
+            info = batch_info(at, header)
             self.reserve((info,), size)
             self.publish((info,))
             if on_batch is not None:

@@ -34,6 +34,7 @@ from operator import attrgetter
 from struct import Struct, unpack
 from typing import ClassVar, NamedTuple, Self
 
+from protocol.records import NO_TIMESTAMP
 from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp, Submit, run_now
 from storage.io.disk import Disk, File, Mapping, StorageError
@@ -47,7 +48,6 @@ READER_ENTRIES = 512
 _SURPLUS_ENTRIES = 256  # surplus entries in memory before the warm section shrinks
 _PENDING_ENTRIES = 64  # unwritten entries before a write is due
 _SUMMARY_ENTRIES = 8  # enough for a reader near the end; a summary is in memory until the log is used
-NO_TIMESTAMP = -1
 
 _last_offset = attrgetter("last_offset")
 _slot = attrgetter("slot")

@@ -138,6 +138,6 @@ def slot_of(segments: Sequence[LogSegment], offset: int) -> int:
 
 def segment_infos(segments: Sequence[LogSegment], end_offset: int, limit: int | None) -> list[SegmentInfo]:
     """The segments from the oldest to the active one, at most `limit`."""
-    some = segments[:limit]
-    ends = [*[segment.base_offset for segment in segments[1 : len(some) + 1]], end_offset]
-    return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(some, ends, strict=False)]
+    listed = segments[:limit]
+    ends = [*[segment.base_offset for segment in segments[1 : len(listed) + 1]], end_offset]
+    return [SegmentInfo(segment.base_offset, end, segment.size) for segment, end in zip(listed, ends, strict=False)]

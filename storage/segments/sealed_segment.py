@@ -11,12 +11,13 @@ NOT HERE The search in the files (segment_files.py).
 
 from __future__ import annotations
 
+from protocol.records import NO_TIMESTAMP
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import NotResident, read_resident
 from storage.io.file_handle_cache import USED
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.directory_recovery import LOG, TIME_INDEX
-from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, TimeIndex, TransactionIndex
+from storage.segments.indexes import CorruptIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import Segment
 from storage.segments.segment_files import BatchPosition, SegmentFiles
 

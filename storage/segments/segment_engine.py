@@ -25,7 +25,7 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from protocol.file_region import FileRegion
-from protocol.records import BatchHeader
+from protocol.records import NO_TIMESTAMP, BatchHeader
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import (
@@ -48,7 +48,6 @@ from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
-from storage.segments.indexes import NO_TIMESTAMP
 from storage.segments.log_segments import LogSegments, segment_infos, slot_of
 from storage.segments.recovery import Recovery
 from storage.segments.roll_limits import RollLimits

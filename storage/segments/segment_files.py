@@ -29,6 +29,7 @@ _ENTRY_HEADER: Final = Struct(">qi4xb6xi")  # with the magic byte
 _SMALLEST_LENGTH: Final = BATCH_OVERHEAD - LOG_OVERHEAD
 FIRST_READ_BYTES: Final = 4096  # the default index interval
 LONG_READ_BYTES: Final = 65536  # for longer scans
+LARGEST_BATCH_BYTES: Final = 1 << 27  # larger than any request: a greater length is damage
 
 _log = logging.getLogger("barnabas.storage")
 

@@ -11,10 +11,11 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import cast
 
+from protocol.records import NO_TIMESTAMP
 from storage.engine import AbortedTransaction, Buffer, SegmentInfo
 from storage.io.disk_lookup import read_waiting
 from storage.segments.active_segment import ActiveSegment
-from storage.segments.indexes import NO_TIMESTAMP, CorruptIndex, TransactionIndex
+from storage.segments.indexes import CorruptIndex, TransactionIndex
 from storage.segments.log_segments import first_active, segment_infos, slot_of
 from storage.segments.sealed_segment import ActiveView, LogSegment, SealedSegment
 from storage.segments.segment_files import BatchPosition, SegmentFiles, whole_batches
@@ -28,7 +29,9 @@ class SegmentsView:
     def __init__(self, segments: Sequence[LogSegment], end_offset: int, with_aborted: Collection[int]) -> None:
         """`with_aborted`: the base offsets of segments with aborted transactions."""
         first = first_active(segments)
-        views: list[ActiveView] = [ActiveView(s) for s in segments[first:] if isinstance(s, ActiveSegment)]
+        views: list[ActiveView] = [
+            ActiveView(segment) for segment in segments[first:] if isinstance(segment, ActiveSegment)
+        ]
         self._segments: tuple[SealedSegment, ...] = (*cast("Sequence[SealedSegment]", segments[:first]), *views)
         self._with_aborted = frozenset(with_aborted)
         self.end_offset = end_offset

@@ -406,7 +406,7 @@ class MetadataLog:
             self.on_snapshot_loaded(name, snapshot)
             done.complete(None)
 
-        self._run_truncation(self._log.open().begin_full_truncation(name.end_offset), on_truncated)
+        self._run_truncation(self._log.open().begin_full_truncation(name.end_offset, name.end_offset), on_truncated)
 
     def _reload_end(self) -> None:
         log = self._log

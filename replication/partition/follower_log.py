@@ -104,14 +104,22 @@ class FollowerLog:
     def append(self, partition: Partition, records: Any, leader_offsets: LeaderOffsets, wall_ms: int) -> FollowerAppend:
         """Append batches of the leader and apply its offsets."""
         append = FollowerAppend(partition, leader_offsets, wall_ms)
-        log, prepared = partition.log, None
+        self._append(append, records)
+        return append
+
+    def _append(self, append: FollowerAppend, records: Any) -> None:
+        partition, prepared = append.partition, None
+        log, leader_epoch = partition.log, partition.leader_epoch
         try:
             if len(records):
                 opened = log.opened or log.open_lookup()
                 if isinstance(opened, DiskLookup):  # the batches are fetched again
                     self._replicas.await_disk(partition, opened, lambda: append.complete(not partition.is_offline))
-                    return append
-                prepared = opened.prepare_as_follower(records, wall_ms=wall_ms, leader_epoch=partition.leader_epoch)
+                    return
+                if opened.restart_offset(records, leader_epoch) is not None:
+                    self._restart(append, records, leader_epoch)
+                    return
+                prepared = opened.prepare_as_follower(records, wall_ms=append.wall_ms, leader_epoch=leader_epoch)
         except KafkaError as error:
             _log.warning("%s: batches of the leader cannot be appended: %s", log.name, error.message or error.code.name)
             append.complete(False)
@@ -127,7 +135,23 @@ class FollowerLog:
                 else:
                     on_written = partial(self._on_written, append, prepared)
                     self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
-        return append
+
+    def _restart(self, append: FollowerAppend, records: Any, leader_epoch: int) -> None:
+        """Append to an empty log whose start is inside the leader's first batch: it is emptied to that batch's start before."""
+        partition = append.partition
+
+        def begin(opened: OpenLog) -> DiskLookup | None:
+            offset = opened.restart_offset(records, leader_epoch)
+            log = partition.log
+            return None if offset is None else self._log_manager.full_truncation(log, offset, log.log_start_offset)
+
+        def on_truncated(truncated: Completion[bool]) -> None:
+            if truncated.value and partition.leader_epoch == leader_epoch and not partition.is_leader:
+                self._append(append, records)
+            else:  # the batches are fetched again if there is another leader
+                append.complete(truncated.value)
+
+        self._when_idle(partition, begin).then(on_truncated)
 
     def gather(self) -> None:
         """Appends to shared logs wait for `write_gathered`, in the same turn: those of one response are written together."""
@@ -228,7 +252,7 @@ class FollowerLog:
         def begin(_: OpenLog) -> DiskLookup:
             log = partition.log
             _log.info("%s is truncated fully and starts at %d, the leader's log start offset", log.name, offset)
-            return self._log_manager.full_truncation(log, offset)
+            return self._log_manager.full_truncation(log, offset, offset)
 
         return self._when_idle(partition, begin)
 

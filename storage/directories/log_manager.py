@@ -356,11 +356,11 @@ class LogManager:
         lower = no_op
         if offset < log.log_end_offset:
             lower = self._lower_checkpoint(log, offset, log.log_start_offset)
-        return log.truncation(offset, lower, is_full=False)
+        return log.truncation(offset, lower)
 
-    def full_truncation(self, log: Log, offset: int) -> DiskLookup:
-        """The lookup that empties an open log, after lowering the checkpoints likewise."""
-        lookup = log.truncation(offset, self._lower_checkpoint(log, offset, offset), is_full=True)
+    def full_truncation(self, log: Log, offset: int, log_start_offset: int) -> DiskLookup:
+        """The lookup that empties an open log (`OpenLog.begin_full_truncation`), after lowering the checkpoints likewise."""
+        lookup = log.truncation(offset, self._lower_checkpoint(log, offset, log_start_offset), log_start_offset)
         assert lookup is not None
         return lookup
 

@@ -180,17 +180,22 @@ class Log:
             self._opening = DiskLookup(self._open_work(), partial(self._on_opened, self.config))
         return self._opening
 
-    def truncation(self, offset: int, lower_checkpoints: FileOp, *, is_full: bool) -> DiskLookup | None:
+    def truncation(
+        self, offset: int, lower_checkpoints: FileOp, log_start_offset: int | None = None
+    ) -> DiskLookup | None:
         """Begin to truncate an open log; it is closed for others until the lookup has run and finished.
 
-        `lower_checkpoints` runs before; `is_full`: delete all records and continue at `offset`. None if there are no records
-        to delete.
+        `lower_checkpoints` runs before; `log_start_offset`: delete all records (`OpenLog.begin_full_truncation`). None if there
+        are no records to delete.
         """
         opened = self.opened
         assert opened is not None
         assert not opened.flush.is_running, "a flush may end during a truncation"
         recovery_point = self.recovery_point_within(offset)
-        truncation = opened.begin_full_truncation(offset) if is_full else opened.begin_truncation(offset)
+        if log_start_offset is None:
+            truncation = opened.begin_truncation(offset)
+        else:
+            truncation = opened.begin_full_truncation(offset, log_start_offset)
         if truncation is None:
             return None
         self.opened = None

@@ -89,12 +89,22 @@ class OpenLog:
         batches = validate_replicated(records, leader_epoch=leader_epoch)
         if not batches:
             return None
-        next_offset = self.appends.next_offset
-        (_, first), (_, last) = batches[0], batches[-1]
-        is_empty = self._offsets.log_start_offset == self.engine.end_offset == next_offset
-        if is_empty and first.base_offset < next_offset <= last.last_offset:
-            self._reset_to(first.base_offset)  # the log start offset is inside the leader's batch
         return self.appends.prepare_as_follower(records, batches, wall_ms)
+
+    def restart_offset(self, records: Buffer, leader_epoch: int) -> int | None:
+        """Where this log must be emptied to (`begin_full_truncation`) before a leader's batches can be appended.
+
+        It is empty and the first batch contains its log start offset. None for all other logs and batches.
+
+        Raises:
+            KafkaError: a batch is corrupt.
+        """
+        offset = self.appends.next_offset
+        if not self._offsets.log_start_offset == self.engine.end_offset == offset:
+            return None
+        batches = validate_replicated(records, leader_epoch=leader_epoch)
+        is_inside = bool(batches) and batches[0][1].base_offset < offset <= batches[-1][1].last_offset
+        return batches[0][1].base_offset if is_inside else None
 
     # ---- truncation and deletion -------------------------------------------------------------------------
 
@@ -112,7 +122,7 @@ class OpenLog:
 
     def truncate_fully(self, offset: int) -> None:
         """Delete all records; the log continues at `offset`. Blocks."""
-        truncation = self.begin_full_truncation(offset)
+        truncation = self.begin_full_truncation(offset, offset)
         truncation.run()
         truncation.finish()
 
@@ -123,24 +133,16 @@ class OpenLog:
         if offset >= engine.end_offset:
             self.epochs.truncate(engine.end_offset)  # removes an epoch without records
             return None
-        is_full = offset < engine.start_offset
-        return Truncation(self, self._files, self._offsets, offset, is_full=is_full)
+        start_offset = offset if offset < engine.start_offset else None
+        return Truncation(self, self._files, self._offsets, offset, start_offset)
 
-    def begin_full_truncation(self, offset: int) -> Truncation:
-        """The same for `truncate_fully`."""
+    def begin_full_truncation(self, offset: int, log_start_offset: int) -> Truncation:
+        """The same for all records; the log continues at `offset`.
+
+        `log_start_offset`: that of the empty log; above `offset` if it is inside the batch that follows.
+        """
         self.check_idle("a truncation")
-        return Truncation(self, self._files, self._offsets, offset, is_full=True)
-
-    def _reset_to(self, offset: int) -> None:
-        self._offsets.truncation_count += 1
-        self._offsets.first_dirty_offset = min(self._offsets.first_dirty_offset, offset)
-        self.flush.truncate(offset)
-        self.snapshots.delete_after(-1)
-        self.engine.reset(offset)
-        self.engine.end_truncation()
-        self.appends.next_offset = offset
-        self.epochs.truncate(0)
-        self.producers.clear()
+        return Truncation(self, self._files, self._offsets, offset, log_start_offset)
 
     def trim(self, log_start_offset: int, wall_ms: int) -> None:
         """Raise the log start offset and delete the segments below it after `file.delete.delay.ms`.
@@ -208,15 +210,17 @@ class OpenLog:
 class Truncation:
     """Deletes all records from an offset on, or all records; the log then continues there (rule 4)."""
 
-    __slots__ = ("_files", "_is_full", "_offset", "_offsets", "_opened", "run")
+    __slots__ = ("_files", "_log_start_offset", "_offset", "_offsets", "_opened", "run")
 
-    def __init__(self, opened: OpenLog, files: LogFiles, offsets: LogOffsets, offset: int, *, is_full: bool) -> None:
-        """Begin it. `offset`: within the engine's offsets, unless all records are deleted (`is_full`)."""
+    def __init__(
+        self, opened: OpenLog, files: LogFiles, offsets: LogOffsets, offset: int, log_start_offset: int | None
+    ) -> None:
+        """Begin it. `log_start_offset`: of a log whose records are all deleted; None if `offset` is within the engine's."""
         self._opened = opened
         self._files = files
         self._offsets = offsets
         self._offset = offset
-        self._is_full = is_full
+        self._log_start_offset = log_start_offset
         self.run = sequential([self._cut, self._restore])
         """The work on the disk (rule 4)."""
         opened.engine.unregister_files()
@@ -232,7 +236,7 @@ class Truncation:
 
     def _cut(self) -> None:
         opened, offset = self._opened, self._offset
-        if self._is_full:
+        if self._log_start_offset is not None:
             self._files.sync_entry()
             opened.snapshots.delete_after(-1)
             opened.engine.reset(offset)
@@ -244,10 +248,11 @@ class Truncation:
         opened = self._opened
         engine, producers, snapshots = opened.engine, opened.producers, opened.snapshots
         end_offset = opened.appends.next_offset = engine.end_offset
-        opened.epochs.truncate(0 if self._is_full else end_offset)
-        if self._is_full:
+        if self._log_start_offset is not None:
+            opened.epochs.truncate(0)
             producers.clear()
         else:
+            opened.epochs.truncate(end_offset)
             snapshots.delete_after(end_offset)
             restore_producers(engine, producers, snapshots, end_offset, is_clean=False)
 
@@ -258,8 +263,8 @@ class Truncation:
         engine.end_truncation()
         opened.flush.truncate(engine.end_offset)
         self._lower_offsets(engine.end_offset)
-        if self._is_full:
-            offsets.log_start_offset = offsets.high_watermark = self._offset
+        if self._log_start_offset is not None:
+            offsets.log_start_offset = offsets.high_watermark = self._log_start_offset
         else:
             opened.update_high_watermark(offsets.high_watermark)
         opened.set_submit(self._files.submit_op)

@@ -73,7 +73,7 @@ def retained(manager: LogManager, wall_ms: int) -> Iterator[Log]:
 
 def truncated(manager: LogManager, log: Log, offset: int, *, is_full: bool = False) -> bool:
     """Truncate an open log, or empty it (`is_full`); False if there are no records to delete."""
-    lookup = manager.full_truncation(log, offset) if is_full else manager.truncation(log, offset)
+    lookup = manager.full_truncation(log, offset, offset) if is_full else manager.truncation(log, offset)
     if lookup is not None:
         lookup.run()
         lookup.finish()

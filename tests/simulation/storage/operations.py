@@ -293,7 +293,7 @@ class Operations:
             partition.restart_at(offset)
             partition.epoch += 1
 
-        self._truncate(partition, log, self._simulation.manager.full_truncation(log, offset), on_truncated)
+        self._truncate(partition, log, self._simulation.manager.full_truncation(log, offset, offset), on_truncated)
 
     def _truncate(self, partition: Partition, log: Log, lookup: DiskLookup, on_truncated: Callable[[], None]) -> None:
         """Run a truncation in a reader thread; the log is closed meanwhile."""

@@ -250,6 +250,44 @@ def test_a_truncation_writes_in_a_thread_and_the_log_is_closed_meanwhile(tmp_pat
     assert (append.value, log.log_end_offset) == (True, 3)
 
 
+def three_records() -> bytes:
+    """One batch with the offsets 0 to 2."""
+    builder = BatchBuilder(base_offset=0, leader_epoch=0)
+    for _ in range(3):
+        builder.append(NOW_MS, None, b"x")
+    return bytes(builder.build())
+
+
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
+@pytest.mark.parametrize("has_new_leader", [False, True])
+def test_an_empty_log_moves_in_a_thread_to_the_leaders_batch_that_contains_its_start(
+    tmp_path: Path, engine: str, *, has_new_leader: bool
+) -> None:
+    """After DeleteRecords the leader's log start may be inside a batch."""
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, disk=disk)
+    rig.harness.create("e", replicas=(1, 2), leader=2, barnabas_storage_engine=engine)
+    partition = rig.harness.partition("e")
+    rig.follower_log.open(partition)
+    rig._await(rig.follower_log.truncate_fully_and_start_at(partition, 2))
+    assert rig.results == [True]
+    rig.worker.holds_reads = True
+    disk.reset_counters()
+    append = rig.follower_log.append(partition, three_records(), LeaderOffsets(3, 2), NOW_MS)
+    log = partition.log
+    assert (log.is_open, disk.writes, disk.syncs) == (False, [], [])
+    if has_new_leader:
+        rig.harness.change("e", leader=2)
+    rig.worker.let_read()
+    if has_new_leader:
+        assert (append.value, rig.worker.writes) == (True, [])
+        return
+    assert not append.is_done
+    rig.worker.let_write()
+    assert append.value
+    assert (log.log_start_offset, log.log_end_offset, partition.high_watermark) == (2, 3, 3)
+
+
 def test_a_full_truncation_that_finds_no_space_is_repeated(tmp_path: Path) -> None:
     disk = FaultyDisk()
     rig = Rig(tmp_path, disk=disk)

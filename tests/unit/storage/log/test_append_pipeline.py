@@ -233,7 +233,12 @@ def test_an_empty_follower_starts_at_the_leaders_batch(make: MakeLog) -> None:
     append(leader, "a", "b", "c")
     follower = make(topic="u")
     follower.open().truncate_fully(1)
-    append_as_follower(follower, bytes_of(leader))
+    records = bytes_of(leader)
+    assert follower.open().restart_offset(records, 0) == 0
+    truncation = follower.open().begin_full_truncation(0, 1)
+    truncation.run()
+    truncation.finish()
+    append_as_follower(follower, records)
     assert (follower.log_start_offset, follower.log_end_offset) == (1, 3)
     refused(ErrorCode.OFFSET_OUT_OF_RANGE, lambda: wait_for_disk(follower.open().reader.read, 0, 1, Isolation.LOG_END))
     assert [offset for offset, _ in values_of(follower, 1)] == [0, 1, 2], "whole batches are sent"

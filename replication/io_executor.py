@@ -30,7 +30,10 @@ class IoExecutor(Protocol):
     """Runs file I/O."""
 
     def write(self, directory: str, size: int, run: Run) -> IoResult:
-        """Write `size` bytes in a log directory: inline while that is quick, otherwise on its writer thread."""
+        """Write `size` bytes in a log directory: inline while that is quick, otherwise on its writer thread.
+
+        `size`: with the space of a file that may have to be created.
+        """
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
         """Flush in the directory's next round, together with all other waiting flushes; never inline.

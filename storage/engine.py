@@ -132,6 +132,9 @@ class SharedLog(Protocol):
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
         """Write appends of several engines as their `write` does, with as few system calls as possible; any thread."""
 
+    def write_size(self, size: int) -> int:
+        """The bytes that the disk gets by a write of this size, for `IoExecutor.write`; with a file that it must create."""
+
     def flush_task(self) -> FlushTask:
         """The task that makes all that was written durable, for all engines together: what their `collect_sync` names."""
 

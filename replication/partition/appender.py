@@ -24,7 +24,7 @@ from replication.partition.partition import Append, Partition
 from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.append_pipeline import write_together
+from storage.log.append_pipeline import write_job
 from storage.log.log import AppendOrigin
 
 _NO_RECORDS: Final = bytearray()
@@ -184,13 +184,7 @@ class Appender:
 
     def _write(self, directory: str, appends: list[Append]) -> list[Append]:
         """Write prepared appends to logs in one directory; returns those that are committed already."""
-        if len(appends) == 1:
-            only = appends[0].prepared
-            run, size = only.write, only.size
-        else:
-            prepared = [append.prepared for append in appends]
-            run, size = partial(write_together, prepared[0].shared_log, prepared), sum([one.size for one in prepared])
-        written = self._executor.write(directory, size, run)
+        written = self._executor.write(directory, *write_job([append.prepared for append in appends]))
         if written is SUCCEEDED:
             return self._commit(appends)
         for append in appends:

@@ -29,7 +29,7 @@ from replication.partition.replica_manager import ReplicaManager
 from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.append_pipeline import write_together
+from storage.log.append_pipeline import write_job
 from storage.log.log import PreparedAppend
 from storage.log.open_log import OpenLog
 
@@ -134,7 +134,7 @@ class FollowerLog:
                     self._gathered.append((append, prepared))
                 else:
                     on_written = partial(self._on_written, append, prepared)
-                    self._executor.write(log.directory, prepared.size, prepared.write).then(on_written)
+                    self._executor.write(log.directory, *write_job([prepared])).then(on_written)
 
     def _restart(self, append: FollowerAppend, records: Any, leader_epoch: int) -> None:
         """Append to an empty log whose start is inside the leader's first batch: it is emptied to that batch's start before."""
@@ -165,11 +165,9 @@ class FollowerLog:
         for append, prepared in gathered:
             key = append.partition.log.directory, prepared.shared_log
             jobs.setdefault(key, []).append((append, prepared))
-        for (directory, shared_log), appends in jobs.items():
-            job = [prepared for _, prepared in appends]
-            run = partial(write_together, shared_log, job)
-            size = sum([prepared.size for prepared in job])
-            self._executor.write(directory, size, run).then(partial(self._on_all_written, appends))
+        for (directory, _), appends in jobs.items():
+            written = self._executor.write(directory, *write_job([prepared for _, prepared in appends]))
+            written.then(partial(self._on_all_written, appends))
 
     def _on_all_written(self, appends: list[tuple[FollowerAppend, PreparedAppend]], written: IoResult) -> None:
         for append, prepared in appends:

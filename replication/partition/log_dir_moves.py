@@ -43,7 +43,7 @@ from storage.directories.log_copy import chunk_bytes, complete_copy, find_start,
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import SEGMENTS_AT_A_TIME
-from storage.log.append_pipeline import PreparedAppend
+from storage.log.append_pipeline import PreparedAppend, write_job
 from storage.log.log import Log
 
 _log = logging.getLogger("barnabas.moves")
@@ -243,7 +243,7 @@ class LogDirMoves:
             return
         self.rate_limiter.record(prepared.size, mono_ms)
         move.is_nearly_done = prepared.size < chunk_bytes(copy) // 2
-        written = self._executor.write(move.directory, prepared.size, prepared.write)
+        written = self._executor.write(move.directory, *write_job([prepared]))
         written.then(partial(self._on_chunk_written, move, copy, prepared))
 
     def _restart(self, move: ReplicaMove) -> None:

@@ -295,6 +295,12 @@ class CommitLog:
         with self.lock:
             self._write_all(take_writable((*self._take_waiting(), *writes)))
 
+    def write_size(self, size: int) -> int:
+        """As `SharedLog`: if the active file is nearly full and none is ahead, the write may create one."""
+        active = self._active
+        has_file = len(self._ahead) or (active is not None and active.end + size + self._reserve <= self._append_end)
+        return size if has_file else size + self.file_bytes
+
     def _take_waiting(self) -> list[tuple[Reservation, Buffer]]:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 

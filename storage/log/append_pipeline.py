@@ -15,7 +15,8 @@ NOT HERE Batch validation (log_validator.py), sequences (producer_state.py), byt
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
@@ -100,8 +101,17 @@ class PreparedAppend:
         return self.reservation.batches[-1].last_offset + 1
 
 
-def write_together(shared_log: SharedLog | None, appends: Sequence[PreparedAppend]) -> None:
-    """Write the bytes of appends that have the same `shared_log`; any thread. Raises StorageError."""
+def write_job(appends: Sequence[PreparedAppend]) -> tuple[int, Callable[[], None]]:
+    """The size of a write of appends that have the same `shared_log`, and the write, for any thread (`IoExecutor.write`)."""
+    first = appends[0]
+    shared_log = first.shared_log
+    size, run = first.size, first.write
+    if len(appends) > 1:
+        size, run = sum([append.size for append in appends]), partial(_write_together, shared_log, appends)
+    return (size if shared_log is None else shared_log.write_size(size)), run
+
+
+def _write_together(shared_log: SharedLog | None, appends: Sequence[PreparedAppend]) -> None:
     if shared_log is None:
         for append in appends:
             append.write()

@@ -14,12 +14,13 @@ import pytest
 from protocol.batch_builder import BatchBuilder
 from protocol.control_records import ControlType
 from protocol.errors import ErrorCode
+from replication.io_executor import IoResult, Run
 from storage.directories.log_maintenance import due_deletions
 from storage.io.disk import File
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log_validator import AppendOrigin
 from tests.support.crashing_disk import CrashingDisk
-from tests.support.logs import ProducerInfo, marker, produced, retained
+from tests.support.logs import SMALL_FILE_BYTES, ProducerInfo, marker, produced, retained
 from tests.support.replica_harness import HeldWork, QueuedIoExecutor, ReplicaHarness
 
 
@@ -244,3 +245,21 @@ class TestCommitLog:
         bases = [segment.base_offset for segment in opened.engine.segments()[1:]]
         assert len(bases) == 2
         assert opened.snapshots.offsets == bases
+
+    def test_an_append_that_creates_a_file_counts_with_its_size(
+        self, rig: Rig, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """So the thread makes it, not the event loop."""
+        sizes: list[int] = []
+        write = rig.executor.write
+
+        def record(directory: str, size: int, run: Run) -> IoResult:
+            sizes.append(size)
+            return write(directory, size, run)
+
+        monkeypatch.setattr(rig.executor, "write", record)
+        for _ in range(2):
+            rig.append(LARGE)
+            rig.executor.run_all()
+        assert sizes[0] >= SMALL_FILE_BYTES
+        assert 0 < sizes[-1] < SMALL_FILE_BYTES

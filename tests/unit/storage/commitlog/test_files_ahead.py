@@ -153,6 +153,17 @@ def test_a_file_that_a_large_append_has_skipped_meanwhile_is_deleted(rig: Rig) -
     check_and_reopen(rig)
 
 
+def test_a_write_that_may_create_a_file_has_the_size_of_that_file(rig: Rig) -> None:
+    log = rig.process.log
+    assert log.write_size(HALF) == HALF, "a file is ahead"
+    rig.fill_files(FILES_AHEAD)
+    assert (log.write_size(10), log.write_size(HALF)) == (10, HALF + FILE_BYTES)
+    rig.blocking.may_end.set()
+    for job in rig.jobs:
+        job()
+    assert log.write_size(HALF) == HALF
+
+
 def test_an_append_that_finds_no_space_for_a_file_leaves_the_log_usable(rig: Rig) -> None:
     rig.fill_files(FILES_AHEAD)
     disk = rig.process.disk

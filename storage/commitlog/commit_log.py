@@ -12,8 +12,8 @@ RULES    1. A write gets its position when it is written, under the lock, so the
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
          7. `open` and all writes take the lock. `publish` and `complete_append` do not: they run on the thread of the appends.
-            Truncations and `drop` run in any thread. What their frames change in slot and files is changed on that thread
-            (`apply_changes`), in their order, before the next file is sealed.
+            Truncations, `drop` and `write_owed` run in any thread. What their frames change in slot and files is changed on
+            that thread (`apply_changes`), in their order, before the next append is published or the next file is sealed.
          8. Appends leave a reserve with which a full disk can be cleaned. They begin a file only if half a file of space is
             left, as a file ahead (`release_ballast`) or unused. The last 64th of a file is for frames that delete batches.
          9. A call that gets the lock writes the appends of all calls that wait for it: on a slow disk they share its latency.
@@ -37,7 +37,6 @@ from storage.commitlog.catalog import remove_catalog, update_catalog
 from storage.commitlog.files_ahead import FILES_AHEAD, FilesAhead
 from storage.commitlog.frame_group import FrameGroup
 from storage.commitlog.frames import (
-    ABORTED_PAYLOAD,
     BIND_PAYLOAD,
     CUT_PAYLOAD,
     FILE_HEADER,
@@ -55,7 +54,7 @@ from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId, SlotNumbers
 from storage.commitlog.zeroing import ZeroAhead
-from storage.engine import AbortedTransaction, Buffer, Reservation
+from storage.engine import Buffer, Reservation
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
@@ -67,6 +66,8 @@ DIRECTORY: Final = "commitlog"
 FILE_BYTES: Final = 256 * 1024 * 1024
 
 _log = logging.getLogger("barnabas.storage")
+
+OnFile = Callable[[LogFile], None]
 
 _start = attrgetter("start")
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
@@ -125,6 +126,7 @@ class CommitLog:
         self._catalog_lock = new_lock()  # held while files are replaced and the catalog is written; taken before `lock`
         self._unused_slices: list[dict[int, Slice]] = []  # of sealed files
         self._waiting: deque[tuple[Reservation, Buffer]] = deque()  # appends of calls that wait for the lock
+        self._owed: deque[tuple[Slot, FrameKind, bytes, OnFile]] = deque()  # frames that are not written yet
         self._changes: deque[Callable[[], None]] = deque()  # of slots, by frames that are written (rule 7)
 
     # ---- open and close ----------------------------------------------------------------------------------
@@ -211,7 +213,8 @@ class CommitLog:
             self._numbers.collect()
 
     def sync_written(self) -> None:
-        """Make all frames durable that were written before; any thread."""
+        """Make all frames durable that were written before, or are owed; any thread."""
+        self.write_owed()
         for file in self.unsynced()[1]:
             file.sync()
 
@@ -323,20 +326,24 @@ class CommitLog:
             file = self._write_one(slot, FrameKind.RESET, slot.end_offset, LONG.pack(offset))
             self._changes.append(partial(slot.reset, file, offset))
 
-    def write_offset(self, slot: Slot, kind: FrameKind, offset: int) -> LogFile:
-        """Append a START or ROLL."""
+    def write_frame(self, slot: Slot, kind: FrameKind, payload: bytes) -> LogFile:
+        """Append a frame."""
         with self.lock:
-            return self._write_one(slot, kind, slot.end_offset, LONG.pack(offset))
+            return self._write_one(slot, kind, slot.end_offset, payload)
 
-    def write_aborted(self, slot: Slot, transaction: AbortedTransaction) -> LogFile:
-        """Append an aborted transaction."""
-        with self.lock:
-            return self._write_one(slot, FrameKind.ABORTED, slot.end_offset, ABORTED_PAYLOAD.pack(*transaction))
+    def owe(self, slot: Slot, kind: FrameKind, payload: bytes, change: OnFile) -> None:
+        """The next `write_owed` appends a frame, and `apply_changes` then calls `change` with its file."""
+        self._owed.append((slot, kind, payload, change))
 
-    def write_snapshot(self, slot: Slot, offset: int, data: bytes) -> LogFile:
-        """Append a producer snapshot."""
+    def write_owed(self) -> None:
+        """Append the frames that are owed; any thread."""
         with self.lock:
-            return self._write_one(slot, FrameKind.SNAPSHOT, slot.end_offset, LONG.pack(offset) + data)
+            while self._owed:
+                slot, kind, payload, change = self._owed[0]
+                if not slot.is_dropped:  # else its number may be that of another slot
+                    file = self._write_one(slot, kind, slot.end_offset, payload)
+                    self._changes.append(partial(change, file))
+                self._owed.popleft()
 
     def drop(self, slot: Slot) -> None:
         """Delete a partition that gets no more appends; a no-op if it was never used, or is deleted. Any thread."""
@@ -492,11 +499,11 @@ class CommitLog:
     def seal_finished(self) -> None:
         """Seal the files that get no more frames, oldest first (rule 6)."""
         self._has_finished = False
+        active, files = self._active, self.files  # before the changes: another thread may finish the file meanwhile
         self.apply_changes()
-        files = self.files
         first = bisect_right(files, self._sealed_start, key=_start)
         for file in files[first:]:
-            if file is self._active:
+            if file is active:
                 break
             if file.has_pending_appends:
                 self._has_finished = True

@@ -20,7 +20,7 @@ from typing import Final, TypeVar
 from protocol.errors import KafkaError
 from protocol.records import NO_TIMESTAMP, BatchHeader, crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
-from storage.commitlog.frames import FrameKind
+from storage.commitlog.frames import ABORTED_PAYLOAD, LONG, FrameKind
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slot_append import AppendedState, SlotAppend
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
@@ -216,6 +216,7 @@ class CommitLogEngine(StoresState):
         self._log.write(reservation, buffer)
 
     def publish(self, reservation: Reservation) -> None:
+        self._log.apply_changes()  # those of the frames before this one, at least
         first = self._outstanding.pop(0)
         assert first is reservation
         file = first.file
@@ -233,7 +234,7 @@ class CommitLogEngine(StoresState):
 
     def _publish_state(self, append: SlotAppend, file: LogFile, state: AppendedState) -> None:
         if state.snapshot is not None:
-            self._slot.add_snapshot(file, append.batches[0].base_offset, state.snapshot)
+            self._slot.add_snapshot(append.batches[0].base_offset, state.snapshot)
             self._snapshot_file = file.start
         for transaction in state.aborted:
             self._slot.add_aborted(file, transaction)
@@ -351,7 +352,8 @@ class CommitLogEngine(StoresState):
 
     def add_aborted(self, transaction: AbortedTransaction) -> None:
         if transaction not in reversed(self._slot.aborted):  # it was written with its marker, or recovery has found it
-            self._slot.add_aborted(self._log.write_aborted(self._slot, transaction), transaction)
+            file = self._log.write_frame(self._slot, FrameKind.ABORTED, ABORTED_PAYLOAD.pack(*transaction))
+            self._slot.add_aborted(file, transaction)
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         return SlotReader(self._slot, (), read_resident).aborted(start_offset, end_offset)
@@ -367,9 +369,9 @@ class CommitLogEngine(StoresState):
     def store_snapshot(self, offset: int, data: bytes) -> None:
         slot = self._slot
         if (offset, data) not in slot.snapshots:
-            file = self._log.write_snapshot(slot, offset, data)
-            slot.add_snapshot(file, offset, data)
-            self._snapshot_end, self._snapshot_file = max(self._snapshot_end, offset), file.start
+            self._write_change(FrameKind.SNAPSHOT, LONG.pack(offset) + data, self.submit)
+            slot.add_snapshot(offset, data)
+            self._snapshot_end, self._snapshot_file = max(self._snapshot_end, offset), slot.last_file
 
     def forget_snapshots(self, offsets: Iterable[int]) -> None:
         forgotten = set(offsets)
@@ -381,7 +383,8 @@ class CommitLogEngine(StoresState):
         slot = self._slot
         if not slot.segments[-1].size:
             return False
-        slot.roll(self._log.write_offset(slot, FrameKind.ROLL, slot.end_offset), slot.end_offset)
+        self._write_change(FrameKind.ROLL, LONG.pack(slot.end_offset), self.submit)
+        slot.roll(slot.end_offset)
         self._created_ms = wall_ms
         return True
 
@@ -407,14 +410,26 @@ class CommitLogEngine(StoresState):
         self._log.apply_changes()
 
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
-        del submit_first
         slot = self._slot
         bases = [segment.base_offset for segment in slot.segments[1:] if segment.base_offset <= offset]
         if bases:
             self._lookups.cancel()
-            file = self._log.write_offset(slot, FrameKind.START, bases[-1])
-            slot.trim(file, bases[-1], in_order=not self._outstanding)
+            self._write_change(FrameKind.START, LONG.pack(bases[-1]), submit_first or self.submit)
+            slot.trim(bases[-1])
         return []
+
+    def _write_change(self, kind: FrameKind, payload: bytes, submit: Submit) -> None:
+        """Write a frame: at once if the caller may wait, and is perhaps in another thread, else as a file operation."""
+        log, slot = self._log, self._slot
+        if submit is run_now:
+            self._enter(log.write_frame(slot, kind, payload))
+        else:
+            log.owe(slot, kind, payload, self._enter)
+            submit(log.write_owed)
+            log.apply_changes()  # it is written already if the disk is fast
+
+    def _enter(self, file: LogFile) -> None:
+        self._slot.enter(file, in_order=not self._outstanding)
 
     # ---- durability --------------------------------------------------------------------------------------
 

@@ -422,7 +422,10 @@ class _Replay:
         elif kind == FrameKind.SNAPSHOT:
             (offset,) = LONG.unpack_from(frame.payload)
             if offset <= slot.end_offset:  # else its batches are lost
-                slot.add_snapshot(file, offset, bytes(frame.payload[LONG.size :]))
+                slot.enter(file)
+                slot.add_snapshot(offset, bytes(frame.payload[LONG.size :]))
+        elif kind == FrameKind.RESET:
+            slot.reset(file, *LONG.unpack(frame.payload))
         else:
-            (offset,) = LONG.unpack(frame.payload)
-            {FrameKind.RESET: slot.reset, FrameKind.ROLL: slot.roll, FrameKind.START: slot.trim}[kind](file, offset)
+            slot.enter(file)
+            {FrameKind.ROLL: slot.roll, FrameKind.START: slot.trim}[kind](*LONG.unpack(frame.payload))

@@ -5,9 +5,10 @@ FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnatio
          [producer id, first offset, last offset, last stable offset]..., leader epochs [epoch, first offset]..., producer
          snapshots [offset, base64]..., topic (empty if the partition has a directory); only the slot number if the
          partition was deleted
-RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exception: START does not wait
-            for appends that are written and not published (`in_order` is false). The state of an earlier file may then
-            contain it already, which is harmless: it names data that this file or an earlier one contains.
+RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exceptions: START, ROLL and
+            SNAPSHOT change it before a thread has written them, and START does not wait for appends that are written and not
+            published (`in_order` is false). The state of an earlier file may then contain them already, which is harmless:
+            they name data that this file or an earlier one contains.
          2. Segments are logical: where a segment begins is a flag of a frame. They are units of retention, as in Kafka; a log
             file contains parts of the segments of many slots.
          3. A truncation removes entries only from the file that contains its CUT frame. Entries in earlier files are skipped by
@@ -155,10 +156,23 @@ class Slot:
 
     # ---- changes by frames -------------------------------------------------------------------------------
 
+    def enter(self, file: LogFile, *, in_order: bool = True) -> None:
+        """A frame in `file` changes the end: record the state at the end of earlier files before (log_file.py rule 4).
+
+        `in_order`: no append before the frame is unpublished.
+        """
+        if in_order and self.last_file != file.start:
+            earlier = file.previous
+            while earlier is not None and not earlier.is_sealed:
+                self.record_in(earlier)
+                earlier = earlier.previous if earlier.start != self.last_file else None
+            self.last_file = file.start
+        file.touched.add(self.number)
+
     def append(self, file: LogFile, position: int, batches: Sequence[BatchInfo], *, rolled: bool) -> None:
         """BATCHES: `position` is that of the payload."""
         if self.last_file != file.start:
-            self._enter(file)
+            self.enter(file)
         if rolled:
             self._begin_segment(batches[0].base_offset)
         segment = self.segments[-1]
@@ -176,7 +190,7 @@ class Slot:
 
     def cut(self, file: LogFile, cut: Cut) -> None:
         """CUT."""
-        self._enter(file)
+        self.enter(file)
         end_offset = cut.end_offset
         some = file.slices.get(self.number)
         if some is not None:
@@ -199,24 +213,19 @@ class Slot:
 
     def reset(self, file: LogFile, offset: int) -> None:
         """RESET."""
-        self._enter(file)
+        self.enter(file)
         self._remove_entries(file)
         self.begin, self.end_offset = file.start, offset
         self.segments, self.slices, self.cuts, self.aborted = [LogicalSegment(offset)], (), (), ()
         self.set_epochs([])
         self.snapshots = ()
 
-    def roll(self, file: LogFile, offset: int) -> None:
-        """ROLL."""
-        self._enter(file)
+    def roll(self, offset: int) -> None:
+        """ROLL; `enter` is called before, or when it is written."""
         self._begin_segment(offset)
 
-    def trim(self, file: LogFile, offset: int, *, in_order: bool = True) -> None:
-        """START."""
-        if in_order:
-            self._enter(file)
-        else:
-            file.touched.add(self.number)
+    def trim(self, offset: int) -> None:
+        """START, likewise."""
         while len(self.segments) > 1 and self.segments[0].base_offset < offset:
             del self.segments[0]
         start_offset = self.start_offset
@@ -227,13 +236,12 @@ class Slot:
 
     def add_aborted(self, file: LogFile, transaction: AbortedTransaction) -> None:
         """ABORTED."""
-        self._enter(file)
+        self.enter(file)
         if transaction not in self.aborted:
             self.aborted = (*self.aborted, transaction)
 
-    def add_snapshot(self, file: LogFile, offset: int, data: bytes) -> None:
-        """SNAPSHOT."""
-        self._enter(file)
+    def add_snapshot(self, offset: int, data: bytes) -> None:
+        """SNAPSHOT, likewise."""
         earlier = [known for known in self.snapshots if known[0] < offset]
         if earlier and not self._starts_segment(earlier[-1][0]):
             del earlier[-1]
@@ -246,7 +254,7 @@ class Slot:
 
     def drop(self, file: LogFile) -> None:
         """DROP."""
-        self._enter(file)
+        self.enter(file)
         self._remove_entries(file)
         file.ends[self.number] = 0
         file.states[self.number] = [self.number]
@@ -261,16 +269,6 @@ class Slot:
         file.ends.setdefault(self.number, self.end_offset)
         if self.number in file.touched and self.number not in file.states:
             file.states[self.number] = self.state()
-
-    def _enter(self, file: LogFile) -> None:
-        """Before a frame in `file` changes the end: record the state at the end of earlier files (log_file.py rule 4)."""
-        if self.last_file != file.start:
-            earlier = file.previous
-            while earlier is not None and not earlier.is_sealed:
-                self.record_in(earlier)
-                earlier = earlier.previous if earlier.start != self.last_file else None
-            self.last_file = file.start
-        file.touched.add(self.number)
 
     def _add_epochs(self, batches: Sequence[BatchInfo]) -> None:
         for batch in batches:

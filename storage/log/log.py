@@ -293,12 +293,9 @@ class Log:
             return
         opened.check_idle("a close")
         opened.set_submit(run_now)
-        engine, snapshots = opened.engine, opened.snapshots
+        engine = opened.engine
         self._closed_end_offset = end_offset = engine.end_offset
-        if end_offset and not snapshots.has(end_offset):
-            snapshots.write(end_offset, opened.producers.snapshot(), sync=sync, is_last=True)
-            if len(snapshots.offsets) > len(engine.segments()):
-                snapshots.delete_strays({segment.base_offset for segment in engine.segments()})
+        opened.write_last_snapshot(sync=sync)
         if sync:
             opened.flush.flush_all()
             opened.epochs.write()
@@ -308,7 +305,7 @@ class Log:
         engine.close(sync=sync)
         self._closed_epochs = None if sync else opened.epochs
         if not self.files.deleted_files:
-            self._summary = summarize(engine, opened.epochs, opened.producers, snapshots)
+            self._summary = summarize(engine, opened.epochs, opened.producers, opened.snapshots)
         self._detach()
 
     def confirm_flushed(self) -> None:
@@ -341,9 +338,10 @@ class Log:
             epochs = opened.epochs.take_write()
             if epochs is not None:
                 files.submit_op(epochs)
-            if files.has_pending_ops:
-                return False
             try:
+                opened.write_last_snapshot(sync=False)
+                if files.has_pending_ops:
+                    return False
                 self.close(sync=False)
             except StorageError as error:
                 if not error.is_full:

@@ -197,6 +197,14 @@ class OpenLog:
 
     # ---- close -------------------------------------------------------------------------------------------
 
+    def write_last_snapshot(self, *, sync: bool) -> None:
+        """Write the producers at the log end, which a closed log needs."""
+        snapshots, end_offset = self.snapshots, self.engine.end_offset
+        if end_offset and not snapshots.has(end_offset):
+            snapshots.write(end_offset, self.producers.snapshot(), sync=sync, is_last=True)
+            if len(snapshots.offsets) > len(self.engine.segments()):
+                snapshots.delete_strays({segment.base_offset for segment in self.engine.segments()})
+
     def set_submit(self, submit: Submit) -> None:
         """How to run the file operations of engine and snapshots."""
         self.engine.submit = self.snapshots.submit = submit

@@ -6,6 +6,7 @@ The executor queues everything until the test runs it; the disk rejects every ot
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,14 @@ from protocol.batch_builder import BatchBuilder
 from protocol.control_records import ControlType
 from protocol.errors import ErrorCode
 from replication.io_executor import IoResult, Run
+from storage.commitlog.commit_log import CommitLog
 from storage.directories.log_maintenance import due_deletions
 from storage.io.disk import File
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log_validator import AppendOrigin
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.logs import SMALL_FILE_BYTES, ProducerInfo, marker, produced, retained
-from tests.support.replica_harness import HeldWork, QueuedIoExecutor, ReplicaHarness
+from tests.support.replica_harness import NOW_MS, HeldWork, QueuedIoExecutor, ReplicaHarness
 
 
 class GuardedDisk(CrashingDisk):
@@ -263,3 +265,24 @@ class TestCommitLog:
             rig.executor.run_all()
         assert sizes[0] >= SMALL_FILE_BYTES
         assert 0 < sizes[-1] < SMALL_FILE_BYTES
+
+    def test_deleted_records_and_expired_segments_change_no_file_on_the_loop(self, rig: Rig) -> None:
+        for _ in range(8):
+            rig.append(LARGE)
+        rig.executor.run_all()
+        log = rig.harness.partition("t").log
+        opened = log.open()
+        base_offset = opened.engine.segments()[1].base_offset
+        opened.trim(base_offset + 1, NOW_MS)
+        assert opened.engine.start_offset == base_offset
+        opened.roll(NOW_MS)
+        opened.trim(8, NOW_MS)
+        assert (opened.engine.segments(), opened.snapshots.offsets) == ([(8, 8, 0)], [8])
+        rig.append(LARGE)
+        rig.executor.run_all()
+        rig.disk.is_blocking_forbidden = False
+        restarted = CommitLog(
+            rig.disk, str(rig.directory), random_bytes=os.urandom, new_lock=nullcontext, file_bytes=SMALL_FILE_BYTES
+        )
+        restarted.open()
+        assert [(slot.start_offset, slot.end_offset) for slot in restarted.slots] == [(8, 9)]

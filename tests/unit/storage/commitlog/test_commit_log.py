@@ -21,7 +21,7 @@ from storage.commitlog.frames import FILE_HEADER, HEAD_SIZE
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction, Buffer
-from storage.io.deferred_file_ops import FileOp
+from storage.io.deferred_file_ops import FileOp, Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
@@ -148,8 +148,11 @@ class _WaitingDisk(Disk):
 
 class TestQueueFiles:
     @pytest.mark.parametrize("seed", range(6))
-    def test_rebuilt_queues_are_those_that_were_written(self, tmp_path: Path, seed: int) -> None:
+    @pytest.mark.parametrize("submit", [run_now, lambda op: op()], ids=["now", "submitted"])
+    def test_rebuilt_queues_are_those_that_were_written(self, tmp_path: Path, seed: int, submit: Submit) -> None:
         process = Process(tmp_path)
+        for number in range(6):
+            process[number].submit = submit
         expected = change_at_random(process, Random(seed), 400)
         before = {number: state_of(process[number]) for number in range(6)}
         process.log.close()

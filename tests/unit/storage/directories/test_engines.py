@@ -10,6 +10,7 @@ import pytest
 
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slots import Slot
 from storage.config.log_config import LogConfig
@@ -91,11 +92,11 @@ def test_a_log_whose_producers_find_no_space_at_the_close_is_not_closed_cleanly(
     manager = started(tmp_path)
     append(log_of(manager), "a", producer=ProducerInfo(7, 0, 0))
 
-    def full(self: CommitLog, slot: Slot, offset: int, data: bytes) -> LogFile:
+    def full(self: CommitLog, slot: Slot, kind: FrameKind, payload: bytes) -> LogFile:
         raise StorageError("write", f"{tmp_path}/commitlog", OSError(ENOSPC, "full"))
 
     with monkeypatch.context() as patch:
-        patch.setattr(CommitLog, "write_snapshot", full)
+        patch.setattr(CommitLog, "write_frame", full)
         manager.shutdown()
     again = log_of(started(tmp_path))
     assert again.needs_recovery

@@ -107,12 +107,22 @@ def test_a_log_stays_open_while_its_snapshot_cannot_be_written(tmp_path: Path) -
     append(log, "a", producer=ProducerInfo(1, 0, 0))
     flush(log)
     disk.space_left = 0
+    waiting: list[FileOp] = []
+    manager.submit = lambda _, op: waiting.append(op)
     assert not log.release()
     assert (log.is_open, log.is_closed_unsynced) == (True, False)
+    with pytest.raises(StorageError):
+        waiting[0]()
+    assert not log.release()
     disk.space_left = None
+    waiting.pop()()
+    assert not waiting, "the snapshot is written once"
     assert append(log, "b", producer=ProducerInfo(1, 0, 1)) == 1
     flush(log)
+    assert not log.release()
+    waiting.pop()()
     assert log.release()
+    manager.submit = lambda _, op: op()
     assert values_of(log) == [(0, "a"), (1, "b")]
 
 

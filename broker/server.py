@@ -550,6 +550,7 @@ class Server:
         self._is_shut_down = True
         self._scheduled_tasks.stop()
         self._compactor.stop()
+        self._log_dir_moves.is_stopped = True
         self._coordinators.close()
         self._fetchers.close()
         for connections in (*self._leader_connections, self._delivery_peers, self._broker_peers):
@@ -572,11 +573,12 @@ class Server:
         self._config_applier.stop_cleaners()
         self._key_index.stop()
         self._tls_reloader.stop()
-        self._io.stop()
-        self._loop.run_until_complete(asyncio.sleep(0))  # runs the results that threads have reported
         self._timer.stop()
-        self._metadata_log.close()
-        self._log_manager.shutdown(self._lifecycle.epoch)
+        if not self._io.finish():
+            self._fail("the I/O did not end: the logs are not closed, and the next start recovers them")
+        if self.failure is None:
+            self._metadata_log.close()
+            self._log_manager.shutdown(self._lifecycle.epoch)
 
     def release(self) -> None:
         """Releases sockets and locks, also after a failed start."""

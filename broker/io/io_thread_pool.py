@@ -45,6 +45,7 @@ QUICK_IN_A_ROW = 16
 
 SLOW_WRITERS = 8
 """The number of appends that run at the same time in a slow directory."""
+MAX_LAST_TURNS = 1000
 
 
 class _Write(Job):
@@ -240,9 +241,22 @@ class IoThreadPool:
             thread.stop_waiting_for_space()
 
     def stop(self) -> None:
-        """Finishes all queued jobs; their results are still reported on the loop."""
+        """Finishes all queued jobs; their results are still reported on the loop, where they may submit others."""
         for thread in self._threads():
             thread.stop()
+
+    def finish(self) -> bool:
+        """Stops the threads and reports all results, also those of jobs that results submit; the loop is not running.
+
+        False if `MAX_LAST_TURNS` turns of the loop do not suffice, or a callback has raised an exception.
+        """
+        for _ in range(MAX_LAST_TURNS):
+            self.stop()
+            if not any(thread.pending_jobs for thread in self._threads()):
+                return True
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
+        return False
 
     def queues(self) -> list[tuple[str, str, int]]:
         """Kind and directory of each queue, and its jobs that are not reported yet."""

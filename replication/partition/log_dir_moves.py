@@ -87,6 +87,8 @@ class LogDirMoves:
         self.rate_limiter = RateLimiter(math.inf)
         self.active: dict[tuple[str, int], ReplicaMove] = {}
         """By topic and partition index."""
+        self.is_stopped = False
+        """Whether moves do no further step, since the broker stops; the next start continues them (rule 3)."""
         self.on_moved: Callable[[Partition], None] = no_op
         self._in_other_engine: dict[Partition, None] = {}  # they move when others are finished
         self._replicas.on_engine_changed = self.move_to_engine
@@ -204,7 +206,7 @@ class LogDirMoves:
     def _advance(self, move: ReplicaMove) -> None:
         """Perform the next step of a move."""
         copy = move.copy
-        if self._is_over(move) or copy is None:
+        if self.is_stopped or self._is_over(move) or copy is None:
             return
         partition = move.partition
         try:

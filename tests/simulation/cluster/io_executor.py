@@ -92,8 +92,8 @@ class SimulatedIoExecutor:
     def finish(self) -> None:
         for queue in (self._work_queue, self._sync_queue):
             queue.release()
-        self._work_queue.run_all()
-        self._sync_queue.run_all()
+        while self._work_queue.run_any() or self._sync_queue.run_any():
+            pass
 
     def _push(self, fault: str, directory: str, run: Run, *, is_append: bool = False) -> IoResult:
         result: IoResult = Completion()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 from asyncio import AbstractEventLoop, new_event_loop
 from collections.abc import Callable, Iterator
+from functools import partial
 from threading import Barrier, Event, Thread, current_thread
 from weakref import ref
 
@@ -78,6 +79,33 @@ OPERATIONS: dict[str, Put] = {
     "sync": lambda worker, run: worker.sync("data", lambda: run),
     "background": lambda worker, run: worker.background("data", run),
 }
+
+
+def test_jobs_that_results_submit_are_finished_and_reported_before_the_end(
+    loop: AbstractEventLoop, worker: IoThreadPool
+) -> None:
+    """A replica of the metadata log appends after its election state is written, and then flushes."""
+    done: list[str] = []
+    steps = [*OPERATIONS] * 2
+
+    def next_step(_: object = None) -> None:
+        if steps:
+            name = steps.pop()
+            OPERATIONS[name](worker, partial(done.append, name)).then(next_step)
+
+    next_step()
+    assert worker.finish()
+    assert done == [*reversed(OPERATIONS)] * 2
+
+
+def test_jobs_that_submit_jobs_without_end_do_not_keep_the_threads(
+    loop: AbstractEventLoop, worker: IoThreadPool
+) -> None:
+    def again(_: object = None) -> None:
+        worker.read("data", lambda: None).then(again)
+
+    again()
+    assert not worker.finish()
 
 
 @pytest.mark.parametrize("thread", OPERATIONS)

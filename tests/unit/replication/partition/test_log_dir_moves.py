@@ -451,6 +451,23 @@ def test_a_crash_during_a_move_leaves_one_complete_log(tmp_path: Path, changes: 
     assert [name for directory in directories for name in directories_of_t(directory)] == ["t-0"]
 
 
+@pytest.mark.parametrize("steps", range(12))
+def test_stopped_moves_let_the_broker_close_its_logs_and_start_again(stepped: MoveHarness, steps: int) -> None:
+    target = stepped.start_move(steps)
+    stepped.moves.is_stopped = True
+    is_moved = not stepped.moves.active
+    stepped.executor.run_all()
+    stepped.log_manager.shutdown()
+    again = LogManager(
+        Disk(), dict.fromkeys([*stepped.log_manager.directories], bytes(16)), LogConfig(), random_bytes=bytes
+    )
+    again.load()
+    log = again.logs["t", 0]
+    assert not log.needs_recovery
+    assert (log.directory == target, log.log_end_offset) == (is_moved, 1)
+    assert take_interrupted_moves(again) in ([], [(("t", 0), target)])
+
+
 def test_interrupted_moves_start_again_and_their_old_copies_are_deleted(harness: MoveHarness) -> None:
     """Apache Kafka does not start with two copies of a log."""
     harness.create()

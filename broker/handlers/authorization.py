@@ -42,15 +42,19 @@ class AuthorizingHandlers:
         self._authorizer = authorizer
 
     def _is_authorized(
-        self, context: RequestContext, operation: str, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME
+        self,
+        context: RequestContext,
+        operation: str,
+        resource_type: str = Resource.CLUSTER,
+        name: str = CLUSTER_NAME,
+        *,
+        log_denied: bool = True,
     ) -> bool:
-        return self._authorizer.authorize(context, operation, resource_type, name)
+        """Whether the client is authorized.
 
-    def _may_list(
-        self, context: RequestContext, operation: str, resource_type: str = Resource.CLUSTER, name: str = CLUSTER_NAME
-    ) -> bool:
-        """The same for a resource that the client did not name: the audit log does not report a denial."""
-        return self._authorizer.authorize(context, operation, resource_type, name, log_denied=False)
+        With `log_denied` false the audit log does not report a denial: it refuses nothing, or is decided and logged again.
+        """
+        return self._authorizer.authorize(context, operation, resource_type, name, log_denied=log_denied)
 
     def _denial(self, context: RequestContext, operation: str, resource_type: str, name: str) -> ErrorCode:
         """NONE if the client is authorized, else the authorization error of the resource type."""

@@ -99,7 +99,7 @@ class MetadataHandlers(ForwardingHandlers):
             topics = [
                 self._topic(context, request, topic)
                 for name, topic in image.topics_by_name.items()
-                if self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, name)
+                if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name, log_denied=False)
             ]
         elif version < 12 and any(one.name is None or one.topic_id != ZERO_UUID for one in requested):
             code = ErrorCode.INVALID_REQUEST
@@ -127,8 +127,8 @@ class MetadataHandlers(ForwardingHandlers):
             if name is not None
             and name not in existing
             and _unknown_topic_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-            and self._may_describe(context, name)
-            and self._is_create_authorized(context, name)
+            and self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name, log_denied=False)
+            and self._is_create_authorized(context, name, log_denied=False)
         }
         return [self._internal_topics(name) or self._topic_to_create(name) for name in sorted(names)]
 
@@ -328,9 +328,9 @@ class MetadataHandlers(ForwardingHandlers):
     def _may_describe(self, context: RequestContext, topic: str) -> bool:
         return self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic)
 
-    def _is_create_authorized(self, context: RequestContext, topic: str) -> bool:
-        return self._is_authorized(context, Operation.CREATE) or self._is_authorized(
-            context, Operation.CREATE, Resource.TOPIC, topic
+    def _is_create_authorized(self, context: RequestContext, topic: str, *, log_denied: bool = True) -> bool:
+        return self._is_authorized(context, Operation.CREATE, log_denied=False) or self._is_authorized(
+            context, Operation.CREATE, Resource.TOPIC, topic, log_denied=log_denied
         )
 
     def _cluster_operations(self, context: RequestContext, *, requested: bool) -> int:

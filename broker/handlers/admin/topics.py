@@ -74,12 +74,12 @@ class TopicHandlers(TimedForwardingHandlers):
     def create_topics(self, context: RequestContext, request: admin.CreateTopicsRequest) -> Completion[Any]:
         """Handle CreateTopics; the configs of new topics are shown to clients that may describe them."""
         denied: list[admin.CreatableTopic] = []
-        if not self._may_list(context, Operation.CREATE):
+        if not self._is_authorized(context, Operation.CREATE, log_denied=False):
             request.topics, denied = _split(request.topics, partial(self._may_change, context, Operation.CREATE))
         shown = {
             topic.name
             for topic in request.topics
-            if self._may_list(context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name)
+            if self._is_authorized(context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, topic.name, log_denied=False)
         }
 
         def hide_configs(response: admin.CreateTopicsResponse) -> admin.CreateTopicsResponse:
@@ -111,7 +111,7 @@ class TopicHandlers(TimedForwardingHandlers):
                 return error_response(request, ErrorCode.INVALID_REQUEST)
             return error_response(request, ErrorCode.TOPIC_DELETION_DISABLED, "Topic deletion is disabled.")
         denied: list[Message] = []
-        if not self._may_list(context, Operation.DELETE):
+        if not self._is_authorized(context, Operation.DELETE, log_denied=False):
             is_denied = partial(self._deletion_denial, context, request)
             results = [is_denied(topic) for topic in request.topics]
             denied = [result for result in results if result is not None]

@@ -163,13 +163,14 @@ class ClassicGroupHandlers(AuthorizingHandlers):
             return completed(ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         states = {state.lower().strip() for state in request.states_filter}
         types = {group_type.lower().strip() for group_type in request.types_filter}
-        may_describe_all = self._may_list(context, Operation.DESCRIBE)
+        may_describe_all = self._is_authorized(context, Operation.DESCRIBE, log_denied=False)
 
         def list_groups(coordinator: GroupCoordinator) -> list[ListedGroup]:
             return [
                 group
                 for group in coordinator.list_groups(states, types)
-                if may_describe_all or self._may_list(context, Operation.DESCRIBE, Resource.GROUP, group.group_id)
+                if may_describe_all
+                or self._is_authorized(context, Operation.DESCRIBE, Resource.GROUP, group.group_id, log_denied=False)
             ]
 
         return self._runtime.read_all(

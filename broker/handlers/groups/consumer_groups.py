@@ -73,7 +73,7 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
         """Handle ConsumerGroupHeartbeat."""
 
         def may_describe(topic: str) -> bool:
-            return self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, topic)
+            return self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic, log_denied=False)
 
         if not self._is_enabled:
             return completed(_error_response(ErrorCode.UNSUPPORTED_VERSION))

@@ -75,9 +75,10 @@ class FindCoordinatorHandler(ForwardingHandlers):
         """Handle FindCoordinator."""
         kind = request.key_type
         topic = self._topics.get(kind)
+        if topic is None or topic.name in self._controller.image.topics_by_name:
+            return self._coordinators(context, request, None)
         keys = request.coordinator_keys if context.api_version >= _FIRST_VERSION_WITH_KEYS else [request.key]
-        may_create = any(self._is_key_authorized(context, kind, key) for key in keys)
-        if topic is None or not may_create or topic.name in self._controller.image.topics_by_name:
+        if not any(self._is_key_authorized(context, kind, key, log_denied=False) for key in keys):
             return self._coordinators(context, request, None)
         created = self._creations.get(kind)
         if created is None or created.is_done:
@@ -86,8 +87,10 @@ class FindCoordinatorHandler(ForwardingHandlers):
         created.then(lambda done: response.complete(self._coordinators(context, request, done.result())))
         return response
 
-    def _is_key_authorized(self, context: RequestContext, kind: int, key: str) -> bool:
-        return kind in _AUTHORIZATION and self._is_authorized(context, Operation.DESCRIBE, _AUTHORIZATION[kind][0], key)
+    def _is_key_authorized(self, context: RequestContext, kind: int, key: str, *, log_denied: bool = True) -> bool:
+        return kind in _AUTHORIZATION and self._is_authorized(
+            context, Operation.DESCRIBE, _AUTHORIZATION[kind][0], key, log_denied=log_denied
+        )
 
     def _create_topic(self, kind: int, topic: CreatableTopic) -> Completion[str | None]:
         """Create a topic; returns None or the error message."""

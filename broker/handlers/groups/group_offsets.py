@@ -223,7 +223,7 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
                 answer.topics = [
                     topic
                     for topic in answer.topics
-                    if self._may_list(context, Operation.DESCRIBE, Resource.TOPIC, topic.name)
+                    if self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic.name, log_denied=False)
                 ]
                 if context.api_version >= 10:
                     answer.topics = [topic for topic in answer.topics if _set_topic_id(topic, image)]

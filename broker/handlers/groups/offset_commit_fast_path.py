@@ -56,7 +56,7 @@ class OffsetCommitFastPath(AuthorizingHandlers):
     ) -> list[Part] | Completion[list[Part]] | None:
         """The response to the request at `position`, now or later, or None."""
         request = decode_request(frame, position, self._version)
-        if request is None or not self._is_authorized(context, Operation.READ, Resource.GROUP, request.group_id):
+        if request is None or not self._may_read(context, Resource.GROUP, request.group_id):
             return None
         shard = self._runtime.find(request.group_id)
         commits = self._commits(context, request)
@@ -89,14 +89,14 @@ class OffsetCommitFastPath(AuthorizingHandlers):
             found = image.topics_by_id.get(topic.topic_id)
         else:
             found = image.topics_by_name.get(topic.name)
-        if (
-            found is None
-            or found.topic_id == ZERO_UUID
-            or not self._is_authorized(context, Operation.READ, Resource.TOPIC, found.name)
-        ):
+        if found is None or found.topic_id == ZERO_UUID or not self._may_read(context, Resource.TOPIC, found.name):
             return None
         commits = topic_commits(found.name, found.topic_id, topic.rows, context.wall_ms)
         return commits if found.partitions.keys() >= dict(commits.values).keys() else None
+
+    def _may_read(self, context: RequestContext, resource_type: str, name: str) -> bool:
+        """Whether the client is authorized; the handler logs a denial."""
+        return self._is_authorized(context, Operation.READ, resource_type, name, log_denied=False)
 
     def _error_response(self, context: RequestContext, frame: bytearray, position: int, error: ErrorCode) -> list[Part]:
         """The response if the records are not committed."""

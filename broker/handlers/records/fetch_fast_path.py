@@ -51,7 +51,7 @@ class FetchFastPath:
                     return None
             if services.select_replica is not None:
                 return None
-            services.authorize_consumer(ctx, topic)
+            services.authorize_consumer(ctx, topic, log_denied=False)
             info = services.replicas.read(
                 topic,
                 index,

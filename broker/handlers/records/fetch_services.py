@@ -62,13 +62,19 @@ class FetchServices:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
         return topic.name
 
-    def authorize_consumer(self, ctx: RequestContext, topic: str, references: Callable[[], int] | None = None) -> None:
+    def authorize_consumer(
+        self, ctx: RequestContext, topic: str, references: Callable[[], int] | None = None, *, log_denied: bool = True
+    ) -> None:
         """Require READ on a topic, of which a request names several partitions.
+
+        With `log_denied` false the audit log does not report a denial.
 
         Raises:
             KafkaError: the client may not read it.
         """
-        if not self.authorizer.authorize(ctx, Operation.READ, Resource.TOPIC, topic, references=references):
+        if not self.authorizer.authorize(
+            ctx, Operation.READ, Resource.TOPIC, topic, log_denied=log_denied, references=references
+        ):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
 
     def response_max_bytes(self, requested: int) -> int:

@@ -103,7 +103,7 @@ class ListOffsetsHandler(AuthorizingHandlers):
         self, ctx: RequestContext, request: OffsetForLeaderEpochRequest
     ) -> Completion[OffsetForLeaderEpochResponse]:
         """Handle OffsetForLeaderEpoch; brokers may query every topic, clients the topics that they may describe."""
-        is_broker = self._is_authorized(ctx, Operation.CLUSTER_ACTION)
+        is_broker = self._is_authorized(ctx, Operation.CLUSTER_ACTION, log_denied=False)
         response = OffsetForLeaderEpochResponse(topics=[])
         lookups: list[Completion[None]] = []
         for topic in request.topics:

@@ -52,7 +52,7 @@ class ProduceFastPath:
             return None
         services = self._services
         try:
-            topic = services.topic_name(ctx, topic, topic_id)
+            topic = services.topic_name(ctx, topic, topic_id, log_denied=False)
         except KafkaError:
             return None
         append = services.replicas.appender.append(topic, index, records, acks=acks, wall_ms=ctx.wall_ms)
@@ -88,7 +88,7 @@ class ProduceFastPath:
         services, topics, batches = self._services, [], []
         for topic in request.topics:
             try:
-                name = services.topic_name(ctx, topic.name, topic.topic_id)
+                name = services.topic_name(ctx, topic.name, topic.topic_id, log_denied=False)
             except KafkaError:
                 return None
             topics.append(RequestedTopic(topic.name, topic.topic_id or ZERO_UUID, name, topic.indexes))

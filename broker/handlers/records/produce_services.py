@@ -34,8 +34,10 @@ class ProduceServices:
         self.verification = verification
         self.authorizer = authorizer
 
-    def topic_name(self, ctx: RequestContext, name: str, topic_id: bytes) -> str:
+    def topic_name(self, ctx: RequestContext, name: str, topic_id: bytes, *, log_denied: bool = True) -> str:
         """The name of a topic that the client may write to; `topic_id` is used in versions that have it.
+
+        With `log_denied` false the audit log does not report a denial.
 
         Raises:
             KafkaError: the id is unknown, or the client may not write to the topic.
@@ -45,7 +47,7 @@ class ProduceServices:
             if topic_image is None:
                 raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
             name = topic_image.name
-        if not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TOPIC, name):
+        if not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TOPIC, name, log_denied=log_denied):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
         if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)

@@ -137,9 +137,9 @@ class TransactionHandlers(AuthorizingHandlers):
     def _init_refusal(self, context: RequestContext, request: InitProducerIdRequest) -> ErrorCode:
         name = request.transactional_id
         if name is None:
-            may_write = self._may_list(context, Operation.IDEMPOTENT_WRITE) or self._authorizer.authorize_any(
-                context, Operation.WRITE, Resource.TOPIC
-            )  # KIP-679
+            may_write = self._is_authorized(
+                context, Operation.IDEMPOTENT_WRITE, log_denied=False
+            ) or self._authorizer.authorize_any(context, Operation.WRITE, Resource.TOPIC)  # KIP-679
             denial = _NONE if may_write else ErrorCode.CLUSTER_AUTHORIZATION_FAILED
         else:
             denial = self._denial(context, Operation.WRITE, Resource.TRANSACTIONAL_ID, name)

@@ -51,8 +51,8 @@ class TxnMarkersHandler(AuthorizingHandlers):
         self, context: RequestContext, request: transactions.WriteTxnMarkersRequest
     ) -> Completion[transactions.WriteTxnMarkersResponse]:
         """Handle WriteTxnMarkers."""
-        is_allowed = any(
-            self._is_authorized(context, operation) for operation in (Operation.CLUSTER_ACTION, Operation.ALTER)
+        is_allowed = self._is_authorized(context, Operation.ALTER, log_denied=False) or self._is_authorized(
+            context, Operation.CLUSTER_ACTION
         )
         response = transactions.WriteTxnMarkersResponse(markers=[])
         waiting: list[tuple[Marker, TopicPartition, PartitionError]] = []

@@ -38,7 +38,7 @@ class Quorum:
 
 @pytest.mark.parametrize("version", range(4, 19))
 def test_fields_unknown_to_the_version_are_cleared(version: int) -> None:
-    allowing: Any = SimpleNamespace(authorize=lambda *_: True)
+    allowing: Any = SimpleNamespace(authorize=lambda *_, **__: True)
     quorum: Any = Quorum()
     context: Any = SimpleNamespace(connection=SimpleNamespace(principal=None), api_version=version)
     pending: Any = RaftHandlers(quorum, allowing).receive(context, FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]))

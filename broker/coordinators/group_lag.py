@@ -28,7 +28,7 @@ from protocol.messages.produce_fetch import ListOffsetsPartition, ListOffsetsReq
 from protocol.schema import Message
 from replication.completion import Completion, all_done
 from replication.metadata.image import NO_LEADER, MetadataImage
-from replication.partition.partition import LATEST
+from replication.partition.list_offsets import LATEST
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 

@@ -28,6 +28,16 @@ from replication.completion import Completion
 from replication.metadata.image import PartitionState
 from replication.partition.append_history import AppendHistory
 from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, FetchPosition, FollowerProgress
+from replication.partition.list_offsets import (
+    EARLIEST,
+    EARLIEST_LOCAL,
+    EARLIEST_PENDING_UPLOAD,
+    LATEST,
+    LATEST_TIERED,
+    MAX_TIMESTAMP,
+    NOTHING_FOUND,
+    TimestampAndOffset,
+)
 from replication.partition.topic_counts import TopicCounts
 from replication.purgatory import Key
 from storage.config.config_def import MAX_LONG
@@ -43,14 +53,6 @@ ACKS_ALL: Final = -1
 
 AT_HIGH_WATERMARK: Final = -1
 """DeleteRecords: delete all committed records."""
-
-# Special timestamps of ListOffsets
-LATEST: Final = -1
-EARLIEST: Final = -2
-MAX_TIMESTAMP: Final = -3
-EARLIEST_LOCAL: Final = -4
-LATEST_TIERED: Final = -5
-EARLIEST_PENDING_UPLOAD: Final = -6
 
 
 def state_key(topic: str, index: int) -> tuple[str, int]:
@@ -75,17 +77,6 @@ class Reader(NamedTuple):
     def is_follower(self) -> bool:
         """Whether the reader is another broker."""
         return self.replica_id >= 0
-
-
-class TimestampAndOffset(NamedTuple):
-    """The result of a ListOffsets query; all fields are -1 if no record matches."""
-
-    timestamp: int
-    offset: int
-    leader_epoch: int
-
-
-NOTHING_FOUND: Final = TimestampAndOffset(NO_TIMESTAMP, NO_OFFSET, NO_EPOCH)
 
 
 class Append(Completion[AppendInfo]):

@@ -30,7 +30,8 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
-from replication.partition.partition import EARLIEST, LATEST, Partition
+from replication.partition.list_offsets import EARLIEST, LATEST
+from replication.partition.partition import Partition
 
 _log = logging.getLogger("barnabas.fetcher")
 

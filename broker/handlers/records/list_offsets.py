@@ -32,15 +32,15 @@ from protocol.messages.produce_fetch import (
     OffsetForLeaderPartition,
 )
 from replication.completion import Completion, all_done
-from replication.partition.partition import (
+from replication.partition.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
-    Partition,
 )
+from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation

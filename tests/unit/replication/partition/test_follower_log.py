@@ -10,7 +10,8 @@ import pytest
 from protocol.batch_builder import BatchBuilder
 from replication.completion import Completion
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
-from replication.partition.partition import LATEST, Partition
+from replication.partition.list_offsets import LATEST
+from replication.partition.partition import Partition
 from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup

@@ -11,15 +11,17 @@ import pytest
 from protocol.errors import ErrorCode
 from replication.metadata.image import PartitionState
 from replication.partition.follower_progress import FetchPosition
-from replication.partition.partition import (
-    ACKS_ALL,
-    ACKS_LEADER,
+from replication.partition.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
     EARLIEST_PENDING_UPLOAD,
     LATEST,
     LATEST_TIERED,
     MAX_TIMESTAMP,
+)
+from replication.partition.partition import (
+    ACKS_ALL,
+    ACKS_LEADER,
     DivergingEpoch,
     Partition,
     Reader,

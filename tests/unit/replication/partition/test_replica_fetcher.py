@@ -12,7 +12,7 @@ from protocol.messages import common, produce_fetch
 from protocol.messages.produce_fetch import FetchRequest, ListOffsetsRequest, PartitionData
 from replication.completion import Completion, completed
 from replication.partition.follower_log import LeaderOffsets
-from replication.partition.partition import EARLIEST, LATEST
+from replication.partition.list_offsets import EARLIEST, LATEST
 from replication.partition.replica_fetcher import FetchSettings, ReplicaFetcher
 from replication.partition.replication_quota import ReplicationQuotaManager
 

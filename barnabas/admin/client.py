@@ -37,7 +37,7 @@ _MAX_RESPONSE_BYTES = 100_000_000
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # otherwise its warnings are printed between the rows
 
 
-class Silent(Refused):
+class Unreachable(Refused):
     """A node does not answer."""
 
 
@@ -57,7 +57,7 @@ class Client:
     def __init__(self, settings: Mapping[str, Any], timeout_s: float = DEFAULT_TIMEOUT_S) -> None:
         """`settings` are kafka-python's keyword arguments. Raises Refused if no node answers in time."""
         self.timeout_s = timeout_s
-        self._silent: set[int] = set()
+        self._unreachable: set[int] = set()
         """Nodes that did not answer: asked last."""
         self._net = NetworkSelector()
         timeout_ms = int(timeout_s * 1000)
@@ -94,9 +94,9 @@ class Client:
             any_node = self._any_node(asked)
             try:
                 return self._ask(request, any_node)
-            except Silent:
+            except Unreachable:
                 asked.add(any_node)
-                self._silent.add(any_node)
+                self._unreachable.add(any_node)
                 if asked.issuperset(self.node_ids()):
                     raise
 
@@ -104,8 +104,8 @@ class Client:
         """One that was not asked yet."""
         found = self._manager.least_loaded_node()
         left = [node for node in self.node_ids() if node not in asked]
-        if left and (found in asked or found in self._silent):
-            return min(left, key=lambda node: (node in self._silent, node))
+        if left and (found in asked or found in self._unreachable):
+            return min(left, key=lambda node: (node in self._unreachable, node))
         return found
 
     def _ask(self, request: Any, node: int) -> Any:
@@ -116,7 +116,7 @@ class Client:
                 return self._manager.run(self._send, request, node)
             except kafka_errors.NodeNotReadyError as failure:
                 if time.monotonic() > deadline:
-                    raise self._silence(node, "its connection fails") from failure
+                    raise self._unreachable_error(node, "its connection fails") from failure
                 time.sleep(RETRY_PAUSE_S)
             except kafka_errors.IncompatibleBrokerVersion as failure:
                 raise Refused(
@@ -125,20 +125,20 @@ class Client:
             except kafka_errors.UnknownBrokerIdError as failure:
                 raise Refused(f"The cluster has no broker {node} now.") from failure
             except kafka_errors.KafkaError as failure:
-                raise self._silence(node, _text(failure)) from failure
+                raise self._unreachable_error(node, _text(failure)) from failure
             except (struct.error, OverflowError) as failure:
                 raise Refused(f"A value does not fit its field in {kind}: {failure}.") from failure
 
     async def _send(self, request: Any, node: int) -> Any:
         return await self._manager.send(request, node_id=node)
 
-    def _silence(self, node: int, reason: str) -> Silent:
+    def _unreachable_error(self, node: int, reason: str) -> Unreachable:
         """The error of a node that does not answer, with the address that it advertises."""
         found = self._manager.cluster.broker_metadata(node)
         if found is None:
-            return Silent(f"The cluster stopped answering: {reason}.")
+            return Unreachable(f"The cluster stopped answering: {reason}.")
         advice = "if that address is wrong from here, change its advertised.listeners"
-        return Silent(f"Node {node} does not answer at {found.host}:{found.port} ({reason}); {advice}.")
+        return Unreachable(f"Node {node} does not answer at {found.host}:{found.port} ({reason}); {advice}.")
 
     def ask_controller(self, request: Any) -> Any:
         """Sends a request to the controller; in a KRaft cluster to any broker, which forwards it."""
@@ -155,14 +155,14 @@ class Client:
         while True:
             try:
                 response = self.ask(request, find())
-            except Silent as failure:
+            except Unreachable as failure:
                 self._wait_for_failover(started, failure)
                 continue
             if time.monotonic() > deadline or not _MOVED.intersection(_codes(response.to_dict())):
                 return response
             time.sleep(RETRY_PAUSE_S)
 
-    def _wait_for_failover(self, started_s: float, failure: Silent) -> None:
+    def _wait_for_failover(self, started_s: float, failure: Unreachable) -> None:
         """Pauses before the node is looked up again; after FAILOVER_S or the timeout it raises the failure (rule 2)."""
         if time.monotonic() - started_s > min(FAILOVER_S, self.timeout_s):
             raise failure
@@ -235,7 +235,7 @@ class Client:
                 for node, asked in self.by_leader(sorted(left)).items():
                     for topic in self.ask(make(asked), node).topics:
                         found |= {TopicPartition(topic.name, part.partition_index): part for part in topic.partitions}
-            except Silent as failure:
+            except Unreachable as failure:
                 self._wait_for_failover(started, failure)
                 continue
             left = {tp for tp in left if found[tp].error_code in _MOVED}

@@ -142,16 +142,16 @@ class Cluster:
                 raise ClientError(f"There is no topic {topic} at this cluster: barnabas topics list shows all.")
             if error:
                 raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
-            for number, (trouble, leader) in partitions.items():
+            for number, (partition_error, leader) in partitions.items():
                 if leader < 0 and (needed is None or number in needed):
-                    raise Retriable(str(refusal(trouble or 5, f"{topic}-{number}")))
+                    raise Retriable(str(refusal(partition_error or 5, f"{topic}-{number}")))
             return {number: leader for number, (_, leader) in sorted(partitions.items())}
 
         return self.retry(find)
 
-    def offsets(self, moments: Mapping[Partition, int], *, committed: bool = False) -> dict[Partition, int]:
-        """The offset of each partition at a moment: EARLIEST, LATEST or Unix milliseconds; NO_OFFSET after the last record."""
-        return self.retry(lambda: self._offsets(moments, committed=committed)) if moments else {}
+    def offsets(self, timestamps: Mapping[Partition, int], *, committed: bool = False) -> dict[Partition, int]:
+        """The offset of each partition at a timestamp (EARLIEST, LATEST or Unix ms); NO_OFFSET after the last record."""
+        return self.retry(lambda: self._offsets(timestamps, committed=committed)) if timestamps else {}
 
     def retry(self, attempt: Callable[[], T]) -> T:
         """Calls until it does not raise Retriable. Raises ClientError (rule 2)."""
@@ -220,17 +220,19 @@ class Cluster:
         fields.number("i")
         return dict(fields.array(topic))
 
-    def _offsets(self, moments: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
+    def _offsets(self, timestamps: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
         by_leader: dict[int, list[Partition]] = {}
-        for topic in {partition.topic for partition in moments}:
-            mine = [partition for partition in moments if partition.topic == topic]
-            leaders = self.leaders(topic, {partition.number for partition in mine})
-            for partition in mine:
+        for topic in {partition.topic for partition in timestamps}:
+            of_topic = [partition for partition in timestamps if partition.topic == topic]
+            leaders = self.leaders(topic, {partition.number for partition in of_topic})
+            for partition in of_topic:
                 by_leader.setdefault(_leader(leaders, partition), []).append(partition)
         found: dict[Partition, int] = {}
         for leader, partitions in by_leader.items():
             node = self.connect(leader)
-            body = topic_array(partitions, lambda partition: struct.pack(">iq", partition.number, moments[partition]))
+            body = topic_array(
+                partitions, lambda partition: struct.pack(">iq", partition.number, timestamps[partition])
+            )
             fields = node.ask(Api.LIST_OFFSETS, struct.pack(">ib", -1, committed) + body)
             node.close()
             found.update(_offsets_in(fields))

@@ -185,9 +185,9 @@ class RecordReader:
             return
         by_leader: dict[int, dict[Partition, int]] = {}
         for topic in {partition.topic for partition in unassigned}:
-            mine = [partition for partition in unassigned if partition.topic == topic]
-            leaders = self._cluster.leaders(topic, {partition.number for partition in mine})
-            for partition in mine:
+            of_topic = [partition for partition in unassigned if partition.topic == topic]
+            leaders = self._cluster.leaders(topic, {partition.number for partition in of_topic})
+            for partition in of_topic:
                 by_leader.setdefault(leaders[partition.number], {})[partition] = self._positions[partition].next
         for leader, wanted in by_leader.items():
             try:

@@ -153,16 +153,16 @@ class RecordWriter:
             self._cluster.retry(lambda: self._add_to_transaction(waiting.keys() - self._in_transaction))
         started, patience_s = time.monotonic(), PATIENCE_S
         while waiting:
-            trouble = ""
+            retry_reason = ""
             for leader, partitions in self._by_leader(waiting).items():
                 try:
-                    trouble = self._produce(leader, partitions, waiting) or trouble
+                    retry_reason = self._produce(leader, partitions, waiting) or retry_reason
                 except Retriable as failure:
-                    trouble, patience_s = str(failure), failure.patience_s
+                    retry_reason, patience_s = str(failure), failure.patience_s
                     self._forget(leader)
-            if trouble:
+            if retry_reason:
                 if time.monotonic() - started > patience_s:
-                    raise ClientError(trouble)
+                    raise ClientError(retry_reason)
                 self._leaders.clear()
                 time.sleep(PAUSE_S)
         self._written += sum(len(collected.records) for collected in collected_round.values())
@@ -205,10 +205,10 @@ class RecordWriter:
             answers = dict.fromkeys(partitions, 0)
         else:
             answers = _answers(node.ask(Api.PRODUCE, body))
-        trouble = ""
+        retry_reason = ""
         for partition, error in answers.items():
             if error in RETRIABLE:
-                trouble = str(refusal(error, str(partition)))
+                retry_reason = str(refusal(error, str(partition)))
             elif error == MESSAGE_TOO_LARGE and (halves := split_batch(waiting[partition][0], self._codec)):
                 waiting[partition][:1] = halves
             elif error not in (0, DUPLICATE_SEQUENCE_NUMBER):
@@ -217,7 +217,7 @@ class RecordWriter:
                 del waiting[partition][0]
                 if not waiting[partition]:
                     del waiting[partition]
-        return trouble
+        return retry_reason
 
     def _forget(self, leader: int) -> None:
         node = self._nodes.pop(leader, None)

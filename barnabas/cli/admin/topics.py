@@ -83,8 +83,8 @@ def describe(names: tuple[str, ...], *, offsets: bool, cluster: Cluster, as_json
     rows = [(topic.name, row, limit(topic.name, row.partition)) for topic in found for row in topic.partitions]
     if as_json:
         for topic in found:
-            mine = [{**as_object(row), **more} for name, row, more in rows if name == topic.name]
-            print_json({**topic._asdict(), "partitions": mine})
+            partitions = [{**as_object(row), **more} for name, row, more in rows if name == topic.name]
+            print_json({**topic._asdict(), "partitions": partitions})
         return exit_code
     for topic in found:
         note(f"topic {topic.name}  id {topic.id or 'unknown'}  partitions {len(topic.partitions)}")

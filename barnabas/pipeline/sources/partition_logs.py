@@ -173,6 +173,8 @@ class CommitLogPartition(StoredLog):
 
 
 AnyLog = PartitionLog | CommitLogPartition
+_LogFields = tuple[str, str, int, tuple[int, ...], int, int | None, int]
+"""The fields of StoredLog."""
 
 
 def topic_id_in(directory: Path) -> str:
@@ -201,26 +203,25 @@ def _logs_at(path: Path) -> Iterator[AnyLog]:
     root = path.parent if is_one else path
     slots = read_slots(root)
     starts, ends, recovered = (read_checkpoint(root / name) for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS))
+
+    def fields(directory: Path, place: tuple[str, int], bases: Sequence[int]) -> _LogFields:
+        known_end = ends.get(place) if ends else None
+        start_offset = max(bases[0], _known(starts, place))
+        return str(directory), *place, tuple(bases), start_offset, known_end, _known(recovered, place)
+
     for directory in [path] if is_one else sorted(path.iterdir()):
         named = DIRECTORY.fullmatch(directory.name)
         if not named or not directory.is_dir():
             continue
         place = named[1], int(named[2])
-        known = ends.get(place) if ends else None, _known(recovered, place)
         if bases := bases_of(str(directory)):
-            yield PartitionLog(str(directory), *place, tuple(bases), max(bases[0], _known(starts, place)), *known)
+            yield PartitionLog(*fields(directory, place, bases))
         elif slot := slots.get((topic_id_in(directory), place[1])):
-            yield CommitLogPartition(
-                str(directory), *place, tuple(slot.bases), max(slot.bases[0], _known(starts, place)), *known, slot
-            )
+            yield CommitLogPartition(*fields(directory, place, slot.bases), slot)
     for slot in [] if is_one else slots.values():
         if slot.topic:
-            place = slot.topic, slot.partition
-            known = ends.get(place) if ends else None, _known(recovered, place)
             directory = path / f"{slot.topic}-{slot.partition}"
-            yield CommitLogPartition(
-                str(directory), *place, tuple(slot.bases), max(slot.bases[0], _known(starts, place)), *known, slot
-            )
+            yield CommitLogPartition(*fields(directory, (slot.topic, slot.partition), slot.bases), slot)
 
 
 def _known(offsets: Offsets | None, place: tuple[str, int]) -> int:

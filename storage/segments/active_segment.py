@@ -49,7 +49,12 @@ class ActiveSummary(NamedTuple):
     max_timestamp_offset: int
     unindexed: int
     offset_index: list[int]
+    """`OffsetIndex.summary`; empty for a segment without files."""
     time_index: list[int]
+
+
+def _summary_of_empty(base_offset: int) -> ActiveSummary:
+    return ActiveSummary(0, base_offset, NO_TIMESTAMP, NO_TIMESTAMP, base_offset, 0, [], [])
 
 
 class ActiveSegment(Segment):
@@ -78,24 +83,23 @@ class ActiveSegment(Segment):
         """The log file, if it is open."""
         self.created_ms = -1
         self.transactions = TransactionIndex(disk, self.path(TRANSACTION_INDEX), base_offset, is_new=True)
-        if summary is None:
-            self._start_empty()
-        else:
-            self._resume(summary)
+        self._resume(summary or _summary_of_empty(base_offset))
 
-    def _start_empty(self) -> None:
-        disk, base_offset = self.disk, self.base_offset
-        self.size = self.reserved = 0
-        self.end_offset = self._recent_start = base_offset
-        self.offset_index = OffsetIndex(disk, self.path(OFFSET_INDEX), base_offset, is_new=True)
-        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, is_new=True)
+    def _resume(self, summary: ActiveSummary) -> None:
+        disk, base_offset, is_new = self.disk, self.base_offset, not summary.offset_index
+        self.size = self.reserved = summary.size
+        self.end_offset = self._recent_start = summary.end_offset
+        self.offset_index = OffsetIndex(
+            disk, self.path(OFFSET_INDEX), base_offset, is_new=is_new, summary=summary.offset_index
+        )
+        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, is_new=is_new, summary=summary.time_index)
         self._recent_ends = array("q")
         self._recent_positions = array("Q")
-        self.first_timestamp = NO_TIMESTAMP
+        self.first_timestamp = summary.first_timestamp
         """The max timestamp of the first batch, from which the segment's age counts; -1 if there is none."""
-        self.max_timestamp = NO_TIMESTAMP, base_offset
+        self.max_timestamp = summary.max_timestamp, summary.max_timestamp_offset
         """The greatest timestamp and the last offset of its batch; (-1, base offset) if there is none."""
-        self._unindexed = 0
+        self._unindexed = summary.unindexed
 
     # ---- files -------------------------------------------------------------------------------------------
 
@@ -169,18 +173,6 @@ class ActiveSegment(Segment):
             self._set_file(file)
         self.is_created = True
 
-    def _resume(self, summary: ActiveSummary) -> None:
-        disk, base_offset = self.disk, self.base_offset
-        self.size = self.reserved = summary.size
-        self.end_offset = self._recent_start = summary.end_offset
-        self.offset_index = OffsetIndex(disk, self.path(OFFSET_INDEX), base_offset, summary=summary.offset_index)
-        self.time_index = TimeIndex(disk, self.path(TIME_INDEX), base_offset, summary=summary.time_index)
-        self._recent_ends = array("q")
-        self._recent_positions = array("Q")
-        self.first_timestamp = summary.first_timestamp
-        self.max_timestamp = summary.max_timestamp, summary.max_timestamp_offset
-        self._unindexed = summary.unindexed
-
     def summary(self) -> ActiveSummary:
         """What the segment is continued from; everything is written."""
         return ActiveSummary(
@@ -239,7 +231,7 @@ class ActiveSegment(Segment):
 
         The index files may be wrong until it ends; a repetition gives the same result. Aborted transactions are not changed.
         """
-        self._start_empty()
+        self._resume(_summary_of_empty(self.base_offset))
         position = 0
         file = self.file
         end = file.size()

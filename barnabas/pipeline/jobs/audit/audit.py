@@ -191,26 +191,30 @@ class _Audit:
         for row in steps_back(self.files.records()).collect():
             result = self._audit_of(row)
             result.steps_back, result.most_back_ms = row["times"], row["most_ms"]
-        malformed = AuditedMalformed(self.spark, self.manifest.rounds, self.files.malformed(), self.topics)
-        is_decoded = self.folder.metadata().decoding["format"] != "raw"
-        if is_decoded:
-            malformed.check(self.settings, self.brokers, self.settings.examples)
-        else:
-            malformed.check_not_decoded()
-        partitions = list(self._partitions.values())
+        malformed = self._check_malformed()
         ends = {str(tp): end for tp, end in self.manifest.ends().items()}
         cut_off = self._cut_off(ends)
         check_jvm_alive(self.spark)  # a killed JVM may have returned incomplete results
-        agrees = all(partition.agrees for partition in partitions) and not (
-            self.files.faults() or malformed.faults() or cut_off
-        )
-        when = now()
+        report = self._report(examples, malformed, cut_off)
         reached = {tp: max(ends.get(tp, 0), self._reached.get(tp, 0)) for tp in ends | self._reached}
-        write_verified(self.folder, when, self._verified() if agrees else [], reached)
+        write_verified(self.folder, report.when, self._verified() if report.agrees else [], reached)
+        return report
+
+    def _check_malformed(self) -> AuditedMalformed:
+        malformed = AuditedMalformed(self.spark, self.manifest.rounds, self.files.malformed(), self.topics)
+        if self.folder.metadata().decoding["format"] != "raw":
+            malformed.check(self.settings, self.brokers, self.settings.examples)
+        else:
+            malformed.check_not_decoded()
+        return malformed
+
+    def _report(self, examples: list[dict[str, Any]], malformed: AuditedMalformed, cut_off: list[str]) -> AuditReport:
+        partitions = list(self._partitions.values())
+        is_faulty = self.files.faults() or malformed.faults() or cut_off
         totals = {kind: sum(getattr(partition, kind) for partition in partitions) for kind in DIFFERENCES}
         return AuditReport(
             archive=str(self.folder.path),
-            agrees=agrees,
+            agrees=not is_faulty and all(partition.agrees for partition in partitions),
             records=sum(partition.topic_records for partition in partitions),
             **totals,
             files=len(self.files.readable),
@@ -230,7 +234,7 @@ class _Audit:
             ],
             examples=examples,
             days=_days(self.manifest, self.topics),
-            when=when,
+            when=now(),
             page="",
             lines=[*_lines(examples), *self._lines(), *malformed.lines(), *_fault_lines("cut off", cut_off)],
         )

@@ -45,10 +45,10 @@ from storage.compaction.cleaner_job import (
     Replacement,
     failure_of,
 )
+from storage.engine import Compactable
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
-from storage.log.open_log import Compactable
 
 _log = logging.getLogger("barnabas.compaction")
 

@@ -13,11 +13,10 @@ NOT HERE Opening and closing (log.py), appends, reads, flushes (append_pipeline.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
 
 from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
-from storage.engine import Buffer, SegmentInfo
+from storage.engine import Buffer, Compactable, SegmentInfo
 from storage.io.deferred_file_ops import Submit, run_now, sequential
 from storage.log.append_pipeline import AppendPipeline, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED
@@ -27,17 +26,6 @@ from storage.log.log_offsets import LogOffsets
 from storage.log.log_reader import LogReader
 from storage.log.log_validator import validate_replicated
 from storage.log.recovery import RecoveredLog, restore_producers
-
-
-@runtime_checkable
-class Compactable(Protocol):
-    """An engine whose segments can be replaced by compacted ones (compaction/)."""
-
-    def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
-        """Replace neighbouring closed segments by a compacted one of `size` bytes; returns paths of renamed files, as `trim`.
-
-        The new segment's durable files have the first one's names with the suffix `.cleaned`.
-        """
 
 
 class OpenLog:

@@ -32,6 +32,7 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     Buffer,
+    Compactable,
     EngineSummary,
     LocatedBatches,
     OffsetPosition,
@@ -77,7 +78,7 @@ class SegmentReservation(Reservation):
         self.is_abandoned = False
 
 
-class SegmentEngine:
+class SegmentEngine(Compactable):
     """The segments of one partition; after `open` there is at least one. `Engine` describes the methods."""
 
     def __init__(

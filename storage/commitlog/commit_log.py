@@ -153,12 +153,16 @@ class CommitLog:
     def close(self) -> None:
         """Seal all files and close them: the next `open` scans no frame."""
         with self.lock:
-            if self._active is not None:
-                self._active.slot_count = self._numbers.count
-                self._active = None
-                self._zeros.stop()
+            self._end_active()
             self._ahead.clear()
         self.seal_finished()
+
+    def _end_active(self) -> None:
+        """The active file gets no more frames; the caller holds the lock."""
+        if self._active is not None:
+            self._active.slot_count = self._numbers.count
+            self._active = None
+            self._zeros.stop()
 
     def has(self, slot_id: SlotId) -> bool:
         """Whether the partition has frames here."""
@@ -179,10 +183,7 @@ class CommitLog:
     def finish_active(self) -> None:
         """Finish the active file, so that it can be sealed; on the thread of the appends."""
         with self.lock:
-            if self._active is not None:
-                self._active.slot_count = self._numbers.count
-                self._active = None
-                self._zeros.stop()
+            self._end_active()
         self.seal_finished()
 
     def new_run(self, path: str, start: int, end: int) -> tuple[bytes, LogFile]:

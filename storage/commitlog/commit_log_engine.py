@@ -325,8 +325,10 @@ class CommitLogEngine(StoresState):
 
     def timestamp_bound(self, base_offset: int, enough_ms: int) -> int | DiskLookup:
         slot = self._slot
-        number = next(number for number, some in enumerate(slot.segments) if some.base_offset == base_offset)
-        segment, latest = slot.segments[number], slot.segments[number].latest
+        number, segment = next(
+            numbered for numbered in enumerate(slot.segments) if numbered[1].base_offset == base_offset
+        )
+        latest = segment.latest
         end_offset = slot.segment_infos(number + 1)[-1].end_offset
         if latest is None or latest.end_offset != end_offset:
             known = max(segment.first_timestamp, NO_TIMESTAMP if latest is None else latest.timestamp_ms)

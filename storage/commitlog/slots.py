@@ -139,16 +139,21 @@ class Slot:
         copied = Slot(self.slot_id, self.topic)
         copied.original = self
         copied.number, copied.begin, copied.end_offset = self.number, self.begin, self.end_offset
-        copied.segments = [LogicalSegment(s.base_offset, s.size, s.first_timestamp) for s in self.segments]
+        copied.segments = [
+            LogicalSegment(segment.base_offset, segment.size, segment.first_timestamp) for segment in self.segments
+        ]
         copied.cuts, copied.aborted = self.cuts, self.aborted
-        copied.slices = tuple([some.copy() for some in self.slices])
+        copied.slices = tuple([unsealed.copy() for unsealed in self.slices])
         return copied
 
     def segment_infos(self, limit: int | None = None) -> list[SegmentInfo]:
         """The segments, oldest first, at most `limit`."""
         segments = self.segments
         ends = [*[segment.base_offset for segment in segments[1:]], self.end_offset]
-        return [SegmentInfo(s.base_offset, end, s.size) for s, end in zip(segments, ends, strict=True)][:limit]
+        infos = [
+            SegmentInfo(segment.base_offset, end, segment.size) for segment, end in zip(segments, ends, strict=True)
+        ]
+        return infos[:limit]
 
     def valid_end(self, file_start: int, end_offset: int) -> int:
         """The end offset of the valid entries in a file whose row has this end offset (rule 3)."""
@@ -192,11 +197,11 @@ class Slot:
         """CUT."""
         self.enter(file)
         end_offset = cut.end_offset
-        some = file.slices.get(self.number)
-        if some is not None:
-            file.removed += some.size
-            some.truncate(end_offset)
-            file.removed -= some.size
+        entries = file.slices.get(self.number)
+        if entries is not None:
+            file.removed += entries.size
+            entries.truncate(end_offset)
+            file.removed -= entries.size
         cuts = [earlier for earlier in self.cuts if earlier[1] < end_offset]
         if self.begin < file.start:
             cuts.append((file.start, end_offset))
@@ -260,9 +265,9 @@ class Slot:
         file.states[self.number] = [self.number]
 
     def _remove_entries(self, file: LogFile) -> None:
-        some = file.slices.pop(self.number, None)
-        if some is not None:
-            file.removed += some.size
+        entries = file.slices.pop(self.number, None)
+        if entries is not None:
+            file.removed += entries.size
 
     def record_in(self, file: LogFile) -> None:
         """Record the state at the end of a file (log_file.py rule 4)."""

@@ -110,9 +110,8 @@ def _read_as_member(
     from barnabas.cli.group_member import GroupMember
 
     assert options.group is not None
-    cluster.offsets(
-        dict.fromkeys(partitions, LATEST)
-    )  # says which advertised address does not answer; kafka-python does not
+    # Says which advertised address does not answer; kafka-python does not.
+    cluster.offsets(dict.fromkeys(partitions, LATEST))
     member = GroupMember(connection, options.group, dict.fromkeys(partition.topic for partition in partitions))
     try:
         assigned = member.join()

@@ -297,7 +297,8 @@ class Slot:
         topic_id, partition, incarnation = self.slot_id
         return [
             self.number, topic_id.hex(), partition, incarnation, self.begin, self.end_offset,
-            [[s.base_offset, s.size, s.first_timestamp] for s in self.segments], [list(cut) for cut in self.cuts],
+            [[segment.base_offset, segment.size, segment.first_timestamp] for segment in self.segments],
+            [list(cut) for cut in self.cuts],
             [list(aborted) for aborted in self.aborted], [list(known) for known in self.epochs],
             [[offset, b64encode(data).decode()] for offset, data in self.snapshots],
             self.topic,

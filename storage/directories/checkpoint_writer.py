@@ -26,18 +26,9 @@ class CheckpointWriter:
     """The checkpoint files of one log directory."""
 
     __slots__ = (
-        "_directory",
-        "_disk",
-        "_lock",
-        "_newest",
-        "_replaced",
-        "_unsure",
-        "_unwritten",
-        "_writes_started",
-        "contents",
-        "updates",
-        "written",
-    )
+        "_directory", "_disk", "_lock", "_newest", "_replaced", "_unsure", "_unwritten", "_writes_started", "contents",
+        "updates", "written",
+    )  # fmt: skip
 
     def __init__(self, disk: Disk, directory: str, lock: LockContext) -> None:
         self._disk = disk
@@ -52,9 +43,8 @@ class CheckpointWriter:
         self.written: dict[str, Offsets] = {}
         """The contents of each file on disk; none while it is being replaced, and after that failed."""
         self._replaced: dict[str, Offsets] = {}  # the contents of each file that is being replaced
-        self._unwritten: dict[
-            int, Mapping[str, Offsets]
-        ] = {}  # by number: what pending work writes; none that newer work has replaced
+        # By number, what pending work writes; none that newer work has replaced.
+        self._unwritten: dict[int, Mapping[str, Offsets]] = {}
         self._unsure: set[str] = set()  # files whose contents depend on pending work of rule 3
 
     def may_contain(self, partition: TopicPartition) -> bool:

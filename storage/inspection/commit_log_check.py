@@ -241,15 +241,14 @@ class _FileFrames:
         known = ends.get(slot, frame.previous_end)
         if frame.previous_end > known and not self._is_run:  # a run may begin later: the batches before are deleted
             self.gaps.setdefault(slot, (known, frame.previous_end))
-        end_offset = max(
-            known, frame.previous_end
-        )  # a SNAPSHOT names the end before the batches that are not published
+        end_offset = max(known, frame.previous_end)  # a SNAPSHOT names the end before batches that are not published
         if frame.kind == FrameKind.BATCHES:
             self._truncate(slot, frame.previous_end)
             added = self.entries.setdefault(slot, [])
             position = frame.position - start
-            self.batch_bytes += sum([b.size for b in frame.batches])
-            added += [Entry(position + b.position, b.size, b.last_offset, b.max_timestamp) for b in frame.batches]
+            for batch in frame.batches:
+                added.append(Entry(position + batch.position, batch.size, batch.last_offset, batch.max_timestamp))
+                self.batch_bytes += batch.size
             end_offset = frame.batches[-1].last_offset + 1
         elif frame.kind == FrameKind.CUT:
             end_offset = CUT_PAYLOAD.unpack(frame.payload)[0]

@@ -91,10 +91,10 @@ class LogFlush:
         `limit`: flush at most this number of segments, oldest first; the task may then be incomplete.
         """
         task = _flush_task(self._engine, self._epochs, self._snapshots, self._files, limit)
-        is_up_to_end = (
-            task.end_offset == self._engine.end_offset
-        )  # else a marker for an earlier transaction may be above
-        self._begun = (*self._begun, (task.end_offset, self._first_undecided() if is_up_to_end else 0))
+        decided = 0  # of a limited flush: the marker of an earlier transaction may be above its end
+        if task.end_offset == self._engine.end_offset:
+            decided = self._first_undecided()
+        self._begun = (*self._begun, (task.end_offset, decided))
         if task.is_complete:  # else a further flush is due
             self._appends.has_rolled = False
             self._appends.unflushed_since_ms = -1

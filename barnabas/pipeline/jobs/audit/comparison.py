@@ -50,7 +50,9 @@ def in_blocks(records: DataFrame, blocks: Collection[OffsetBlock]) -> DataFrame:
     if len(blocks) > MAX_NAMED_BLOCKS:
         return records
     number = f.floor(f.col("offset") / f.lit(BLOCK_OFFSETS)).cast("bigint")
-    return records.where(f.concat_ws("/", "topic", "partition", number).isin(["/".join(map(str, s)) for s in blocks]))
+    return records.where(
+        f.concat_ws("/", "topic", "partition", number).isin(["/".join(map(str, block)) for block in blocks])
+    )
 
 
 def differences(topic: DataFrame, archived: DataFrame) -> DataFrame:

@@ -11,11 +11,12 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.errors import Refused
 from barnabas.admin.groups import committed_offsets, list_groups
 from barnabas.admin.nodes import describe_cluster, list_log_dirs
 from barnabas.admin.offsets import LATEST, list_offsets
+from barnabas.client.topic_partition import TopicPartition
 
 
 class TopicSample(NamedTuple):

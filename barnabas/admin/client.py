@@ -14,7 +14,7 @@ import logging
 import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import kafka.errors as kafka_errors
 from kafka.net.manager import KafkaConnectionManager
@@ -22,6 +22,7 @@ from kafka.net.selector import NetworkSelector
 from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from barnabas.admin.errors import Refused, check
+from barnabas.client.topic_partition import TopicPartition
 
 DEFAULT_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.1
@@ -39,16 +40,6 @@ logging.getLogger("kafka").setLevel(logging.CRITICAL)  # otherwise its warnings 
 
 class Unreachable(Refused):
     """A node does not answer."""
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
 
 
 class Client:

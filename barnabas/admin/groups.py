@@ -15,10 +15,11 @@ from kafka.protocol.admin.groups import DeleteGroupsRequest, DescribeGroupsReque
 from kafka.protocol.consumer.group import OffsetCommitRequest, OffsetDeleteRequest, OffsetFetchRequest
 from kafka.protocol.consumer.metadata import ConsumerProtocolAssignment
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.consumer_group_describe import ConsumerGroupDescribeRequest
 from barnabas.admin.errors import Refused, check
 from barnabas.admin.topic_arrays import topic_array
+from barnabas.client.topic_partition import TopicPartition
 
 _NOT_FOUND, _UNSUPPORTED = 69, 35
 _IN_USE = dict.fromkeys((25, 68), "its members, or the deliveries of its schedule topic, use it: end them first")

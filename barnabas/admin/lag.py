@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.errors import Refused
 from barnabas.admin.groups import GroupDescription, Member, committed_offsets
 from barnabas.admin.offsets import LATEST, list_offsets
+from barnabas.client.topic_partition import TopicPartition
 
 
 class LagRow(NamedTuple):

@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.errors import check
 from barnabas.admin.topic_arrays import topic_array
+from barnabas.client.topic_partition import TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """ListOffsets: special timestamps."""

@@ -18,9 +18,10 @@ from kafka.protocol.admin.topics import (
     ListPartitionReassignmentsRequest,
 )
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.errors import check
 from barnabas.admin.topic_arrays import by_topic, topic_array
+from barnabas.client.topic_partition import TopicPartition
 
 PREFERRED, UNCLEAN = 0, 1
 """Kinds of election: the first replica if it is in sync; any live replica, which may lose records."""

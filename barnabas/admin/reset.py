@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.groups import committed_offsets
 from barnabas.admin.offsets import list_offsets, ranges
+from barnabas.client.topic_partition import TopicPartition
 
 
 class Target(NamedTuple):

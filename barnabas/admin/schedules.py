@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 from kafka.protocol.admin import DescribeConfigsRequest
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.configs import KINDS
 from barnabas.admin.errors import Refused, check
 from barnabas.admin.groups import committed_offsets
@@ -23,6 +23,7 @@ from barnabas.admin.topics import list_topics
 from barnabas.client.cluster import EARLIEST, LATEST, Cluster, Partition
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import RecordReader
+from barnabas.client.topic_partition import TopicPartition
 
 DELIVER_TO: Final = "barnabas.deliver.to"
 _AT, _AFTER = b"deliver-at", b"deliver-after"

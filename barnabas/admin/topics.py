@@ -15,9 +15,10 @@ from kafka.protocol.admin.topics import (
     DeleteTopicsRequest,
 )
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.errors import check
 from barnabas.admin.topic_arrays import topic_array
+from barnabas.client.topic_partition import TopicPartition
 
 DEFAULT = -1
 """The number of partitions or replicas that the cluster's settings give."""

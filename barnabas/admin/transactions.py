@@ -17,9 +17,10 @@ from kafka.protocol.admin.transactions import (
 )
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
-from barnabas.admin.client import TRANSACTION, Client, TopicPartition
+from barnabas.admin.client import TRANSACTION, Client
 from barnabas.admin.errors import check
 from barnabas.admin.topic_arrays import by_topic
+from barnabas.client.topic_partition import TopicPartition
 
 
 class TransactionRow(NamedTuple):

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer
 from confluent_kafka import TopicPartition as ClientPartition
 
-from barnabas.admin.client import Client, TopicPartition
+from barnabas.admin.client import Client
 from barnabas.admin.offsets import LATEST, ranges
 from barnabas.admin.offsets import list_offsets as offsets_of
 from barnabas.client.errors import ClientError
+from barnabas.client.topic_partition import TopicPartition
 
 SAMPLE_EVERY_S = 0.001
 PAYLOADS = 1000

@@ -20,8 +20,9 @@ from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from barnabas.admin.client import Client, TopicPartition
+    from barnabas.admin.client import Client
     from barnabas.bench.loads import Load, Result
+    from barnabas.client.topic_partition import TopicPartition
 
 LOADS = ("produce", "consume", "latency")
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")

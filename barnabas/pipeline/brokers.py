@@ -22,6 +22,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from barnabas.client.client_settings import for_librdkafka, security_of
 from barnabas.client.secure_stream import check_login
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.errors import JobError, denied
 from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, check_reachable
 from barnabas.pipeline.settings import BrokerSettings
@@ -49,21 +50,6 @@ STALE_LEADER_ERRORS = (
 _UNKNOWN_SETTING = re.compile(r'No such configuration property: "([^"]+)"')
 _EARLIEST: Any = OffsetSpec.earliest()
 _LATEST: Any = OffsetSpec.latest()
-
-
-class TopicPartition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    partition: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.partition}"
-
-    @classmethod
-    def of(cls, row: Any) -> TopicPartition:
-        """Returns the partition of a row with the columns topic and partition."""
-        return cls(row["topic"], row["partition"])
 
 
 class Span(NamedTuple):

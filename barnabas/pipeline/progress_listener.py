@@ -25,7 +25,8 @@ from pyspark.sql.streaming.listener import StreamingQueryListener
 from rich.console import Console
 
 from barnabas.client.errors import ClientError
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.reporting.metrics_file import Sample, write_metrics
 from barnabas.pipeline.reporting.progress import Bars, JobProgress
 from barnabas.pipeline.settings import BrokerSettings

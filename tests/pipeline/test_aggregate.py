@@ -15,8 +15,9 @@ pytest.importorskip("pyspark")
 
 import pyarrow.parquet as pq
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import AggregateSettings, ArchiveSettings, aggregate, archive
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import aggregate_files
 from barnabas.pipeline.store.versions import Versions

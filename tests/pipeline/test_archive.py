@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import ArchiveSettings, archive
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.archive_reader import read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder

@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("pyspark")
 
 from barnabas.client.batch_header import CONTROL, BatchHeader
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.audit.comparison import differences, gaps, steps_back
 from barnabas.pipeline.kafka.batch_lookup import GapCounts, count_gap

@@ -19,8 +19,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions
 
 from barnabas import Broker
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.errors import JobError
 from tests.pipeline.topics import START_MS, create, minutes, send
 from tests.support.waiting import until

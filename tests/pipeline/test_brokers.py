@@ -13,8 +13,9 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import KafkaError, KafkaException
 
 from barnabas import Broker
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import brokers as brokers_module
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
 

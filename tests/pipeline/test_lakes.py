@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.archive import sinks
 from barnabas.pipeline.store import lakes

@@ -15,8 +15,8 @@ pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 
 from barnabas import Broker
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import SearchSettings, StatsSettings, search, stats
-from barnabas.pipeline.brokers import TopicPartition
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, read_all, send, send_transaction, transactional
 
 pytestmark = pytest.mark.long

@@ -13,7 +13,8 @@ pytest.importorskip("pyspark")
 
 from rich.console import Console
 
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.progress_listener import ProgressListener, end_offsets_of, follow
 from barnabas.pipeline.settings import BrokerSettings

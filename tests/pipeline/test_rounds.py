@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.pipeline.brokers import Span, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
 

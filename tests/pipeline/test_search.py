@@ -14,8 +14,9 @@ pytest.importorskip("pyspark")
 
 from barnabas.client.search import open_cluster
 from barnabas.client.search import search as ask
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
-from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs import search as search_job
 from barnabas.pipeline.jobs.search import as_row, check_settings, matching

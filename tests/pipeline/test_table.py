@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import TableSettings, table
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send

@@ -22,7 +22,8 @@ from barnabas.cli.times import parse_duration_ms, parse_moment_ms
 from barnabas.client.errors import ClientError
 
 if TYPE_CHECKING:
-    from barnabas.admin.client import Client, TopicPartition
+    from barnabas.admin.client import Client
+    from barnabas.client.topic_partition import TopicPartition
 
 Item = TypeVar("Item")
 NOT_EXECUTED = "Nothing was changed: repeat it with --execute."
@@ -167,8 +168,8 @@ def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
 
 def topic_partitions(client: Client, texts: Iterable[str]) -> list[TopicPartition]:
     """The partitions of TOPIC or TOPIC:0,1,4-7. Raises Refused for what is missing, click.UsageError for a bad text."""
-    from barnabas.admin.client import TopicPartition
     from barnabas.admin.topics import partitions_of
+    from barnabas.client.topic_partition import TopicPartition
 
     found: set[TopicPartition] = set()
     for text in texts:

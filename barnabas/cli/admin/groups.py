@@ -31,9 +31,10 @@ from barnabas.cli.output import note, print_json
 from barnabas.cli.verb import run_verb
 
 if TYPE_CHECKING:
-    from barnabas.admin.client import Client, TopicPartition
+    from barnabas.admin.client import Client
     from barnabas.admin.groups import GroupDescription
     from barnabas.admin.reset import Target
+    from barnabas.client.topic_partition import TopicPartition
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
 TYPES = ("classic", "consumer", "share", "streams")
@@ -166,8 +167,8 @@ def reset(name: str, *, topics: tuple[str, ...], execute: bool, cluster: Cluster
     """Move committed offsets. The group must have no members. Shows the new offsets, until --execute."""
     target = _target(goals)
     from barnabas.admin import groups as api
-    from barnabas.admin.client import TopicPartition
     from barnabas.admin.reset import Move, plan
+    from barnabas.client.topic_partition import TopicPartition
 
     with cluster.connect() as client:
         _require_no_members(client, name)
@@ -197,7 +198,7 @@ def _target(goals: dict[str, Any]) -> Target:
 
 
 def _read_offsets(path: str) -> dict[TopicPartition, int]:
-    from barnabas.admin.client import TopicPartition
+    from barnabas.client.topic_partition import TopicPartition
 
     found = {}
     with open(path, newline="") as lines:  # noqa: PTH123 - the path is an argument

@@ -22,7 +22,8 @@ from barnabas.cli.output import note
 from barnabas.cli.verb import run_verb
 
 if TYPE_CHECKING:
-    from barnabas.admin.client import Client, TopicPartition
+    from barnabas.admin.client import Client
+    from barnabas.client.topic_partition import TopicPartition
 
 
 _STARTED = "Started: barnabas partitions reassignments shows the rest, barnabas nodes dirs --replicas the directories."
@@ -108,7 +109,7 @@ def _read_plan(path: str) -> tuple[dict[TopicPartition, list[int]], dict[int, di
 
     Returns the replicas of each partition, and by broker the log directories that the plan names. Raises click.UsageError.
     """
-    from barnabas.admin.client import TopicPartition
+    from barnabas.client.topic_partition import TopicPartition
 
     replicas: dict[TopicPartition, list[int]] = {}
     directories: dict[int, dict[TopicPartition, str]] = {}
@@ -135,8 +136,8 @@ def _other_directories(
     client: Client, wanted: dict[int, dict[TopicPartition, str]]
 ) -> dict[int, dict[TopicPartition, str]]:
     """What is not in the wanted log directory yet, nor on the way to it. Raises Refused."""
-    from barnabas.admin.client import TopicPartition
     from barnabas.admin.nodes import list_log_dirs
+    from barnabas.client.topic_partition import TopicPartition
 
     found: dict[int, dict[TopicPartition, str]] = {}
     for broker, places in wanted.items():
@@ -154,9 +155,9 @@ def _other_directories(
 
 def _replicas(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartition, list[int]]:
     """The replicas of partitions now. Raises Refused if one does not exist."""
-    from barnabas.admin.client import TopicPartition
     from barnabas.admin.errors import Refused
     from barnabas.admin.topics import describe_topics
+    from barnabas.client.topic_partition import TopicPartition
 
     found: dict[TopicPartition, list[int]] = {}
     for topic in describe_topics(client, sorted({tp.topic for tp in wanted})):
@@ -172,7 +173,7 @@ def _replicas(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartiti
 def reassignments(*, cancel: bool, cluster: Cluster, as_json: bool) -> None:
     """List replicas that move now."""
     from barnabas.admin import partitions as api
-    from barnabas.admin.client import TopicPartition
+    from barnabas.client.topic_partition import TopicPartition
 
     with cluster.connect() as client:
         rows = api.list_reassignments(client)

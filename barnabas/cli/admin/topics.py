@@ -70,8 +70,8 @@ def list_topics(
 def describe(names: tuple[str, ...], *, offsets: bool, cluster: Cluster, as_json: bool) -> int:
     """Show partitions. A row has leader, replicas, replicas in sync, and offsets if asked for."""
     from barnabas.admin import topics as api
-    from barnabas.admin.client import TopicPartition
     from barnabas.admin.offsets import ranges
+    from barnabas.client.topic_partition import TopicPartition
 
     with cluster.connect() as client:
         found, exit_code = for_each(names, lambda name: api.describe_topics(client, [name])[0])

@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from barnabas.pipeline.brokers import Span, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings, setting
 

@@ -21,7 +21,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import isolated_session

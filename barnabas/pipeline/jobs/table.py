@@ -21,7 +21,8 @@ from pyspark import StorageLevel
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import isolated_session
 from barnabas.pipeline.jobs.rounds import RoundSettings, plan_round, start_positions

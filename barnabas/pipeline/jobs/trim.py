@@ -15,7 +15,8 @@ from __future__ import annotations
 import json
 from dataclasses import asdict, dataclass
 
-from barnabas.pipeline.brokers import Brokers, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_files import write_durably
 from barnabas.pipeline.store.folder import ArchiveFolder

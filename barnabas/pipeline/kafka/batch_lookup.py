@@ -13,7 +13,8 @@ from typing import NamedTuple
 from barnabas.client.batch_header import OVERHEAD, BatchHeader, header_at
 from barnabas.client.client_settings import Security
 from barnabas.client.secure_stream import ask, connect
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.errors import JobError
 
 FETCH_BYTES = 1 << 20

@@ -12,7 +12,8 @@ from collections.abc import Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
 

@@ -15,7 +15,8 @@ from pyspark.sql import functions as f
 
 from barnabas.client.errors import ClientError
 from barnabas.client.search import ALL_TIMES, FoundRecord, open_cluster, search
-from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.store.archive_reader import COLUMNS

@@ -73,8 +73,8 @@ def _list(positions: set[PartitionKey]) -> str:
 
 def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[PartitionKey, Extent]:
     """The extents of logs, from the broker (rule 2)."""
+    from barnabas.client.topic_partition import TopicPartition as BrokerPartition
     from barnabas.pipeline.brokers import Brokers
-    from barnabas.pipeline.brokers import TopicPartition as BrokerPartition
     from barnabas.pipeline.settings import BrokerSettings
 
     secrets = tuple(f"{name}={value}" for name, value in options.client.items() if name.startswith(_CLIENT_SETTINGS))

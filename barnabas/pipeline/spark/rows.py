@@ -11,7 +11,8 @@ from collections.abc import Mapping
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span
 
 
 def between(records: DataFrame, start_ms: int | None, end_ms: int | None) -> DataFrame:

@@ -26,7 +26,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.spark.rows import in_spans
 from barnabas.pipeline.store.durable_files import read_json, write_durably

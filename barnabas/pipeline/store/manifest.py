@@ -29,7 +29,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.checksums import add_checksums
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.durable_files import read_json, write_durably

@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from tests.pipeline import topics
 
 PARTITIONS = 3

@@ -38,7 +38,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
 from barnabas import Broker
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.sources.damage import BadOption, MissingRecords
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS

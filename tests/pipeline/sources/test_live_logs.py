@@ -17,7 +17,8 @@ pytest.importorskip("pyspark")
 from confluent_kafka import Producer
 
 from barnabas import Broker
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import describe_failure
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.sources.damage import MissingRecords

@@ -22,7 +22,8 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.pipeline.brokers import Brokers, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.settings import BrokerSettings
 from tests.pipeline.topics import FOR_EVER, MINUTE_MS, START_MS, dotted, send
 from tests.support.waiting import until

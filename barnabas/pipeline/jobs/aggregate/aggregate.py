@@ -25,7 +25,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.datetimes import parse_duration_s
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import windows

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.settings import BrokerSettings

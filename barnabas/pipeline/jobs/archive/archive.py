@@ -15,7 +15,8 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
-from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.datetimes import now
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.archive.compaction import compact

@@ -12,7 +12,8 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.checksums import combine_sums, record_hash, sums
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import SCHEMA_WITH_ERROR, finalize_staged_files, ordered, write_files

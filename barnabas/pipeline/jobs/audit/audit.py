@@ -23,7 +23,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Span, Topic, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.checksums import add_checksums, record_hash
 from barnabas.pipeline.datetimes import now
 from barnabas.pipeline.errors import JobError

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 
-from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.jobs.audit.comparison import gaps
 from barnabas.pipeline.kafka.batch_lookup import BatchHeaderReader, count_gap
 from barnabas.pipeline.kafka.kafka_source import read_spans

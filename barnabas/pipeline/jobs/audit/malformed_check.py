@@ -15,7 +15,8 @@ from typing import Any
 from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import Brokers, Span, TopicPartition
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.jobs.dead_letters import ORIGIN, origin_of
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.settings import BrokerSettings

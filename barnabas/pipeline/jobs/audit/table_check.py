@@ -17,7 +17,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from barnabas.pipeline.brokers import TopicPartition
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.checksums import add_checksums, combine_sums, record_hash, sums
 from barnabas.pipeline.errors import JobError, describe_failure
 from barnabas.pipeline.jobs.data_files import is_misplaced

@@ -7,8 +7,8 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from barnabas.admin.client import TopicPartition
 from barnabas.admin.partitions import balanced_plan
+from barnabas.client.topic_partition import TopicPartition
 
 
 @st.composite

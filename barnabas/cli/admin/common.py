@@ -155,17 +155,6 @@ def as_object(value: Any) -> Any:
     return value
 
 
-def pairs(option: str, texts: Iterable[str]) -> dict[str, str]:
-    """Splits NAME=VALUE. Raises click.UsageError."""
-    found = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not equals or not name.strip():
-            raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}.")
-        found[name.strip()] = value.strip()
-    return found
-
-
 def topic_partitions(client: Client, texts: Iterable[str]) -> list[TopicPartition]:
     """The partitions of TOPIC or TOPIC:0,1,4-7. Raises Refused for what is missing, click.UsageError for a bad text."""
     from barnabas.admin.topics import partitions_of

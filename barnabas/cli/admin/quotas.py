@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from barnabas.cli.admin.common import Cluster, cluster_options, pairs, show
+from barnabas.cli.admin.common import Cluster, cluster_options, show
 from barnabas.cli.verb import run_verb
 
 TYPES = ("user", "client-id", "ip")
@@ -73,7 +73,9 @@ def list_quotas(*, exact: bool, cluster: Cluster, as_json: bool, **options: Any)
 @cluster_options
 def set_quotas(changes: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_json: bool, **options: Any) -> None:
     """Set quotas of an entity."""
-    values: dict[str, float | None] = {key: _number(text) for key, text in pairs("KEY=VALUE", changes).items()}
+    from barnabas.client.client_settings import parse_pairs
+
+    values: dict[str, float | None] = {key: _number(text) for key, text in parse_pairs("quotas set", changes).items()}
     _alter(cluster, _named(options), values, dry_run=dry_run, as_json=as_json)
 
 

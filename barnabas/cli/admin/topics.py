@@ -18,7 +18,6 @@ from barnabas.cli.admin.common import (
     confirm_option,
     execute_option,
     for_each,
-    pairs,
     show,
     show_tuples,
     time_ms,
@@ -120,7 +119,9 @@ def create(
     if assigned and (partitions or replicas):
         raise click.UsageError("--assign says how many partitions and replicas: it excludes -p and -r.")
     assignment = {index: broker_ids("--assign", text) for index, text in enumerate(assigned)}
-    settings = pairs("--config", configs)
+    from barnabas.client.client_settings import parse_pairs
+
+    settings = parse_pairs("--config", configs)
     from barnabas.admin import topics as api
     from barnabas.admin.errors import Refused
 
@@ -171,7 +172,9 @@ def alter(
     as_json: bool,
 ) -> None:
     """Add partitions, set configs. With more partitions, keys change their partitions."""
-    settings = pairs("--config", configs)
+    from barnabas.client.client_settings import parse_pairs
+
+    settings = parse_pairs("--config", configs)
     if partitions is None and not settings:
         raise click.UsageError("Nothing to change: give --partitions or --config.")
     assignment = [broker_ids("--assign", text) for text in assigned] or None

@@ -12,7 +12,6 @@ NOT HERE Certificates (`certificates.py`), the process (`embedded.py`).
 
 from __future__ import annotations
 
-import hashlib
 import os
 import secrets
 import ssl
@@ -22,11 +21,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from barnabas.client.scram import HASHES, salted_password
+
 if TYPE_CHECKING:
     from barnabas.certificates import CertificateAuthority
 
 PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
-_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 PLAIN = "PLAIN"
 _MODULES = "org.apache.kafka.common.security"
 _ITERATIONS = 4096
@@ -58,8 +58,8 @@ class Security:
     def __post_init__(self) -> None:
         if self.protocol not in PROTOCOLS:
             raise SecurityError(f"protocol {self.protocol!r} is not one of {', '.join(PROTOCOLS)}")
-        if self.mechanism not in (*_HASHES, PLAIN):
-            raise SecurityError(f"mechanism {self.mechanism!r} is not one of {', '.join((*_HASHES, PLAIN))}")
+        if self.mechanism not in (*HASHES, PLAIN):
+            raise SecurityError(f"mechanism {self.mechanism!r} is not one of {', '.join((*HASHES, PLAIN))}")
         if not self.users:
             raise SecurityError("users is empty: name one at least")
 
@@ -122,7 +122,7 @@ class BrokerSecurity:
         lines = []
         for user, password in security.users.items():
             salt = secrets.token_bytes(20)
-            salted = hashlib.pbkdf2_hmac(_HASHES[security.mechanism], password.encode(), salt, _ITERATIONS)
+            salted = salted_password(security.mechanism, password, salt, _ITERATIONS)
             values = f'salt="{_base64(salt)}",saltedpassword="{_base64(salted)}",iterations={_ITERATIONS}'
             lines.append(f"{security.mechanism}=[name={user},{values}]\n")
         self._users_path.parent.mkdir(mode=0o700, exist_ok=True)

@@ -5,7 +5,6 @@ RULES    1. A password never leaves this process: the cluster gets salt, iterati
 
 from __future__ import annotations
 
-import hashlib
 import secrets
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -14,9 +13,9 @@ from kafka.protocol.admin.users import AlterUserScramCredentialsRequest, Describ
 
 from barnabas.admin.client import Client
 from barnabas.admin.errors import check
+from barnabas.client.scram import salted_password
 
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
 """Kafka's limits."""
 _SALT_BYTES = 20
@@ -50,7 +49,7 @@ def list_users(client: Client, names: Iterable[str] = ()) -> list[Credential]:
 def set_password(client: Client, user: str, password: str, mechanism: str, iterations: int = MIN_ITERATIONS) -> None:
     """Creates or replaces a user's credential. Raises Refused."""
     salt = secrets.token_bytes(_SALT_BYTES)
-    salted = hashlib.pbkdf2_hmac(_HASHES[mechanism], password.encode(), salt, iterations)
+    salted = salted_password(mechanism, password, salt, iterations)
     upsertion = AlterUserScramCredentialsRequest.ScramCredentialUpsertion(
         name=user, mechanism=MECHANISMS[mechanism], iterations=iterations, salt=salt, salted_password=salted
     )

@@ -27,8 +27,9 @@ from barnabas.cli.records.input_parser import InputParser, LineParser
 from barnabas.cli.records.json_lines import parse_line
 from barnabas.cli.records.kcat_dialect import parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout, unescaped
-from barnabas.cli.records.parsed_record import TIMESTAMP_LIMIT, Header, MalformedInput, ParsedRecord
+from barnabas.cli.records.parsed_record import TIMESTAMP_LIMIT, MalformedInput, ParsedRecord
 from barnabas.client.errors import ArgumentError, ClientError, require_text
+from barnabas.client.record_batches import Header
 from barnabas.client.record_writer import RecordWriter, WriteOptions
 from barnabas.signals import StopSignals
 

@@ -17,11 +17,11 @@ from io import BufferedRWPair
 from barnabas.client.client_settings import Security, tls_context
 from barnabas.client.errors import ClientError
 from barnabas.client.oauth_tokens import oauth_token
+from barnabas.client.scram import HASHES, salted_password
 
 CONNECT_TIMEOUT_S = 10.0
 SOCKET_TIMEOUT_S = 30.0
 _SASL_HANDSHAKE_V1, _SASL_AUTHENTICATE_V0 = (17, 1), (36, 0)
-_HASHES = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 
 Stream = BufferedRWPair
 
@@ -92,13 +92,13 @@ def _authenticated(stream: Stream, security: Security) -> Stream:
 
 
 def _scram(stream: Stream, security: Security) -> None:
-    algorithm = _HASHES[security.mechanism]
+    algorithm = HASHES[security.mechanism]
     user = security.username.replace("=", "=3D").replace(",", "=2C")
     first = f"n={user},r={secrets.token_urlsafe(24)}".encode()
     challenge = _token(stream, b"n,," + first)
     fields = dict(part.split(b"=", 1) for part in challenge.split(b","))
     salt, iterations = base64.b64decode(fields[b"s"]), int(fields[b"i"])
-    salted = hashlib.pbkdf2_hmac(algorithm, security.password.encode(), salt, iterations)
+    salted = salted_password(security.mechanism, security.password, salt, iterations)
     key = hmac.digest(salted, b"Client Key", algorithm)
     unsigned = b"c=biws,r=" + fields[b"r"]
     message = b",".join((first, challenge, unsigned))

@@ -19,8 +19,9 @@ from binascii import Error as DecodingError
 from collections.abc import Callable, Iterable, Iterator
 
 from barnabas.cli.records.layout import BINARY_NUMBERS, SIZES, Part
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord, check_place
+from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord, check_place
 from barnabas.client.errors import ArgumentError
+from barnabas.client.record_batches import Header
 
 _READ = frozenset("tkvTKVhHpodexy")
 _NUMBER = re.compile(rb"-?\d+")

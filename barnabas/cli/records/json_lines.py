@@ -17,9 +17,9 @@ from base64 import b64decode, b64encode
 from json.encoder import encode_basestring
 from typing import Any
 
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord, check_place
+from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord, check_place
 from barnabas.client.batch_header import LOG_APPEND_TIME
-from barnabas.client.record_batches import Record
+from barnabas.client.record_batches import Header, Record
 
 _FIELDS = {"topic", "partition", "offset", "timestamp", "timestamp_type", "key", "value", "headers"}
 _decode = json.JSONDecoder().decode

@@ -13,8 +13,8 @@ import json
 from typing import Any
 
 from barnabas.cli.records.layout import Part, parse_layout
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord, check_place
-from barnabas.client.record_batches import Record
+from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord, check_place
+from barnabas.client.record_batches import Header, Record
 
 KCAT_HEADERS = "kcat"
 """The modifier of %h that prints a=b,c=d."""

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from barnabas.client.errors import ClientError
-
-Header = tuple[bytes, bytes | None]
+from barnabas.client.record_batches import Header
 
 
 class ParsedRecord(NamedTuple):

@@ -13,10 +13,10 @@ from barnabas.cli.records.format_printer import FormatPrinter
 from barnabas.cli.records.input_parser import InputParser, LineParser
 from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout
-from barnabas.cli.records.parsed_record import Header, MalformedInput, ParsedRecord
+from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord
 from barnabas.client.cluster import Partition
 from barnabas.client.errors import ClientError
-from barnabas.client.record_batches import Record
+from barnabas.client.record_batches import Header, Record
 from barnabas.client.record_reader import Page
 from tests.unit.barnabas.cli.test_json_lines import BATCH, HEADERS, NULLABLE
 

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from barnabas.cli.records.json_lines import line_of, parse_line
-from barnabas.cli.records.parsed_record import Header, MalformedInput
+from barnabas.cli.records.parsed_record import MalformedInput
 from barnabas.client.batch_header import BatchHeader
-from barnabas.client.record_batches import Record
+from barnabas.client.record_batches import Header, Record
 
 BATCH = BatchHeader(0, 49, 0, 2, 0, 0, 0, 0, 0, -1, -1, -1, 1)
 HOSTILE = st.one_of(

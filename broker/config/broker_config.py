@@ -101,7 +101,7 @@ class BrokerConfig:
     @cached_property
     def node_id(self) -> int:
         """The id of this node."""
-        return int(self.given.get("node.id", self.given.get("broker.id", "1")))
+        return int(self.given.get("node.id", "1"))
 
     @cached_property
     def log_dirs(self) -> list[str]:

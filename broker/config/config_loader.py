@@ -28,7 +28,6 @@ _log = logging.getLogger("barnabas.config")
 
 QUICK_START = {
     "process.roles": "broker,controller",
-    "node.id": "1",
     "controller.listener.names": "CONTROLLER",
     "offsets.topic.replication.factor": "1",
     "transaction.state.log.replication.factor": "1",
@@ -75,6 +74,7 @@ def load_config(
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
         elif not (name in IGNORED or name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or is_listener_setting(name)):
             _log.warning("unknown setting %s (%s) is ignored%s", name, origin[name], _suggestion(name))
+    _complete_node_id(texts)
     config = BrokerConfig(texts)
     if listen is not None:
         controller_listeners = [
@@ -87,6 +87,12 @@ def load_config(
     if error is not None:
         raise ConfigError(error)
     return config
+
+
+def _complete_node_id(texts: dict[str, str]) -> None:
+    """Gives node.id and its old name broker.id one value, as Apache Kafka does; without both it is 1."""
+    texts.setdefault("node.id", texts.get("broker.id", "1"))
+    texts.setdefault("broker.id", texts["node.id"])
 
 
 def _suggestion(name: str) -> str:

@@ -96,13 +96,20 @@ def _advertised_error(node: BrokerConfig, names: list[str]) -> str | None:
 def find_conflict(config: BrokerConfig) -> str | None:
     """Validates combinations of settings, with Kafka's messages; None if they are valid."""
     return (
-        _check_metrics_listener(config)
+        _check_node_id(config)
+        or _check_metrics_listener(config)
         or _check_roll_time(config)
         or _check_retention(config)
         or _check_cleaner(config)
         or _check_cordoned_dirs(config)
         or _check_consumer_groups(config)
     )
+
+
+def _check_node_id(config: BrokerConfig) -> str | None:
+    if int(config.given.get("broker.id", config.node_id)) != config.node_id:
+        return "You must set `node.id` to the same value as `broker.id`."
+    return None
 
 
 def _check_metrics_listener(config: BrokerConfig) -> str | None:

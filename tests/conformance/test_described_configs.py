@@ -38,7 +38,7 @@ CHANGES = [
     resource(TOPIC, "t", ("cleanup.policy", SET, "compact, delete"), ("preallocate", SET, "TRUE")),
 ]
 _DIFFERENT = """
-advertised.listeners broker.id controller.quorum.bootstrap.servers group.initial.rebalance.delay.ms
+advertised.listeners controller.quorum.bootstrap.servers group.initial.rebalance.delay.ms
 inter.broker.listener.name listener.security.protocol.map listeners log.dirs offsets.topic.num.partitions
 principal.builder.class transaction.state.log.num.partitions transaction.state.log.min.isr
 log.retention.minutes log.retention.hours log.roll.hours log.flush.scheduler.interval.ms

@@ -34,6 +34,12 @@ def test_the_command_line_overrides_the_file(tmp_path: Path) -> None:
     assert config.listeners[0].is_wildcard
 
 
+@pytest.mark.parametrize("settings", [{"node.id": "7"}, {"broker.id": "7"}, {"node.id": "7", "broker.id": "7"}])
+def test_the_old_name_of_node_id_has_the_same_value(settings: dict[str, str]) -> None:
+    config = load_config(None, settings)
+    assert (config.node_id, config.number("node.id"), config.number("broker.id")) == (7, 7, 7)
+
+
 def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\n\nnum.partitions=none\n")
@@ -48,6 +54,7 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
     ("settings", "words"),
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
+        ({"node.id": "1", "broker.id": "2"}, "You must set `node.id` to the same value as `broker.id`."),
         ({"log.dirs": ""}, "configuration log.dirs: it must not be empty"),
         ({"process.roles": ""}, "configuration process.roles: it must not be empty"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a unique name"),

@@ -25,6 +25,7 @@ from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from protocol.file_region import Region
+from protocol.primitives import Buffer
 from protocol.records import BatchHeader
 from storage.config.log_config import LogConfig
 from storage.io.deferred_file_ops import Submit
@@ -32,7 +33,6 @@ from storage.io.disk import File
 from storage.io.disk_lookup import DiskLookup
 from storage.io.flush_task import FlushTask
 
-Buffer = bytes | bytearray | memoryview
 T = TypeVar("T")
 
 

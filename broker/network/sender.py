@@ -27,9 +27,10 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_RANGE_BYTES, ReadAhead
-from broker.network.socket_io import Buffer, PlaintextTransportLayer
+from broker.network.socket_io import PlaintextTransportLayer
 from protocol.file_region import FileRegion, ScatteredRegion
 from protocol.framing import Part
+from protocol.primitives import Buffer
 from storage.io.page_cache import Span
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024

@@ -15,8 +15,7 @@ import struct
 from collections.abc import Sequence
 
 from protocol.file_region import FileRegion
-
-Buffer = bytes | bytearray | memoryview
+from protocol.primitives import Buffer
 
 _MSG_MORE = getattr(socket, "MSG_MORE", 0)
 _NO_LINGER = struct.pack("ii", 1, 0)

@@ -21,9 +21,10 @@ import ssl
 from collections.abc import Callable, Sequence
 from typing import Final, cast
 
-from broker.network.socket_io import Buffer, PlaintextTransportLayer
+from broker.network.socket_io import PlaintextTransportLayer
 from protocol.errors import MalformedRequest
 from protocol.file_region import FileRegion
+from protocol.primitives import Buffer
 
 TURN_BYTES: Final = 256 * 1024
 _PIECE_BYTES: Final = 64 * 1024

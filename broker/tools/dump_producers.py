@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from broker.tools.dump_batches import Row, problem
-from storage.engine import Buffer
+from protocol.primitives import Buffer
 from storage.log.producer_state import CorruptSnapshot, ProducerState
 
 

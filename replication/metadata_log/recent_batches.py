@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections import deque
 from typing import Final, NamedTuple
 
+from protocol.primitives import Buffer
 from protocol.records import headers
-from storage.engine import Buffer
 
 MAX_BYTES: Final = 1024 * 1024
 

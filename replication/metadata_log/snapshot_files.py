@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
+from protocol.primitives import Buffer
 from replication.metadata.metadata_records import (
     ZERO_SNAPSHOT,
     CorruptMetadata,
@@ -26,7 +27,7 @@ from replication.metadata.metadata_records import (
     read_snapshot,
     snapshot_name,
 )
-from storage.io.disk import Buffer, Disk, StorageError
+from storage.io.disk import Disk, StorageError
 
 _log = logging.getLogger("barnabas.metadata")
 

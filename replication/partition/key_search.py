@@ -19,12 +19,13 @@ from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from protocol.records import Record, parse_header
 from replication.completion import Completion, all_done, failed
 from replication.partition.key_indexer import KeyIndexer, Worker, open_log
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
-from storage.engine import AbortedTransaction, Buffer, EngineView
+from storage.engine import AbortedTransaction, EngineView
 from storage.io.disk_lookup import DiskLookup
 from storage.keyindex.index_jobs import FindOffsets, Job, JobFailed, MatchRecords
 

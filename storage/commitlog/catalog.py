@@ -28,10 +28,11 @@ from struct import Struct, pack, unpack_from
 from typing import Any, Final, NamedTuple
 
 from protocol.crc32c import crc32c
+from protocol.primitives import Buffer
 from storage.commitlog.log_file import LogFile, LogName, name_at
 from storage.commitlog.queue_file import HEADER, parse_queue
 from storage.commitlog.slots import LogicalSegment, Slot, SlotId
-from storage.engine import AbortedTransaction, Buffer
+from storage.engine import AbortedTransaction
 from storage.io.disk import Disk
 
 CATALOG: Final = "catalog"

@@ -33,6 +33,7 @@ from functools import partial
 from operator import attrgetter
 from typing import Final
 
+from protocol.primitives import Buffer
 from storage.commitlog.catalog import remove_catalog, update_catalog
 from storage.commitlog.files_ahead import FILES_AHEAD, FilesAhead
 from storage.commitlog.frame_group import FrameGroup
@@ -54,7 +55,7 @@ from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId, SlotNumbers
 from storage.commitlog.zeroing import ZeroAhead
-from storage.engine import Buffer, Reservation
+from storage.engine import Reservation
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting

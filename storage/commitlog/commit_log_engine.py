@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Final, TypeVar
 
 from protocol.errors import KafkaError
+from protocol.primitives import Buffer
 from protocol.records import NO_TIMESTAMP, BatchHeader, crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.frames import ABORTED_PAYLOAD, LONG, FrameKind
@@ -29,7 +30,6 @@ from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
     BatchInfo,
-    Buffer,
     EngineSummary,
     EngineView,
     LocatedBatches,

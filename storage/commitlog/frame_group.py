@@ -5,11 +5,11 @@ NOT HERE Which frames, and what changes when they are written (commit_log.py).
 
 from __future__ import annotations
 
+from protocol.primitives import Buffer
 from storage.commitlog.frames import ABORTED_PAYLOAD, HEAD_SIZE, LONG, FrameKind, batches_head, frame_head
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slot_append import AppendedState, SlotAppend
 from storage.commitlog.slots import Slot
-from storage.engine import Buffer
 
 
 class FrameGroup:

@@ -36,8 +36,9 @@ from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
+from protocol.primitives import Buffer
 from protocol.records import LENGTH_POSITION, LOG_OVERHEAD, BatchHeader, crc_is_valid, parse_header
-from storage.engine import BatchInfo, Buffer, batch_info
+from storage.engine import BatchInfo, batch_info
 from storage.io.disk import File
 
 FILE_HEADER: Final = Struct(">4sI16sqII")

@@ -22,7 +22,7 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
-from storage.engine import Buffer
+from protocol.primitives import Buffer
 from storage.io.disk import File
 from storage.io.disk_lookup import Read
 

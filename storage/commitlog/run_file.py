@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 from protocol.crc32c import crc32c
+from protocol.primitives import Buffer
 from protocol.records import NO_TIMESTAMP
 from storage.commitlog.frames import (
     FILE_HEADER,
@@ -59,7 +60,7 @@ from storage.commitlog.queue_file import (
     read_rows,
     unpack_entries,
 )
-from storage.engine import BatchInfo, Buffer
+from storage.engine import BatchInfo
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import read_waiting
 

@@ -12,10 +12,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from protocol.primitives import Buffer
 from storage.commitlog.frames import ABORTED_PAYLOAD, HEAD_SIZE, LONG
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slots import Slot
-from storage.engine import AbortedTransaction, BatchInfo, Buffer, Reservation
+from storage.engine import AbortedTransaction, BatchInfo, Reservation
 
 
 class AppendedState(NamedTuple):

@@ -19,13 +19,14 @@ from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.file_region import FileRegion, Region, ScatteredRegion, file_regions
+from protocol.primitives import Buffer
 from storage.commitlog.frame_check import Damage, check_frames, covers, with_range
 from storage.commitlog.frames import LONG
 from storage.commitlog.log_file import LogFile, Slice
 from storage.commitlog.queue_file import ENTRY, Entry, QueuePart, Row, queue_run, read_row, unpack_entries
 from storage.commitlog.slots import UNBOUND, Cut, Slot, slot_text
 from storage.config.config_def import MAX_LONG
-from storage.engine import AbortedTransaction, Buffer, LocatedBatches, SegmentInfo
+from storage.engine import AbortedTransaction, LocatedBatches, SegmentInfo
 from storage.io.disk import File
 from storage.io.disk_lookup import NotResident, Read, read_waiting
 

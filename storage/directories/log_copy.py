@@ -18,8 +18,9 @@ from operator import attrgetter
 from typing import Final
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from protocol.records import headers, parse_header
-from storage.engine import Buffer, EngineView, SegmentInfo
+from storage.engine import EngineView, SegmentInfo
 from storage.io.disk_lookup import DiskLookup
 from storage.log.append_pipeline import PreparedAppend
 from storage.log.log import Log

@@ -13,6 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
+from protocol.primitives import Buffer
 from protocol.records import parse_header
 from storage.commitlog.commit_log import DIRECTORY
 from storage.commitlog.frames import (
@@ -36,7 +37,6 @@ from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, parse_log_name
 from storage.commitlog.queue_file import Entry, QueueHeader, Row, parse_queue, queue_run, read_row, unpack_entries
 from storage.commitlog.sealing import queue_path
 from storage.commitlog.slots import SlotId, slot_id_of, slot_text, topic_of
-from storage.engine import Buffer
 from storage.inspection.batches import StoredBatch
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import read_waiting

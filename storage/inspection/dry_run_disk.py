@@ -13,7 +13,8 @@ import os
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from storage.io.disk import Buffer, Disk, File, Mapping, StorageError
+from protocol.primitives import Buffer
+from storage.io.disk import Disk, File, Mapping, StorageError
 
 
 class FileChange(NamedTuple):

@@ -15,6 +15,7 @@ from contextlib import nullcontext
 from typing import Final, NamedTuple
 
 from protocol.errors import KafkaError
+from protocol.primitives import Buffer
 from protocol.records import BatchHeader, crc_is_valid, parse_header
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
@@ -23,7 +24,6 @@ from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.inspection.dry_run_disk import DryRunDisk
 from storage.inspection.issues import Issue, Severity
-from storage.io.disk import Buffer
 from storage.io.disk_lookup import read_waiting
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log_offsets import Checkpoint

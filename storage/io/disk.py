@@ -27,10 +27,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
+from protocol.primitives import Buffer
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.page_cache import PageCache, Span
-
-Buffer = bytes | bytearray | memoryview
 
 _FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer range
 

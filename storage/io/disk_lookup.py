@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
 from protocol.errors import KafkaError
-from storage.io.disk import Buffer, File, StorageError
+from protocol.primitives import Buffer
+from storage.io.disk import File, StorageError
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -20,9 +20,10 @@ from functools import partial
 from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from protocol.records import CONTROL_BIT, LOG_OVERHEAD, NO_TIMESTAMP, BatchHeader, patch
 from storage.config.log_config import LogConfig
-from storage.engine import AbortedTransaction, BatchInfo, Buffer, Engine, Reservation, SharedLog, batch_info
+from storage.engine import AbortedTransaction, BatchInfo, Engine, Reservation, SharedLog, batch_info
 from storage.io.disk_lookup import DiskLookup
 from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_offsets import LogOffsets

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.file_region import Region
-from storage.engine import AbortedTransaction, Buffer, Engine
+from protocol.primitives import Buffer
+from storage.engine import AbortedTransaction, Engine
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log_offsets import LogOffsets
 from storage.log.producer_state import ProducerState

@@ -15,8 +15,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from storage.config.log_config import LogConfig
-from storage.engine import Buffer, Compactable, SegmentInfo
+from storage.engine import Compactable, SegmentInfo
 from storage.io.deferred_file_ops import Submit, run_now, sequential
 from storage.log.append_pipeline import AppendPipeline, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED

@@ -21,8 +21,9 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
+from protocol.primitives import Buffer
 from protocol.records import BatchHeader, headers
-from storage.engine import AbortedTransaction, Buffer, Engine
+from storage.engine import AbortedTransaction, Engine
 from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
 from storage.log.leader_epoch_cache import LeaderEpochCache

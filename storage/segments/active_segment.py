@@ -22,8 +22,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from protocol.errors import KafkaError
+from protocol.primitives import Buffer
 from protocol.records import BATCH_OVERHEAD, NO_TIMESTAMP, BatchHeader, crc_is_valid, parse_header
-from storage.engine import BatchInfo, Buffer, OnBatch, batch_info
+from storage.engine import BatchInfo, OnBatch, batch_info
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import NotResident, read_resident, read_waiting

@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import logging
 
+from protocol.primitives import Buffer
 from protocol.records import BatchHeader
 from storage.config.log_config import LogConfig
-from storage.engine import Buffer, OnBatch
+from storage.engine import OnBatch
 from storage.io.disk import Disk
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.log_segments import LogSegments

@@ -25,13 +25,13 @@ from operator import attrgetter
 from typing import Final, TypeVar
 
 from protocol.file_region import FileRegion
+from protocol.primitives import Buffer
 from protocol.records import NO_TIMESTAMP, BatchHeader
 from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
     BatchInfo,
-    Buffer,
     Compactable,
     EngineSummary,
     LocatedBatches,

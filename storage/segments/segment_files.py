@@ -17,8 +17,8 @@ from struct import Struct
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from protocol.records import BATCH_OVERHEAD, LENGTH_POSITION, LOG_OVERHEAD, MAGIC, BatchHeader, parse_header
-from storage.engine import Buffer
 from storage.io.disk import File
 from storage.io.disk_lookup import Read, read_waiting
 from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex

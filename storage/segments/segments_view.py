@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from operator import itemgetter
 from typing import cast
 
+from protocol.primitives import Buffer
 from protocol.records import NO_TIMESTAMP
-from storage.engine import AbortedTransaction, Buffer, SegmentInfo
+from storage.engine import AbortedTransaction, SegmentInfo
 from storage.io.disk_lookup import read_waiting
 from storage.segments.active_segment import ActiveSegment
 from storage.segments.indexes import CorruptIndex, TransactionIndex

@@ -16,7 +16,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from storage.io.disk import Buffer, Disk, File, Lock, Mapping, StorageError
+from protocol.primitives import Buffer
+from storage.io.disk import Disk, File, Lock, Mapping, StorageError
 from tests.simulation.file_system import DirectoryNode, FileNode, FileSystem, fail
 
 

@@ -14,7 +14,8 @@ import os
 from collections.abc import Callable, Sequence
 from random import Random
 
-from storage.io.disk import Buffer, Disk, File
+from protocol.primitives import Buffer
+from storage.io.disk import Disk, File
 
 
 class PowerLoss(BaseException):

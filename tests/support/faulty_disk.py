@@ -10,7 +10,8 @@ import errno
 import os
 from collections.abc import Sequence
 
-from storage.io.disk import Buffer, Disk, File, StorageError
+from protocol.primitives import Buffer
+from storage.io.disk import Disk, File, StorageError
 
 
 class FaultyFile(File):

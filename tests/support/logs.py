@@ -18,6 +18,7 @@ from protocol.batch_builder import BatchBuilder
 from protocol.compression import Compression
 from protocol.control_records import ControlType, end_txn_marker
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from protocol.records import Record, headers, records
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
@@ -26,7 +27,7 @@ from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
 from storage.directories.log_maintenance import begin_checkpoints, retain
 from storage.directories.log_manager import LogManager
-from storage.engine import Buffer, EngineFactory
+from storage.engine import EngineFactory
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.leader_epoch_cache import UNDEFINED

@@ -25,12 +25,12 @@ from typing import Any, NamedTuple, TypeVar
 from protocol.crc32c import crc32c
 from protocol.errors import KafkaError
 from protocol.file_region import FileRegion, file_regions
+from protocol.primitives import Buffer
 from protocol.records import crc_is_valid, parse_header
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
     BatchInfo,
-    Buffer,
     EngineSummary,
     EngineView,
     LocatedBatches,

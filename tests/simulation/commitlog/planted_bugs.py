@@ -15,6 +15,7 @@ import storage.commitlog.catalog
 import storage.commitlog.commit_log
 import storage.commitlog.run_recovery
 import storage.commitlog.sealing
+from protocol.primitives import Buffer
 from storage.commitlog.cleaner import Cleaner
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
@@ -28,7 +29,6 @@ from storage.commitlog.slots import Cut, Slot
 from storage.commitlog.zeroing import ZeroAhead
 from storage.directories.engines import Engines
 from storage.directories.partition_directory import FUTURE
-from storage.engine import Buffer
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting

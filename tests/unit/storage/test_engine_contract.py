@@ -12,10 +12,11 @@ from random import Random
 import pytest
 
 from protocol.file_region import file_regions
+from protocol.primitives import Buffer
 from protocol.records import BatchHeader, headers
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.config.log_config import LogConfig
-from storage.engine import AbortedTransaction, Buffer, Engine, SegmentInfo
+from storage.engine import AbortedTransaction, Engine, SegmentInfo
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.stored_state import StoresState

@@ -17,8 +17,8 @@ from broker.network.socket_io import PlaintextTransportLayer
 from broker.telemetry.request_metrics import SAMPLE_MASK, ApiMetrics
 from protocol.errors import MalformedRequest
 from protocol.framing import FrameReader
+from protocol.primitives import Buffer
 from replication.completion import Completion, completed
-from storage.engine import Buffer
 
 
 class FakeTimer:

@@ -20,8 +20,8 @@ from broker.network.page_cache_prefetch import (
 from broker.network.sender import RegionEnded, Sender
 from broker.network.socket_io import PlaintextTransportLayer
 from protocol.file_region import FileRegion, ScatteredRegion
+from protocol.primitives import Buffer
 from replication.io_executor import IoExecutor, IoResult, Run
-from storage.engine import Buffer
 from storage.io.disk import Disk, File, StorageError
 from tests.support.cold_disk import ColdDisk
 from tests.support.replica_harness import HeldWork

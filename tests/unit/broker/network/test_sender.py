@@ -32,7 +32,7 @@ from protocol.codec import decode, encoder
 from protocol.file_region import FileRegion, HasFileno, Region, ScatteredRegion, file_regions
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import FetchResponse, FetchTopic, PartitionData
-from storage.engine import Buffer
+from protocol.primitives import Buffer
 from storage.io.disk import Disk, File
 from storage.io.page_cache import MAX_GAP_BYTES, PageCache, Span
 from tests.support.replica_harness import read_regions

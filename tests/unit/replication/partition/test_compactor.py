@@ -12,12 +12,12 @@ from typing import Any, cast
 import pytest
 
 from protocol.batch_builder import BatchBuilder
+from protocol.primitives import Buffer
 from protocol.records import headers
 from replication.completion import Completion
 from replication.partition.compactor import Compactor, Outcome, Replace
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
-from storage.engine import Buffer
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.segments.directory_recovery import CLEANED, SWAP

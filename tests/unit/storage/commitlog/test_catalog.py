@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from protocol.primitives import Buffer
 from storage.commitlog import recovery
 from storage.commitlog.catalog import CATALOG, merged, packed_state, slots_in
 from storage.commitlog.frames import BIND_PAYLOAD, FILE_HEADER, HEAD_SIZE
 from storage.commitlog.queue_file import HEADER
-from storage.engine import Buffer
 from storage.io.disk import Disk, File, StorageError
 from tests.support.faulty_disk import FaultyDisk
 from tests.unit.storage.commitlog.test_cleaning import clean, delete_odd, drop, fill

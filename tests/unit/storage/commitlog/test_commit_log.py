@@ -14,13 +14,13 @@ from random import Random
 
 import pytest
 
-from protocol.primitives import uuid_text
+from protocol.primitives import Buffer, uuid_text
 from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.frames import FILE_HEADER, HEAD_SIZE
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
-from storage.engine import AbortedTransaction, Buffer
+from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp, Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk

@@ -8,9 +8,9 @@ from random import Random
 
 import pytest
 
+from protocol.primitives import Buffer
 from storage.commitlog.frames import FILE_HEADER, LONG, Frame, FrameKind, parse_file_header, scan
 from storage.commitlog.slot_append import SlotAppend
-from storage.engine import Buffer
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import read_waiting
 from tests.support.crashing_disk import CrashingDisk

@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 
 from protocol.control_records import ControlType
+from protocol.primitives import Buffer
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
 from storage.directories.summary_file import LOG_SUMMARIES
-from storage.io.disk import Buffer, Disk, StorageError
+from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Log
 from tests.support.logs import (

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from storage.io.disk import Buffer, Disk
+from protocol.primitives import Buffer
+from storage.io.disk import Disk
 from storage.log.leader_epoch_cache import LeaderEpochCache
 
 

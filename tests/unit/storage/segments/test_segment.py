@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
+from protocol.primitives import Buffer
 from protocol.records import BATCH_OVERHEAD, HEADER, BatchHeader, headers, parse_header
-from storage.engine import Buffer
 from storage.io.deferred_file_ops import run_now
 from storage.io.disk import Disk, File
 from storage.io.disk_lookup import NotResident, read_waiting

@@ -11,9 +11,9 @@ RULES    1. One seed determines a history and its queries; it is printed, and `-
          2. The cleaner and the transaction markers continue meanwhile. If two results differ, the Kafka source is queried
             again; a result that it does not repeat is not a difference.
          3. Apache Kafka searches a timestamp only in the first segment that is late enough, although its late records may be
-            trimmed. Trimmed topics are therefore not queried by timestamp there. Barnabas searches further segments. Its last
-            stable offset can be below the log start, the first offset of a batch that DeleteRecords has cut; its own clients
-            then fail. Open transactions are therefore not trimmed there.
+            trimmed, or compacted to an empty batch. Trimmed and compacted topics are therefore not queried by timestamp there.
+            Barnabas searches further segments. Apache Kafka's last stable offset can be below the log start, the first offset
+            of a batch that DeleteRecords has cut; its own clients then fail. Open transactions are therefore not trimmed there.
          4. In the end the broker is stopped, and the checkpoints alone must give the same results.
 """
 
@@ -91,7 +91,7 @@ class History:
     def __init__(self, bootstrap: str, seed: int, *, looks_on: bool) -> None:
         self.seed = seed
         self._looks_on = looks_on
-        self._trimmed: set[str] = set()
+        self._incomplete: set[str] = set()  # names of topics that are trimmed or compacted
         self.rng = random.Random(seed)
         self.bootstrap = bootstrap
         self.brokers = Brokers(BrokerSettings(bootstrap=bootstrap))
@@ -119,6 +119,8 @@ class History:
             settings["delete.retention.ms"] = rng.choice(["0", "86400000"])
         name = rng.choice(["", "", "", "__"]) + f"h{self.seed}.{'compacted' if is_compacted else 'plain'}-{number}"
         topic = Topic(name, rng.randint(1, 3), is_compacted)
+        if is_compacted:
+            self._incomplete.add(name)
         self.brokers.create_topic(name, topic.partitions, 1, settings)
         return topic
 
@@ -209,7 +211,7 @@ class History:
             ends = find_ends(topic_partitions)
             cuts = {tp: starts[tp] + (ends[tp] - starts[tp]) * self.rng.randrange(6) // 10 for tp in topic_partitions}
             self.brokers.delete_records(cuts)
-            self._trimmed.add(topic.name)
+            self._incomplete.add(topic.name)
 
     def _change(self) -> None:
         topic = self.rng.choice(self.topics)
@@ -262,7 +264,7 @@ class History:
 
     def _bound(self, which: str, topic_partitions: list[TopicPartition]) -> dict[str, str]:
         rng = self.rng
-        has_moments = self._looks_on or not self._trimmed & {tp.topic for tp in topic_partitions}
+        has_moments = self._looks_on or not self._incomplete & {tp.topic for tp in topic_partitions}
         form = rng.choice(["none", "none", "word", "offsets", "offsets", *(["time", "times"] if has_moments else [])])
         if form == "none" or not topic_partitions:
             return {}

@@ -20,7 +20,6 @@ NOT HERE High watermark, leader epochs, producers, a log start offset inside a s
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
@@ -364,17 +363,17 @@ class Engine(PublishedBatches, Protocol):
         """All before this offset is durable by a round of the shared log; a truncation meanwhile has lowered it."""
 
 
-class Compactable(ABC):
+class Compactable:
     """An engine whose segments can be replaced by compacted ones (compaction/)."""
 
     __slots__ = ()
 
-    @abstractmethod
     def replace(self, bases: Sequence[int], size: int, *, has_aborted: bool) -> list[str]:
         """Replace neighbouring closed segments by a compacted one of `size` bytes; returns paths of renamed files, as `trim`.
 
         The new segment's durable files have the first one's names with the suffix `.cleaned`.
         """
+        raise NotImplementedError
 
 
 EngineFactory = Callable[[str, LogConfig], Engine]

@@ -9,7 +9,9 @@ RULES    1. No class inside a function, and no `@runtime_checkable` protocol: my
          7. No function inside a function refers to a sibling: compiled, both are in one environment, and the cycle keeps all
             that it refers to, such as open files, until the garbage collector runs.
          8. No interpreted class of the product extends a compiled one.
-         9. The list names modules, each once, and mypyc is pinned as mypy is.
+         9. No class extends `ABC`: compiled, all such classes share one cache of `isinstance`, which then answers for another
+            class. A plain base class raises NotImplementedError.
+        10. The list names modules, each once, and mypyc is pinned as mypy is.
 NOT HERE What is compiled and why: docs/decisions/0057; which tests a compiled build skips: the mark `pure_python`.
 """
 
@@ -41,7 +43,7 @@ COPIES = frozenset({"copy", "copy.copy", "copy.deepcopy", "deepcopy", "dataclass
 
 
 def found_in(module: Module) -> Iterator[tuple[int, str]]:
-    """Line and description of each violation of rules 1 to 4, 6 and 7."""
+    """Line and description of each violation of rules 1 to 4, 6, 7 and 9."""
     for node in ast.walk(module.tree):
         if isinstance(node, ast.FunctionDef):
             for inner in ast.walk(node):
@@ -76,6 +78,8 @@ def _class_violations(node: ast.ClassDef) -> Iterator[tuple[int, str]]:
     decorators = {dotted(one.func if isinstance(one, ast.Call) else one) for one in node.decorator_list}
     if "runtime_checkable" in decorators:
         yield node.lineno, f"runtime_checkable {node.name}"
+    if "ABC" in map(dotted, node.bases):
+        yield node.lineno, f"ABC as base of {node.name}"
     if "dataclass" in decorators or "NamedTuple" in map(dotted, node.bases):
         for field in node.body:
             if isinstance(field, ast.AnnAssign) and isinstance(field.annotation, ast.Name):
@@ -187,6 +191,7 @@ VIOLATIONS = {
     "def f():\n    class A: ...": 1,
     "@runtime_checkable\nclass A(Protocol): ...": 1,
     "class A(NamedTuple):\n    a: memoryview\n    b: 'memoryview'\n    c: int": 1,
+    "class A(ABC): ...": 1,
     "@dataclass(slots=True)\nclass A:\n    a: object": 1,
     "for _ in range(n):\n    n = 2": 1,
     "for _ in range(self.n + 1):\n    self.n += 2": 1,

@@ -574,8 +574,8 @@ class Server:
         self._key_index.stop()
         self._tls_reloader.stop()
         self._timer.stop()
-        if not self._io.finish():
-            self._fail("the I/O did not end: the logs are not closed, and the next start recovers them")
+        if not self._io.finish() and self.failure is None:
+            self.failure = "the I/O did not end: the logs are not closed, and the next start recovers them"
         if self.failure is None:
             self._metadata_log.close()
             self._log_manager.shutdown(self._lifecycle.epoch)

@@ -248,7 +248,8 @@ class IoThreadPool:
     def finish(self) -> bool:
         """Stops the threads and reports all results, also those of jobs that results submit; the loop is not running.
 
-        False if `MAX_LAST_TURNS` turns of the loop do not suffice, or a callback has raised an exception.
+        False if `MAX_LAST_TURNS` turns of the loop do not suffice: jobs submit others without end, or results are lost by an
+        exception in a callback.
         """
         for _ in range(MAX_LAST_TURNS):
             self.stop()

@@ -42,3 +42,13 @@ def test_without_nowait_reads_the_pages_are_counted(file: File, monkeypatch: pyt
     expected = file.pread(4096, 0)
     monkeypatch.setattr("storage.io.page_cache.os.preadv", refuse)
     assert file.pread_if_resident(4096, 0) == expected
+
+
+def test_later_queries_of_any_thread_load_no_library(file: File, monkeypatch: pytest.MonkeyPatch) -> None:
+    cached = file.cached_bytes(0, SIZE)
+
+    def refuse(*_: object) -> None:
+        raise AssertionError("loading takes 0.1 ms, and a thread queries for each piece that it reads from the disk")
+
+    monkeypatch.setattr("ctypes.CDLL", refuse)
+    assert file.cached_bytes(0, SIZE) == cached

@@ -4,11 +4,12 @@ RULES    1. Every request gets exactly one result: the response, or None if the 
             arrives within the timeout. A timeout closes the connection.
          2. The first request on a connection is ApiVersions: requests use the newest version that both nodes support.
          3. After a failure the next connection attempt waits for a short backoff.
-         4. A host name that does not resolve is logged once, until the node is reached.
+         4. A connection that closes before requests can be sent is a failure to connect, and is logged as such.
          5. With SASL, this node authenticates before the first request; a failure closes the connection. If the session has a
             lifetime, it authenticates again before the end; requests wait meanwhile.
          6. A closed peer opens no connection, so that none is pending when the event loop is closed.
-NOT HERE Which node gets which request, and retries (`controller_channel.py`, `replication/`).
+NOT HERE Which node gets which request, and retries (`controller_channel.py`, `replication/`), how often a failure is logged
+         (`peer_failures.py`).
 """
 
 from __future__ import annotations
@@ -16,13 +17,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import socket
-import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
 from broker.config.sasl_configs import ClientCredentials
+from broker.network.peer_failures import PEER_FAILURES, reason_of
 from broker.security.sasl.client import InvalidServer, SaslClient, sasl_client
 from broker.security.sasl.oauth_login import NoToken
 from broker.security.tls_context import ListenerTls
@@ -67,6 +67,9 @@ class HostAndPort(NamedTuple):
 
     host: str
     port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
 class _InFlight(NamedTuple):
@@ -150,8 +153,7 @@ class Peer:
         self._failed_ms = -_BACKOFF_MS
         self._waiting: list[tuple[Message, Response, int]] = []
         self._is_closed = False
-        self._is_unresolved = False
-        self._is_login_refused = False
+        self._target: HostAndPort | None = None
 
     def send_request(self, request: Message, timeout_ms: int | None = None) -> Response:
         """Sends a request; the response arrives later (rule 1)."""
@@ -174,7 +176,7 @@ class Peer:
             self._session.close("this node is shutting down")
 
     async def _connect(self) -> None:
-        address = None if self._is_closed else self._address()
+        address = self._target = None if self._is_closed else self._address()
         try:
             backoff_ms = self._failed_ms + _BACKOFF_MS - self._caller.mono_ms()
             if backoff_ms > 0:
@@ -191,40 +193,36 @@ class Peer:
                     server_hostname=None if tls is None else address.host,
                 )
         except (OSError, TimeoutError) as error:
-            _log.debug("cannot connect to the node at %s: %s", address, error)
-            if isinstance(error, socket.gaierror) and address is not None and not self._is_unresolved:
-                self._is_unresolved = True
-                _log.warning("the host name %s of another node does not resolve: %s", address.host, error.strerror)
-            if isinstance(error, ssl.SSLError):
-                _log.warning("cannot connect to the node at %s:%d with TLS: %s", *address or ("?", 0), error)
+            self._log_failure(reason_of(error))
             self._connecting = None
             self._fail_waiting()
             return
         self._connecting = None
-        self._is_unresolved = False
         self._session = session
         session.request_api_versions()
 
     # ------------------------------------------------------------ from the session
     def on_ready(self) -> None:
         """The versions are known, and this node is authenticated: sends the queued requests."""
-        self._is_login_refused = False
         assert self._session is not None, "there is a session"
+        assert self._target is not None, "the session has an address"
+        PEER_FAILURES.on_connected(str(self._target), self._caller.mono_ms() / 1000)
         waiting, self._waiting = self._waiting, []
         for request, response, timeout_ms in waiting:
             self._session.send(request, response, timeout_ms)
 
-    def on_login_failed(self, reason: str) -> None:
-        """Authentication failed; logged once until it succeeds."""
-        if not self._is_login_refused:
-            self._is_login_refused = True
-            _log.warning("cannot authenticate to the node at %s: %s", self._address(), reason)
-
-    def on_closed(self, reason: str) -> None:
+    def on_closed(self, reason: str, *, was_ready: bool) -> None:
         """The connection is closed."""
-        _log.debug("connection to %s closed: %s", self._address(), reason)
+        if was_ready or self._is_closed:
+            _log.debug("connection to %s closed: %s", self._target, reason)
+        else:
+            self._log_failure(reason)
         self._session = None
         self._fail_waiting()
+
+    def _log_failure(self, reason: str) -> None:
+        if self._target is not None:
+            PEER_FAILURES.on_failed(str(self._target), reason, self._caller.mono_ms() / 1000)
 
     def _fail_waiting(self) -> None:
         self._failed_ms = self._caller.mono_ms()
@@ -244,7 +242,7 @@ class _Session(asyncio.BufferedProtocol):
         self._frames = FrameReader(MAX_RESPONSE_BYTES, bytearray(SCRATCH_BYTES), MAX_PREALLOCATED_BYTES)
         self._in_flight: dict[int, _InFlight] = {}
         self._correlation_id = 0
-        self._reason = "the peer closed it"
+        self._reason = "the other node closed the connection"
         self._next_login: Timer | None = None
         self.versions: dict[int, tuple[int, int]] | None = None
         """The API versions that the peer supports, by API key."""
@@ -328,7 +326,6 @@ class _Session(asyncio.BufferedProtocol):
         self._peer.on_ready()
 
     def _fail_login(self, reason: str) -> None:
-        self._peer.on_login_failed(reason)
         self.close(f"authentication failed: {reason}")
 
     def send(self, request: Message, response: Response, timeout_ms: int) -> None:
@@ -373,7 +370,8 @@ class _Session(asyncio.BufferedProtocol):
         in_flight, self._in_flight = self._in_flight, {}
         if self._next_login is not None:
             self._next_login.cancel()
-        self._peer.on_closed(self._reason if exc is None else str(exc))
+        reason = self._reason if exc is None else reason_of(exc)
+        self._peer.on_closed(reason, was_ready=self.is_ready)
         for request in in_flight.values():
             request.deadline.cancel()
             request.response.complete(None)

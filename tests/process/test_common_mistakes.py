@@ -23,7 +23,8 @@ import barnabas
 from barnabas import health
 from barnabas.cluster import free_ports
 from barnabas.embedded import MAIN, BrokerError
-from broker.network.closing_log import INTERVAL_S, MOST, ClosingLog
+from broker.network.closing_log import ClosingLog
+from broker.network.repeated_lines import INTERVAL_S, MOST
 from tests.faults import preload
 from tests.support.byte_relay import ByteRelay
 from tests.support.loading import create
@@ -208,7 +209,7 @@ def test_a_reason_is_logged_once_a_minute_for_a_host(caplog: pytest.LogCaptureFi
     ]
     for number in range(2 * MOST):
         log.add(f"host {number}", 5, "old", 4.0)
-    assert len(log._recent) <= MOST
+    assert len(log._lines) <= MOST
 
 
 # ---- directories --------------------------------------------------------------------------------------------------

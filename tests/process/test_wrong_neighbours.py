@@ -50,7 +50,7 @@ def test_a_node_of_another_cluster_ends(cluster: Cluster, tmp_path: Path) -> Non
 def test_a_node_whose_controllers_do_not_resolve_ends(tmp_path: Path) -> None:
     message, log = failed_start(tmp_path, 3, "nowhere.invalid:9093", new_id(), timeout_ms=4000)
     assert "no controller that leads this cluster was found within 4 s" in message
-    assert log.count("the host name nowhere.invalid of another node does not resolve") == 1
+    assert log.count("cannot connect to the node at nowhere.invalid:9093: the host name does not resolve") == 1
 
 
 def test_a_node_whose_controllers_do_not_accept_connections_ends(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ import click
 
 from broker.config.broker_config import MAX_PORT, BrokerConfig, ConfigError, is_address
 from broker.config.config_loader import load_config
-from broker.node.format_options import parse_format_options
+from broker.node.format_options import parse_format_options, random_uuid
 from broker.process.log_format import TEXT, log_to_standard_error
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
@@ -72,6 +72,12 @@ def _format_options(command: _Command) -> _Command:
     for option in reversed(_FORMAT_OPTIONS):
         command = option(command)
     return command
+
+
+def _print_random_uuid(ctx: click.Context, _: click.Parameter, is_given: bool) -> None:  # noqa: FBT001 - click's callback
+    if is_given:
+        click.echo(random_uuid())
+        ctx.exit()
 
 
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
@@ -131,6 +137,14 @@ def serve(
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; may be repeated.")
 @_format_options
 @click.option("-g", "--ignore-formatted", is_flag=True, help="Skip formatted directories.")
+@click.option(
+    "--random-uuid",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_random_uuid,
+    help="Print a new id for a cluster or a directory, and format nothing.",
+)
 def format_(
     config_file: str | None, data_dir: str | None, settings: tuple[str, ...], *, ignore_formatted: bool, **options: Any
 ) -> None:

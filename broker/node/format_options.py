@@ -115,9 +115,9 @@ def resolve_format_options(options: FormatOptions, config: BrokerConfig, quorum_
     return options._replace(is_standalone=True)
 
 
-def suggest_cluster_id() -> str:
-    """A new id, for the error that none was given."""
-    return f"a new one is {uuid_text(new_uuid(secrets.token_bytes))}"
+def random_uuid() -> str:
+    """A new id for a cluster or a directory, as `kafka-storage random-uuid` prints it."""
+    return uuid_text(new_uuid(secrets.token_bytes))
 
 
 def version_name(level: int) -> str:

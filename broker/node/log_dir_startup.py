@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.config.broker_config import BrokerConfig
-from broker.node.format_options import resolve_format_options, suggest_cluster_id
+from broker.node.format_options import random_uuid, resolve_format_options
 from broker.peers.quorum_config import QuorumConfig, has_other_controllers
 from replication.metadata_log.formatting import FormatOptions, format_directories
 from replication.metadata_log.metadata_log_check import check_for_loss
@@ -62,7 +62,7 @@ def open_log_dirs(
         if is_shared and options.cluster_id is None:
             raise UnusableDirectory(
                 f"{directories[0]} is not formatted, and all nodes of a cluster need the same id: name it with --cluster-id; "
-                f"{suggest_cluster_id()}."
+                f"a new one is {random_uuid()}."
             )
         _lock_directories(disk, directories, metadata, {}, locks)
     else:

@@ -12,7 +12,7 @@ import secrets
 from collections.abc import Iterator
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.node.format_options import resolve_format_options, suggest_cluster_id, version_name
+from broker.node.format_options import random_uuid, resolve_format_options, version_name
 from broker.peers.endpoints import local_controller_endpoint
 from broker.peers.quorum_config import load_quorum_config
 from broker.process.timer import wall_ms
@@ -33,7 +33,9 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
     """
     options = resolve_format_options(options, config, load_quorum_config(config))
     if options.cluster_id is None:
-        raise ConfigError(f"--cluster-id is missing: all nodes of a cluster need the same id; {suggest_cluster_id()}")
+        raise ConfigError(
+            f"--cluster-id is missing: all nodes of a cluster need the same id; a new one is {random_uuid()}"
+        )
     disk, locks = Disk(), list[Lock]()
     directories = [os.path.abspath(path) for path in config.log_dirs]
     metadata = os.path.abspath(config.metadata_log_dir)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from broker import cli
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.node.format_options import parse_format_options, resolve_format_options, version_name
 from broker.peers.quorum_config import load_quorum_config
@@ -100,3 +102,11 @@ def test_options_that_contradict_the_settings_are_refused(
 ) -> None:
     with pytest.raises(ConfigError, match=words):
         settle(parse_format_options("c", **options), **settings)
+
+
+def test_a_random_uuid_is_printed_and_nothing_is_formatted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert [cli.main(["format", "--random-uuid", "--data-dir", str(tmp_path / "data")]) for _ in range(2)] == [0, 0]
+    first, second = capsys.readouterr().out.splitlines()
+    assert first != second
+    assert len(uuid_from_text(first)) == len(uuid_from_text(second)) == 16
+    assert not (tmp_path / "data").exists()

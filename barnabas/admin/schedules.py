@@ -20,7 +20,7 @@ from barnabas.admin.configs import KINDS
 from barnabas.admin.errors import Refused, check
 from barnabas.admin.groups import committed_offsets
 from barnabas.admin.topics import list_topics
-from barnabas.client.cluster import EARLIEST, LATEST, Cluster, Partition
+from barnabas.client.cluster import EARLIEST, LATEST, Cluster
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import RecordReader
 from barnabas.client.topic_partition import TopicPartition
@@ -105,7 +105,7 @@ def pending(client: Client, cluster: Cluster, topic: str) -> Iterator[Pending]:
         for tp, position in committed_offsets(client, f"schedule-{topic}").items()
         if tp.topic == topic
     }
-    partitions = [Partition(topic, number) for number in cluster.leaders(topic)]
+    partitions = [TopicPartition(topic, number) for number in cluster.leaders(topic)]
     starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST))
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=True)
     ranges = {partition: (starts[partition], ends[partition]) for partition in partitions}
@@ -123,7 +123,7 @@ def pending(client: Client, cluster: Cluster, topic: str) -> Iterator[Pending]:
             yield Pending(topic, record.partition, record.offset, due, record.key, len(record.value))
 
 
-def _records(cluster: Cluster, ranges: dict[Partition, tuple[int, int]]) -> Iterator[Record]:
+def _records(cluster: Cluster, ranges: dict[TopicPartition, tuple[int, int]]) -> Iterator[Record]:
     for page in RecordReader(cluster, dict(ranges), committed=True).pages():
         if page is not None:
             yield from page.records

@@ -25,10 +25,11 @@ from barnabas.cli.records.json_lines import line_of
 from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.record_filters import Filter, filters_of
-from barnabas.client.cluster import LATEST, Cluster, Partition
+from barnabas.client.cluster import LATEST, Cluster
 from barnabas.client.errors import require_text
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.signals import StopSignals
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ def _read_as_member(
     connection: Connection,
     cluster: Cluster,
     options: ConsumeOptions,
-    partitions: list[Partition],
+    partitions: list[TopicPartition],
     wanted: OffsetRange,
     output: _Output,
 ) -> None:
@@ -135,9 +136,9 @@ def _read_as_member(
 def _read_while_assigned(
     member: GroupMember,
     reader: RecordReader,
-    assigned: frozenset[Partition],
+    assigned: frozenset[TopicPartition],
     output: _Output,
-) -> frozenset[Partition]:
+) -> frozenset[TopicPartition]:
     """Prints until the end, or until the group assigns other partitions, which are returned."""
     polled_at = time.monotonic()
     try:
@@ -166,7 +167,7 @@ class _Output:
         self._stopping = stopping
         self._limit = options.count
         self.printed = 0
-        self.positions: dict[Partition, int] = {}
+        self.positions: dict[TopicPartition, int] = {}
         """The offset after what was printed or filtered, for each partition."""
 
     @property
@@ -207,5 +208,5 @@ def _print_json_without_values(_page: Page, records: list[Record]) -> bytes:
     return b"".join(line_of(record, has_value=False) for record in records)
 
 
-def _note_gap(partition: Partition, wanted: int, start: int) -> None:
+def _note_gap(partition: TopicPartition, wanted: int, start: int) -> None:
     note(f"barnabas: {partition}: records {wanted} to {start - 1} were deleted before they were read.")

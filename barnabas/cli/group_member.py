@@ -14,13 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 
-from kafka import ConsumerRebalanceListener, KafkaConsumer, TopicPartition
+from kafka import ConsumerRebalanceListener, KafkaConsumer
+from kafka import TopicPartition as ClientPartition
 from kafka.errors import CommitFailedError, RebalanceInProgressError
 from kafka.structs import OffsetAndMetadata
 
 from barnabas.cli.connection import Connection
 from barnabas.cli.output import note
-from barnabas.client.cluster import Partition
+from barnabas.client.topic_partition import TopicPartition
 
 POLL_S = 0.1
 REBALANCE_MS = 60_000
@@ -38,10 +39,10 @@ class _Listener(ConsumerRebalanceListener):  # type: ignore[misc]
     def __init__(self, member: GroupMember) -> None:
         self._member = member
 
-    def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+    def on_partitions_revoked(self, revoked: Iterable[ClientPartition]) -> None:
         """Nothing to save: see rule 2."""
 
-    def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+    def on_partitions_assigned(self, assigned: Iterable[ClientPartition]) -> None:
         """Notes the new assignment."""
         self._member.on_assigned(assigned)
 
@@ -61,23 +62,23 @@ class GroupMember:
         for name in names:
             self._consumer.partitions_for_topic(name)  # a leader that does not know the partitions would assign none
         self._consumer.subscribe(names, listener=_Listener(self))
-        self._assigned: frozenset[Partition] = frozenset()
-        self._committed: dict[Partition, int] = {}
+        self._assigned: frozenset[TopicPartition] = frozenset()
+        self._committed: dict[TopicPartition, int] = {}
 
-    def on_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+    def on_assigned(self, assigned: Iterable[ClientPartition]) -> None:
         """Takes an assignment."""
         partitions = list(assigned)
         self._consumer.pause(*partitions)
-        self._assigned = frozenset(Partition(partition.topic, partition.partition) for partition in partitions)
+        self._assigned = frozenset(TopicPartition(partition.topic, partition.partition) for partition in partitions)
 
-    def join(self) -> frozenset[Partition]:
+    def join(self) -> frozenset[TopicPartition]:
         """Joins the group; returns the partitions of this member, which may be none after JOIN_S. Raises KafkaError."""
         deadline = time.monotonic() + JOIN_S
         while not self.poll() and time.monotonic() < deadline:
             pass
         return self._assigned
 
-    def poll(self) -> frozenset[Partition]:
+    def poll(self) -> frozenset[TopicPartition]:
         """Takes part in the group; returns the partitions of this member. Raises KafkaError."""
         # Not KafkaConsumer.poll: it has one timeout for the rebalance and for records, which never arrive (rule 1), and
         # kafka-python 3.0.12 never gets out of a rebalance that such a timeout has interrupted.
@@ -85,13 +86,13 @@ class GroupMember:
         time.sleep(POLL_S)
         return self._assigned
 
-    def committed(self, partitions: Iterable[Partition]) -> dict[Partition, int]:
+    def committed(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """The committed offsets of those that have one. Raises KafkaError."""
-        found = {partition: self._consumer.committed(TopicPartition(*partition)) for partition in partitions}
+        found = {partition: self._consumer.committed(ClientPartition(*partition)) for partition in partitions}
         self._committed = {partition: offset for partition, offset in found.items() if offset is not None}
         return dict(self._committed)
 
-    def commit(self, positions: Mapping[Partition, int]) -> None:
+    def commit(self, positions: Mapping[TopicPartition, int]) -> None:
         """Commits offsets that have changed. Raises KafkaError."""
         changed = {
             partition: offset for partition, offset in positions.items() if self._committed.get(partition) != offset
@@ -100,7 +101,7 @@ class GroupMember:
         while changed:
             try:
                 self._consumer.commit(
-                    {TopicPartition(*partition): OffsetAndMetadata(end) for partition, end in changed.items()}
+                    {ClientPartition(*partition): OffsetAndMetadata(end) for partition, end in changed.items()}
                 )
             except CommitFailedError:
                 note(_LOST)

@@ -15,8 +15,9 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from barnabas.cli.times import parse_duration_ms, parse_moment_ms
-from barnabas.client.cluster import EARLIEST, LATEST, NO_OFFSET, Cluster, Partition
+from barnabas.client.cluster import EARLIEST, LATEST, NO_OFFSET, Cluster
 from barnabas.client.errors import ArgumentError
+from barnabas.client.topic_partition import TopicPartition
 
 
 class Place(NamedTuple):
@@ -105,8 +106,8 @@ class Bounds(NamedTuple):
 
 
 def resolve(
-    cluster: Cluster, partitions: list[Partition], wanted: OffsetRange, *, committed: bool, follow: bool
-) -> dict[Partition, tuple[int, int | None]]:
+    cluster: Cluster, partitions: list[TopicPartition], wanted: OffsetRange, *, committed: bool, follow: bool
+) -> dict[TopicPartition, tuple[int, int | None]]:
     """The first offset of each partition and the one after the last. Raises ArgumentError."""
     starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST), committed=committed)
     ends = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=committed)
@@ -119,8 +120,8 @@ def resolve(
 
 
 def _offsets_of(
-    cluster: Cluster, bounds: Mapping[Partition, Bounds], place: Place, *, committed: bool
-) -> dict[Partition, int]:
+    cluster: Cluster, bounds: Mapping[TopicPartition, Bounds], place: Place, *, committed: bool
+) -> dict[TopicPartition, int]:
     if place.kind == "moment":
         found = cluster.offsets(dict.fromkeys(bounds, place.number), committed=committed)
         return {

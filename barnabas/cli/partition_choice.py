@@ -12,8 +12,9 @@ import time
 from collections.abc import Sequence
 
 from barnabas.cli.offset_ranges import number_ranges
-from barnabas.client.cluster import Cluster, Partition
+from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ArgumentError, ClientError
+from barnabas.client.topic_partition import TopicPartition
 
 PERIOD_S = 2.0
 
@@ -27,10 +28,10 @@ class PartitionChoice:
         self._topics = list(dict.fromkeys(topics))
         self._expressions = _compiled(topics) if is_regex else None
         self._ranges = None if partitions is None else number_ranges(partitions)
-        self._found: set[Partition] = set()
+        self._found: set[TopicPartition] = set()
         self._next_s = 0.0
 
-    def find(self) -> list[Partition]:
+    def find(self) -> list[TopicPartition]:
         """All partitions. Raises ClientError."""
         topics = self._topics
         if self._expressions is not None:
@@ -38,7 +39,7 @@ class PartitionChoice:
             if not topics:
                 raise ClientError("No topic matches: barnabas topics list shows all.")
         found = self._listed({topic: list(self._cluster.leaders(topic, ())) for topic in topics})
-        existing = {partition.number for partition in found}
+        existing = {partition.partition for partition in found}
         for numbers in self._ranges or ():
             for number in numbers:
                 if number not in existing:
@@ -46,7 +47,7 @@ class PartitionChoice:
         self._next_s = time.monotonic() + PERIOD_S
         return found
 
-    def find_new(self) -> list[Partition]:
+    def find_new(self) -> list[TopicPartition]:
         """The partitions that were created since the last call, if it is time to ask for them. Raises ClientError."""
         if time.monotonic() < self._next_s:
             return []
@@ -56,9 +57,9 @@ class PartitionChoice:
         self._next_s = time.monotonic() + PERIOD_S
         return [partition for partition in found if partition not in known]
 
-    def _listed(self, topics: dict[str, list[int]]) -> list[Partition]:
+    def _listed(self, topics: dict[str, list[int]]) -> list[TopicPartition]:
         found = [
-            Partition(topic, number)
+            TopicPartition(topic, number)
             for topic, partitions in topics.items()
             for number in partitions
             if self._ranges is None or any(number in numbers for numbers in self._ranges)

@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from typing import Final
 
 from barnabas.cli.records.parsed_record import ParsedRecord
-from barnabas.client.cluster import Cluster, Partition
+from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ArgumentError, ClientError
+from barnabas.client.topic_partition import TopicPartition
 
 BY_KEY: Final = "by-key"
 
@@ -26,12 +27,12 @@ class Partitioner:
         self._may_create = may_create
         self._is_by_key = choice == BY_KEY
         self._fixed = _number(choice) if choice not in (None, BY_KEY) else None
-        self._partitions: dict[str, Mapping[int, Partition]] = {}
+        self._partitions: dict[str, Mapping[int, TopicPartition]] = {}
         self._turn = 0
         if topic is not None:
             self._partitions_of(topic)
 
-    def partition(self, record: ParsedRecord) -> Partition:
+    def partition(self, record: ParsedRecord) -> TopicPartition:
         """The partition of a record. Raises ClientError."""
         topic = self._topic or record.topic
         if not topic:
@@ -52,9 +53,9 @@ class Partitioner:
             )
         return found
 
-    def _partitions_of(self, topic: str) -> Mapping[int, Partition]:
+    def _partitions_of(self, topic: str) -> Mapping[int, TopicPartition]:
         leaders = self._cluster.leaders(topic, may_create=self._may_create)
-        self._partitions[topic] = {number: Partition(topic, number) for number in leaders}
+        self._partitions[topic] = {number: TopicPartition(topic, number) for number in leaders}
         return self._partitions[topic]
 
 

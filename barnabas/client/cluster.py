@@ -14,12 +14,13 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from barnabas.client.client_settings import security_of
 from barnabas.client.error_codes import RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.secure_stream import ask, connect
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.client.wire import Api, Fields, array, request, text
 
 T = TypeVar("T")
@@ -32,16 +33,6 @@ NO_OFFSET = -1
 _TOPIC_UNKNOWN = 3
 _MAX_TOPIC_CHARS = 249
 _TOPIC_NAME = re.compile(rf"[a-zA-Z0-9._-]{{1,{_MAX_TOPIC_CHARS}}}")
-
-
-class Partition(NamedTuple):
-    """A partition of a topic."""
-
-    topic: str
-    number: int
-
-    def __str__(self) -> str:
-        return f"{self.topic}-{self.number}"
 
 
 class Retriable(Exception):
@@ -149,7 +140,9 @@ class Cluster:
 
         return self.retry(find)
 
-    def offsets(self, timestamps: Mapping[Partition, int], *, committed: bool = False) -> dict[Partition, int]:
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
         """The offset of each partition at a timestamp (EARLIEST, LATEST or Unix ms); NO_OFFSET after the last record."""
         return self.retry(lambda: self._offsets(timestamps, committed=committed)) if timestamps else {}
 
@@ -220,18 +213,18 @@ class Cluster:
         fields.number("i")
         return dict(fields.array(topic))
 
-    def _offsets(self, timestamps: Mapping[Partition, int], *, committed: bool) -> dict[Partition, int]:
-        by_leader: dict[int, list[Partition]] = {}
+    def _offsets(self, timestamps: Mapping[TopicPartition, int], *, committed: bool) -> dict[TopicPartition, int]:
+        by_leader: dict[int, list[TopicPartition]] = {}
         for topic in {partition.topic for partition in timestamps}:
             of_topic = [partition for partition in timestamps if partition.topic == topic]
-            leaders = self.leaders(topic, {partition.number for partition in of_topic})
+            leaders = self.leaders(topic, {partition.partition for partition in of_topic})
             for partition in of_topic:
                 by_leader.setdefault(_leader(leaders, partition), []).append(partition)
-        found: dict[Partition, int] = {}
+        found: dict[TopicPartition, int] = {}
         for leader, partitions in by_leader.items():
             node = self.connect(leader)
             body = topic_array(
-                partitions, lambda partition: struct.pack(">iq", partition.number, timestamps[partition])
+                partitions, lambda partition: struct.pack(">iq", partition.partition, timestamps[partition])
             )
             fields = node.ask(Api.LIST_OFFSETS, struct.pack(">ib", -1, committed) + body)
             node.close()
@@ -239,15 +232,15 @@ class Cluster:
         return found
 
 
-def _leader(leaders: Mapping[int, int], partition: Partition) -> int:
-    if partition.number not in leaders:
+def _leader(leaders: Mapping[int, int], partition: TopicPartition) -> int:
+    if partition.partition not in leaders:
         raise ClientError(
-            f"The topic {partition.topic} has no partition {partition.number}, only 0 to {len(leaders) - 1}."
+            f"The topic {partition.topic} has no partition {partition.partition}, only 0 to {len(leaders) - 1}."
         )
-    return leaders[partition.number]
+    return leaders[partition.partition]
 
 
-def topic_array(partitions: Iterable[Partition], item: Callable[[Partition], bytes]) -> bytes:
+def topic_array(partitions: Iterable[TopicPartition], item: Callable[[TopicPartition], bytes]) -> bytes:
     """The array of topics in a request, each with an array of its partitions."""
     topics: dict[str, list[bytes]] = {}
     for partition in partitions:
@@ -255,9 +248,9 @@ def topic_array(partitions: Iterable[Partition], item: Callable[[Partition], byt
     return array(text(topic) + array(items) for topic, items in topics.items())
 
 
-def _offsets_in(fields: Fields) -> dict[Partition, int]:
+def _offsets_in(fields: Fields) -> dict[TopicPartition, int]:
     fields.number("i")
-    found: dict[Partition, int] = {}
+    found: dict[TopicPartition, int] = {}
 
     def topic() -> None:
         name = fields.text()
@@ -267,7 +260,7 @@ def _offsets_in(fields: Fields) -> dict[Partition, int]:
                 raise Retriable(str(refusal(error, about)))
             if error:
                 raise refusal(error, about)
-            found[Partition(name, number)] = offset
+            found[TopicPartition(name, number)] = offset
 
     fields.array(topic)
     return found

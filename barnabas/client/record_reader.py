@@ -20,10 +20,11 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from barnabas.client.batch_header import BatchHeader
-from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Partition, Retriable, topic_array
+from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, topic_array
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Record, batches_in, records_in
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.client.wire import Api, Fields
 
 MAX_BYTES = 16 << 20
@@ -37,7 +38,7 @@ _NO_EPOCH, _NO_SESSION = -1, (0, -1)
 class FetchedPartition(NamedTuple):
     """A partition in a Fetch response."""
 
-    partition: Partition
+    partition: TopicPartition
     error: int
     high_watermark: int
     last_stable_offset: int
@@ -50,7 +51,7 @@ class FetchedPartition(NamedTuple):
 class Page(NamedTuple):
     """Records of a partition, and where its log begins and ends."""
 
-    partition: Partition
+    partition: TopicPartition
     records: list[Record]
     log_start: int
     last_stable_offset: int
@@ -78,7 +79,7 @@ class _Fetcher:
     node: Node
     committed: bool
     events: queue.Queue[_Event]
-    partitions: dict[Partition, int] = field(default_factory=dict)
+    partitions: dict[TopicPartition, int] = field(default_factory=dict)
     """The next offset to fetch."""
     lock: threading.Lock = field(default_factory=threading.Lock)
     closed: bool = False
@@ -116,10 +117,10 @@ class RecordReader:
     def __init__(
         self,
         cluster: Cluster,
-        ranges: Mapping[Partition, tuple[int, int | None]],
+        ranges: Mapping[TopicPartition, tuple[int, int | None]],
         *,
         committed: bool = False,
-        on_gap: Callable[[Partition, int, int], None] | None = None,
+        on_gap: Callable[[TopicPartition, int, int], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._committed = committed
@@ -135,7 +136,7 @@ class RecordReader:
         """Partitions without a fetcher."""
 
     @property
-    def positions(self) -> dict[Partition, int]:
+    def positions(self) -> dict[TopicPartition, int]:
         """The offset after the last record of the last page, for each partition that is not at its end."""
         return {partition: position.next for partition, position in self._positions.items()}
 
@@ -160,12 +161,12 @@ class RecordReader:
         finally:
             self.close()
 
-    def add(self, partition: Partition) -> None:
+    def add(self, partition: TopicPartition) -> None:
         """Also reads this new partition, from its first record and for ever."""
         self._positions[partition] = _Position(0, None)
         self._unassigned.add(partition)
 
-    def drop(self, partition: Partition) -> None:
+    def drop(self, partition: TopicPartition) -> None:
         """Ends a partition."""
         self._positions.pop(partition, None)
         self._remove_from_fetchers(partition)
@@ -183,12 +184,12 @@ class RecordReader:
         unassigned, self._unassigned = self._unassigned & self._positions.keys(), set()
         if not unassigned:
             return
-        by_leader: dict[int, dict[Partition, int]] = {}
+        by_leader: dict[int, dict[TopicPartition, int]] = {}
         for topic in {partition.topic for partition in unassigned}:
             of_topic = [partition for partition in unassigned if partition.topic == topic]
-            leaders = self._cluster.leaders(topic, {partition.number for partition in of_topic})
+            leaders = self._cluster.leaders(topic, {partition.partition for partition in of_topic})
             for partition in of_topic:
-                by_leader.setdefault(leaders[partition.number], {})[partition] = self._positions[partition].next
+                by_leader.setdefault(leaders[partition.partition], {})[partition] = self._positions[partition].next
         for leader, wanted in by_leader.items():
             try:
                 fetcher = _Fetcher(self._cluster.connect(leader), self._committed, self._events, wanted)
@@ -205,7 +206,7 @@ class RecordReader:
                 raise failure
             self._unassign(fetcher.partitions, failure)
 
-    def _unassign(self, partitions: Mapping[Partition, int], failure: Retriable) -> None:
+    def _unassign(self, partitions: Mapping[TopicPartition, int], failure: Retriable) -> None:
         """Partitions need another fetcher; after a time without one that works, this raises (rule 2 of `cluster.py`)."""
         now = time.monotonic()
         for partition in partitions:
@@ -216,7 +217,7 @@ class RecordReader:
                     raise ClientError(str(failure)) from failure
                 self._unassigned.add(partition)
 
-    def _remove_from_fetchers(self, partition: Partition) -> None:
+    def _remove_from_fetchers(self, partition: TopicPartition) -> None:
         for fetcher in self._fetchers:
             with fetcher.lock:
                 fetcher.partitions.pop(partition, None)
@@ -244,7 +245,7 @@ class RecordReader:
             return None
         return Page(partition, records, found.log_start, found.last_stable_offset, found.high_watermark, position.next)
 
-    def _wait_for_more(self, partition: Partition, position: _Position) -> None:
+    def _wait_for_more(self, partition: TopicPartition, position: _Position) -> None:
         """The leader has no data before the stop offset: it may not know yet that followers have it, or lost it."""
         now = time.monotonic()
         position.failed_since = position.failed_since or now
@@ -266,7 +267,7 @@ class RecordReader:
                 if batch.producer_id in ended and _marker_type(data, batch, found.partition) == _ABORT:
                     ended.discard(batch.producer_id)
             elif is_wanted and not (batch.is_transactional and batch.producer_id in ended):
-                records = records_in(found.partition.topic, found.partition.number, batch, data)
+                records = records_in(found.partition.topic, found.partition.partition, batch, data)
                 if batch.base_offset < start or (stop is not None and batch.next_offset > stop):
                     records = [
                         record
@@ -276,7 +277,7 @@ class RecordReader:
                 yield from records
             position.next = max(position.next, batch.next_offset)
 
-    def _continue_at_start(self, partition: Partition, position: _Position) -> None:
+    def _continue_at_start(self, partition: TopicPartition, position: _Position) -> None:
         start = self._cluster.offsets({partition: EARLIEST})[partition]
         if start <= position.next:
             raise ClientError(f"{partition} ends before offset {position.next}: give other offsets with --offset.")
@@ -289,12 +290,12 @@ class RecordReader:
             self._unassigned.add(partition)
 
 
-def _question(wanted: Mapping[Partition, int], *, committed: bool) -> bytes:
+def _question(wanted: Mapping[TopicPartition, int], *, committed: bool) -> bytes:
     fields = struct.pack(">iiiibii", -1, MAX_WAIT_MS, 1, MAX_BYTES, committed, *_NO_SESSION)
     topics = topic_array(
         wanted,
         lambda partition: struct.pack(
-            ">iiqqi", partition.number, _NO_EPOCH, wanted[partition], -1, PARTITION_MAX_BYTES
+            ">iiqqi", partition.partition, _NO_EPOCH, wanted[partition], -1, PARTITION_MAX_BYTES
         ),
     )
     return fields + topics + struct.pack(">i", 0)
@@ -312,7 +313,7 @@ def _fetched(fields: Fields) -> list[FetchedPartition]:
         def partition() -> None:
             number, code, high, stable, start = fields.numbers("ihqqq")
             aborted = fields.array(lambda: fields.numbers("qq"))
-            tp = Partition(name, number)
+            tp = TopicPartition(name, number)
             found.append(FetchedPartition(tp, code, high, stable, start, [(a, b) for a, b in aborted], fields.data()))
 
         fields.array(partition)
@@ -328,6 +329,6 @@ def _after(found: FetchedPartition, position: int) -> int:
     return position
 
 
-def _marker_type(data: memoryview, batch: BatchHeader, partition: Partition) -> int:
-    key = records_in(partition.topic, partition.number, batch, data)[0].key
+def _marker_type(data: memoryview, batch: BatchHeader, partition: TopicPartition) -> int:
+    key = records_in(partition.topic, partition.partition, batch, data)[0].key
     return int.from_bytes((key or b"")[2:4], "big")

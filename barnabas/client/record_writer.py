@@ -21,11 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Partition, Retriable, topic_array
+from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, topic_array
 from barnabas.client.compression import CODECS
 from barnabas.client.error_codes import DUPLICATE_SEQUENCE_NUMBER, MESSAGE_TOO_LARGE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import NO_PRODUCER, SEQUENCES, Header, encode_batch, encode_record, split_batch
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.client.wire import Api, Fields, text
 
 BATCH_BYTES = 512 << 10
@@ -54,8 +55,8 @@ class _Collected:
     size: int = 0
 
 
-_Round = dict[Partition, _Collected]
-_Waiting = dict[Partition, list[bytes]]
+_Round = dict[TopicPartition, _Collected]
+_Waiting = dict[TopicPartition, list[bytes]]
 """The batches of a round that are not written, in order."""
 
 
@@ -71,12 +72,12 @@ class RecordWriter:
         self._rounds: queue.Queue[_Round | None] = queue.Queue(1)
         self._failure: Exception | None = None
         self._written = 0
-        self._sequences: dict[Partition, int] = {}
+        self._sequences: dict[TopicPartition, int] = {}
         self._nodes: dict[int, Node] = {}
         self._leaders: dict[str, dict[int, int]] = {}
         self._producer = NO_PRODUCER[:2]
         self._coordinator: Node | None = None
-        self._in_transaction: set[Partition] = set()
+        self._in_transaction: set[TopicPartition] = set()
         if self._options.acks == -1:
             self._producer = cluster.retry(self._initialise)
         self._thread = threading.Thread(target=self._run, daemon=True)
@@ -89,7 +90,7 @@ class RecordWriter:
 
     def append(
         self,
-        partition: Partition,
+        partition: TopicPartition,
         key: bytes | None,
         value: bytes | None,
         headers: Sequence[Header] = (),
@@ -167,7 +168,7 @@ class RecordWriter:
                 time.sleep(PAUSE_S)
         self._written += sum(len(collected.records) for collected in collected_round.values())
 
-    def _batch(self, partition: Partition, collected: _Collected) -> bytes:
+    def _batch(self, partition: TopicPartition, collected: _Collected) -> bytes:
         producer = NO_PRODUCER
         if self._producer != NO_PRODUCER[:2]:
             sequence = self._sequences.get(partition, 0)
@@ -182,22 +183,24 @@ class RecordWriter:
             is_transactional=self._options.transactional_id is not None,
         )
 
-    def _by_leader(self, partitions: Iterable[Partition]) -> dict[int, list[Partition]]:
-        found: dict[int, list[Partition]] = {}
+    def _by_leader(self, partitions: Iterable[TopicPartition]) -> dict[int, list[TopicPartition]]:
+        found: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
             if partition.topic not in self._leaders:
                 self._leaders[partition.topic] = self._cluster.leaders(partition.topic)
-            found.setdefault(self._leaders[partition.topic][partition.number], []).append(partition)
+            found.setdefault(self._leaders[partition.topic][partition.partition], []).append(partition)
         return found
 
-    def _produce(self, leader: int, partitions: list[Partition], waiting: _Waiting) -> str:
+    def _produce(self, leader: int, partitions: list[TopicPartition], waiting: _Waiting) -> str:
         """Sends the next batch of each partition of a leader; removes the written ones; returns why others were not."""
         if leader not in self._nodes:
             self._nodes[leader] = self._cluster.connect(leader)
         node, acks = self._nodes[leader], self._options.acks
         topics = topic_array(
             partitions,
-            lambda partition: struct.pack(">ii", partition.number, len(waiting[partition][0])) + waiting[partition][0],
+            lambda partition: (
+                struct.pack(">ii", partition.partition, len(waiting[partition][0])) + waiting[partition][0]
+            ),
         )
         body = text(self._options.transactional_id) + struct.pack(">hi", acks, PRODUCE_TIMEOUT_MS) + topics
         if acks == 0:
@@ -239,10 +242,10 @@ class RecordWriter:
         _check(error, f"The transactional id {name}" if name else "The producer id")
         return producer_id, epoch
 
-    def _add_to_transaction(self, partitions: set[Partition]) -> None:
+    def _add_to_transaction(self, partitions: set[TopicPartition]) -> None:
         if not partitions:
             return
-        topics = topic_array(partitions, lambda partition: struct.pack(">i", partition.number))
+        topics = topic_array(partitions, lambda partition: struct.pack(">i", partition.partition))
         fields = self._ask_coordinator(Api.ADD_PARTITIONS_TO_TXN, self._transaction() + topics)
         fields.number("i")
         for _topic, partitions_of_it in fields.array(
@@ -289,13 +292,13 @@ def _check(error: int, about: str) -> None:
         raise refusal(error, about)
 
 
-def _answers(fields: Fields) -> dict[Partition, int]:
-    found: dict[Partition, int] = {}
+def _answers(fields: Fields) -> dict[TopicPartition, int]:
+    found: dict[TopicPartition, int] = {}
 
     def topic() -> None:
         name = fields.text()
         for number, error, *_ in fields.array(lambda: fields.numbers("ihqqq")):
-            found[Partition(name, number)] = error
+            found[TopicPartition(name, number)] = error
 
     fields.array(topic)
     return found

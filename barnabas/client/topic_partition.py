@@ -1,4 +1,4 @@
-"""The name of a partition, for the verbs and the jobs."""
+"""The name of a partition, for verbs, jobs and the verbs' client."""
 
 from __future__ import annotations
 

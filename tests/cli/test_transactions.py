@@ -8,10 +8,11 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas import Broker
-from barnabas.client.cluster import EARLIEST, LATEST, Cluster, Partition
+from barnabas.client.cluster import EARLIEST, LATEST, Cluster
 from barnabas.client.errors import ClientError
 from barnabas.client.record_reader import RecordReader
 from barnabas.client.record_writer import RecordWriter, WriteOptions
+from barnabas.client.topic_partition import TopicPartition
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.seeds import seed_of
@@ -31,11 +32,11 @@ def cluster() -> Iterator[Cluster]:
         found.close()
 
 
-def visible(cluster: Cluster, *, committed: bool) -> dict[Partition, list[bytes | None]]:
-    partitions = [Partition("mixed", number) for number in cluster.leaders("mixed")]
+def visible(cluster: Cluster, *, committed: bool) -> dict[TopicPartition, list[bytes | None]]:
+    partitions = [TopicPartition("mixed", number) for number in cluster.leaders("mixed")]
     starts = cluster.offsets(dict.fromkeys(partitions, EARLIEST), committed=committed)
     stops = cluster.offsets(dict.fromkeys(partitions, LATEST), committed=committed)
-    found: dict[Partition, list[bytes | None]] = {one: [] for one in partitions}
+    found: dict[TopicPartition, list[bytes | None]] = {one: [] for one in partitions}
     for page in RecordReader(
         cluster, {one: (starts[one], stops[one]) for one in partitions}, committed=committed
     ).pages():
@@ -48,8 +49,8 @@ def test_a_reader_sees_committed_transactions_in_order(cluster: Cluster) -> None
     seed = seed_of()
     print(f"seed {seed}")
     dice = random.Random(seed)
-    every: dict[Partition, list[bytes | None]] = {Partition("mixed", number): [] for number in range(2)}
-    kept: dict[Partition, list[bytes | None]] = {one: [] for one in every}
+    every: dict[TopicPartition, list[bytes | None]] = {TopicPartition("mixed", number): [] for number in range(2)}
+    kept: dict[TopicPartition, list[bytes | None]] = {one: [] for one in every}
     for number in range(ROUNDS):
         name = dice.choice(IDS)
         commits = name is None or dice.random() < 0.5
@@ -69,6 +70,6 @@ def test_a_reader_sees_committed_transactions_in_order(cluster: Cluster) -> None
 def test_a_producer_with_the_same_id_is_fenced(cluster: Cluster) -> None:
     first = RecordWriter(cluster, WriteOptions(transactional_id="fenced"))
     RecordWriter(cluster, WriteOptions(transactional_id="fenced")).close()
-    first.append(Partition("mixed", 0), None, b"x")
+    first.append(TopicPartition("mixed", 0), None, b"x")
     with pytest.raises(ClientError, match="same transactional id"):
         first.close()

@@ -88,8 +88,8 @@ def list_pending(
 @cluster_options
 def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: Cluster, as_json: bool) -> None:
     """Cancel pending records with a key. Shows them, until --execute."""
-    from barnabas.client.cluster import Partition
     from barnabas.client.record_writer import RecordWriter
+    from barnabas.client.topic_partition import TopicPartition
 
     found = list(_pending(cluster, (topic,), keys))
     show(_COLUMNS, map(_row, found), as_json=as_json)
@@ -99,7 +99,7 @@ def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: Cluster
     writer = RecordWriter(cluster.connection.cluster())
     counts = Counter((record.partition, record.key) for record in found)
     for partition, key in counts:
-        writer.append(Partition(topic, partition), key, None)
+        writer.append(TopicPartition(topic, partition), key, None)
     writer.close()
     note(f"Cancelled: {len(found)}.")
 

@@ -14,10 +14,10 @@ from barnabas.cli.records.input_parser import InputParser, LineParser
 from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout, parse_kcat_line
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord
-from barnabas.client.cluster import Partition
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Header, Record
 from barnabas.client.record_reader import Page
+from barnabas.client.topic_partition import TopicPartition
 from tests.unit.barnabas.cli.test_json_lines import BATCH, HEADERS, NULLABLE
 
 FULL = Record(
@@ -29,7 +29,7 @@ EMPTY = Record("top", 3, 71, 0, b"", b"", [], BATCH)
 
 def printed(layout: str, *records: Record, null: str = "", kcat: bool = False) -> bytes:
     parts = parse_kcat_layout(layout) if kcat else parse_layout(layout)
-    page = Page(Partition("top", 3), list(records), 5, 90, 91, 72)
+    page = Page(TopicPartition("top", 3), list(records), 5, 90, 91, 72)
     return FormatPrinter(parts, null).print_page(page, list(records))
 
 

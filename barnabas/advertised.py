@@ -3,20 +3,19 @@
 A client asks its bootstrap server once, and then connects to the addresses in the answer. If these are the addresses of another
 network (a container's, those behind a forwarded port), the bootstrap works and the client does not.
 
-FORMAT   Metadata, version 1, of no topic: correlation id, brokers (id, host, port, rack), controller id, no topics.
+FORMAT   The response to Metadata, version 1: brokers (id, host, port, rack), controller id, no topics.
 NOT HERE The node's own health (`health.py`), logins: a listener with SASL does not say its addresses before.
 """
 
 from __future__ import annotations
 
 import socket
-from struct import Struct
 from typing import NamedTuple
 
-_METADATA = b"\x00\x03\x00\x01\x00\x00\x00\x02\xff\xff\x00\x00\x00\x00"  # version 1, correlation id 2, no topic
-_INT = Struct(">i")
+from barnabas.client.plain_requests import METADATA, ask
+from barnabas.client.wire import Fields
+
 _TIMEOUT_S = 2.0
-_MOST_BYTES = 1 << 20
 
 
 class BrokerAddress(NamedTuple):
@@ -32,33 +31,24 @@ def find_unreachable(connection: socket.socket) -> list[str]:
 
     Raises:
         OSError: the node does not answer.
+        ClientError: it answers with something else.
     """
-    connection.sendall(_INT.pack(len(_METADATA)) + _METADATA)
-    with connection.makefile("rb") as stream:
-        size = stream.read(4)
-        answer = stream.read(min(int.from_bytes(size, "big"), _MOST_BYTES))
-    if len(size) < 4 or len(answer) < 8:
+    answer = ask(connection, METADATA)
+    if not answer:
         raise OSError("the node does not say its addresses to a client without a login")
     return [sentence for broker in parse(answer) if (sentence := _try(broker))]
 
 
 def parse(answer: bytes) -> list[BrokerAddress]:
-    """The brokers in a response."""
-    (count,) = _INT.unpack_from(answer, 4)
-    position, found = 8, []
-    for _ in range(count):
-        (node_id,) = _INT.unpack_from(answer, position)
-        host, position = _string(answer, position + 4)
-        (port,) = _INT.unpack_from(answer, position)
-        _, position = _string(answer, position + 4)
-        found.append(BrokerAddress(node_id, host, port))
-    return found
+    """The brokers in a response. Raises ClientError."""
+    fields = Fields(answer)
 
+    def broker() -> BrokerAddress:
+        found = BrokerAddress(fields.number("i"), fields.text(), fields.number("i"))
+        fields.text()  # its rack
+        return found
 
-def _string(answer: bytes, position: int) -> tuple[str, int]:
-    length = max(int.from_bytes(answer[position : position + 2], "big", signed=True), 0)
-    end = position + 2 + length
-    return answer[position + 2 : end].decode(), end
+    return fields.array(broker)
 
 
 def _try(broker: BrokerAddress) -> str | None:

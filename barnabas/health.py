@@ -21,6 +21,9 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from barnabas.client.errors import ClientError
+from barnabas.client.plain_requests import API_VERSIONS, ask
+
 _USAGE = """\
 usage: barnabas health [--advertised] [HOST:PORT]
        barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]
@@ -32,8 +35,7 @@ usage: barnabas health [--advertised] [HOST:PORT]
 
 Exit status 0: the check passed. 1: it failed; the reason is on standard error. 2: the arguments are wrong.
 """
-_API_VERSIONS = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"  # version 0, correlation id 1, no client id
-_ANSWER = b"\x00\x00\x00\x01\x00\x00"  # the correlation id, no error
+_NO_ERROR = b"\x00\x00"
 _TIMEOUT_S = 2.0
 """Of each of two attempts."""
 MOUNTED = Path("/mnt/shared/config/server.properties")
@@ -76,8 +78,8 @@ def _check_advertised(host: str, port: int, *, is_tls: bool) -> int:
     try:
         with _connect(host, port, is_tls=is_tls) as connection:
             unreachable = find_unreachable(connection)
-    except OSError as error:
-        unreachable = [f"{host}:{port}: {error.strerror or error}"]
+    except (OSError, ClientError) as error:
+        unreachable = [f"{host}:{port}: {getattr(error, 'strerror', None) or error}"]
     sys.stderr.writelines(f"barnabas: {sentence}\n" for sentence in unreachable)
     return 1 if unreachable else 0
 
@@ -86,15 +88,14 @@ def _find_fault(host: str, port: int, *, is_tls: bool) -> str | None:
     """Why the node is not healthy; None: it answered."""
     try:
         with _connect(host, port, is_tls=is_tls) as connection:
-            connection.sendall(len(_API_VERSIONS).to_bytes(4, "big") + _API_VERSIONS)
-            answer = connection.makefile("rb").read(10)
+            answer = ask(connection, API_VERSIONS)
     except ssl.SSLError as error:
         if "ALERT" in (error.reason or ""):
             return None
         return f"no answer from {host}:{port}: {error}"
     except OSError as error:
         return f"no answer from {host}:{port}: {error.strerror or error}"
-    return None if answer[4:10] == _ANSWER else f"{host}:{port} does not speak Kafka's protocol"
+    return None if answer.startswith(_NO_ERROR) else f"{host}:{port} does not speak Kafka's protocol"
 
 
 def _connect(host: str, port: int, *, is_tls: bool) -> socket.socket:

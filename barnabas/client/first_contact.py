@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import socket
 import ssl
-import struct
 from collections.abc import Iterable
 
 from barnabas.client.client_settings import Security
 from barnabas.client.errors import ClientError
+from barnabas.client.plain_requests import API_VERSIONS, METADATA, ask
 from barnabas.client.secure_stream import connect
 
 TIMEOUT_S = 10.0
-_API_VERSIONS = b"\x00\x12\x00\x00\x00\x00\x00\x01\xff\xff"
-"""Version 0, correlation id 1, no client id."""
-_METADATA = b"\x00\x03\x00\x01\x00\x00\x00\x02\xff\xff\x00\x00\x00\x00"
-"""Version 1, correlation id 2, no client id, of no topic."""
 
 
 def check_answers(addresses: Iterable[tuple[str, int]], security: Security, timeout_s: float = TIMEOUT_S) -> None:
@@ -52,27 +48,24 @@ def _check(host: str, port: int, security: Security, timeout_s: float) -> None:
 
 def _check_plaintext(plain: socket.socket, where: str) -> None:
     """Raises ClientError if the listener wants TLS or a login (rule 2), TimeoutError if it is silent."""
-    if _ask(plain, _API_VERSIONS)[:4] != _API_VERSIONS[4:8]:
+    if not _is_answered(plain, API_VERSIONS):
         raise ClientError(
             f"The listener at {where} does not speak Kafka's protocol in plaintext: "
             "if it has TLS, set security.protocol=SSL or SASL_SSL (-X or --command-config)."
         )
-    if _ask(plain, _METADATA)[:4] != _METADATA[4:8]:
+    if not _is_answered(plain, METADATA):
         raise ClientError(
             f"The listener at {where} wants a login: set security.protocol=SASL_PLAINTEXT, sasl.mechanism and "
             "sasl.jaas.config (-X or --command-config)."
         )
 
 
-def _ask(plain: socket.socket, request: bytes) -> bytes:
-    """The first bytes of a response; empty if the connection was closed instead."""
+def _is_answered(plain: socket.socket, request: bytes) -> bool:
+    """Whether the node answers; False if it closes the connection."""
     try:
-        plain.sendall(struct.pack(">i", len(request)) + request)
-        stream = plain.makefile("rb")
-        (size,) = struct.unpack(">i", stream.read(4))
-        return stream.read(size) if 4 <= size < 1 << 24 else b""
-    except (ConnectionError, struct.error):
-        return b""
+        return bool(ask(plain, request))
+    except ConnectionError:
+        return False
 
 
 def _check_secured(host: str, port: int, security: Security) -> None:

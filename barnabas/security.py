@@ -7,20 +7,21 @@ RULES    1. Each broker has its own authority. Its files are in the broker's tem
          2. Passwords are random unless they are given. Those of PLAIN are in the broker's command line, which the users of this
             machine can see; those of SCRAM are in a file with mode 0600.
          3. With the protocol SSL, clients send certificates: a user is the principal User:CN=name instead of User:name.
-NOT HERE Certificates (`certificates.py`), the process (`embedded.py`).
+NOT HERE Certificates (`certificates.py`), the process (`embedded.py`), what each library calls a setting
+         (`client/client_settings.py`).
 """
 
 from __future__ import annotations
 
 import os
 import secrets
-import ssl
 from base64 import b64encode
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from barnabas.client.client_settings import for_kafka_python, for_librdkafka
 from barnabas.client.scram import HASHES, salted_password
 
 if TYPE_CHECKING:
@@ -142,63 +143,25 @@ class BrokerSecurity:
         user = next(iter(self._security.users)) if user is None else user
         if user not in self._security.users:
             raise SecurityError(f"user {user!r} is not one of {', '.join(self._security.users)}")
-        libraries = {
-            "kafka-python": self._kafka_python,
-            "aiokafka": self._aiokafka,
-            "confluent-kafka": self._librdkafka,
-            "java": self._java,
+        translations: dict[str, Callable[[Mapping[str, str]], dict[str, Any]]] = {
+            "kafka-python": _for_python,
+            "aiokafka": _for_python,
+            "confluent-kafka": for_librdkafka,
+            "java": dict,
         }
-        if library not in libraries:
-            raise SecurityError(f"library {library!r} is not one of {', '.join(libraries)}")
-        return libraries[library](bootstrap, user)
+        if library not in translations:
+            raise SecurityError(f"library {library!r} is not one of {', '.join(translations)}")
+        return translations[library]({"bootstrap.servers": bootstrap, **self._java(user)})
 
     def _broker_jaas(self) -> str:
         if self._security.mechanism != PLAIN:
             return f"{_MODULES}.scram.ScramLoginModule required;"
         return plain_jaas(self._security.users)
 
-    def _kafka_python(self, bootstrap: str, user: str) -> dict[str, object]:
-        settings = self._python(bootstrap, user)
-        if self._files is not None:
-            settings["ssl_cafile"] = str(self._files.authority)
-            if user in self._files.clients:
-                settings["ssl_certfile"] = settings["ssl_keyfile"] = str(self._files.clients[user])
-        return settings
-
-    def _aiokafka(self, bootstrap: str, user: str) -> dict[str, object]:
-        settings = self._python(bootstrap, user)
-        if self._files is not None:
-            context = ssl.create_default_context(cafile=str(self._files.authority))
-            if user in self._files.clients:
-                context.load_cert_chain(self._files.clients[user])
-            settings["ssl_context"] = context
-        return settings
-
-    def _python(self, bootstrap: str, user: str) -> dict[str, object]:
-        """What both Python clients share."""
-        settings: dict[str, object] = {"bootstrap_servers": bootstrap, "security_protocol": self._security.protocol}
-        if self._security.uses_sasl:
-            settings["sasl_mechanism"] = self._security.mechanism
-            settings["sasl_plain_username"] = user
-            settings["sasl_plain_password"] = self._security.users[user]
-        return settings
-
-    def _librdkafka(self, bootstrap: str, user: str) -> dict[str, object]:
+    def _java(self, user: str) -> dict[str, str]:
+        """The settings of TLS and SASL of Java's clients."""
         security = self._security
-        settings: dict[str, object] = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
-        if security.uses_sasl:
-            settings["sasl.mechanism"] = security.mechanism
-            settings["sasl.username"] = user
-            settings["sasl.password"] = security.users[user]
-        if self._files is not None:
-            settings["ssl.ca.location"] = str(self._files.authority)
-            if user in self._files.clients:
-                settings["ssl.certificate.location"] = settings["ssl.key.location"] = str(self._files.clients[user])
-        return settings
-
-    def _java(self, bootstrap: str, user: str) -> dict[str, object]:
-        security = self._security
-        settings: dict[str, object] = {"bootstrap.servers": bootstrap, "security.protocol": security.protocol}
+        settings = {"security.protocol": security.protocol}
         if security.uses_sasl:
             module = "plain.PlainLoginModule" if security.mechanism == PLAIN else "scram.ScramLoginModule"
             login = f"username={_quoted(user)} password={_quoted(security.users[user])}"
@@ -209,6 +172,11 @@ class BrokerSecurity:
             if user in self._files.clients:
                 settings |= _java_store("keystore", self._files.clients[user])
         return settings
+
+
+def _for_python(settings: Mapping[str, str]) -> dict[str, Any]:
+    """The keyword arguments of kafka-python's and aiokafka's clients."""
+    return {"bootstrap_servers": settings["bootstrap.servers"], **for_kafka_python(settings)}
 
 
 def _issue(security: Security, folder: Path, host: str) -> _Files:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import ssl
 import stat
 import subprocess
 import sys
@@ -102,7 +103,8 @@ def test_other_clients_are_refused() -> None:
 def test_a_client_without_a_certificate_is_refused() -> None:
     with barnabas.Broker(security=SECURITIES["SSL"]) as broker:
         settings = broker.client_settings("kafka-python")
-        del settings["ssl_certfile"], settings["ssl_keyfile"]
+        authority = broker.client_settings("java")["ssl.truststore.location"]
+        settings["ssl_context"] = ssl.create_default_context(cafile=authority)
         with pytest.raises(KafkaError):
             KafkaAdminClient(**settings, bootstrap_timeout_ms=2000)
 

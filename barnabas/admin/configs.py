@@ -19,7 +19,7 @@ from barnabas.admin.client import Client
 from barnabas.admin.errors import check
 
 MASKED = "(sensitive)"
-KINDS = {"topics": 2, "brokers": 4, "broker-loggers": 8, "client-metrics": 16, "groups": 32}
+KINDS = {"topic": 2, "broker": 4, "broker-logger": 8, "client-metrics": 16, "group": 32}
 """Resource types by the word that verbs use."""
 SOURCES = {
     1: "topic",
@@ -32,8 +32,10 @@ SOURCES = {
     8: "group",
 }
 """ConfigSource; `cluster` is the dynamic default of all brokers, `file` the node's settings, `default` Kafka's."""
-SET, DELETE, APPEND, SUBTRACT = 0, 1, 2, 3
-"""Operations of IncrementalAlterConfigs."""
+OPERATIONS = {"set": 0, "delete": 1, "append": 2, "subtract": 3}
+"""Operations of IncrementalAlterConfigs, by name."""
+Changes = Mapping[str, tuple[str, str | None]]
+"""By config, the name of an operation and the value."""
 
 
 class Synonym(NamedTuple):
@@ -93,13 +95,11 @@ def _row(entry: Any) -> ConfigRow:
     )
 
 
-def alter(
-    client: Client, kind: str, name: str, changes: Mapping[str, tuple[int, str | None]], *, validate_only: bool = False
-) -> None:
-    """Changes configs of a resource: each name with its operation and value. Raises Refused."""
+def alter(client: Client, kind: str, name: str, changes: Changes, *, validate_only: bool = False) -> None:
+    """Changes configs of a resource. Raises Refused."""
     kinds: Any = IncrementalAlterConfigsRequest.AlterConfigsResource
     entries = [
-        kinds.AlterableConfig(name=key, config_operation=operation, value=value)
+        kinds.AlterableConfig(name=key, config_operation=OPERATIONS[operation], value=value)
         for key, (operation, value) in changes.items()
     ]
     resource = kinds(resource_type=KINDS[kind], resource_name=name, configs=entries)
@@ -113,25 +113,25 @@ def alter(
 
 def list_resources(client: Client, kind: str) -> list[str]:
     """Returns the names of resources of a kind: those with configs for client metrics and groups. Raises Refused."""
-    if kind == "topics":
+    if kind == "topic":
         return sorted(topic.name for topic in client.metadata().topics)
-    if kind in {"brokers", "broker-loggers"}:
+    if kind in {"broker", "broker-logger"}:
         return [str(node) for node in client.node_ids()]
-    response = client.ask(ListConfigResourcesRequest(resource_types=[KINDS[kind]], min_version=int(kind == "groups")))
-    check(response.error_code, None, f"list {kind}", "DescribeConfigs on the cluster")
+    response = client.ask(ListConfigResourcesRequest(resource_types=[KINDS[kind]], min_version=int(kind == "group")))
+    check(response.error_code, None, f"list configs of kind {kind}", "DescribeConfigs on the cluster")
     return sorted(found.resource_name for found in response.config_resources)
 
 
 def subject_of(kind: str, name: str) -> str:
-    """A resource in a sentence: `topic flights`, `all brokers`."""
-    return f"{kind.replace('-', ' ').removesuffix('s')} {name}" if name else "the defaults of all brokers"
+    """A resource in a sentence: `topic flights`, `the defaults of all brokers`."""
+    return "the defaults of all brokers" if kind == "broker" and not name else f"{kind.replace('-', ' ')} {name}"
 
 
 def _resource(kind: str, name: str) -> str:
     """The resource whose right is needed."""
-    return f"{kind.removesuffix('s')} {name}" if kind in {"topics", "groups"} else "the cluster"
+    return f"{kind} {name}" if kind in {"topic", "group"} else "the cluster"
 
 
 def _node(kind: str, name: str) -> int | None:
     """The node that must answer: a broker answers for its own configs and loggers."""
-    return int(name) if kind in {"brokers", "broker-loggers"} and name else None
+    return int(name) if kind in {"broker", "broker-logger"} and name else None

@@ -57,5 +57,5 @@ def refusal(code: int, message: str | None, action: str, right: str = "") -> Ref
         return Refused(f"Cannot {action}: there is no {subject}.", code, name)
     if name == "SECURITY_DISABLED":
         return Refused(f"Cannot {action}: the cluster has no authorizer (setting authorizer.class.name).", code, name)
-    reason = (message or ("" if code in NAMES else str(kind.description or ""))).strip().rstrip(".")
+    reason = (message or ("" if code in NAMES else str(kind.description or ""))).strip().rstrip(".!")
     return Refused(f"Cannot {action}: {name}{f': {reason}' if reason else ''}.", code, name)

@@ -84,7 +84,7 @@ def _described(client: Client, names: list[str]) -> Iterator[Any]:
 def _describe(client: Client, names: list[str]) -> list[Any]:
     kind: Any = DescribeConfigsRequest.DescribeConfigsResource
     resources = [
-        kind(resource_type=KINDS["topics"], resource_name=name, configuration_keys=[DELIVER_TO]) for name in names
+        kind(resource_type=KINDS["topic"], resource_name=name, configuration_keys=[DELIVER_TO]) for name in names
     ]
     results: list[Any] = client.ask(DescribeConfigsRequest(resources=resources)).results
     return results

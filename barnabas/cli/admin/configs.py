@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -10,16 +10,14 @@ from barnabas.cli.admin.common import Cluster, as_object, cluster_options, for_e
 from barnabas.cli.output import print_json
 from barnabas.cli.verb import run_verb
 
-KINDS = {
-    "topic": "topics",
-    "broker": "brokers",
-    "group": "groups",
-    "client-metrics": "client-metrics",
-    "broker-logger": "broker-loggers",
-}
+if TYPE_CHECKING:
+    from barnabas.admin.configs import Changes
+
+KINDS = ("topic", "broker", "group", "client-metrics", "broker-logger")
 DEFAULTS = "default"
 """The name for the dynamic defaults of all brokers."""
-Changes = dict[str, tuple[int, str | None]]
+_RESULTS = {"set": "set", "delete": "deleted", "append": "appended", "subtract": "removed"}
+"""What the output says of an operation."""
 
 
 def main(arguments: list[str]) -> int:
@@ -32,7 +30,7 @@ def configs() -> None:
     """Show and change configurations of topics, brokers, groups, client metrics, loggers."""
 
 
-_kind = click.argument("kind", type=click.Choice(tuple(KINDS)))
+_kind = click.argument("kind", type=click.Choice(KINDS))
 
 
 @configs.command("list")
@@ -43,7 +41,7 @@ def list_names(kind: str, *, cluster: Cluster, as_json: bool) -> None:
     from barnabas.admin import configs as api
 
     with cluster.connect() as client:
-        names = api.list_resources(client, KINDS[kind])
+        names = api.list_resources(client, kind)
     show(("kind", "name"), [(kind, name) for name in names], as_json=as_json)
 
 
@@ -66,9 +64,13 @@ def describe(
 ) -> int:
     """Show configurations, and where they were set. NAME `default` is for all brokers. Sensitive values are hidden."""
     from barnabas.admin import configs as api
+    from barnabas.admin.errors import Refused
 
     def action(name: str) -> Any:
-        return [(name, row) for row in api.describe(client, KINDS[kind], _name(kind, name), documentation=docs)]
+        rows = api.describe(client, kind, _name(kind, name), documentation=docs)
+        if missing := set(keys) - {row.name for row in rows}:
+            raise Refused(f"There is no config {min(missing)} of {api.subject_of(kind, name)}.")
+        return [(name, row) for row in rows]
 
     with cluster.connect() as client:
         found, exit_code = for_each(names, action)
@@ -111,28 +113,25 @@ def set_configs(
 @cluster_options
 def delete(kind: str, name: str, keys: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_json: bool) -> None:
     """Delete configurations. Their defaults count again."""
-    _alter(cluster, kind, name, dict.fromkeys(keys, (_DELETE, None)), dry_run=dry_run, as_json=as_json)
-
-
-_SET, _DELETE, _APPEND, _SUBTRACT = 0, 1, 2, 3
-_RESULTS = {_SET: "set", _DELETE: "deleted", _APPEND: "appended", _SUBTRACT: "removed"}
+    _alter(cluster, kind, name, dict.fromkeys(keys, ("delete", None)), dry_run=dry_run, as_json=as_json)
 
 
 def _alter(cluster: Cluster, kind: str, name: str, changes: Changes, *, dry_run: bool, as_json: bool) -> None:
     from barnabas.admin import configs as api
 
     with cluster.connect() as client:
-        api.alter(client, KINDS[kind], _name(kind, name), changes, validate_only=dry_run)
+        api.alter(client, kind, _name(kind, name), changes, validate_only=dry_run)
     rows = [
         (name, key, value, "valid" if dry_run else _RESULTS[operation]) for key, (operation, value) in changes.items()
     ]
     show((kind, "name", "value", "result"), rows, as_json=as_json)
 
 
-def _change(text: str) -> tuple[str, tuple[int, str | None]]:
+def _change(text: str) -> tuple[str, tuple[str, str | None]]:
+    """A config with the name of an operation and the value. Raises click.UsageError."""
     key, equals, value = text.partition("=")
-    operation = {"+": _APPEND, "-": _SUBTRACT}.get(key[-1:], _SET)
-    name = key if operation == _SET else key[:-1]
+    operation = {"+": "append", "-": "subtract"}.get(key[-1:], "set")
+    name = key if operation == "set" else key[:-1]
     if not equals or not name:
         raise click.UsageError(f"A change is KEY=VALUE, KEY+=VALUE or KEY-=VALUE, not {text!r}.")
     return name, (operation, value)
@@ -142,6 +141,7 @@ def _name(kind: str, name: str) -> str:
     """The name of a resource in requests. Raises click.UsageError."""
     if kind == "broker" and name == DEFAULTS:
         return ""
-    if kind.startswith("broker") and not name.isdecimal():
-        raise click.UsageError(f"A broker is named by its id or {DEFAULTS!r}, not {name!r}.")
+    if kind in {"broker", "broker-logger"} and not name.isdecimal():
+        allowed = f"its id, or {DEFAULTS}," if kind == "broker" else "its id,"
+        raise click.UsageError(f"The name of a {kind} is {allowed} not {name!r}.")
     return name

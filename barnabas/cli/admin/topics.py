@@ -179,7 +179,6 @@ def alter(
         raise click.UsageError("Nothing to change: give --partitions or --config.")
     assignment = [broker_ids("--assign", text) for text in assigned] or None
     from barnabas.admin import topics as api
-    from barnabas.admin.configs import SET
     from barnabas.admin.configs import alter as alter_configs
 
     result = "valid" if dry_run else "changed"
@@ -189,8 +188,9 @@ def alter(
             api.add_partitions(client, name, partitions, assignment, validate_only=dry_run)
             rows.append((name, "partitions", partitions, result))
         if settings:
-            changes: dict[str, tuple[int, str | None]] = {key: (SET, value) for key, value in settings.items()}
-            alter_configs(client, "topics", name, changes, validate_only=dry_run)
+            alter_configs(
+                client, "topic", name, {key: ("set", value) for key, value in settings.items()}, validate_only=dry_run
+            )
             rows += [(name, key, value, result) for key, value in settings.items()]
     show(("topic", "setting", "value", "result"), rows, as_json=as_json)
 
@@ -235,7 +235,7 @@ def trim(
 ) -> None:
     """Delete the oldest records. Shows what it would delete, until --execute.
 
-    PARTITIONS is 0,1,4-7. TIME is 2026-01-31T12:00:00 (UTC), ms since 1970, or -1h.
+    PARTITIONS is 0,2,4-6. TIME is 2026-01-31T12:00:00 (UTC), ms since 1970, or -1h.
     """
     if sum((offset is not None, time is not None, everything)) != 1:
         raise click.UsageError("Give one of --offset, --time, --all.")

@@ -48,7 +48,9 @@ def _read(url: str) -> str:
             return str(page.read().decode())
     except (URLError, OSError, ValueError) as failure:
         reason = getattr(failure, "reason", failure)
-        raise ClientError(f"There is no metrics page at {url}: {reason}.") from failure
+        raise ClientError(
+            f"There is no metrics page at {url}: {getattr(reason, 'strerror', None) or reason}."
+        ) from failure
 
 
 def parse(lines: Iterable[str], at_s: float) -> PageSample:

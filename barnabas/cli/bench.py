@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from barnabas.cli.admin.common import Cluster, cluster_options, complete_topics, duration_ms, show, size_text
+from barnabas.cli.number_options import FiniteRange
 from barnabas.cli.output import note, print_json
 from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ClientError
@@ -63,7 +64,7 @@ def main(arguments: list[str]) -> int:
 )
 @click.option("-d", "--duration", metavar="DURATION", default="10s", help="Of each load: 30s, 5m.  [default: 10s]")
 @click.option(
-    "--rate", metavar="N", type=click.FloatRange(min=0.1), help="Records per second.  [default: as fast as possible]"
+    "--rate", metavar="N", type=FiniteRange(min=0.1), help="Records per second.  [default: as fast as possible]"
 )
 @cluster_options
 def bench(

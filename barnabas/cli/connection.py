@@ -37,8 +37,11 @@ class Connection:
     """The settings by their Java names, without the address."""
 
     def addresses(self) -> list[tuple[str, int]]:
-        """The host and port of each bootstrap node. Raises ClientError."""
-        return [_address(text.strip()) for text in self.bootstrap.split(",") if text.strip()]
+        """The host and port of each bootstrap node. Raises click.UsageError."""
+        found = [_address(text.strip()) for text in self.bootstrap.split(",") if text.strip()]
+        if not found:
+            raise click.UsageError("--bootstrap names no node.")
+        return found
 
     def check(self, timeout_s: float | None = None) -> None:
         """Asks one of the nodes. Raises ClientError: one sentence with the cause if none answers."""

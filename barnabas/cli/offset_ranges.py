@@ -134,14 +134,3 @@ def _offsets_of(
         "end": lambda log: log.end + place.number,
     }
     return {partition: min(max(cut[place.kind](log), log.start), log.end) for partition, log in bounds.items()}
-
-
-def number_ranges(text: str) -> list[range]:
-    """The partitions of a list such as 0,2,4-6. Raises ArgumentError."""
-    found = []
-    for part in text.split(","):
-        first, dash, last = part.strip().partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise ArgumentError(f"--partition takes numbers such as 0,2,4-6, not {text!r}.")
-        found.append(range(int(first), int(last or first) + 1))
-    return found

@@ -11,7 +11,7 @@ import re
 import time
 from collections.abc import Sequence
 
-from barnabas.cli.offset_ranges import number_ranges
+from barnabas.cli.number_options import number_ranges
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ArgumentError, ClientError
 from barnabas.client.topic_partition import TopicPartition

@@ -14,6 +14,7 @@ import click
 
 from barnabas.cli.admin.common import complete_topics
 from barnabas.cli.connection import Connection, connection_options
+from barnabas.cli.number_options import FiniteRange
 from barnabas.cli.verb import run_verb, stop_signals
 
 _COMPRESSIONS = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
@@ -56,7 +57,7 @@ _COMPRESSIONS = click.Choice(("none", "gzip", "snappy", "lz4", "zstd"))
     help="With all, repeated batches are stored once.",
 )
 @click.option("--transactional-id", metavar="ID", help="Write the whole input in one transaction.")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), metavar="N", help="At most N records per second.")
+@click.option("--rate", type=FiniteRange(min=0, min_open=True), metavar="N", help="At most N records per second.")
 @click.option("-i", "--input", "source", metavar="FILE", help="Read this file instead of standard input.")
 @click.option("--allow-auto-topic-creation", "may_create", is_flag=True, help="Let the cluster create the topic.")
 @click.option("-q", "--quiet", is_flag=True, help="No progress, no notes.")

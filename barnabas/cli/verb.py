@@ -101,7 +101,10 @@ def _kafka_python(failure: Exception) -> str:
     if name in {"NoBrokersAvailable", "KafkaConnectionError", "NodeNotReadyError", "KafkaTimeoutError"}:
         return f"The cluster does not answer: {str(failure) or name}. Check --bootstrap and the listener's security."
     if name.endswith("AuthorizationFailedError"):
-        return f"The cluster denies it: {failure}. Grant the right with barnabas acls."
+        resource = name.removesuffix("AuthorizationFailedError").lower()
+        return (
+            f"The cluster denies {' '.join((resource, *map(str, failure.args)))}: grant the right with barnabas acls."
+        )
     return f"The cluster refused: {str(failure) or name}."
 
 

@@ -24,6 +24,7 @@ from barnabas.client.oauth_tokens import OAUTHBEARER, TokenSource, oauth_token
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
+_STORES = ("ssl.truststore.location", "ssl.keystore.location")
 _SECURITY = ("security.", "sasl.", "ssl.")
 _JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
 _LIBRDKAFKA_NAMES = {
@@ -125,9 +126,11 @@ def security_of(settings: Mapping[str, str]) -> Security:
         raise ClientError(f"security.protocol is {protocol}, and it must be one of {', '.join(PROTOCOLS)}.")
     mechanism, user, password, tokens = "", "", "", None
     if protocol.startswith("SASL"):
-        mechanism = settings.get("sasl.mechanism", "GSSAPI")
+        mechanism = settings.get("sasl.mechanism", "")
         if mechanism not in MECHANISMS:
-            raise ClientError(f"sasl.mechanism is {mechanism}, and it must be one of {', '.join(MECHANISMS)}.")
+            raise ClientError(
+                f"sasl.mechanism is {mechanism or 'missing'}, and it must be one of {', '.join(MECHANISMS)}."
+            )
         options = _jaas_options(settings.get("sasl.jaas.config", ""))
         if mechanism == OAUTHBEARER:
             tokens = TokenSource(settings.get(_TOKEN_URL, ""), options)
@@ -203,7 +206,11 @@ def tls_context(security: Security) -> ssl.SSLContext:
                 both.flush()
                 context.load_cert_chain(both.name, password=tls.get("ssl.key.password"))
     except (OSError, KeyError, ValueError) as failure:
-        raise ClientError(f"The certificates of the client settings cannot be used: {failure}.") from failure
+        files = " and ".join(tls[name] for name in _STORES if name in tls) or "the client settings"
+        reason = (
+            f"{failure} is missing" if isinstance(failure, KeyError) else getattr(failure, "strerror", None) or failure
+        )
+        raise ClientError(f"The certificates of {files} cannot be used: {reason}.") from failure
     return context
 
 

@@ -34,6 +34,7 @@ _SENTENCES = {
     17: "The cluster refuses the topic's name",
     29: "The cluster denies the topic: grant the right on it with barnabas acls",
     30: "The cluster denies the group: grant Read on it with barnabas acls",
+    31: "The cluster denies it: grant Write on the topic with barnabas acls",
     32: "The cluster refuses a timestamp: see message.timestamp.before.max.ms and message.timestamp.after.max.ms of the topic",
     43: "The cluster writes in a format from before Kafka 0.11: set log.message.format.version there",
     45: "A batch before this one is missing: start the verb again",

@@ -18,6 +18,7 @@ from barnabas.client.client_settings import Security, tls_context
 from barnabas.client.errors import ClientError
 from barnabas.client.oauth_tokens import oauth_token
 from barnabas.client.scram import HASHES, salted_password
+from barnabas.client.wire import Fields
 
 CONNECT_TIMEOUT_S = 10.0
 SOCKET_TIMEOUT_S = 30.0
@@ -76,9 +77,11 @@ def _authenticated(stream: Stream, security: Security) -> Stream:
     if security.has_sasl:
         mechanism = security.mechanism.encode()
         response = ask(stream, _header(_SASL_HANDSHAKE_V1) + struct.pack(">h", len(mechanism)) + mechanism)
-        (error,) = struct.unpack_from(">h", response, 4)
+        fields = Fields(response, 4)
+        error, offered = fields.number("h"), fields.array(fields.text)
         if error:
-            raise ClientError(f"The broker does not offer the mechanism {security.mechanism}: error {error}.")
+            instead = ", ".join(offered) or "none: leave SASL out of security.protocol"
+            raise ClientError(f"The listener does not offer the mechanism {security.mechanism}, it offers {instead}.")
         if security.tokens is not None:
             bearer = oauth_token(security.tokens)
             refusal = _token(stream, f"n,,\x01auth=Bearer {bearer}\x01\x01".encode())

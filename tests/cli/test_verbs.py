@@ -70,7 +70,7 @@ def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
         (["consume", "words", "-o", "x"], 2, "is not a range"),
         (["consume", "words", "-f", "%z"], 2, "%z at character 1"),
         (["consume", "words", "-p", "0-99999999999"], 1, "There is no partition 1"),
-        (["consume", "words", "-p", "x"], 2, "--partition takes"),
+        (["consume", "words", "-p", "x"], 2, "Partitions are written 0,2,4-6, not"),
         (["consume", "words", "--grep", "("], 2, "is not a regular expression"),
         (["consume", "words", "-b", "::1:9092"], 2, "in brackets"),
         (["consume", "words", "-b", ""], 2, "--bootstrap is empty"),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from barnabas.cli.connection import Connection, connect_to, connection_options
+from barnabas.cli.number_options import FiniteRange, number_ranges
 from barnabas.cli.output import json_option, note, print_rows
 from barnabas.cli.times import parse_duration_ms, parse_moment_ms
 from barnabas.client.errors import ClientError
@@ -40,7 +41,7 @@ def cluster_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         "--timeout",
         "timeout_s",
         metavar="S",
-        type=click.FloatRange(min=0.1),
+        type=FiniteRange(min=0.1),
         default=30.0,
         help="Give up after S seconds.  [default: 30]",
     )
@@ -117,7 +118,7 @@ def confirm_option(verb: Callable[..., Any]) -> Callable[..., Any]:
 
 def confirm(question: str, *, yes: bool) -> None:
     """Asks on a terminal; programs are not asked. Raises click.Abort."""
-    if not yes and sys.stdin.isatty():
+    if not yes and sys.stdin is not None and sys.stdin.isatty():
         click.confirm(question, abort=True, err=True)
 
 
@@ -156,7 +157,7 @@ def as_object(value: Any) -> Any:
 
 
 def topic_partitions(client: Client, texts: Iterable[str]) -> list[TopicPartition]:
-    """The partitions of TOPIC or TOPIC:0,1,4-7. Raises Refused for what is missing, click.UsageError for a bad text."""
+    """The partitions of TOPIC or TOPIC:0,2,4-6. Raises Refused for what is missing, ArgumentError for a bad text."""
     from barnabas.admin.topics import partitions_of
     from barnabas.client.topic_partition import TopicPartition
 
@@ -170,16 +171,13 @@ def topic_partitions(client: Client, texts: Iterable[str]) -> list[TopicPartitio
 
 
 def _numbers(topic: str, text: str, count: int) -> Iterator[int]:
-    """The numbers in 0,1,4-7. Raises Refused for one that is not below `count`."""
+    """The numbers of a list. Raises ArgumentError, and Refused for one that is not below `count`."""
     from barnabas.admin.errors import Refused
 
-    for part in text.split(","):
-        first, dash, last = part.partition("-")
-        if not first.isdecimal() or (dash and not last.isdecimal()):
-            raise click.UsageError(f"Partitions are written 0,1,4-7, not {text!r}.")
-        if (greatest := int(last if dash else first)) >= count:
-            raise Refused(f"Topic {topic} has no partition {greatest}: it has {count}.")
-        yield from range(int(first), greatest + 1)
+    for numbers in number_ranges(text):
+        if numbers[-1] >= count:
+            raise Refused(f"Topic {topic} has no partition {numbers[-1]}: it has {count}.")
+        yield from numbers
 
 
 def broker_ids(option: str, text: str) -> list[int]:

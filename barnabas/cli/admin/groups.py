@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from barnabas.client.topic_partition import TopicPartition
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
+_OFFSET = re.compile(r"\s*[0-9]{1,18}\s*")
 TYPES = ("classic", "consumer", "share", "streams")
 
 
@@ -201,11 +203,14 @@ def _read_offsets(path: str) -> dict[TopicPartition, int]:
     from barnabas.client.topic_partition import TopicPartition
 
     found = {}
-    with open(path, newline="") as lines:  # noqa: PTH123 - the path is an argument
-        for number, row in enumerate(csv.reader(lines), 1):
-            if len(row) != 3 or not row[1].strip().isdecimal() or not row[2].strip().isdecimal():
-                raise click.UsageError(f"Line {number} of {path} is not topic,partition,offset.")
-            found[TopicPartition(row[0].strip(), int(row[1]))] = int(row[2])
+    try:
+        with open(path, newline="", encoding="utf-8") as lines:  # noqa: PTH123 - the path is an argument
+            for number, row in enumerate(csv.reader(lines), 1):
+                if len(row) != 3 or not all(map(_OFFSET.fullmatch, row[1:])):
+                    raise click.UsageError(f"Line {number} of {path} is not topic,partition,offset.")
+                found[TopicPartition(row[0].strip(), int(row[1]))] = int(row[2])
+    except (UnicodeDecodeError, csv.Error) as failure:
+        raise click.UsageError(f"{path} has no lines of topic,partition,offset: {failure}.") from failure
     return found
 
 

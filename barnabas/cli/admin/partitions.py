@@ -60,7 +60,7 @@ def reassign(
 ) -> None:
     """Move replicas to brokers. Shows the plan, until --execute. Brokers then copy in the background.
 
-    Without --to, all brokers may have replicas. PARTITIONS is 0,1,4-7. The log_dirs of a plan move replicas to these log
+    Without --to, all brokers may have replicas. PARTITIONS is 0,2,4-6. The log_dirs of a plan move replicas to these log
     directories of their brokers.
     """
     if bool(where) == (path is not None):

@@ -8,7 +8,7 @@ import click
 
 from barnabas.cli.admin.common import Cluster, cluster_options, confirm, confirm_option, for_each, show, show_tuples
 from barnabas.cli.verb import run_verb
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ClientError, require_text
 
 MECHANISMS = ("SCRAM-SHA-256", "SCRAM-SHA-512")
 
@@ -51,12 +51,14 @@ def set_user(name: str, *, mechanism: str, iterations: int, cluster: Cluster, as
 
 
 def _read_password() -> str:
+    if sys.stdin is None:
+        raise ClientError("Standard input is closed: the password is its first line.")
     if sys.stdin.isatty():
         return str(click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True))
     password = sys.stdin.readline().rstrip("\r\n")
     if not password:
         raise ClientError("The password is the first line of standard input, and it is empty.")
-    return password
+    return require_text("The password", password)
 
 
 @users.command()

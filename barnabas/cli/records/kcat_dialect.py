@@ -58,7 +58,7 @@ def parse_kcat_line(line: bytes) -> ParsedRecord:
         check_place(*place)
         return ParsedRecord(_bytes(fields["payload"]), _bytes(fields.get("key")), headers, *place)
     except (ValueError, KeyError, AttributeError, IndexError, TypeError) as failure:
-        raise MalformedInput(f"it is no line of kcat -J: {failure!r}") from failure
+        raise MalformedInput(f"it is no line of kcat -J ({type(failure).__name__}: {failure})") from failure
 
 
 def _text(data: bytes | None) -> str | None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from barnabas.cli.admin.common import compiled
-from barnabas.cli.offset_ranges import OffsetRange, Place, number_ranges, parse_range
+from barnabas.cli.number_options import number_ranges
+from barnabas.cli.offset_ranges import OffsetRange, Place, parse_range
 from barnabas.cli.partitioning import partition_of_key
 from barnabas.cli.progress import describe
 from barnabas.cli.records.input_parser import LineParser
@@ -60,9 +61,11 @@ def test_no_range_is_refused(text: str) -> None:
 
 def test_lists_of_partitions() -> None:
     assert [list(one) for one in number_ranges("0,2,4-6")] == [[0], [2], [4, 5, 6]]
-    for text in ("a", "", "1-", "1,", "-1"):
-        with pytest.raises(ArgumentError, match="--partition takes"):
+    for text in ("a", "", "1-", "1,", "-1", "9" * 5000):
+        with pytest.raises(ArgumentError, match="Partitions are written"):
             number_ranges(text)
+    with pytest.raises(ArgumentError, match="The partitions 6-4 are none"):
+        number_ranges("1,6-4")
 
 
 def test_an_expression_for_names_matches_all_characters() -> None:

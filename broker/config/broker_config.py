@@ -14,6 +14,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 from broker.config.config_definitions import BROKER_SETTINGS
+from broker.config.ignored_configs import IGNORED
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata.delegation_tokens import TokenSettings
 from replication.metadata_log.metadata_log_open import METADATA_LOG_CONFIG
@@ -76,8 +77,8 @@ class BrokerConfig:
     given: Mapping[str, str]
 
     def value(self, name: str) -> Value:
-        """The parsed value of a broker setting."""
-        setting = BROKER_SETTINGS[name]
+        """The parsed value of a broker setting, with or without effect."""
+        setting = BROKER_SETTINGS.get(name) or IGNORED[name]
         return parse(setting, self.given.get(name, setting.default))
 
     def number(self, name: str) -> int:

@@ -66,13 +66,13 @@ def load_config(
     for name, text in overrides.items():
         texts[name], origin[name] = text, "the command line"
     for name, text in texts.items():
-        setting = BROKER_SETTINGS.get(name)
+        setting = BROKER_SETTINGS.get(name) or IGNORED.get(name)
         if setting is not None:
             try:
                 parse(setting, text)
             except BadSetting as invalid:
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
-        elif not (name in IGNORED or name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or is_listener_setting(name)):
+        elif not (name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or is_listener_setting(name)):
             _log.warning("unknown setting %s (%s) is ignored%s", name, origin[name], _suggestion(name))
     _complete_node_id(texts)
     config = BrokerConfig(texts)

@@ -102,7 +102,7 @@ def find_conflict(config: BrokerConfig) -> str | None:
         or _check_retention(config)
         or _check_cleaner(config)
         or _check_cordoned_dirs(config)
-        or _check_consumer_groups(config)
+        or _check_groups(config)
     )
 
 
@@ -152,18 +152,27 @@ def _check_cordoned_dirs(config: BrokerConfig) -> str | None:
     return None
 
 
-def _check_consumer_groups(config: BrokerConfig) -> str | None:
+_BOUNDED_INTERVALS = (
+    ("group.consumer.", "heartbeat.interval.ms"),
+    ("group.consumer.", "session.timeout.ms"),
+    ("group.consumer.", "assignment.interval.ms"),
+    ("group.share.", "assignment.interval.ms"),
+    ("group.streams.", "assignment.interval.ms"),
+)
+"""Settings between a `min.` and a `max.` setting of the same prefix; of share and streams groups the dynamic ones."""
+
+
+def _check_groups(config: BrokerConfig) -> str | None:
     if "classic" not in config.texts("group.coordinator.rebalance.protocols"):
         return "Disabling the 'classic' protocol is not supported."
-    prefix = "group.consumer."
-    for name in ("heartbeat.interval.ms", "session.timeout.ms", "assignment.interval.ms"):
+    for prefix, name in _BOUNDED_INTERVALS:
         lowest, highest = f"{prefix}min.{name}", f"{prefix}max.{name}"
         for one, other in ((highest, lowest), (prefix + name, lowest)):
             if config.number(one) < config.number(other):
                 return f"{one} must be greater than or equal to {other}"
         if config.number(prefix + name) > config.number(highest):
             return f"{prefix}{name} must be less than or equal to {highest}"
-    heartbeat, session = f"{prefix}heartbeat.interval.ms", f"{prefix}session.timeout.ms"
+    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
     if config.number(heartbeat) >= config.number(session):
         return f"{heartbeat} must be less than {session}"
     return None

@@ -58,6 +58,19 @@ producer.id.expiration.ms
 transaction.partition.verification.enable
 """
 
+THREAD_COUNTS = (
+    "background.threads",
+    "num.io.threads",
+    "num.network.threads",
+    "num.recovery.threads.per.data.dir",
+    "num.replica.fetchers",
+    "remote.log.manager.copier.thread.pool.size",
+    "remote.log.manager.expiration.thread.pool.size",
+    "remote.log.manager.follower.thread.pool.size",
+    "remote.log.reader.threads",
+)
+"""Settings that may at most double, or halve, at a time, like log.cleaner.threads."""
+
 PER_BROKER = (
     ignored_configs.DYNAMIC_PER_BROKER.keys()
     | SSL_DYNAMIC_PER_BROKER.keys()
@@ -118,12 +131,12 @@ class DynamicBrokerConfig:
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
         error = find_conflict(proposed) or find_connection_error(proposed)
         if error is None:
-            return _thread_count_error(current, proposed)
+            return _cleaner_threads_error(current, proposed) or _thread_count_error(current, proposed)
         # Java checks `group.*`, Scala's require() the rest.
         return error if error.startswith("group.") else f"requirement failed: {error}"
 
 
-def _thread_count_error(current: BrokerConfig, proposed: BrokerConfig) -> str | None:
+def _cleaner_threads_error(current: BrokerConfig, proposed: BrokerConfig) -> str | None:
     before, after = current.number("log.cleaner.threads"), proposed.number("log.cleaner.threads")
     if after == before:
         return None
@@ -133,6 +146,17 @@ def _thread_count_error(current: BrokerConfig, proposed: BrokerConfig) -> str | 
         return f"Log cleaner threads cannot be reduced to less than half the current value {before}"
     if after > before * 2:
         return f"Log cleaner threads cannot be increased to more than double the current value {before}"
+    return None
+
+
+def _thread_count_error(current: BrokerConfig, proposed: BrokerConfig) -> str | None:
+    for name in THREAD_COUNTS:
+        before, after = current.number(name), proposed.number(name)
+        if before // 2 <= after <= before * 2:
+            continue
+        bound = "be at least half" if after < before else "not be greater than double"
+        sentence = f"Dynamic thread count update validation failed for {name}={after}"
+        return f"{sentence}, value should {bound} the current value {before}"
     return None
 
 
@@ -150,7 +174,7 @@ def _is_known(name: str, text: str) -> bool:
     if unenforced is not None:
         _log.warning("ignoring a dynamic setting: %s", unenforced)
         return False
-    setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name)
+    setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.DYNAMIC.get(name)
     try:
         if setting is not None:
             parse(setting, text)

@@ -1,12 +1,14 @@
 """Settings of Apache Kafka 4.3 that have no effect here, with type and default.
 
-FORMAT   name TYPE default; no default if the setting is unset, '' for an empty text. Each name is in one table.
+FORMAT   name TYPE default, or name TYPE>=lowest default; no default if the setting is unset, '' for an empty text. Each name
+         is in one table.
 RULES    1. The change that gives a setting an effect moves it to `config_definitions.py`, or to `ssl_definitions.py`.
+         2. Values are checked as by Apache Kafka, which may use the data directory later.
 """
 
 from __future__ import annotations
 
-from storage.config.config_def import Kind, Setting
+from storage.config.config_def import Kind, Setting, at_least
 
 _NO_EFFECT = "Known to Apache Kafka; has no effect in this broker."
 
@@ -148,26 +150,26 @@ unstable.api.versions.enable BOOLEAN false
 unstable.feature.versions.enable BOOLEAN false
 """
 _DYNAMIC = """
-background.threads INT 10
+background.threads INT>=1 10
 config.providers LIST ''
 follower.fetch.last.tiered.offset.enable BOOLEAN false
-group.coordinator.cached.buffer.max.bytes INT 1048588
-group.share.assignment.interval.ms INT 1000
-group.streams.assignment.interval.ms INT 1000
+group.coordinator.cached.buffer.max.bytes INT>=524288 1048588
+group.share.assignment.interval.ms INT>=0 1000
+group.streams.assignment.interval.ms INT>=0 1000
 metric.reporters LIST org.apache.kafka.common.metrics.JmxReporter
-num.io.threads INT 8
-num.network.threads INT 3
-num.recovery.threads.per.data.dir INT 2
-remote.fetch.max.wait.ms INT 500
-remote.list.offsets.request.timeout.ms LONG 30000
-remote.log.index.file.cache.total.size.bytes LONG 1073741824
-remote.log.manager.copier.thread.pool.size INT 10
-remote.log.manager.copy.max.bytes.per.second LONG 9223372036854775807
-remote.log.manager.expiration.thread.pool.size INT 10
-remote.log.manager.fetch.max.bytes.per.second LONG 9223372036854775807
-remote.log.manager.follower.thread.pool.size INT 2
-remote.log.reader.threads INT 10
-share.coordinator.cached.buffer.max.bytes INT 1048588
+num.io.threads INT>=1 8
+num.network.threads INT>=1 3
+num.recovery.threads.per.data.dir INT>=1 2
+remote.fetch.max.wait.ms INT>=1 500
+remote.list.offsets.request.timeout.ms LONG>=1 30000
+remote.log.index.file.cache.total.size.bytes LONG>=1 1073741824
+remote.log.manager.copier.thread.pool.size INT>=1 10
+remote.log.manager.copy.max.bytes.per.second LONG>=1 9223372036854775807
+remote.log.manager.expiration.thread.pool.size INT>=1 10
+remote.log.manager.fetch.max.bytes.per.second LONG>=1 9223372036854775807
+remote.log.manager.follower.thread.pool.size INT>=1 2
+remote.log.reader.threads INT>=1 10
+share.coordinator.cached.buffer.max.bytes INT>=524288 1048588
 """
 _DYNAMIC_PER_BROKER = """
 sasl.jaas.config PASSWORD
@@ -194,9 +196,10 @@ def settings_of(rows: str, documentation: str = _NO_EFFECT) -> dict[str, Setting
     """The settings of a table, by name."""
     settings = {}
     for row in rows.strip().splitlines():
-        name, kind, *default = row.split(" ", 2)
+        name, type_, *default = row.split(" ", 2)
+        kind, _, lowest = type_.partition(">=")
         text = default[0].replace("''", "") if default else None
-        settings[name] = Setting(name, Kind[kind], text, None, documentation)
+        settings[name] = Setting(name, Kind[kind], text, at_least(int(lowest)) if lowest else None, documentation)
     return settings
 
 

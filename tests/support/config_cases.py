@@ -67,10 +67,27 @@ _CANNOT_REMOVE = "Cluster-level min.insync.replicas cannot be removed while ELR 
 _NOT_IN_LOG_DIRS = "requirement failed: All entries in cordoned.log.dirs must be present in log.dirs or log.dir."
 _NOT_ONLY_ALL = "requirement failed: When cordoned.log.dirs is set to *, it must not contain other values"
 _ASSIGNMENT_INTERVAL = (
-    "group.consumer.assignment.interval.ms must be less than or equal to group.consumer.max.assignment.interval.ms"
+    "group.{0}.assignment.interval.ms must be less than or equal to group.{0}.max.assignment.interval.ms"
 )
-_TOO_MANY_THREADS = "Log cleaner threads cannot be increased to more than double the current value 1"
-_TOO_FAST = f"org.apache.kafka.common.config.ConfigException: {_TOO_MANY_THREADS}"
+_THREADS = "Dynamic thread count update validation failed for {}={}, value should {} the current value {}"
+_TOO_FAST = [
+    ("log.cleaner.threads", "3", "Log cleaner threads cannot be increased to more than double the current value 1"),
+    *(
+        (name, value, _THREADS.format(name, value, bound, current))
+        for name, value, bound, current in (
+            ("background.threads", "4", "be at least half", 10),
+            ("num.io.threads", "17", "not be greater than double", 8),
+            ("num.network.threads", "7", "not be greater than double", 3),
+            ("num.recovery.threads.per.data.dir", "5", "not be greater than double", 2),
+            ("num.replica.fetchers", "3", "not be greater than double", 1),
+            ("remote.log.manager.copier.thread.pool.size", "21", "not be greater than double", 10),
+            ("remote.log.reader.threads", "4", "be at least half", 10),
+        )
+    ),
+]
+_NO_CONFIG = (
+    "Invalid value org.apache.kafka.common.config.ConfigException: {} for configuration Invalid dynamic configuration"
+)
 
 _NO_START = (
     "Invalid value {0} for configuration share.auto.offset.reset: Invalid value `{0}` for configuration "
@@ -143,7 +160,10 @@ _SET_ON_BROKERS: list[tuple[str, str, str | None, str | None]] = [
     ("", "replica.alter.log.dirs.io.max.bytes.per.second", "0", None),
     ("1", "num.io.threads", "16", None),
     ("", "group.consumer.assignment.interval.ms", "15000", None),
-    ("", "group.consumer.assignment.interval.ms", "15001", _ASSIGNMENT_INTERVAL),
+    *(
+        ("", f"group.{kind}.assignment.interval.ms", "15001", _ASSIGNMENT_INTERVAL.format(kind))
+        for kind in ("consumer", "share", "streams")
+    ),
     ("1", "cordoned.log.dirs", "*", None),
     ("1", "cordoned.log.dirs", " ", None),
     ("1", "cordoned.log.dirs", "/nowhere,/b", f"{_NOT_IN_LOG_DIRS} Missing entries : /nowhere, /b"),
@@ -172,6 +192,8 @@ _SET_ON_BROKERS: list[tuple[str, str, str | None, str | None]] = [
             ("1", "log.segment.bytes", "5", "Value must be at least 1048576"),
             ("1", "log.message.timestamp.type", "x", "String must be one of: CreateTime, LogAppendTime"),
             ("", "min.insync.replicas", "0", "Value must be at least 1"),
+            ("1", "num.network.threads", "0", "Value must be at least 1"),
+            ("", "group.coordinator.cached.buffer.max.bytes", "1", "Value must be at least 524288"),
         )
     ),
     *(
@@ -261,11 +283,14 @@ ALTER = [
         ours=[("1", INVALID_REQUEST, f"{_NOT_IN_LOG_DIRS} Missing entries : /b, ")],
         why="an empty name is missing like any other",
     ),
-    _alter(
-        resource(BROKER, "1", ("log.cleaner.threads", SET, "3")),
-        answer=[("1", INVALID_REQUEST, f"Invalid value {_TOO_FAST} for configuration Invalid dynamic configuration")],
-        ours=[("1", INVALID_REQUEST, _TOO_MANY_THREADS)],
-        why="the rest of the sentence is about Java classes",
+    *(
+        _alter(
+            resource(BROKER, "1", (name, SET, value)),
+            answer=[("1", INVALID_REQUEST, _NO_CONFIG.format(sentence))],
+            ours=[("1", INVALID_REQUEST, sentence)],
+            why="the rest of the sentence is about Java classes",
+        )
+        for name, value, sentence in _TOO_FAST
     ),
     *(
         _alter(

@@ -61,6 +61,8 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
         ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),
+        ({"num.io.threads": "many"}, "Invalid value many for configuration num.io.threads: Not a number of type INT"),
+        ({"group.streams.assignment.interval.ms": "15001"}, "less than or equal to group.streams.max.assignment"),
         ({"log.retention.hours": "0"}, "log.retention.ms must be unlimited"),
         ({"log.roll.ms": "0"}, "log.roll.ms must be greater than or equal to 1"),
         ({"log.roll.jitter.ms": "-1"}, "log.roll.jitter.ms must be greater than or equal to 0"),

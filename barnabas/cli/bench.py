@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from barnabas.cli.admin.common import Cluster, cluster_options, complete_topics, duration_ms, show, size_text
+from barnabas.cli.admin.common import ClusterOptions, cluster_options, complete_topics, duration_ms, show, size_text
 from barnabas.cli.number_options import FiniteRange
 from barnabas.cli.output import note, print_json
 from barnabas.cli.verb import run_verb
@@ -74,7 +74,7 @@ def bench(
     partitions: int,
     replicas: int | None,
     duration: str,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -104,7 +104,7 @@ def bench(
     _draw(results)
 
 
-def _librdkafka(cluster: Cluster) -> dict[str, Any]:
+def _librdkafka(cluster: ClusterOptions) -> dict[str, Any]:
     from barnabas.client.client_settings import for_librdkafka, is_security_setting
 
     connection = cluster.connection

@@ -6,6 +6,7 @@ NOT HERE The requests (`client/search.py`).
 
 from __future__ import annotations
 
+from contextlib import closing
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -58,11 +59,8 @@ def search(
     from barnabas.client import search as api
 
     first, last = (given if given is not None else free for given, free in zip(times, api.ALL_TIMES, strict=True))
-    cluster = connection.cluster()
-    try:
+    with closing(connection.cluster()) as cluster:
         answer = api.search(cluster, topic, field, value, (first, last), limit)
-    finally:
-        cluster.close()
     if bounds:
         rows = [
             (*part[:4], time_text(part.from_timestamp), time_text(part.to_timestamp), part.is_cut)

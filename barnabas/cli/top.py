@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from barnabas.cli.admin.common import Cluster, as_object, cluster_options, duration_ms, show, size_text
+from barnabas.cli.admin.common import ClusterOptions, as_object, cluster_options, duration_ms, show, size_text
 from barnabas.cli.output import print_json, visible
 from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ClientError
@@ -50,7 +50,9 @@ class Both(NamedTuple):
     "--metrics", "pages", metavar="HOST:PORT", multiple=True, help="The metrics page of a node; may be repeated."
 )
 @cluster_options
-def top(*, once: bool, interval: str, internal: bool, pages: tuple[str, ...], cluster: Cluster, as_json: bool) -> None:
+def top(
+    *, once: bool, interval: str, internal: bool, pages: tuple[str, ...], cluster: ClusterOptions, as_json: bool
+) -> None:
     """Watch a cluster. Shows topics, groups with lag, nodes, and with --metrics requests and connections.
 
     Without a terminal, and with --json, it prints a view for each interval until it is interrupted.

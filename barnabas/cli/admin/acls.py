@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from barnabas.cli.admin.common import NOT_EXECUTED, Cluster, cluster_options, execute_option, show_tuples
+from barnabas.cli.admin.common import NOT_EXECUTED, ClusterOptions, cluster_options, execute_option, show_tuples
 from barnabas.cli.output import note
 from barnabas.cli.verb import run_verb
 
@@ -54,7 +54,7 @@ def _resources(options: dict[str, Any]) -> Iterator[tuple[str, str]]:
 @resource_options
 @click.option("--principal", metavar="TYPE:NAME", help="Only of this principal, such as User:alice.")
 @cluster_options
-def list_acls(*, principal: str | None, cluster: Cluster, as_json: bool, **options: Any) -> None:
+def list_acls(*, principal: str | None, cluster: ClusterOptions, as_json: bool, **options: Any) -> None:
     """List ACLs. Of a resource, all that apply to its name."""
     from barnabas.admin import acls as api
 
@@ -86,7 +86,7 @@ def _order(acl: Acl) -> tuple[str, ...]:
 @click.option("--consumer", is_flag=True, help="What a consumer needs: describe and read on --topic, read on --group.")
 @click.option("--prefixed", is_flag=True, help="Names are prefixes.")
 @cluster_options
-def add(*, cluster: Cluster, as_json: bool, **options: Any) -> None:
+def add(*, cluster: ClusterOptions, as_json: bool, **options: Any) -> None:
     """Add ACLs. Each principal, host, operation and resource is combined with each other."""
     wanted = list(dict.fromkeys(_wanted(options)))
     from barnabas.admin import acls as api
@@ -147,7 +147,7 @@ def remove(
     permission: str | None,
     prefixed: bool,
     execute: bool,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
     **options: Any,
 ) -> None:

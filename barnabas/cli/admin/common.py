@@ -48,13 +48,13 @@ def cluster_options(verb: Callable[..., Any]) -> Callable[..., Any]:
     @json_option
     @wraps(verb)
     def with_cluster(*args: Any, connection: Connection, timeout_s: float, **kwargs: Any) -> Any:
-        return verb(*args, cluster=Cluster(connection, timeout_s), **kwargs)
+        return verb(*args, cluster=ClusterOptions(connection, timeout_s), **kwargs)
 
     return with_cluster
 
 
-class Cluster:
-    """The cluster that the options name."""
+class ClusterOptions:
+    """The cluster that the options name, and how long to wait for it."""
 
     def __init__(self, connection: Connection, timeout_s: float) -> None:
         from barnabas.client.kafka_python import prepare
@@ -100,7 +100,7 @@ def _complete(context: click.Context, incomplete: str, names: Callable[[Client],
     given = context.params
     try:
         connection = connect_to(given.get("bootstrap"), given.get("command_config"), given.get("properties") or ())
-        with Cluster(connection, COMPLETION_TIMEOUT_S).connect() as client:
+        with ClusterOptions(connection, COMPLETION_TIMEOUT_S).connect() as client:
             return [name for name in names(client) if name.startswith(incomplete) and name.isprintable()]
     except (ClientError, click.UsageError, OSError):
         return []

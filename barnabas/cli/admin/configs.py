@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from barnabas.cli.admin.common import Cluster, as_object, cluster_options, for_each, show
+from barnabas.cli.admin.common import ClusterOptions, as_object, cluster_options, for_each, show
 from barnabas.cli.output import print_json
 from barnabas.cli.verb import run_verb
 
@@ -36,7 +36,7 @@ _kind = click.argument("kind", type=click.Choice(KINDS))
 @configs.command("list")
 @_kind
 @cluster_options
-def list_names(kind: str, *, cluster: Cluster, as_json: bool) -> None:
+def list_names(kind: str, *, cluster: ClusterOptions, as_json: bool) -> None:
     """List what has configurations. Of groups and client metrics, only those with an own one."""
     from barnabas.admin import configs as api
 
@@ -59,7 +59,7 @@ def describe(
     everything: bool,
     keys: tuple[str, ...],
     docs: bool,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
 ) -> int:
     """Show configurations, and where they were set. NAME `default` is for all brokers. Sensitive values are hidden."""
@@ -99,7 +99,7 @@ def describe(
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be set.")
 @cluster_options
 def set_configs(
-    kind: str, name: str, changes: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_json: bool
+    kind: str, name: str, changes: tuple[str, ...], *, dry_run: bool, cluster: ClusterOptions, as_json: bool
 ) -> None:
     """Set configurations. KEY+=VALUE appends to a list, KEY-=VALUE removes from it."""
     _alter(cluster, kind, name, dict(map(_change, changes)), dry_run=dry_run, as_json=as_json)
@@ -111,12 +111,14 @@ def set_configs(
 @click.argument("keys", metavar="KEY...", nargs=-1, required=True)
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be deleted.")
 @cluster_options
-def delete(kind: str, name: str, keys: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_json: bool) -> None:
+def delete(
+    kind: str, name: str, keys: tuple[str, ...], *, dry_run: bool, cluster: ClusterOptions, as_json: bool
+) -> None:
     """Delete configurations. Their defaults count again."""
     _alter(cluster, kind, name, dict.fromkeys(keys, ("delete", None)), dry_run=dry_run, as_json=as_json)
 
 
-def _alter(cluster: Cluster, kind: str, name: str, changes: Changes, *, dry_run: bool, as_json: bool) -> None:
+def _alter(cluster: ClusterOptions, kind: str, name: str, changes: Changes, *, dry_run: bool, as_json: bool) -> None:
     from barnabas.admin import configs as api
 
     with cluster.connect() as client:

@@ -5,13 +5,14 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from barnabas.cli.admin.common import (
     NOT_EXECUTED,
-    Cluster,
+    ClusterOptions,
     as_object,
     cluster_options,
     compiled,
@@ -34,6 +35,7 @@ from barnabas.cli.verb import run_verb
 if TYPE_CHECKING:
     from barnabas.admin.client import Client
     from barnabas.admin.groups import GroupDescription
+    from barnabas.admin.lag import LagRow
     from barnabas.admin.reset import Target
     from barnabas.client.topic_partition import TopicPartition
 
@@ -62,7 +64,7 @@ def groups() -> None:
 )
 @cluster_options
 def list_groups(
-    pattern: str | None, *, states: tuple[str, ...], types: tuple[str, ...], cluster: Cluster, as_json: bool
+    pattern: str | None, *, states: tuple[str, ...], types: tuple[str, ...], cluster: ClusterOptions, as_json: bool
 ) -> None:
     """List groups. PATTERN is a regular expression for their whole names."""
     expression = compiled(pattern or ".*")
@@ -77,17 +79,12 @@ def list_groups(
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
 @click.option("--members", is_flag=True, help="The members instead of the partitions.")
 @cluster_options
-def describe(names: tuple[str, ...], *, members: bool, cluster: Cluster, as_json: bool) -> int:
+def describe(names: tuple[str, ...], *, members: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Show state, offsets, lag and members. One row for each partition, or with --members for each member."""
-    from barnabas.admin import groups as api
-    from barnabas.admin.lag import LagRow, lag_of, total_lag
-
-    def action(name: str) -> Any:
-        found = api.describe_group(client, name)
-        return found, lag_of(client, found)
+    from barnabas.admin.lag import LagRow, total_lag
 
     with cluster.connect() as client:
-        found, exit_code = for_each(names, action)
+        found, exit_code = for_each(names, partial(_with_lag, client))
     if as_json:
         for group, lags in found:
             print_json({**as_object(group), "lag": total_lag(lags), "partitions": [as_object(row) for row in lags]})
@@ -103,6 +100,15 @@ def describe(names: tuple[str, ...], *, members: bool, cluster: Cluster, as_json
     else:
         show(("group", *LagRow._fields), [(group.name, *row) for group, lags in found for row in lags], as_json=False)
     return exit_code
+
+
+def _with_lag(client: Client, name: str) -> tuple[GroupDescription, list[LagRow]]:
+    """A group and its lag by partition. Raises Refused."""
+    from barnabas.admin.groups import describe_group
+    from barnabas.admin.lag import lag_of
+
+    group = describe_group(client, name)
+    return group, lag_of(client, group)
 
 
 def _show_members(found: Sequence[GroupDescription]) -> None:
@@ -128,18 +134,14 @@ def _show_members(found: Sequence[GroupDescription]) -> None:
 @click.argument("names", metavar="[NAME]...", nargs=-1, shell_complete=complete_groups)
 @click.option("--partitions", is_flag=True, help="A row for each partition.")
 @cluster_options
-def lag(names: tuple[str, ...], *, partitions: bool, cluster: Cluster, as_json: bool) -> int:
+def lag(names: tuple[str, ...], *, partitions: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Show the lag of groups, by default of all."""
     from barnabas.admin import groups as api
-    from barnabas.admin.lag import LagRow, lag_of, max_lag, total_lag
-
-    def action(name: str) -> Any:
-        group = api.describe_group(client, name)
-        return group, lag_of(client, group)
+    from barnabas.admin.lag import LagRow, max_lag, total_lag
 
     with cluster.connect() as client:
         wanted = names or [row.name for row in api.list_groups(client) if row.type in {"", "classic", "consumer"}]
-        found, exit_code = for_each(wanted, action)
+        found, exit_code = for_each(wanted, partial(_with_lag, client))
     if partitions:
         rows = [(group.name, *row) for group, lags in found for row in lags]
         show(("group", *LagRow._fields), rows, as_json=as_json)
@@ -165,7 +167,9 @@ def lag(names: tuple[str, ...], *, partitions: bool, cluster: Cluster, as_json: 
 @click.option("--from-file", metavar="FILE", help="Lines of topic,partition,offset, as Kafka's tool exports them.")
 @execute_option
 @cluster_options
-def reset(name: str, *, topics: tuple[str, ...], execute: bool, cluster: Cluster, as_json: bool, **goals: Any) -> None:
+def reset(
+    name: str, *, topics: tuple[str, ...], execute: bool, cluster: ClusterOptions, as_json: bool, **goals: Any
+) -> None:
     """Move committed offsets. The group must have no members. Shows the new offsets, until --execute."""
     target = _target(goals)
     from barnabas.admin import groups as api
@@ -246,7 +250,7 @@ def _require_no_members(client: Client, name: str) -> None:
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_groups)
 @confirm_option
 @cluster_options
-def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool) -> int:
+def delete(names: tuple[str, ...], *, yes: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Delete groups. They must have no members; their committed offsets are deleted too."""
     confirm(f"Delete {', '.join(names)} with all committed offsets?", yes=yes)
     from barnabas.admin import groups as api
@@ -274,7 +278,9 @@ def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool
 )
 @execute_option
 @cluster_options
-def delete_offsets(name: str, *, topics: tuple[str, ...], execute: bool, cluster: Cluster, as_json: bool) -> None:
+def delete_offsets(
+    name: str, *, topics: tuple[str, ...], execute: bool, cluster: ClusterOptions, as_json: bool
+) -> None:
     """Delete committed offsets. No member may subscribe to the topics. Shows the offsets, until --execute."""
     from barnabas.admin import groups as api
 

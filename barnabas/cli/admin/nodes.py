@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING
 
 import click
 
-from barnabas.cli.admin.common import Cluster, as_object, cluster_options, show, show_tuples, size_text, time_text
+from barnabas.cli.admin.common import (
+    ClusterOptions,
+    as_object,
+    cluster_options,
+    show,
+    show_tuples,
+    size_text,
+    time_text,
+)
 from barnabas.cli.output import note, print_json
 from barnabas.cli.verb import run_verb
 
@@ -26,7 +34,7 @@ def nodes() -> None:
 
 @nodes.command("list")
 @cluster_options
-def list_nodes(*, cluster: Cluster, as_json: bool) -> None:
+def list_nodes(*, cluster: ClusterOptions, as_json: bool) -> None:
     """List the brokers. A fenced one is registered, but does not send heartbeats."""
     from barnabas.admin import nodes as api
 
@@ -38,7 +46,7 @@ def list_nodes(*, cluster: Cluster, as_json: bool) -> None:
 
 @nodes.command()
 @cluster_options
-def quorum(*, cluster: Cluster, as_json: bool) -> None:
+def quorum(*, cluster: ClusterOptions, as_json: bool) -> None:
     """Show the metadata quorum. Voters and observers, and how far they are behind."""
     from barnabas.admin import nodes as api
 
@@ -54,7 +62,7 @@ def quorum(*, cluster: Cluster, as_json: bool) -> None:
 
 @nodes.command()
 @cluster_options
-def features(*, cluster: Cluster, as_json: bool) -> None:
+def features(*, cluster: ClusterOptions, as_json: bool) -> None:
     """List features with their levels."""
     from barnabas.admin import nodes as api
 
@@ -70,7 +78,9 @@ def features(*, cluster: Cluster, as_json: bool) -> None:
 @click.option("--topic", "topics", metavar="NAME", multiple=True, help="Only this topic; may be repeated.")
 @click.option("--replicas", is_flag=True, help="A row for each replica.")
 @cluster_options
-def dirs(*, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool, cluster: Cluster, as_json: bool) -> int:
+def dirs(
+    *, brokers: tuple[int, ...], topics: tuple[str, ...], replicas: bool, cluster: ClusterOptions, as_json: bool
+) -> int:
     """Show log directories. What topics use, and what is left of the file system; exit code 1 if a directory has failed."""
     from barnabas.admin import nodes as api
 

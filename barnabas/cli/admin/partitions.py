@@ -9,7 +9,7 @@ import click
 
 from barnabas.cli.admin.common import (
     NOT_EXECUTED,
-    Cluster,
+    ClusterOptions,
     broker_ids,
     cluster_options,
     complete_topics,
@@ -55,7 +55,7 @@ def reassign(
     replicas: int | None,
     path: str | None,
     execute: bool,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
 ) -> None:
     """Move replicas to brokers. Shows the plan, until --execute. Brokers then copy in the background.
@@ -170,7 +170,7 @@ def _replicas(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartiti
 @partitions.command()
 @click.option("--cancel", is_flag=True, help="Stop all of them: partitions keep the replicas that they had before.")
 @cluster_options
-def reassignments(*, cancel: bool, cluster: Cluster, as_json: bool) -> None:
+def reassignments(*, cancel: bool, cluster: ClusterOptions, as_json: bool) -> None:
     """List replicas that move now."""
     from barnabas.admin import partitions as api
     from barnabas.client.topic_partition import TopicPartition
@@ -191,7 +191,7 @@ def reassignments(*, cancel: bool, cluster: Cluster, as_json: bool) -> None:
     "--unclean", is_flag=True, help="Elect a replica that is not in sync, if no other is there: records may be lost."
 )
 @cluster_options
-def elect(where: tuple[str, ...], *, everything: bool, unclean: bool, cluster: Cluster, as_json: bool) -> None:
+def elect(where: tuple[str, ...], *, everything: bool, unclean: bool, cluster: ClusterOptions, as_json: bool) -> None:
     """Elect preferred leaders. The first replica becomes the leader, if it is in sync."""
     if bool(where) == everything:
         raise click.UsageError("Name the topics, or give --all.")

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from barnabas.cli.admin.common import Cluster, cluster_options, show
+from barnabas.cli.admin.common import ClusterOptions, cluster_options, show
 from barnabas.cli.verb import run_verb
 
 TYPES = ("user", "client-id", "ip")
@@ -56,7 +56,7 @@ def _entity(options: dict[str, Any]) -> dict[str, str | None]:
 @entity_options
 @click.option("--exact", is_flag=True, help="Only of this entity, not of its combinations with other types.")
 @cluster_options
-def list_quotas(*, exact: bool, cluster: Cluster, as_json: bool, **options: Any) -> None:
+def list_quotas(*, exact: bool, cluster: ClusterOptions, as_json: bool, **options: Any) -> None:
     """List quotas. Without options, of all entities."""
     wanted = _entity(options)
     from barnabas.admin import quotas as api
@@ -71,7 +71,9 @@ def list_quotas(*, exact: bool, cluster: Cluster, as_json: bool, **options: Any)
 @entity_options
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be set.")
 @cluster_options
-def set_quotas(changes: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_json: bool, **options: Any) -> None:
+def set_quotas(
+    changes: tuple[str, ...], *, dry_run: bool, cluster: ClusterOptions, as_json: bool, **options: Any
+) -> None:
     """Set quotas of an entity."""
     from barnabas.client.client_settings import parse_pairs
 
@@ -84,7 +86,7 @@ def set_quotas(changes: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_
 @entity_options
 @click.option("--dry-run", is_flag=True, help="Only check whether it could be deleted.")
 @cluster_options
-def delete(keys: tuple[str, ...], *, dry_run: bool, cluster: Cluster, as_json: bool, **options: Any) -> None:
+def delete(keys: tuple[str, ...], *, dry_run: bool, cluster: ClusterOptions, as_json: bool, **options: Any) -> None:
     """Delete quotas of an entity."""
     _alter(cluster, _named(options), dict.fromkeys(keys), dry_run=dry_run, as_json=as_json)
 
@@ -104,7 +106,12 @@ def _number(text: str) -> float:
 
 
 def _alter(
-    cluster: Cluster, entity: dict[str, str | None], changes: dict[str, float | None], *, dry_run: bool, as_json: bool
+    cluster: ClusterOptions,
+    entity: dict[str, str | None],
+    changes: dict[str, float | None],
+    *,
+    dry_run: bool,
+    as_json: bool,
 ) -> None:
     from barnabas.admin import quotas as api
 

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
+from contextlib import closing
 from typing import Any
 
 import click
 
 from barnabas.cli.admin.common import (
     NOT_EXECUTED,
-    Cluster,
+    ClusterOptions,
     cluster_options,
     complete_topics,
     execute_option,
@@ -40,7 +41,7 @@ def schedules() -> None:
 @schedules.command("list")
 @click.argument("topics", metavar="[TOPIC]...", nargs=-1, shell_complete=complete_topics)
 @cluster_options
-def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> None:
+def list_schedules(topics: tuple[str, ...], *, cluster: ClusterOptions, as_json: bool) -> None:
     """List schedule topics. A row has what is pending, and when the first record is due. Reads the topics."""
     from barnabas.admin import schedules as api
 
@@ -51,16 +52,15 @@ def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) 
             targets = api.targets(client, topics)
         else:
             targets, denied = api.all_targets(client)
-        records = cluster.connection.cluster()
-        for topic, target in targets.items():
-            count, first, late = 0, None, 0
-            now = now_ms()
-            for record in api.pending(client, records, topic):
-                count += 1
-                first = record.due_ms if first is None else min(first, record.due_ms)
-                late += record.due_ms <= now
-            rows.append((topic, target, count, late, None if not first else time_text(first)))
-        records.close()
+        with closing(cluster.connection.cluster()) as records:
+            for topic, target in targets.items():
+                count, first, late = 0, None, 0
+                now = now_ms()
+                for record in api.pending(client, records, topic):
+                    count += 1
+                    first = record.due_ms if first is None else min(first, record.due_ms)
+                    late += record.due_ms <= now
+                rows.append((topic, target, count, late, None if not first else time_text(first)))
     show(("topic", "target", "pending", "overdue", "first_due"), rows, as_json=as_json)
     if denied:
         note(f"Topics that are left out, since this user has no DescribeConfigs on them: {', '.join(denied)}.")
@@ -72,7 +72,7 @@ def list_schedules(topics: tuple[str, ...], *, cluster: Cluster, as_json: bool) 
 @click.option("-n", "--max", "limit", type=click.IntRange(min=1), default=100, show_default=True, help="The first N.")
 @cluster_options
 def list_pending(
-    topics: tuple[str, ...], *, keys: tuple[str, ...], limit: int, cluster: Cluster, as_json: bool
+    topics: tuple[str, ...], *, keys: tuple[str, ...], limit: int, cluster: ClusterOptions, as_json: bool
 ) -> None:
     """List pending records, those that are due first at the top."""
     rows = heapq.nsmallest(limit, _pending(cluster, topics, keys), key=lambda record: (record.due_ms, record.offset))
@@ -86,7 +86,7 @@ def list_pending(
 )
 @execute_option
 @cluster_options
-def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: Cluster, as_json: bool) -> None:
+def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: ClusterOptions, as_json: bool) -> None:
     """Cancel pending records with a key. Shows them, until --execute."""
     from barnabas.client.record_writer import RecordWriter
     from barnabas.client.topic_partition import TopicPartition
@@ -104,18 +104,16 @@ def cancel(topic: str, *, keys: tuple[str, ...], execute: bool, cluster: Cluster
     note(f"Cancelled: {len(found)}.")
 
 
-def _pending(cluster: Cluster, topics: tuple[str, ...], keys: tuple[str, ...]) -> Any:
+def _pending(cluster: ClusterOptions, topics: tuple[str, ...], keys: tuple[str, ...]) -> Any:
     """The pending records of schedule topics, with one of these keys if there are any."""
     from barnabas.admin import schedules as api
 
     wanted = {key.encode() for key in keys}
-    with cluster.connect() as client:
-        records = cluster.connection.cluster()
+    with cluster.connect() as client, closing(cluster.connection.cluster()) as records:
         for topic in api.targets(client, topics):
             for record in api.pending(client, records, topic):
                 if not wanted or record.key in wanted:
                     yield record
-        records.close()
 
 
 def _row(record: Any) -> tuple[Any, ...]:

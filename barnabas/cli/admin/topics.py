@@ -8,7 +8,7 @@ import click
 
 from barnabas.cli.admin.common import (
     NOT_EXECUTED,
-    Cluster,
+    ClusterOptions,
     as_object,
     broker_ids,
     cluster_options,
@@ -44,7 +44,13 @@ def topics() -> None:
 @click.option("--unavailable", is_flag=True, help="Only topics with a partition without leader.")
 @cluster_options
 def list_topics(
-    pattern: str | None, *, internal: bool, under_replicated: bool, unavailable: bool, cluster: Cluster, as_json: bool
+    pattern: str | None,
+    *,
+    internal: bool,
+    under_replicated: bool,
+    unavailable: bool,
+    cluster: ClusterOptions,
+    as_json: bool,
 ) -> None:
     """List topics. PATTERN is a regular expression for their whole names."""
     expression = compiled(pattern or ".*")
@@ -66,7 +72,7 @@ def list_topics(
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--offsets", is_flag=True, help="Also the first offset and the end of each partition.")
 @cluster_options
-def describe(names: tuple[str, ...], *, offsets: bool, cluster: Cluster, as_json: bool) -> int:
+def describe(names: tuple[str, ...], *, offsets: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Show partitions. A row has leader, replicas, replicas in sync, and offsets if asked for."""
     from barnabas.admin import topics as api
     from barnabas.admin.offsets import ranges
@@ -112,7 +118,7 @@ def create(
     assigned: tuple[str, ...],
     if_not_exists: bool,
     dry_run: bool,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
 ) -> int:
     """Create topics."""
@@ -168,7 +174,7 @@ def alter(
     assigned: tuple[str, ...],
     configs: tuple[str, ...],
     dry_run: bool,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
 ) -> None:
     """Add partitions, set configs. With more partitions, keys change their partitions."""
@@ -199,7 +205,7 @@ def alter(
 @click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=complete_topics)
 @confirm_option
 @cluster_options
-def delete(names: tuple[str, ...], *, yes: bool, cluster: Cluster, as_json: bool) -> int:
+def delete(names: tuple[str, ...], *, yes: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Delete topics with all their records."""
     confirm(f"Delete {', '.join(names)} with all records?", yes=yes)
     from barnabas.admin import topics as api
@@ -230,7 +236,7 @@ def trim(
     time: str | None,
     everything: bool,
     execute: bool,
-    cluster: Cluster,
+    cluster: ClusterOptions,
     as_json: bool,
 ) -> None:
     """Delete the oldest records. Shows what it would delete, until --execute.

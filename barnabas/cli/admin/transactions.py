@@ -6,7 +6,7 @@ import click
 
 from barnabas.cli.admin.common import (
     NOT_EXECUTED,
-    Cluster,
+    ClusterOptions,
     as_object,
     cluster_options,
     complete_topics,
@@ -49,7 +49,9 @@ def transactions() -> None:
 )
 @click.option("--longer-than", metavar="DURATION", help="Only those that have run longer: 90s, 1h.")
 @cluster_options
-def list_transactions(*, states: tuple[str, ...], longer_than: str | None, cluster: Cluster, as_json: bool) -> None:
+def list_transactions(
+    *, states: tuple[str, ...], longer_than: str | None, cluster: ClusterOptions, as_json: bool
+) -> None:
     """List transactional ids."""
     limit = None if longer_than is None else duration_ms("--longer-than", longer_than)
     from barnabas.admin import transactions as api
@@ -62,7 +64,7 @@ def list_transactions(*, states: tuple[str, ...], longer_than: str | None, clust
 @transactions.command()
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @cluster_options
-def describe(ids: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> int:
+def describe(ids: tuple[str, ...], *, cluster: ClusterOptions, as_json: bool) -> int:
     """Show transactional ids. A row has state, producer, start, partitions."""
     from barnabas.admin import transactions as api
 
@@ -84,7 +86,7 @@ def describe(ids: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> int:
 @transactions.command()
 @click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True, shell_complete=complete_topics)
 @cluster_options
-def producers(where: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> None:
+def producers(where: tuple[str, ...], *, cluster: ClusterOptions, as_json: bool) -> None:
     """List producers of partitions. OPEN-FROM is the first offset of their open transaction."""
     from barnabas.admin import transactions as api
 
@@ -97,7 +99,7 @@ def producers(where: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> Non
 @click.argument("where", metavar="TOPIC[:PARTITIONS]...", nargs=-1, required=True, shell_complete=complete_topics)
 @click.option("--abort", "is_abort", is_flag=True, help="Abort them.")
 @cluster_options
-def hanging(where: tuple[str, ...], *, is_abort: bool, cluster: Cluster, as_json: bool) -> None:
+def hanging(where: tuple[str, ...], *, is_abort: bool, cluster: ClusterOptions, as_json: bool) -> None:
     """List hanging transactions. Partitions have them open, and no coordinator knows them: they stop committed reads."""
     from barnabas.admin import transactions as api
 
@@ -115,7 +117,7 @@ def hanging(where: tuple[str, ...], *, is_abort: bool, cluster: Cluster, as_json
 @click.argument("ids", metavar="ID...", nargs=-1, required=True)
 @execute_option
 @cluster_options
-def abort(ids: tuple[str, ...], *, execute: bool, cluster: Cluster, as_json: bool) -> int:
+def abort(ids: tuple[str, ...], *, execute: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Abort open transactions. Their producers are fenced. Shows them, until --execute."""
     from barnabas.admin import transactions as api
 

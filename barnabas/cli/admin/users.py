@@ -6,7 +6,15 @@ import sys
 
 import click
 
-from barnabas.cli.admin.common import Cluster, cluster_options, confirm, confirm_option, for_each, show, show_tuples
+from barnabas.cli.admin.common import (
+    ClusterOptions,
+    cluster_options,
+    confirm,
+    confirm_option,
+    for_each,
+    show,
+    show_tuples,
+)
 from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ClientError, require_text
 
@@ -26,7 +34,7 @@ def users() -> None:
 @users.command("list")
 @click.argument("names", metavar="[NAME]...", nargs=-1)
 @cluster_options
-def list_users(names: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> None:
+def list_users(names: tuple[str, ...], *, cluster: ClusterOptions, as_json: bool) -> None:
     """List users with their mechanisms."""
     from barnabas.admin import users as api
 
@@ -40,7 +48,7 @@ def list_users(names: tuple[str, ...], *, cluster: Cluster, as_json: bool) -> No
 @click.option("--mechanism", type=click.Choice(MECHANISMS), default="SCRAM-SHA-512", help="[default: SCRAM-SHA-512]")
 @click.option("--iterations", metavar="N", type=click.IntRange(4096, 16384), default=4096, help="[default: 4096]")
 @cluster_options
-def set_user(name: str, *, mechanism: str, iterations: int, cluster: Cluster, as_json: bool) -> None:
+def set_user(name: str, *, mechanism: str, iterations: int, cluster: ClusterOptions, as_json: bool) -> None:
     """Create a user, set a password. The password is the first line of standard input, or asked for on a terminal."""
     password = _read_password()
     from barnabas.admin import users as api
@@ -66,7 +74,7 @@ def _read_password() -> str:
 @click.option("--mechanism", type=click.Choice(MECHANISMS), help="Only this one.  [default: all that the user has]")
 @confirm_option
 @cluster_options
-def delete(names: tuple[str, ...], *, mechanism: str | None, yes: bool, cluster: Cluster, as_json: bool) -> int:
+def delete(names: tuple[str, ...], *, mechanism: str | None, yes: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Delete users."""
     confirm(f"Delete {', '.join(names)}?", yes=yes)
     from barnabas.admin import users as api

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from broker.tools.convert import Outcome, Plan, PlannedLog
@@ -19,8 +20,10 @@ def report_lines(outcome: Outcome) -> Iterator[str]:
         for log in plan.logs:
             yield f"{log.directory}: {log.name} has {_size(log.size)} in {_count(log.segments, 'segment')}."
     yield _summary(outcome)
-    for name, reason in plan.left:
-        yield f"{name} {reason}: it stays as it is."
+    left = Counter((name.rpartition("-")[0], reason) for name, reason in plan.left)
+    for (topic, reason), partitions in sorted(left.items()):
+        stay = "stays as it is" if partitions == 1 else "stay as they are"
+        yield f"{topic} {reason}: {_count(partitions, 'partition')} {stay}."
     for name, error in outcome.failures:
         yield f"{name} stays as it is: {error}"
     for name in outcome.cancelled_moves:

@@ -2,12 +2,16 @@
 
 RULES    1. Before a piece of a region is sent, the kernel is asked whether all of it is in the page cache. If not, a reader
             thread reads it into the cache. That connection waits; all others continue.
-         2. While one piece is sent, the next one is read: a sequential scan is as fast as its disk.
+         2. Reads that continue each other, or begin with the file, are a scan. A thread reads what follows while a piece is
+            sent, up to twice as much, also beyond the region's end. It uses the kernel's read-ahead, whose large folios cost
+            a third of single pages. A page where the kernel continues its read-ahead must not be sent first by the event
+            loop, which might wait for the disk: so of a scan only what a thread has passed is sent. A scan ends at the end of
+            the file, or if READ_AHEAD_BYTES that follow were cached before. All other reads are exact.
          3. If reading leaves nothing in the cache (direct I/O, no memory), or a piece was evicted before it was sent, the
             thread returns the bytes themselves, in bounded pieces. So every response makes progress.
          4. What all connections bring into the cache is at most 1/KEPT_SHARE of the memory, then the oldest of it is evicted:
             a scan does not displace what others use, and readers of the same records read them from disk once. A piece that
-            was mostly cached before stays: another reader uses it.
+            was mostly cached before stays, of a scan if what follows it was too: another reader uses it.
          5. The ranges of a scattered region are read by one job, PREFETCH_BYTES at a time, and stay: their pages contain the
             batches of other partitions.
 NOT HERE Finding batches in a log (storage/io/disk_lookup.py), threads (`broker/io/io_thread_pool.py`).
@@ -38,6 +42,9 @@ _MIN_RANGE_BYTES: Final = 128 * 1024
 DIRECT_READ_BYTES: Final = 256 * 1024
 _MAX_UNCACHED_READS: Final = 16
 """After this many consecutive reads that leave nothing in the page cache, the file system counts as one without cache."""
+READ_AHEAD_BYTES: Final = 32 * 1024 * 1024
+"""The kernel reads less ahead: at most twice read_ahead_kb, which is 128 KiB by default."""
+_MAX_SCANS: Final = 1024
 COPIED_RANGE_BYTES: Final = 64 * 1024
 COPIED_BYTES_PER_CALL: Final = 192 * 1024
 
@@ -48,6 +55,20 @@ class _Range(NamedTuple):
     file: ref[File]
     position: int
     length: int
+
+
+class _Scan(NamedTuple):
+    """The last reads of a file from the disk."""
+
+    end: int
+    """Where they end, those that are under way included."""
+    passed_end: int
+    """Where those end that are finished."""
+    is_continued: bool
+    """Whether it is a scan (rule 2)."""
+
+
+_NEW_SCAN: Final = _Scan(0, 0, is_continued=False)
 
 
 class PageCachePrefetcher:
@@ -66,6 +87,7 @@ class PageCachePrefetcher:
             OrderedDict()
         )  # oldest first; by path and place in the file
         self._brought_bytes = 0
+        self._scans: OrderedDict[str, _Scan] = OrderedDict()  # by path, oldest first
         self.on_directory_failed = on_directory_failed
         self._uncached_reads: Counter[str] = Counter()
         self.space = memoryview(bytearray(COPIED_BYTES_PER_CALL))
@@ -91,8 +113,31 @@ class PageCachePrefetcher:
         earlier = self._brought.pop(place, None)
         if earlier is not None:
             self._brought_bytes -= max(earlier.length, _MIN_RANGE_BYTES)
+            length = max(length, earlier.position + earlier.length - position)
         self._brought[place] = _Range(ref(file), position, length)
         self._brought_bytes += max(length, _MIN_RANGE_BYTES)
+
+    def scan_of(self, file: File) -> _Scan:
+        """The last reads of a file."""
+        return self._scans.get(file.path, _NEW_SCAN)
+
+    def record_scan(self, file: File, end: int, *, is_continued: bool) -> None:
+        """Records that a file will be read up to `end`."""
+        passed_end = self.scan_of(file).passed_end if is_continued else 0
+        self._scans[file.path] = _Scan(end, passed_end, is_continued)
+        self._scans.move_to_end(file.path)
+        if len(self._scans) > _MAX_SCANS:
+            self._scans.popitem(last=False)
+
+    def record_passed(self, file: File, end: int) -> None:
+        """Records that a file was read up to `end`."""
+        scan = self._scans.get(file.path)
+        if scan is not None and end > scan.passed_end:
+            self._scans[file.path] = scan._replace(passed_end=end)
+
+    def end_scan(self, file: File) -> None:
+        """Reads no more ahead."""
+        self._scans.pop(file.path, None)
 
     def take_evictable(self) -> list[_Range]:
         """The ranges to evict before two more pieces are read (rule 4)."""
@@ -112,16 +157,26 @@ class ReadAhead:
         self._prefetcher = prefetcher
         self._last: tuple[str, int] | None = None  # path and position of the last prefetch
 
-    @staticmethod
-    def is_cached(region: FileRegion, skip: int, limit: int) -> bool:
+    def is_cached(self, region: FileRegion, skip: int, limit: int) -> bool:
         """Whether this much of a region, from `skip` bytes into it, can be sent without waiting for the disk."""
         file = region.file
         if not isinstance(file, File):
             return True
+        position, length = region.position + skip, min(limit, region.length - skip)
         try:
-            return file.is_resident(region.position + skip, min(limit, region.length - skip))
+            return file.is_resident(position, length) and self._is_passed(file, position, position + length)
         except StorageError:
             return False  # the reader thread gets the same error and reports it
+
+    def _is_passed(self, file: File, position: int, end: int) -> bool:
+        """Whether the event loop may send a cached range (rule 2); reads on if it is the last one that was read."""
+        scan = self._prefetcher.scan_of(file)
+        if not scan.is_continued or end <= scan.end - PREFETCH_BYTES or position > scan.end + READ_AHEAD_BYTES:
+            return True
+        if end > scan.passed_end:
+            return self._last == (file.path, position)
+        self._read_on(file, scan.end, PREFETCH_BYTES, is_scan=True)
+        return True
 
     @property
     def space(self) -> memoryview:
@@ -150,57 +205,82 @@ class ReadAhead:
         """
         file = region.file
         assert isinstance(file, File)
-        directory = os.path.dirname(os.path.dirname(file.path))
         position, left = region.position + skip, region.length - skip
-        if self._last == (file.path, position) or self._prefetcher.bypasses_page_cache(directory):
-            return self._read_directly(directory, file, position, min(left, DIRECT_READ_BYTES))
+        if self._last == (file.path, position) or self._prefetcher.bypasses_page_cache(_directory_of(file)):
+            return self._read_directly(file, position, min(left, DIRECT_READ_BYTES))
         self._last = file.path, position
         length = min(left, PREFETCH_BYTES)
-        piece = self._prefetch_range(
-            directory, file, position, length, _first_bytes(following, PREFETCH_BYTES - length)
-        )
-        if left > length:
-            self._prefetch_range(directory, file, position + length, min(left - length, PREFETCH_BYTES))
+        end, last_end = position + length, self._prefetcher.scan_of(file).end
+        if following:  # what is between them belongs to other partitions
+            return self._prefetch_range(file, position, length, _first_bytes(following, PREFETCH_BYTES - length))
+        is_scan = 0 <= last_end - position <= 2 * PREFETCH_BYTES  # what is read ahead, and a batch that was cut off
+        piece = self._prefetch_range(file, position, length, is_scan=is_scan)
+        if is_scan:
+            self._read_on(file, max(end, last_end), min(2 * length, PREFETCH_BYTES), is_scan=True)
+        else:
+            self._read_on(file, end, min(left - length, PREFETCH_BYTES), is_scan=False)
         return piece
 
-    def _read_directly(self, directory: str, file: File, position: int, length: int) -> Completion[bytes | None]:
+    def _read_on(self, file: File, position: int, length: int, *, is_scan: bool) -> None:
+        """Reads what follows in the file; no request waits for it."""
+        self._prefetcher.record_scan(file, position + length, is_continued=is_scan)
+        if length:
+            self._prefetch_range(file, position, length, is_scan=is_scan)
+
+    def _read_directly(self, file: File, position: int, length: int) -> Completion[bytes | None]:
         data: bytes | None = None
 
         def run() -> None:
             nonlocal data
             data = file.pread(length, position)
 
-        return self._read(directory, run).map(lambda _: data)
+        return self._read(file, run).map(lambda _: data)
 
     def _prefetch_range(
-        self, directory: str, file: File, position: int, length: int, following: Sequence[Span] = ()
+        self, file: File, position: int, length: int, following: Sequence[Span] = (), *, is_scan: bool = False
     ) -> Completion[bytes | None]:
-        before, after = 0, 0
-        evicted = self._prefetcher.take_evictable()
+        prefetcher = self._prefetcher
+        evicted = prefetcher.take_evictable()
+        is_at_end = was_cached = is_cached = False
 
         def run() -> None:
-            nonlocal before, after
+            nonlocal length, is_at_end, was_cached, is_cached
             for old in evicted:
                 old_file = old.file()
                 if old_file is not None:  # otherwise its segment is deleted
                     old_file.drop_cache(old.position, old.length)
-            before = file.cached_bytes(position, length)
-            if following:
-                file.announce_reads(following)
-            file.prefetch(position, length)
+            left = file.size() - position
+            length = min(length, left)
+            if length <= 0:
+                is_at_end = True
+                return
+            if is_scan:
+                window = length + READ_AHEAD_BYTES
+                was_cached = window <= left and file.cached_bytes(position, window) == window
+            else:
+                was_cached = file.cached_bytes(position, length) >= length // 2
+            file.announce_reads(following)
+            file.prefetch(position, length, exactly=not is_scan)
             for next_position, next_length in following:
                 file.prefetch(next_position, next_length)
-            after = file.cached_bytes(position, length)
+            is_cached = file.cached_bytes(position, length) > 0
 
         def record(_: None) -> None:
-            self._prefetcher.record_read(directory, is_cached=after > 0)
-            if before < length // 2:
-                self._prefetcher.record_brought(file, position, length)
+            if is_scan and (is_at_end or was_cached):
+                prefetcher.end_scan(file)
+            elif is_scan:
+                prefetcher.record_passed(file, position + length)
+            if is_at_end:
+                return
+            prefetcher.record_read(_directory_of(file), is_cached=is_cached)
+            if not was_cached:
+                prefetcher.record_brought(file, position, length)
 
-        return self._read(directory, run).map(record)
+        return self._read(file, run).map(record)
 
-    def _read(self, directory: str, run: Callable[[], None]) -> Completion[None]:
+    def _read(self, file: File, run: Callable[[], None]) -> Completion[None]:
         """Runs work on a reader thread; an error takes the log directory offline."""
+        directory = _directory_of(file)
 
         def check(read: IoResult) -> None:
             if read.value is not None:
@@ -209,6 +289,11 @@ class ReadAhead:
 
         self._prefetcher.reads += 1
         return self._prefetcher.worker.read(directory, run).handle(check)
+
+
+def _directory_of(file: File) -> str:
+    """The log directory of a partition's file."""
+    return os.path.dirname(os.path.dirname(file.path))
 
 
 def _first_bytes(spans: Sequence[Span], limit: int) -> list[Span]:

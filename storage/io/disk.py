@@ -152,16 +152,17 @@ class File:
                 for position, length in spans:
                     os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_WILLNEED)
 
-    def prefetch(self, position: int, length: int) -> None:
-        """Read exactly these bytes into the page cache; any thread.
+    def prefetch(self, position: int, length: int, *, exactly: bool = True) -> None:
+        """Read these bytes into the page cache; any thread.
 
-        Disables the kernel's read-ahead for this file: its pages could not be distinguished from those in use.
+        `exactly`: no more than these, which disables the kernel's read-ahead for the file.
         """
         end = position + length
         with _as_storage_error("read", self.path):
             if hasattr(os, "posix_fadvise"):
-                os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_RANDOM)
-                for at in range(position, end, _FADVISE_BYTES):
+                advice = os.POSIX_FADV_RANDOM if exactly else os.POSIX_FADV_NORMAL
+                os.posix_fadvise(self._descriptor, 0, 0, advice)
+                for at in range(position, end if exactly else position, _FADVISE_BYTES):
                     os.posix_fadvise(self._descriptor, at, min(_FADVISE_BYTES, end - at), os.POSIX_FADV_WILLNEED)
             while position < end:
                 count = os.sendfile(self._disk.dev_null(), self._descriptor, position, end - position)

@@ -59,7 +59,7 @@ class ColdFile(File):
     def announce_reads(self, spans: Sequence[Span]) -> None:
         self._disk.announced += [(os.path.basename(self.path), *span) for span in spans]
 
-    def prefetch(self, position: int, length: int) -> None:
+    def prefetch(self, position: int, length: int, *, exactly: bool = True) -> None:
         self._disk.warmed.append((os.path.basename(self.path), position, length))
         self.pread(length, position)
 

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from tests.benchmark.load import java, librdkafka, raw, sessions
 from tests.benchmark.load.meter import Outcome
-from tests.benchmark.load.running_broker import RunningBroker
+from tests.benchmark.load.running_broker import RunningBroker, evict_records
 from tests.benchmark.report.rows import NO_AIMS
 from tests.support.raw_client import RawClient
 
@@ -88,6 +88,8 @@ def one_partition(*, with_java: bool) -> Group:
         Load("Fetch 1 MiB", partial(_fetch, _LARGE, MIB), {"MB/s": 1.0, "CPU s/GiB": 1.0}),
         Load("Fetch 8 MiB", partial(_fetch, _LARGE, 8 * MIB), {"MB/s": 1.0, "CPU s/GiB": 1.0}),
         Load("Fetch 50 MiB", partial(_fetch, _LARGE, 50 * MIB), {"MB/s": 1.0, "CPU s/GiB": 1.0}),
+        Load("Fetch 1 MiB from disk", partial(_scan, MIB), {"MB/s": 1.0, "CPU s/GiB": 1.0}),
+        Load("Fetch 8 MiB from disk", partial(_scan, 8 * MIB), {"MB/s": 1.0, "CPU s/GiB": 1.0}),
     ]
     for label, client in _clients(with_java=with_java):
         for value_bytes, size in ((1024, "1 KiB"), (100, "100 B")):
@@ -116,6 +118,10 @@ def _produce(batch_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
 def _fetch(topic: str, max_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
     total = scale.fetch_bytes if max_bytes >= MIB else scale.fetch_bytes // 4
     return raw.fetch(broker, topic, max_bytes, total)
+
+
+def _scan(max_bytes: int, broker: RunningBroker, scale: Scale) -> Outcome:
+    return raw.scan(broker, _LARGE, 128 << 10, max_bytes, scale.log_bytes)
 
 
 def _clients(*, with_java: bool) -> list[tuple[str, ModuleType]]:
@@ -167,7 +173,16 @@ def _wide_loads(width: int, clients: list[tuple[str, ModuleType]]) -> list[Load]
     for label, client in clients:
         for verb, run in (("produce", client.produce), ("consume", client.consume)):
             loads.append(Load(f"{name}: {label} {verb}", partial(_client_wide, run, topic)))
+        loads.append(
+            Load(f"{name}: {label} consume from disk", partial(_client_wide, partial(_from_disk, client), topic))
+        )
     return loads
+
+
+def _from_disk(client: ModuleType, broker: RunningBroker, *of_records: Any) -> Outcome:
+    evict_records(broker)
+    outcome: Outcome = client.consume(broker, *of_records)
+    return outcome
 
 
 def _client_wide(run: Callable[..., Outcome], topic: str, broker: RunningBroker, scale: Scale) -> Outcome:

@@ -21,7 +21,7 @@ from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from protocol.schema import Message
 from tests.benchmark.load.meter import Meter, Outcome
-from tests.benchmark.load.running_broker import RunningBroker
+from tests.benchmark.load.running_broker import RunningBroker, evict_records
 from tests.support.loading import end_offset, end_offsets, fetch_request, produce_request
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
@@ -284,5 +284,22 @@ def fetch(broker: RunningBroker, topic: str, max_bytes: int, total_bytes: int, p
             peer.send(requests[turn % _OFFSETS])
             received += peer.discard()
             turn += 1
+    peer.close()
+    return meter.throughput(received)
+
+
+def scan(broker: RunningBroker, topic: str, batch_bytes: int, max_bytes: int, total_bytes: int) -> Outcome:
+    """The partition from its start, which `fill` has filled with these batches, from the disk; one request in flight."""
+    evict_records(broker)
+    with RawClient(broker.bootstrap) as client:
+        end = end_offset(client, topic)
+    whole_batches = max_bytes // (batch_bytes + batch_bytes // 64)  # with the overhead of records and batch
+    peer = Peer(broker.bootstrap)
+    offset = received = 0
+    with Meter(broker.pid) as meter:
+        while offset < end and received < total_bytes:
+            peer.send(fetch_frame(topic, offset, max_bytes, 500))
+            received += peer.discard()
+            offset += whole_batches * (batch_bytes // 1024)
     peer.close()
     return meter.throughput(received)

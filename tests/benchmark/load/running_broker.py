@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
@@ -36,11 +38,22 @@ class RunningBroker(NamedTuple):
     bootstrap: str
     pid: int
     followers: tuple[int, ...] = ()
+    data_dir: Path = Path()
 
     @property
     def pids(self) -> tuple[int, ...]:
         """All processes that a load uses."""
         return (self.pid, *self.followers)
+
+
+def evict_records(broker: RunningBroker) -> None:
+    """Writes all records back and drops them from the page cache."""
+    for path in broker.data_dir.rglob("*log"):
+        if path.suffix in (".log", ".clog"):
+            descriptor = os.open(path, os.O_RDWR)
+            os.fsync(descriptor)
+            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+            os.close(descriptor)
 
 
 def in_turn(brokers: Iterable[T], turn: int) -> list[T]:
@@ -85,7 +98,7 @@ def start(name: str, node: Node) -> tuple[RunningBroker, Outcome]:
     started = time.monotonic()
     node.start()
     seconds = node.start_s if isinstance(node, ApacheKafka) else time.monotonic() - started
-    broker = RunningBroker(name, node.bootstrap, node.pid)
+    broker = RunningBroker(name, node.bootstrap, node.pid, data_dir=node.data_dir)
     request = time.monotonic()
     until(lambda: _lists_itself(broker), f"{name} names a broker", within_s=_LIMIT_S)
     return broker, Outcome({"s": seconds + time.monotonic() - request, "CPU s": cpu_seconds(broker.pid)})

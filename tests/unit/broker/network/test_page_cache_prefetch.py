@@ -14,6 +14,7 @@ from broker.network.page_cache_prefetch import (
     KEPT_SHARE,
     MIN_KEPT_BYTES,
     PREFETCH_BYTES,
+    READ_AHEAD_BYTES,
     PageCachePrefetcher,
     ReadAhead,
 )
@@ -81,8 +82,7 @@ class Rig:
         assert self.sender.uncached is not None
         prefetched = self.read_ahead.prefetch(*self.sender.uncached)
         prefetched.then(lambda done: self.sender.resume_after_prefetch(done.value))
-        while self.jobs:
-            self.jobs.pop(0).finish()
+        self.finish_jobs()
 
     def send(self, *parts: Any) -> None:
         """Sends a response while the disk is guarded."""
@@ -96,6 +96,11 @@ class Rig:
                 self.prefetch()
             with self.disk.blocking_forbidden():
                 is_sent = self.sender.resume()
+        self.finish_jobs()
+
+    def finish_jobs(self) -> None:
+        while self.jobs:
+            self.jobs.pop(0).finish()
 
     def region(self, position: int = 0, length: int | None = None) -> FileRegion:
         return FileRegion(self.file, position, len(self.data) - position if length is None else length)
@@ -118,6 +123,74 @@ def test_the_next_piece_is_prefetched_while_one_is_sent(tmp_path: Path) -> None:
         (0, PREFETCH_BYTES),
         (PREFETCH_BYTES, PREFETCH_BYTES),
     ]
+
+
+def test_requests_that_continue_a_scan_find_what_was_read_ahead(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 7 * MIB)
+    for number in range(7):  # as a Fetch does, each begins before the end of the last one
+        rig.send(rig.region(max(number * MIB - 16_384, 0), MIB))
+    assert [(position, position + length) for _, position, length in rig.disk.warmed] == [
+        (0, MIB),
+        (MIB, 3 * MIB),
+        (3 * MIB, 5 * MIB),
+        (5 * MIB, 7 * MIB),
+    ]
+
+
+def test_reading_ahead_ends_where_all_that_follows_is_cached(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 5 * MIB + READ_AHEAD_BYTES)
+    rig.file.pread(READ_AHEAD_BYTES + 2 * MIB, 3 * MIB)
+    rig.disk.warmed.clear()
+    for number in range(12):
+        rig.send(rig.region(number * MIB, MIB))
+    assert [(position, length) for _, position, length in rig.disk.warmed] == [
+        (0, MIB),
+        (MIB, 2 * MIB),
+        (3 * MIB, 2 * MIB),  # finds it cached
+    ]
+
+
+def test_of_a_scan_only_what_a_thread_has_read_is_sent(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 9 * MIB)
+    rig.send(rig.region(0, MIB))
+    rig.file.pread(4 * MIB, 3 * MIB)  # as the kernel's read-ahead does
+    rig.send(rig.region(2 * MIB, MIB))
+    assert rig.disk.warmed.pop() == ("0.log", 3 * MIB, 2 * MIB)
+    with rig.disk.blocking_forbidden():
+        assert not rig.sender.send([rig.region(5 * MIB, MIB)])
+    rig.prefetch()
+    assert rig.disk.warmed == [
+        ("0.log", 0, MIB),
+        ("0.log", MIB, 2 * MIB),
+        ("0.log", 5 * MIB, MIB),
+        ("0.log", 6 * MIB, 2 * MIB),
+    ]
+    assert rig.sender.resume()
+
+
+def test_a_request_elsewhere_in_the_file_reads_nothing_ahead(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 12 * MIB)
+    for position in (9 * MIB, 3 * MIB, 6 * MIB):
+        rig.send(rig.region(position, MIB))
+    assert [(position, length) for _, position, length in rig.disk.warmed] == [
+        (9 * MIB, MIB),
+        (3 * MIB, MIB),
+        (6 * MIB, MIB),
+    ]
+
+
+def test_the_scans_of_few_files_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.network.page_cache_prefetch._MAX_SCANS", 2)
+    rig = Rig(tmp_path, 5 * MIB)
+    others = [rig.disk.open(str(tmp_path / "t-0" / f"{number}.log"), write=True, create=True) for number in (1, 2)]
+    for other in others:
+        other.pwrite(bytes(5 * MIB), 0)
+    rig.send(rig.region(0, MIB))
+    for other in others:
+        rig.send(FileRegion(other, 0, MIB))
+    rig.disk.warmed.clear()
+    rig.send(rig.region(3 * MIB - 4096, MIB))
+    assert [(position, length) for _, position, length in rig.disk.warmed] == [(3 * MIB - 4096, MIB)]
 
 
 def test_the_ranges_of_an_uncached_scattered_region_are_read_by_one_job(tmp_path: Path) -> None:
@@ -166,14 +239,14 @@ def test_a_disk_without_page_cache_is_read_through_the_thread(tmp_path: Path) ->
 
 
 def test_a_scan_evicts_only_what_it_prefetched(tmp_path: Path) -> None:
-    rig = Rig(tmp_path, 24 * MIB)
-    hot = 6 * MIB, 2 * MIB
+    hot = 6 * MIB, READ_AHEAD_BYTES + 4 * MIB
+    rig = Rig(tmp_path, sum(hot) + 12 * MIB)
     rig.file.pread(hot[1], hot[0])
     rig.send(rig.region())
     assert rig.transport.sent == rig.data
     assert rig.file.is_resident(*hot)
     assert rig.file.cached_bytes(0, 6 * MIB) == 0
-    assert rig.file.cached_bytes(0, 24 * MIB) <= MIN_KEPT_BYTES + hot[1]
+    assert rig.file.cached_bytes(0, len(rig.data)) <= MIN_KEPT_BYTES + hot[1]
 
 
 def test_other_readers_of_prefetched_records_need_no_disk(tmp_path: Path) -> None:

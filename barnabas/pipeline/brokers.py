@@ -1,8 +1,8 @@
 """The driver's requests to the brokers: topics, offsets and configs; offset commits, record deletion.
 
 RULES    1. An unreachable broker or a missing topic raises JobError within seconds.
-         2. The end of a partition is the last stable offset: the end for read_committed.
-         3. Only Kafka's protocol is used; Apache Kafka behaves the same.
+         2. The end offset of a partition is its last stable offset, as for a consumer with read_committed.
+         3. Only requests of Kafka's protocol are used, so every Kafka cluster works.
 NOT HERE Records: Spark reads them (`kafka_source.py`), executors send them (`sender.py`).
 """
 
@@ -65,7 +65,6 @@ class Topic(NamedTuple):
     name: str
     id: str
     partitions: int
-    replication: int
 
     def topic_partitions(self) -> list[TopicPartition]:
         """Returns the topic's partitions."""
@@ -114,7 +113,7 @@ class Brokers:
 
     def cluster_id(self) -> str:
         """Returns the cluster id."""
-        return str(self._answer(self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)).cluster_id)
+        return str(self._result(self._admin.describe_cluster(request_timeout=REQUEST_TIMEOUT_S)).cluster_id)
 
     def find_topics(self, names: Collection[str], pattern: str | None = None) -> dict[str, Topic]:
         """Returns these topics and all that match the pattern. Raises JobError if one is missing or none matches."""
@@ -125,40 +124,42 @@ class Brokers:
                 raise JobError(f"No topic at {self.bootstrap} matches the pattern {pattern!r}.")
         return {name: self._describe(name) for name in sorted(chosen)}
 
-    def starts(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the log start offsets."""
+    def beginning_offsets(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the log start offset of each partition."""
         return self._offsets(topic_partitions, _EARLIEST)
 
-    def ends(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the last stable offsets (rule 2)."""
+    def end_offsets(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        """Returns the last stable offset of each partition (rule 2)."""
         return self._offsets(topic_partitions, _LATEST)
 
     def spans(self, topics: Iterable[Topic]) -> dict[TopicPartition, Span]:
         """Returns the offsets of these topics, from the log start offset to the last stable offset."""
         partitions = [tp for topic in topics for tp in topic.topic_partitions()]
-        starts, ends = self.starts(partitions), self.ends(partitions)
+        starts, ends = self.beginning_offsets(partitions), self.end_offsets(partitions)
         return {tp: Span(starts[tp], ends[tp]) for tp in partitions}
 
     def high_watermarks(self, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Returns the high watermarks: the ends for read_uncommitted."""
+        """Returns the high watermark of each partition: the end for read_uncommitted."""
         return self._offsets(topic_partitions, _LATEST, IsolationLevel.READ_UNCOMMITTED)
 
-    def offsets_at(self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int) -> dict[TopicPartition, int]:
-        """Returns the first offset with at least this timestamp; partitions without one are left out."""
-        moment: Any = OffsetSpec.for_timestamp(timestamp_ms)
-        return {tp: offset for tp, offset in self._offsets(topic_partitions, moment).items() if offset >= 0}
+    def offsets_for_time(
+        self, topic_partitions: Iterable[TopicPartition], timestamp_ms: int
+    ) -> dict[TopicPartition, int]:
+        """Returns the first offset at or after this timestamp; partitions without one are left out."""
+        spec: Any = OffsetSpec.for_timestamp(timestamp_ms)
+        return {tp: offset for tp, offset in self._offsets(topic_partitions, spec).items() if offset >= 0}
 
     def leader(self, tp: TopicPartition) -> tuple[str, int]:
         """Returns host and port of the partition's leader."""
         answer = self._admin.describe_topics(TopicCollection([tp.topic]))[tp.topic]
-        found = self._answer(answer, f"Describe on topic {tp.topic}")
+        found = self._result(answer, f"Describe on topic {tp.topic}")
         node = found.partitions[tp.partition].leader
         if node is None:
             raise JobError(f"{tp} has no leader now: try again.")
         return str(node.host), int(node.port)
 
-    def records(self, spans: Mapping[TopicPartition, Span]) -> Iterator[Any]:
-        """Yields the committed records of some partitions, with a consumer in the driver: for small topics."""
+    def consume(self, spans: Mapping[TopicPartition, Span]) -> Iterator[Any]:
+        """Yields the committed records of these offsets, read by a consumer in the driver: for small topics."""
         left = {tp: span for tp, span in spans.items() if span.start < span.end}
         settings = {"group.id": "barnabas", "isolation.level": "read_committed", "enable.partition.eof": True}
         consumer = Consumer({**self.client_settings, **settings, "enable.auto.commit": False})
@@ -183,23 +184,23 @@ class Brokers:
         finally:
             consumer.close()
 
-    def topic_settings(self, topic: str) -> dict[str, str]:
+    def topic_configs(self, topic: str) -> dict[str, str]:
         """Returns the topic's configs, including defaults."""
         resource = ConfigResource(ConfigResource.Type.TOPIC, topic)
         described = self._admin.describe_configs([resource], request_timeout=REQUEST_TIMEOUT_S)[resource]
-        answer = self._answer(described, f"DescribeConfigs on topic {topic}")
+        answer = self._result(described, f"DescribeConfigs on topic {topic}")
         return {name: entry.value for name, entry in answer.items()}
 
     def create_topic(self, name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> None:
         """Creates a topic and waits for the response."""
         topic = NewTopic(name, partitions, replication, config=dict(settings))
         created = self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name]
-        self._answer(created, f"Create on topic {name}")
+        self._result(created, f"Create on topic {name}")
 
     def delete_topic(self, name: str) -> None:
         """Deletes a topic and waits for the response."""
         deleted = self._admin.delete_topics([name], request_timeout=REQUEST_TIMEOUT_S)[name]
-        self._answer(deleted, f"Delete on topic {name}")
+        self._result(deleted, f"Delete on topic {name}")
 
     def exists(self, topic: str) -> bool:
         """Returns whether the topic exists."""
@@ -209,16 +210,16 @@ class Brokers:
         """Deletes the records below these offsets."""
         deletions = [ClientPartition(*tp, offset) for tp, offset in before.items()]
         for at, answer in self._admin.delete_records(deletions, request_timeout=REQUEST_TIMEOUT_S).items():
-            self._answer(answer, f"Delete on topic {at.topic}")
+            self._result(answer, f"Delete on topic {at.topic}")
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits offsets for a group without members, for tools that show lag. Retries without a coordinator."""
+        """Commits offsets for a group without members, so that tools show its lag. Retries while there is no coordinator."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while (error := self._try_commit(group, offsets)) is not None:
             if error.name() not in RETRIABLE_COMMIT_ERRORS or time.monotonic() > deadline:
                 if is_denial(error):
                     raise denied(self.bootstrap, commit_right(error, group, offsets))
-                raise JobError(f"The group {group} could not be set: {error.str()}.")
+                raise JobError(f"The offsets of the group {group} could not be committed: {error.str()}.")
             time.sleep(RETRY_PAUSE_S)
 
     def _try_commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> Any:
@@ -243,10 +244,10 @@ class Brokers:
             consumer.close()
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
 
-    def require_group(self, group: str) -> None:
-        """Raises JobError if the broker denies the group, for which a consumer or producer would wait until its timeout.
+    def check_group_access(self, group: str) -> None:
+        """Raises JobError if the broker denies the group. A consumer or producer would retry until its timeout.
 
-        Other errors are left to the client, which retries.
+        Other errors are ignored here: the client that uses the group retries them.
         """
         request = ConsumerGroupTopicPartitions(group)
         answer = self._admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)[group]
@@ -254,7 +255,7 @@ class Brokers:
         if isinstance(failure, KafkaException) and is_denial(failure.args[0]):
             raise denied(self.bootstrap, f"Read on group {group}")
 
-    # requests
+    # --- requests ---
 
     def _names(self) -> set[str]:
         try:
@@ -270,7 +271,7 @@ class Brokers:
             if failure.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 raise JobError(f"There is no topic {name} at {self.bootstrap}.") from failure
             raise self._error(failure, f"Describe on topic {name}") from failure
-        return Topic(name, str(found.topic_id), len(found.partitions), len(found.partitions[0].replicas))
+        return Topic(name, str(found.topic_id), len(found.partitions))
 
     def _offsets(
         self,
@@ -278,6 +279,7 @@ class Brokers:
         which: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
+        """Requests ListOffsets; retries while the client's metadata has former leaders."""
         specs = {ClientPartition(*tp): which for tp in topic_partitions}
         if not specs:
             return {}
@@ -298,21 +300,21 @@ class Brokers:
                 return {TopicPartition(at.topic, at.partition): answer.offset for at, answer in found.items()}
 
     def _refresh_leaders(self, topics: Iterable[str]) -> None:
-        """Refreshes the client's metadata."""
+        """Refreshes the client's metadata. Raises JobError if one of the topics is missing."""
         time.sleep(RETRY_PAUSE_S)
         missing = sorted(set(topics) - self._names())
         if missing:
             name = missing[0]
             raise JobError(f"There is no topic {name} at {self.bootstrap}, or it denies Describe on topic {name}.")
 
-    def _answer(self, future: Any, right: str = "") -> Any:
+    def _result(self, future: Any, right: str = "") -> Any:
         try:
             return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
         except KafkaException as failure:
             raise self._error(failure, right) from failure
 
     def _error(self, failure: KafkaException, right: str = "") -> JobError:
-        """`right` is the one that the request needs."""
+        """The error of a request; `right` is the one that the request needs."""
         if is_denial(failure.args[0]):
             return denied(self.bootstrap, right)
         return JobError(f"The broker at {self.bootstrap} refused: {failure.args[0].str()}.")

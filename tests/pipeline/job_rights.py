@@ -168,7 +168,7 @@ def _spark_sink(world: World, _folder: Path) -> None:
 
 def _follow(world: World, _folder: Path) -> None:
     brokers = Brokers(BrokerSettings(**world.settings))
-    ends = brokers.ends(brokers.find_topics([OUT_OF])[OUT_OF].topic_partitions())
+    ends = brokers.end_offsets(brokers.find_topics([OUT_OF])[OUT_OF].topic_partitions())
     brokers.commit("spark-query", ends)
 
 

@@ -91,6 +91,6 @@ def test_only_verified_records_are_trimmed(spark: Any, archived: tuple[AuditSett
     path.write_bytes(good)
     assert archive(spark, archiving).trimmed == 2
     topic_partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
-    assert set(brokers.starts(topic_partitions).values()) == {153}, "the last twenty were not audited"
+    assert set(brokers.beginning_offsets(topic_partitions).values()) == {153}, "the last twenty were not audited"
     report = audit(spark, replace(settings, topic=(topic,)))
     assert (report.agrees, report.records) == (True, 20)

@@ -153,7 +153,7 @@ def test_records_that_the_broker_compacts_are_not_faults(spark: Any, broker: Bro
     archive(spark, ArchiveSettings(bootstrap=broker.bootstrap, into=audited.archive, topic=("squeezed",)))
     send(broker.bootstrap, "squeezed", records[ROUND:])
     spans = {TopicPartition("squeezed", number): Span(0, ROUND // 2) for number in range(2)}
-    until(lambda: len(list(brokers.records(spans))) < ROUND // 4, "the cleaner", 60)
+    until(lambda: len(list(brokers.consume(spans))) < ROUND // 4, "the cleaner", 60)
     report = audit(spark, audited)
     assert report.agrees, report
     assert sum(one["compacted_since"] for one in report.partitions) > ROUND // 2

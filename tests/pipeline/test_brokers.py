@@ -61,7 +61,7 @@ def test_a_commit_is_retried_until_the_coordinator_is_available(
         brokers.commit("g", {TopicPartition("t", 0): 5})
     monkeypatch.setattr(brokers_module, "REQUEST_TIMEOUT_S", -1.0)
     monkeypatch.setattr(brokers, "_admin", MovingCoordinator(KafkaError.NOT_COORDINATOR))
-    with pytest.raises(JobError, match="could not be set: Broker: Not coordinator"):
+    with pytest.raises(JobError, match="could not be committed: Broker: Not coordinator"):
         brokers.commit("g", {TopicPartition("t", 0): 5})
 
 
@@ -71,16 +71,16 @@ def test_offsets_are_found_after_a_restart() -> None:
         brokers = Brokers(BrokerSettings(bootstrap=broker.bootstrap))
         brokers.create_topic("t", 2, 1, {})
         partitions = [TopicPartition("t", 0), TopicPartition("t", 1)]
-        assert brokers.ends(partitions) == dict.fromkeys(partitions, 0)
+        assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
         broker.kill()
         broker.start()
-        assert brokers.ends(partitions) == dict.fromkeys(partitions, 0)
+        assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
 
 
 def test_a_missing_topic_is_an_error_at_once(kafka_broker: Any) -> None:
     brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
     with pytest.raises(JobError, match="There is no topic nowhere at "):
-        brokers.ends([TopicPartition("nowhere", 0)])
+        brokers.end_offsets([TopicPartition("nowhere", 0)])
 
 
 def test_settings_that_only_java_knows_do_not_reach_librdkafka(kafka_broker: Any) -> None:

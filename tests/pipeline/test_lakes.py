@@ -71,7 +71,7 @@ def test_a_round_interrupted_at_any_step_is_appended_once(
             patched.setattr(where, step, crash)
             with pytest.raises(Crash):
                 archive(spark, settings)
-        entered = sum(ArchiveFolder(settings.into).manifest().ends().values())
+        entered = sum(ArchiveFolder(settings.into).manifest().end_offsets().values())
         assert entered == (0, 0, 40)[number]
         assert read_archive(spark, settings.into).count() == entered, "what is not committed is not read"
     report = archive(spark, settings)

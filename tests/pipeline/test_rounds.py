@@ -10,7 +10,7 @@ from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
-TOPIC = Topic("a", "id-1", 2, 1)
+TOPIC = Topic("a", "id-1", 2)
 TOPICS = {A0: TOPIC, A1: TOPIC}
 
 

@@ -83,7 +83,7 @@ def read_with_group(
     brokers: Brokers, topic: str, group: str, members: int, on_progress: Callable[[int], None]
 ) -> GroupReport:
     """Lets a group of consumers read all records, commit and leave."""
-    ends = brokers.ends(brokers.find_topics([topic])[topic].topic_partitions())
+    ends = brokers.end_offsets(brokers.find_topics([topic])[topic].topic_partitions())
     seen = {tp.partition: bytearray(end) for tp, end in ends.items()}
     left = sum(ends.values())
     settings = {**brokers.client_settings, **CONSUMER_SETTINGS, "group.id": group}
@@ -120,10 +120,10 @@ def read_with_group(
 def seek_by_time(brokers: Brokers, topic: str, moment_ms: int, on_progress: Callable[[int], None]) -> SeekReport:
     """Looks up the first offset at or after a time in each partition, and reads from there to the end."""
     spans = brokers.spans(brokers.find_topics([topic]).values())
-    offsets = brokers.offsets_at(spans, moment_ms)
+    offsets = brokers.offsets_for_time(spans, moment_ms)
     first_checksums: dict[int, int] = {}
     count = 0
-    for message in brokers.records({tp: Span(offset, spans[tp].end) for tp, offset in offsets.items()}):
+    for message in brokers.consume({tp: Span(offset, spans[tp].end) for tp, offset in offsets.items()}):
         first_checksums.setdefault(message.partition(), crc32(message.value()))
         count += 1
         if count % 1000 == 0:

@@ -39,7 +39,7 @@ def send_dead_letters(records: DataFrame, brokers: Brokers, topic: str, group: s
     if not brokers.exists(topic):
         brokers.create_topic(topic, 1, -1, {"retention.ms": "-1"})
     partitions = brokers.find_topics([topic])[topic].partitions
-    brokers.require_group(group)
+    brokers.check_group_access(group)
     sent = collect_rows(
         send(dead_letters_of(records, topic, partitions), SendOptions(brokers.client_settings, group), lines)
     )

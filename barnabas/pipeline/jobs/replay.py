@@ -95,7 +95,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, on_step: OnStep = lamb
     parallel_tasks = max(1, min(task_count, session.sparkContext.defaultParallelism))
     task_rate = None if settings.rate is None else settings.rate / parallel_tasks
     sending = SendOptions(brokers.client_settings, f"barnabas-replay-{name}", task_rate, settings.to)
-    brokers.require_group(sending.group)
+    brokers.check_group_access(sending.group)
     on_step({"step": "sending", "to": settings.to, "name": name})
     rows = collect_rows(send(to_be_sent(selected, settings.to), sending, task_count))
     return ReplayReport(
@@ -183,7 +183,7 @@ def _prepare_target(brokers: Brokers, target: str, source: _Input, records: Data
     partitions = brokers.find_topics([target])[target].partitions
     if partitions < source.partitions:
         raise JobError(f"{target} has {partitions} partitions, and {source.partitions} are needed.")
-    config = brokers.topic_settings(target)
+    config = brokers.topic_configs(target)
     if config["message.timestamp.type"] != "CreateTime":
         raise JobError(f"{target} gives records its own timestamps: set message.timestamp.type=CreateTime.")
     retention_ms = int(config["retention.ms"])

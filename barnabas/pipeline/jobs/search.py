@@ -216,10 +216,10 @@ def _all_records(spark: SparkSession, settings: SearchSettings) -> DataFrame:
         for name in topics.keys() & ids.keys():
             if ids[name] != topics[name].id:
                 raise JobError(f"The archive {settings.archive} holds another topic {name}, which was deleted since.")
-        archived = manifest.ends()
+        archived = manifest.end_offsets()
     spans = {tp: Span(max(span.start, archived.get(tp, 0)), span.end) for tp, span in available.items()}
     if start_ms is not None:
-        late = brokers.offsets_at(spans, start_ms)
+        late = brokers.offsets_for_time(spans, start_ms)
         spans = {tp: Span(max(span.start, late.get(tp, span.end)), span.end) for tp, span in spans.items()}
     wanted = _indexed_value(settings)
     known, spans = (None, spans) if wanted is None else use_index(spark, settings, brokers, wanted, spans)

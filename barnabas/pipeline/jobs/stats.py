@@ -239,7 +239,7 @@ def _commits(spark: SparkSession, brokers: Brokers) -> DataFrame:
     topic = brokers.find_topics([OFFSETS_TOPIC])[OFFSETS_TOPIC]
     rows = [
         (message.key(), message.value(), message.offset(), datetime.fromtimestamp(message.timestamp()[1] / 1000, UTC))
-        for message in brokers.records(brokers.spans([topic]))
+        for message in brokers.consume(brokers.spans([topic]))
     ]
     return spark.createDataFrame(rows, "key binary, value binary, offset bigint, timestamp timestamp")
 

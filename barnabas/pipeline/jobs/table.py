@@ -102,11 +102,13 @@ class _Run:
     def catch_up(self, brokers: Brokers, topic: Topic) -> TableReport:
         """Runs rounds up to the topic's current end."""
         partitions = dict.fromkeys(topic.topic_partitions(), topic)
-        ends = brokers.ends(partitions)
+        ends = brokers.end_offsets(partitions)
         while True:
             read = self._ends()
             ids = {topic.name: self.state.topic_id}
-            positions = start_positions(self.settings, partitions, read, ids, brokers.starts(partitions), ends)
+            positions = start_positions(
+                self.settings, partitions, read, ids, brokers.beginning_offsets(partitions), ends
+            )
             if read:
                 brokers.commit(self._group, read)  # also after a crash of the run that read them
             spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)

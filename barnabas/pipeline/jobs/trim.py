@@ -75,7 +75,7 @@ def trim(
         path = folder.path / file.path
         if not path.is_file() or path.stat().st_size != file.bytes:
             raise JobError(f"Nothing is trimmed: {path} is not what it was when it was audited.")
-    starts = brokers.starts(verified)
+    starts = brokers.beginning_offsets(verified)
     before = {tp: end for tp, end in verified.items() if end > starts[tp]}
     if before:
         brokers.delete_records(before)

@@ -78,7 +78,7 @@ def use_index(
 
 def _indexed_fields(brokers: Brokers, topic: str) -> list[str]:
     try:
-        return (brokers.topic_settings(topic).get(_SETTING) or "").split(",")
+        return (brokers.topic_configs(topic).get(_SETTING) or "").split(",")
     except JobError:  # no right to see it
         return []
 

@@ -80,7 +80,11 @@ def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[Partiti
     secrets = tuple(f"{name}={value}" for name, value in options.client.items() if name.startswith(_CLIENT_SETTINGS))
     brokers = Brokers(BrokerSettings(bootstrap=options.client["bootstrap.servers"], kafka=secrets))
     positions = [BrokerPartition(log.topic, log.partition) for log in logs]
-    stable_ends, ends, starts = brokers.ends(positions), brokers.high_watermarks(positions), brokers.starts(positions)
+    stable_ends, ends, starts = (
+        brokers.end_offsets(positions),
+        brokers.high_watermarks(positions),
+        brokers.beginning_offsets(positions),
+    )
     return {(tp.topic, tp.partition): Extent(starts[tp], ends[tp], stable_ends[tp]) for tp in positions}
 
 

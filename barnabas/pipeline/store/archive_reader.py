@@ -45,7 +45,9 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
             raise JobError(f"The archive {folder.path} holds no topic {topic}.")
     if folder.metadata().sink != PARQUET:
         records = (
-            committed(open_lake(spark, folder).records(), manifest.ends()) if manifest.ranges else no_records(spark)
+            committed(open_lake(spark, folder).records(), manifest.end_offsets())
+            if manifest.ranges
+            else no_records(spark)
         )
         return (records if topics is None else records.where(f.col("topic").isin(*topics))).select(*COLUMNS)
     files = [file for file in manifest.files.values() if topics is None or file.topic in topics]

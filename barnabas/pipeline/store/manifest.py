@@ -198,7 +198,7 @@ class Manifest:
         self.last = entry
         self.next_sequence += 1
 
-    def ends(self) -> dict[TopicPartition, int]:
+    def end_offsets(self) -> dict[TopicPartition, int]:
         """Returns the offset at which the next round starts, by partition."""
         return {tp: ranges[-1].end for tp, ranges in self.ranges.items()}
 

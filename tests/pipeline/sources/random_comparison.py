@@ -206,8 +206,8 @@ class History:
         topic = self.rng.choice(self.topics)
         if not topic.is_compacted:  # of these a broker does not delete records
             topic_partitions = topic.topic_partitions()
-            starts = self.brokers.starts(topic_partitions)
-            find_ends = self.brokers.high_watermarks if self._looks_on else self.brokers.ends  # rule 3
+            starts = self.brokers.beginning_offsets(topic_partitions)
+            find_ends = self.brokers.high_watermarks if self._looks_on else self.brokers.end_offsets  # rule 3
             ends = find_ends(topic_partitions)
             cuts = {tp: starts[tp] + (ends[tp] - starts[tp]) * self.rng.randrange(6) // 10 for tp in topic_partitions}
             self.brokers.delete_records(cuts)
@@ -271,7 +271,10 @@ class History:
         if form == "word":
             return {f"{which}Offsets": "earliest" if which == "starting" else "latest"}
         if form == "offsets":
-            starts, ends = self.brokers.starts(topic_partitions), self.brokers.high_watermarks(topic_partitions)
+            starts, ends = (
+                self.brokers.beginning_offsets(topic_partitions),
+                self.brokers.high_watermarks(topic_partitions),
+            )
             special = rng.choice([-2, -2, -2, -1] if which == "starting" else [-1, -1, -1, -2])
             slack = rng.choice([0, 0, 0, 3])
             source_options = {

@@ -121,7 +121,7 @@ class Rig:
         brokers = Brokers(BrokerSettings(bootstrap=self.bootstrap))  # a cached client may wait for a stopped node
         topic_partitions = brokers.find_topics([topic])[topic].topic_partitions()
         until(
-            lambda: brokers.ends(topic_partitions) == brokers.high_watermarks(topic_partitions),
+            lambda: brokers.end_offsets(topic_partitions) == brokers.high_watermarks(topic_partitions),
             f"{topic} has settled",
             60,
         )

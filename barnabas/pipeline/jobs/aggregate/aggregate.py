@@ -179,7 +179,7 @@ class _Run:
 
     def catch_up(self) -> AggregateReport:
         """Runs rounds up to the topic's current end."""
-        ends = self.source.ends()
+        ends = self.source.end_offsets()
         while self._round(ends):
             pass
         self._commit_progress()  # also after a crash of the run that read them
@@ -189,7 +189,7 @@ class _Run:
         """Runs rounds until KeyboardInterrupt."""
         try:
             while True:
-                if not self._round(self.source.ends()):
+                if not self._round(self.source.end_offsets()):
                     time.sleep(self.settings.interval)
         except KeyboardInterrupt:
             return self._report()
@@ -198,7 +198,7 @@ class _Run:
         """Runs one round. Returns False if there is nothing to read."""
         topic = self.source.topic
         places, ids = dict.fromkeys(ends, topic), {topic.name: self.state.topic_id}
-        positions = start_positions(self.settings, places, self._ends(), ids, self.source.starts(), ends)
+        positions = start_positions(self.settings, places, self._ends(), ids, self.source.beginning_offsets(), ends)
         spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
         if not spans:
             return False
@@ -357,8 +357,8 @@ def _computation(settings: AggregateSettings) -> dict[str, Any]:
 
 def _sample(spark: SparkSession, settings: AggregateSettings, source: InputSource) -> DataFrame:
     """The first records, for schema inference."""
-    positions = {tp: StartPosition(start) for tp, start in source.starts().items()}
-    return source.read(spark, plan_round(positions, source.ends(), settings.max_offsets_per_trigger))
+    positions = {tp: StartPosition(start) for tp, start in source.beginning_offsets().items()}
+    return source.read(spark, plan_round(positions, source.end_offsets(), settings.max_offsets_per_trigger))
 
 
 def _display(value: Any) -> str:

@@ -32,14 +32,14 @@ class TopicInput:
         self.cluster = self._brokers.cluster_id()
         self.topic = self._describe()
 
-    def starts(self) -> dict[TopicPartition, int]:
+    def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Returns the log start offsets."""
-        return self._brokers.starts(self.topic.topic_partitions())
+        return self._brokers.beginning_offsets(self.topic.topic_partitions())
 
-    def ends(self) -> dict[TopicPartition, int]:
+    def end_offsets(self) -> dict[TopicPartition, int]:
         """Refreshes the topic's metadata and returns the last stable offsets."""
         self.topic = self._describe()
-        return self._brokers.ends(self.topic.topic_partitions())
+        return self._brokers.end_offsets(self.topic.topic_partitions())
 
     def read(self, spark: SparkSession, spans: Mapping[TopicPartition, Span]) -> DataFrame:
         """Returns the committed records."""
@@ -63,16 +63,16 @@ class ArchiveInput:
         partitions = [tp.partition for tp in manifest.ranges if tp.topic == name]
         if not partitions:
             raise JobError(f"The archive {self._folder.path} holds no topic {name}.")
-        self.topic = Topic(name, manifest.topic_ids()[name], 1 + max(partitions), 0)
+        self.topic = Topic(name, manifest.topic_ids()[name], 1 + max(partitions))
 
-    def starts(self) -> dict[TopicPartition, int]:
+    def beginning_offsets(self) -> dict[TopicPartition, int]:
         """Returns the archive's start offsets."""
         ranges = complete_manifest(self._folder).ranges
         return {tp: read[0].start for tp, read in ranges.items() if tp.topic == self.topic.name}
 
-    def ends(self) -> dict[TopicPartition, int]:
+    def end_offsets(self) -> dict[TopicPartition, int]:
         """Returns the archive's end offsets."""
-        ends = complete_manifest(self._folder).ends()
+        ends = complete_manifest(self._folder).end_offsets()
         return {tp: end for tp, end in ends.items() if tp.topic == self.topic.name}
 
     def read(self, spark: SparkSession, spans: Mapping[TopicPartition, Span]) -> DataFrame:

@@ -143,7 +143,7 @@ class _Run:
     def catch_up(self) -> ArchiveReport:
         """Runs rounds up to the topics' current ends."""
         topics = self._topics()
-        ends = self.brokers.ends(topics)
+        ends = self.brokers.end_offsets(topics)
         while self._round(topics, ends):
             pass
         self._compact_all()
@@ -157,7 +157,7 @@ class _Run:
         try:
             while True:
                 topics = self._topics()
-                if not self._round(topics, self.brokers.ends(topics)):
+                if not self._round(topics, self.brokers.end_offsets(topics)):
                     self._compact_all()
                     time.sleep(self.settings.interval)
         except KeyboardInterrupt:
@@ -188,8 +188,8 @@ class _Run:
 
     def _round(self, topics: dict[TopicPartition, Topic], ends: dict[TopicPartition, int]) -> bool:
         """Runs one round. Returns False if there is nothing to read and each partition is in the manifest."""
-        read, ids = self._manifest.ends(), self._manifest.topic_ids()
-        positions = start_positions(self.settings, topics, read, ids, self.brokers.starts(topics), ends)
+        read, ids = self._manifest.end_offsets(), self._manifest.topic_ids()
+        positions = start_positions(self.settings, topics, read, ids, self.brokers.beginning_offsets(topics), ends)
         self._commit_progress()
         interrupted_round = self._sink.interrupted_round(positions, self._manifest.next_sequence)
         spans = interrupted_round or plan_round(positions, ends, self.settings.max_offsets_per_trigger)
@@ -198,14 +198,14 @@ class _Run:
         started = time.monotonic()
         entry = self._write(spans, positions, topics)
         self._sink.commit(self._manifest, entry)
-        archived_ends = self._manifest.ends()
+        archived_ends = self._manifest.end_offsets()
         self._report_round(entry, sum(end - archived_ends[tp] for tp, end in ends.items()), time.monotonic() - started)
         return True
 
     def _commit_progress(self) -> None:
         """Commits the offsets of the previous round for the consumer group, which makes the lag visible, also after a crash."""
         if self._manifest.ranges:
-            self.brokers.commit(self._group, self._manifest.ends())
+            self.brokers.commit(self._group, self._manifest.end_offsets())
 
     def _write(
         self,

@@ -193,7 +193,7 @@ class _Audit:
             result = self._audit_of(row)
             result.steps_back, result.most_back_ms = row["times"], row["most_ms"]
         malformed = self._check_malformed()
-        ends = {str(tp): end for tp, end in self.manifest.ends().items()}
+        ends = {str(tp): end for tp, end in self.manifest.end_offsets().items()}
         cut_off = self._cut_off(ends)
         check_jvm_alive(self.spark)  # a killed JVM may have returned incomplete results
         report = self._report(examples, malformed, cut_off)
@@ -291,7 +291,7 @@ class _Audit:
 
     def _compacted(self) -> list[str]:
         """The topics with the cleanup policy `compact` (rule 3)."""
-        return [name for name in self.topics if "compact" in self.brokers.topic_settings(name)["cleanup.policy"]]
+        return [name for name in self.topics if "compact" in self.brokers.topic_configs(name)["cleanup.policy"]]
 
     def _audit_of(self, row: Any) -> PartitionAudit:
         """The result of a row's partition; created for a partition that only an unknown file has."""
@@ -326,7 +326,7 @@ def _partition_audits(
 ) -> dict[TopicPartition, PartitionAudit]:
     existing = {tp for topic in topics.values() for tp in topic.topic_partitions()}
     partitions = sorted(existing.union(tp for tp in manifest.ranges if tp.topic in topics))
-    starts, ends = brokers.starts(partitions), brokers.ends(partitions)
+    starts, ends = brokers.beginning_offsets(partitions), brokers.end_offsets(partitions)
     totals = totals_of(manifest.files.values())
     found = {}
     for tp in partitions:

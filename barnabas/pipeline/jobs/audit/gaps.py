@@ -59,7 +59,7 @@ def explain_gaps(
 
 def _count_from_batches(brokers: Brokers, tp: TopicPartition, runs: list[Span], gaps_of: Gaps) -> int:
     """Fetches the batches that cover the gaps from the leader; returns the number of offsets inspected."""
-    is_compacted = "compact" in brokers.topic_settings(tp.topic)["cleanup.policy"]
+    is_compacted = "compact" in brokers.topic_configs(tp.topic)["cleanup.policy"]
     headers = BatchHeaderReader(*brokers.leader(tp), brokers.security)
     try:
         for gap in runs:

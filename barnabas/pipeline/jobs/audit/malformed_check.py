@@ -114,7 +114,7 @@ def _with_round(spark: SparkSession, rounds: Collection[Entry], records: DataFra
 
 def _complete_spans(brokers: Brokers, topic: str) -> dict[TopicPartition, Span]:
     """The offsets of a topic that still has all its records; empty otherwise (rule 3)."""
-    if not brokers.exists(topic) or "compact" in brokers.topic_settings(topic)["cleanup.policy"]:
+    if not brokers.exists(topic) or "compact" in brokers.topic_configs(topic)["cleanup.policy"]:
         return {}
     spans = brokers.spans(brokers.find_topics([topic]).values())
     return {} if any(span.start for span in spans.values()) else spans

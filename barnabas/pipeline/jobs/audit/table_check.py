@@ -39,7 +39,7 @@ class AuditedTable:
         with self._spark_errors():
             records = open_lake(spark, folder).records()
         if is_under_way(folder, manifest.next_sequence):
-            records = committed(records, manifest.ends())
+            records = committed(records, manifest.end_offsets())
         self._found = records if is_all else records.where(records["topic"].isin(*topics))
         self._decoding = Decoding(**folder.metadata().decoding)
         self._ranges = {tp: ranges for tp, ranges in manifest.ranges.items() if tp.topic in topics}

@@ -73,10 +73,11 @@ def tasks_of(
 
 def _report_early_end(slot: Slot, request: ReadRequest, recovery_point: int, *, end_is_certain: bool) -> None:
     """The log ends before the last requested offset."""
-    name = f"{request.topic}-{request.partition}"
     if slot.lost_from is not None or slot.end_offset < recovery_point:
-        raise DamagedLog(f"The commit log of {name} is damaged: its records from offset {slot.end_offset} on are lost.")
-    message = f"The commit log of {name} ends at offset {slot.end_offset}, before offset {request.end_offset}"
+        raise DamagedLog(
+            f"The commit log of {request.tp} is damaged: its records from offset {slot.end_offset} on are lost."
+        )
+    message = f"The commit log of {request.tp} ends at offset {slot.end_offset}, before offset {request.end_offset}"
     if end_is_certain:
         raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false skips the rest.")
     log.warning("%s.", message)

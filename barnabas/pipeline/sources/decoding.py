@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 
 from barnabas.client.batch_header import CODEC_MASK, CONTROL, LENGTH_END, LOG_APPEND_TIME, OVERHEAD, TRANSACTIONAL
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.batches import Tail, corrupt_batches, last_offsets, read_headers, scan_batches
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
@@ -61,8 +62,7 @@ class Aborted(NamedTuple):
 class ReadRequest(NamedTuple):
     """The records to read from one partition."""
 
-    topic: str
-    partition: int
+    tp: TopicPartition
     start_offset: int = 0
     end_offset: int = OFFSETS_END
     columns: tuple[str, ...] = COLUMNS
@@ -74,7 +74,7 @@ def decode(data: Any, topic: str = "", partition: int = 0, **request: Any) -> An
 
     The other arguments are the fields of `ReadRequest`. Raises DamagedBatch.
     """
-    decoder = Decoder(ReadRequest(topic, partition, **request))
+    decoder = Decoder(ReadRequest(TopicPartition(topic, partition), **request))
     found = scan_batches(data)
     if found.tail is Tail.NO_BATCH:
         raise DamagedBatch(f"at position {found.end} there is no batch of format 2")
@@ -85,7 +85,7 @@ class Decoder:
     """Decodes buffers of complete batches."""
 
     def __init__(self, request: ReadRequest) -> None:
-        self._wanted = request
+        self._request = request
         self.schema = pa.schema([(name, COLUMN_TYPES[name]) for name in request.columns])
         self._aborted = _by_producer(request.aborted)
         self._topics: Any = pa.array([], pa.string())
@@ -104,7 +104,7 @@ class Decoder:
 
     def _selected(self, headers: Any) -> Any:
         """The batches to decode (rule 2)."""
-        request = self._wanted
+        request = self._request
         is_wanted = (headers["attributes"] & CONTROL) == 0
         is_wanted &= (last_offsets(headers) >= request.start_offset) & (headers["base_offset"] < request.end_offset)
         if self._aborted:
@@ -135,7 +135,7 @@ class Decoder:
     def _rows(self, bodies: BatchRecords, headers: Any) -> Iterator[Any]:
         try:
             records = read_records(bodies)
-            request = self._wanted
+            request = self._request
             offsets = headers["base_offset"].astype(np.int64)[records.batches] + records.offset_deltas
             if headers["base_offset"][0] < request.start_offset or last_offsets(headers)[-1] >= request.end_offset:
                 inside = np.flatnonzero((offsets >= request.start_offset) & (offsets < request.end_offset))
@@ -156,10 +156,10 @@ class Decoder:
                 return binary_column(records.data, records.values)
             case "topic":
                 if len(self._topics) < count:
-                    self._topics = pa.array([self._wanted.topic]).take(pa.array(np.zeros(count, np.int32)))
+                    self._topics = pa.array([self._request.tp.topic]).take(pa.array(np.zeros(count, np.int32)))
                 return self._topics[:count]
             case "partition":
-                return pa.array(np.full(count, self._wanted.partition, np.int32))
+                return pa.array(np.full(count, self._request.tp.partition, np.int32))
             case "offset":
                 return pa.array(offsets)
             case "timestamp":

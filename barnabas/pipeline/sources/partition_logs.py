@@ -27,6 +27,7 @@ from typing import BinaryIO, NamedTuple
 import numpy as np
 
 from barnabas.client.batch_header import CODEC_MASK, OVERHEAD, header_at
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.commit_log_reading import CommitLogRead, StoredHeader, scan_slot, tasks_of
 from barnabas.pipeline.sources.commit_log_slots import Slot, read_slots
@@ -62,11 +63,10 @@ Task = tuple[SegmentRead | CommitLogRead, ReadRequest]
 
 @dataclass(frozen=True, slots=True)
 class StoredLog:
-    """One partition at the time of listing, whatever its storage engine."""
+    """One partition as it was when the directory was listed; its subclasses are the two storage engines."""
 
     directory: str
-    topic: str
-    partition: int
+    tp: TopicPartition
     bases: tuple[int, ...]
     """The base offsets of its segments."""
     start_offset: int
@@ -173,7 +173,7 @@ class CommitLogPartition(StoredLog):
 
 
 AnyLog = PartitionLog | CommitLogPartition
-_LogFields = tuple[str, str, int, tuple[int, ...], int, int | None, int]
+_LogFields = tuple[str, TopicPartition, tuple[int, ...], int, int | None, int]
 """The fields of StoredLog."""
 
 
@@ -188,12 +188,11 @@ def topic_id_in(directory: Path) -> str:
 
 def find_logs(paths: Sequence[str]) -> list[AnyLog]:
     """Returns the log of each partition in these log directories or partition directories. Raises DamagedLog."""
-    best: dict[tuple[str, int], AnyLog] = {}
-    for found in (log for path in paths for log in _logs_at(Path(path))):
-        place = found.topic, found.partition
-        if place not in best or (found.known_end or 0) > (best[place].known_end or 0):
-            best[place] = found
-    return [best[place] for place in sorted(best)]
+    best: dict[TopicPartition, AnyLog] = {}
+    for log in (log for path in paths for log in _logs_at(Path(path))):
+        if log.tp not in best or (log.known_end or 0) > (best[log.tp].known_end or 0):
+            best[log.tp] = log
+    return [best[tp] for tp in sorted(best)]
 
 
 def _logs_at(path: Path) -> Iterator[AnyLog]:
@@ -204,28 +203,28 @@ def _logs_at(path: Path) -> Iterator[AnyLog]:
     slots = read_slots(root)
     starts, ends, recovered = (read_checkpoint(root / name) for name in (LOG_STARTS, HIGH_WATERMARKS, RECOVERY_POINTS))
 
-    def fields(directory: Path, place: tuple[str, int], bases: Sequence[int]) -> _LogFields:
-        known_end = ends.get(place) if ends else None
-        start_offset = max(bases[0], _known(starts, place))
-        return str(directory), *place, tuple(bases), start_offset, known_end, _known(recovered, place)
+    def fields(directory: Path, tp: TopicPartition, bases: Sequence[int]) -> _LogFields:
+        known_end = ends.get(tp) if ends else None
+        start_offset = max(bases[0], _known(starts, tp))
+        return str(directory), tp, tuple(bases), start_offset, known_end, _known(recovered, tp)
 
     for directory in [path] if is_one else sorted(path.iterdir()):
         named = DIRECTORY.fullmatch(directory.name)
         if not named or not directory.is_dir():
             continue
-        place = named[1], int(named[2])
+        tp = TopicPartition(named[1], int(named[2]))
         if bases := bases_of(str(directory)):
-            yield PartitionLog(*fields(directory, place, bases))
-        elif slot := slots.get((topic_id_in(directory), place[1])):
-            yield CommitLogPartition(*fields(directory, place, slot.bases), slot)
+            yield PartitionLog(*fields(directory, tp, bases))
+        elif slot := slots.get((topic_id_in(directory), tp.partition)):
+            yield CommitLogPartition(*fields(directory, tp, slot.bases), slot)
     for slot in [] if is_one else slots.values():
         if slot.topic:
-            directory = path / f"{slot.topic}-{slot.partition}"
-            yield CommitLogPartition(*fields(directory, (slot.topic, slot.partition), slot.bases), slot)
+            tp = TopicPartition(slot.topic, slot.partition)
+            yield CommitLogPartition(*fields(path / str(tp), tp, slot.bases), slot)
 
 
-def _known(offsets: Offsets | None, place: tuple[str, int]) -> int:
-    return (offsets or {}).get(place, 0)
+def _known(offsets: Offsets | None, tp: TopicPartition) -> int:
+    return (offsets or {}).get(tp, 0)
 
 
 # ---- transactions ------------------------------------------------------------------------------------------
@@ -240,33 +239,33 @@ class Transactions(NamedTuple):
 
 def transactions_of(log: AnyLog, high_watermark: int) -> Transactions:
     """Finds the transactions of a log (rule 4)."""
-    place = log.segment_of(max(high_watermark - 1, log.bases[0]))
-    aborted = [transaction for base in log.bases[:place] for transaction in log.aborted_in(base)]
-    while place and (is_open := log.open_transactions(log.bases[place])) is None:
-        place -= 1
-    if not place:
-        is_open = log.open_transactions(log.bases[0]) or {}
-    assert is_open is not None
-    for base in log.bases[place:]:
+    scanned_from = log.segment_of(max(high_watermark - 1, log.bases[0]))
+    aborted = [transaction for base in log.bases[:scanned_from] for transaction in log.aborted_in(base)]
+    while (open_offsets := log.open_transactions(log.bases[scanned_from])) is None and scanned_from:
+        scanned_from -= 1
+    open_offsets = open_offsets or {}
+    for base in log.bases[scanned_from:]:
         if base < high_watermark:
-            aborted += _scanned(log.scan(base), is_open, high_watermark)
-    last_stable_offset = max(log.start_offset, min([high_watermark, *is_open.values()]))
+            aborted += _scan_transactions(log.scan(base), open_offsets, high_watermark)
+    last_stable_offset = max(log.start_offset, min([high_watermark, *open_offsets.values()]))
     return Transactions(tuple(sorted(set(aborted))), last_stable_offset)
 
 
-def _scanned(batches: Iterator[StoredHeader], is_open: dict[int, int], end_offset: int) -> Iterator[Aborted]:
-    """Yields the aborted transactions of a segment and updates the open ones."""
+def _scan_transactions(
+    batches: Iterator[StoredHeader], open_offsets: dict[int, int], end_offset: int
+) -> Iterator[Aborted]:
+    """Yields the aborted transactions of a segment; updates the first offset of each producer's open transaction."""
     for file, position, header in batches:
         if header.base_offset >= end_offset:
             return
         if not header.is_transactional:
             continue
         if not header.is_control:
-            is_open.setdefault(header.producer_id, header.base_offset)
+            open_offsets.setdefault(header.producer_id, header.base_offset)
             continue
-        begun = is_open.pop(header.producer_id, None)
-        if begun is not None and _says_abort(os.pread(file.fileno(), header.size, position)):
-            yield Aborted(header.producer_id, begun, header.last_offset)
+        first_offset = open_offsets.pop(header.producer_id, None)
+        if first_offset is not None and _is_abort_marker(os.pread(file.fileno(), header.size, position)):
+            yield Aborted(header.producer_id, first_offset, header.last_offset)
 
 
 def _opened(path: Path) -> Iterator[BinaryIO]:
@@ -279,8 +278,8 @@ def _opened(path: Path) -> Iterator[BinaryIO]:
         yield file
 
 
-def _says_abort(batch: bytes) -> bool:
-    """A marker's key is an i16 version and an i16 type, 0 for an abort."""
+def _is_abort_marker(batch: bytes) -> bool:
+    """Whether a control batch aborts its transaction: its record's key is an i16 version and an i16 type, 0 for an abort."""
     body = bytes(decompress(header_at(batch, 0).attributes & CODEC_MASK, batch[OVERHEAD:]))
     key = int(read_records(BatchRecords(body, [0], [len(body)], [1])).keys.starts[0])
     return body[key + 2 : key + 4] == _ABORT
@@ -294,8 +293,7 @@ def first_at(log: AnyLog, timestamp_ms: int, end_offset: int) -> int | None:
 
     Transaction markers count, as in a broker's ListOffsets.
     """
-    for place in range(log.segment_of(log.start_offset), len(log.bases)):
-        base = log.bases[place]
+    for base in log.bases[log.segment_of(log.start_offset) :]:
         if base >= end_offset:
             return None
         if log.is_before(base, timestamp_ms):

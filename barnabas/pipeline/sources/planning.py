@@ -16,12 +16,12 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import BadOption, MissingRecords
 from barnabas.pipeline.sources.decoding import Aborted, ReadRequest
 from barnabas.pipeline.sources.partition_logs import AnyLog, Task, Transactions, find_logs, first_at, transactions_of
-from barnabas.pipeline.sources.segment_options import EARLIEST, LATEST, Bound, SegmentOptions
+from barnabas.pipeline.sources.segment_options import EARLIEST, LATEST, SegmentOptions
 
-PartitionKey = tuple[str, int]
 _CLIENT_SETTINGS = ("security.", "sasl.", "ssl.")
 
 
@@ -39,24 +39,24 @@ def plan(options: SegmentOptions) -> list[Task]:
     """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
     logs = _find_selected(options)
     if "bootstrap.servers" not in options.client:
-        return [part for log in logs for part in _parts(log, options, None)]
+        return [task for log in logs for task in _tasks_of(log, options, None)]
     extents = _ask_brokers(options, logs)
-    logs = [log for log in _find_selected(options) if (log.topic, log.partition) in extents]
-    return [part for log in logs for part in _parts(log, options, extents[log.topic, log.partition])]
+    logs = [log for log in _find_selected(options) if log.tp in extents]
+    return [task for log in logs for task in _tasks_of(log, options, extents[log.tp])]
 
 
 def _find_selected(options: SegmentOptions) -> list[AnyLog]:
-    logs = [log for log in find_logs(options.paths) if options.selects(log.topic, log.partition)]
-    _check_all_found(options, {(log.topic, log.partition) for log in logs})
+    logs = [log for log in find_logs(options.paths) if options.selects(log.tp)]
+    _check_all_found(options, {log.tp for log in logs})
     return logs
 
 
-def _check_all_found(options: SegmentOptions, found: set[PartitionKey]) -> None:
+def _check_all_found(options: SegmentOptions, found: set[TopicPartition]) -> None:
     where = ", ".join(options.paths)
     if options.pattern is not None and not found:
         raise BadOption(f"No topic in {where} matches {options.pattern!r}.")
-    missing = sorted(set(options.topics) - {topic for topic, _ in found})
-    missing += [f"{topic}-{partition}" for topic, partition in sorted(set(options.assigned) - found)]
+    missing = sorted(set(options.topics) - {tp.topic for tp in found})
+    missing += map(str, sorted(set(options.assigned) - found))
     if missing:
         raise BadOption(f"{', '.join(missing)}: not in {where}.")
     for name, bound in (("starting", options.starting), ("ending", options.ending)):
@@ -67,28 +67,25 @@ def _check_all_found(options: SegmentOptions, found: set[PartitionKey]) -> None:
             )
 
 
-def _list(positions: set[PartitionKey]) -> str:
-    return ", ".join(f"{topic}-{partition}" for topic, partition in sorted(positions)) or "none"
+def _list(partitions: set[TopicPartition]) -> str:
+    return ", ".join(map(str, sorted(partitions))) or "none"
 
 
-def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[PartitionKey, Extent]:
+def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[TopicPartition, Extent]:
     """The extents of logs, from the broker (rule 2)."""
-    from barnabas.client.topic_partition import TopicPartition as BrokerPartition
     from barnabas.pipeline.brokers import Brokers
     from barnabas.pipeline.settings import BrokerSettings
 
-    secrets = tuple(f"{name}={value}" for name, value in options.client.items() if name.startswith(_CLIENT_SETTINGS))
-    brokers = Brokers(BrokerSettings(bootstrap=options.client["bootstrap.servers"], kafka=secrets))
-    positions = [BrokerPartition(log.topic, log.partition) for log in logs]
-    stable_ends, ends, starts = (
-        brokers.end_offsets(positions),
-        brokers.high_watermarks(positions),
-        brokers.beginning_offsets(positions),
-    )
-    return {(tp.topic, tp.partition): Extent(starts[tp], ends[tp], stable_ends[tp]) for tp in positions}
+    security = tuple(f"{name}={value}" for name, value in options.client.items() if name.startswith(_CLIENT_SETTINGS))
+    brokers = Brokers(BrokerSettings(bootstrap=options.client["bootstrap.servers"], kafka=security))
+    partitions = [log.tp for log in logs]
+    stable_ends, ends = brokers.end_offsets(partitions), brokers.high_watermarks(partitions)
+    starts = brokers.beginning_offsets(partitions)
+    return {tp: Extent(starts[tp], ends[tp], stable_ends[tp]) for tp in partitions}
 
 
-def _parts(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None) -> list[Task]:
+def _tasks_of(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None) -> list[Task]:
+    """The tasks of a partition; without `broker_extent` its offsets are those of the files."""
     start = log.start_offset if broker_extent is None else max(broker_extent.start, log.bases[0])
     log = replace(log, start_offset=start)
     if broker_extent is not None:
@@ -98,19 +95,16 @@ def _parts(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None) -
     else:
         end = log.written_end()
     transactions = transactions_of(log, end) if options.is_committed else Transactions((), end)
-    stable_end = (
-        min(transactions.last_stable_offset, broker_extent.stable_end)
-        if broker_extent and options.is_committed
-        else None
-    )
-    extent = Extent(start, end, transactions.last_stable_offset if stable_end is None else stable_end)
-    first, last = _first(log, options, extent), _last(log, options, extent)
+    stable_end = transactions.last_stable_offset
+    if broker_extent is not None and options.is_committed:
+        stable_end = min(stable_end, broker_extent.stable_end)
+    extent = Extent(start, end, stable_end)
+    first, last = _start_offset(log, options, extent), _end_offset(log, options, extent)
     if first > last:
-        raise BadOption(f"{log.topic}-{log.partition} would be read from {first} on, and ends before {last}.")
-    first, last = max(first, extent.start), min(last, extent.stable_end)
-    request = ReadRequest(log.topic, log.partition, first, last, options.columns)
-    found = log.tasks(request, end_is_certain=broker_extent is not None, fail_on_data_loss=options.fail_on_data_loss)
-    return [(task, wanted._replace(aborted=_aborted_in(wanted, transactions))) for task, wanted in found]
+        raise BadOption(f"The starting offset {first} of {log.tp} is above its ending offset {last}.")
+    request = ReadRequest(log.tp, max(first, start), min(last, stable_end), options.columns)
+    tasks = log.tasks(request, end_is_certain=broker_extent is not None, fail_on_data_loss=options.fail_on_data_loss)
+    return [(part, wanted._replace(aborted=_aborted_in(wanted, transactions))) for part, wanted in tasks]
 
 
 def _aborted_in(request: ReadRequest, transactions: Transactions) -> tuple[Aborted, ...]:
@@ -121,23 +115,22 @@ def _aborted_in(request: ReadRequest, transactions: Transactions) -> tuple[Abort
     )
 
 
-def _first(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
-    tp = log.topic, log.partition
-    wanted_offset = options.starting.of(tp)
+def _start_offset(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
+    wanted_offset = options.starting.of(log.tp)
     if options.starting.is_time:
         found = first_at(log, wanted_offset, extent.stable_end)
         if found is None and not options.is_latest_when_later:
             raise MissingRecords(
-                f"{log.topic}-{log.partition} has no record at or after {wanted_offset} ms; "
+                f"{log.tp} has no record at or after {wanted_offset} ms; "
                 "startingOffsetsByTimestampStrategy=latest reads nothing there."
             )
         return extent.stable_end if found is None else found
     return extent.start if wanted_offset == EARLIEST else _checked(log, options, wanted_offset, extent)
 
 
-def _last(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
-    bound: Bound = options.ending
-    wanted_offset = bound.of((log.topic, log.partition))
+def _end_offset(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
+    bound = options.ending
+    wanted_offset = bound.of(log.tp)
     if bound.is_time:
         found = first_at(log, wanted_offset, extent.stable_end)
         return extent.stable_end if found is None else found
@@ -148,7 +141,7 @@ def _checked(log: AnyLog, options: SegmentOptions, offset: int, extent: Extent) 
     """An offset, unless it is outside the log (rule 3)."""
     if not extent.start <= offset <= extent.stable_end and options.fail_on_data_loss:
         raise MissingRecords(
-            f"{log.topic}-{log.partition} goes from offset {extent.start} to {extent.stable_end}, and offset {offset} is "
+            f"{log.tp} goes from offset {extent.start} to {extent.stable_end}, and offset {offset} is "
             "requested; failOnDataLoss=false reads the existing records."
         )
     return offset

@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import DamagedLog
 from barnabas.pipeline.sources.decoding import Aborted
 from barnabas.pipeline.spark.py_files import import_shipped
@@ -37,7 +38,7 @@ _SNAPSHOT_ENTRY = np.dtype([("producer_id", ">i8"), ("rest", "V30"), ("first_off
 _CRC_END = 6
 _INDEX_READ = _OFFSET_ENTRY.itemsize * _TIME_ENTRY.itemsize * 1024
 
-Offsets = dict[tuple[str, int], int]
+Offsets = dict[TopicPartition, int]
 
 
 def path_of(directory: str, base: int, suffix: str) -> Path:
@@ -118,7 +119,7 @@ def open_transactions_in(data: bytes) -> dict[int, int] | None:
 
 
 def read_checkpoint(path: Path) -> Offsets | None:
-    """Reads offsets by topic and partition; None if the file is missing or empty. Raises DamagedLog."""
+    """Reads the offset of each partition; None if the file is missing or empty. Raises DamagedLog."""
     try:
         lines = path.read_text().splitlines()
     except FileNotFoundError:
@@ -127,7 +128,7 @@ def read_checkpoint(path: Path) -> Offsets | None:
         return None
     try:
         entries = [line.split() for line in lines[2:] if line]
-        found = {(topic, int(partition)): int(offset) for topic, partition, offset in entries}
+        found = {TopicPartition(topic, int(partition)): int(offset) for topic, partition, offset in entries}
         is_whole = lines[0] == "0" and len(entries) == int(lines[1])
     except (ValueError, IndexError):
         is_whole = False

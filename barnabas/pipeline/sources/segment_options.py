@@ -25,13 +25,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import BadOption
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
 
 EARLIEST, LATEST = -2, -1
 INTERNAL = {"__consumer_offsets", "__transaction_state", "__share_group_state", "__cluster_metadata"}
 """Internal topics, which a pattern never matches."""
-PartitionOffsets = Mapping[tuple[str, int], int]
 
 _KNOWN = {
     name.lower(): name
@@ -47,10 +47,10 @@ class Bound(NamedTuple):
     """A start or an end: one value for all partitions, or one for each."""
 
     everywhere: int | None
-    by_partition: PartitionOffsets | None
+    by_partition: Mapping[TopicPartition, int] | None
     is_time: bool
 
-    def of(self, tp: tuple[str, int]) -> int:
+    def of(self, tp: TopicPartition) -> int:
         """Returns the value for a partition."""
         if self.everywhere is not None:
             return self.everywhere
@@ -64,7 +64,7 @@ class SegmentOptions(NamedTuple):
     paths: tuple[str, ...]
     topics: tuple[str, ...]
     pattern: str | None
-    assigned: tuple[tuple[str, int], ...]
+    assigned: tuple[TopicPartition, ...]
     starting: Bound
     ending: Bound
     is_latest_when_later: bool
@@ -74,13 +74,13 @@ class SegmentOptions(NamedTuple):
     client: Mapping[str, str]
     is_bounded: bool
 
-    def selects(self, topic: str, partition: int) -> bool:
+    def selects(self, tp: TopicPartition) -> bool:
         """Whether a partition is selected."""
         if self.assigned:
-            return (topic, partition) in self.assigned
+            return tp in self.assigned
         if self.pattern is not None:
-            return topic not in INTERNAL and bool(re.search(self.pattern, topic))
-        return topic in self.topics
+            return tp.topic not in INTERNAL and bool(re.search(self.pattern, tp.topic))
+        return tp.topic in self.topics
 
 
 def parse_options(given: Mapping[str, str]) -> SegmentOptions:
@@ -128,12 +128,12 @@ def _pattern(text: str | None) -> str | None:
         raise BadOption(f"subscribePattern {text!r} is not a regular expression: {error}.") from error
 
 
-def _assigned(text: str | None) -> tuple[tuple[str, int], ...]:
+def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
     if not text:
         return ()
     table = _json({"assign": text}, "assign", dict)
     try:
-        return tuple((topic, int(partition)) for topic, numbers in table.items() for partition in numbers)
+        return tuple(TopicPartition(topic, int(partition)) for topic, numbers in table.items() for partition in numbers)
     except (TypeError, ValueError) as error:
         raise BadOption('assign is JSON like {"topic": [0, 1]}.') from error
 
@@ -160,20 +160,24 @@ def _bound(values: Mapping[str, str], which: str, default: int) -> Bound:
         return Bound(default, None, is_time=False)
     table = _json(values, name, dict)
     try:
-        positions = {(topic, int(number)): int(value) for topic, row in table.items() for number, value in row.items()}
+        offsets = {
+            TopicPartition(topic, int(number)): int(value)
+            for topic, row in table.items()
+            for number, value in row.items()
+        }
     except (TypeError, ValueError, AttributeError) as error:
         raise BadOption(f'{name} is JSON like {{"topic": {{"0": 17}}}}.') from error
     if not is_time:
-        _refuse(positions, which)
-    return Bound(None, positions, is_time)
+        _refuse_negative(offsets, which)
+    return Bound(None, offsets, is_time)
 
 
-def _refuse(positions: PartitionOffsets, which: str) -> None:
+def _refuse_negative(offsets: Mapping[TopicPartition, int], which: str) -> None:
     """Raises BadOption for negative offsets that a batch query cannot use."""
-    for (topic, partition), offset in positions.items():
+    for tp, offset in offsets.items():
         if offset < 0 and offset != (EARLIEST if which == "starting" else LATEST):
             meaning = {EARLIEST: "the earliest offset", LATEST: "the latest offset"}.get(offset, "no offset")
-            raise BadOption(f"{which}Offsets of {topic}-{partition} is {offset}, {meaning}: that cannot be in a batch.")
+            raise BadOption(f"{which}Offsets of {tp} is {offset}, {meaning}: that cannot be in a batch.")
 
 
 def _columns(values: Mapping[str, str]) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from kafka.record.default_records import DefaultRecordBatchBuilder
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, ReadRequest, decode
 from barnabas.pipeline.sources.records import MANY
@@ -186,7 +187,7 @@ def test_a_flipped_bit_is_found_and_earlier_batches_are_returned() -> None:
     data = bytearray(many(6, 40))
     positions = [position for position, _ in headers(data)]
     data[positions[4] + 70] ^= 4
-    decoder = Decoder(ReadRequest("t", 0, columns=EVERYTHING))
+    decoder = Decoder(ReadRequest(TopicPartition("t", 0), columns=EVERYTHING))
     found: list[Any] = []
     with pytest.raises(WrongChecksum, match="the batch of offset 160") as caught:
         found += decoder.batches(data, np.array(positions))
@@ -241,6 +242,6 @@ def test_a_large_read_is_split_into_arrow_batches(monkeypatch: pytest.MonkeyPatc
     for codec in (Compression.NONE, Compression.ZSTD):
         data = many(30, 40, codec)
         positions = np.array([position for position, _ in headers(data)])
-        found = list(Decoder(ReadRequest("t", 0, columns=EVERYTHING)).batches(data, positions))
+        found = list(Decoder(ReadRequest(TopicPartition("t", 0), columns=EVERYTHING)).batches(data, positions))
         assert max(batch.num_rows for batch in found) <= 160
         assert rows_of(pa.Table.from_batches(found)) == expected(data)

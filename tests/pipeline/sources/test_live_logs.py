@@ -149,7 +149,10 @@ def await_cleaner(broker: Any) -> None:
 
     def is_compacted(number: int) -> bool:
         checkpoint = read_checkpoint(broker.data_dir / "cleaner-offset-checkpoint") or {}
-        return checkpoint.get((COMPACTED, number), 0) >= bases_of(str(broker.data_dir / f"{COMPACTED}-{number}"))[-1]
+        return (
+            checkpoint.get(TopicPartition(COMPACTED, number), 0)
+            >= bases_of(str(broker.data_dir / f"{COMPACTED}-{number}"))[-1]
+        )
 
     until(lambda: all(is_compacted(number) for number in range(PARTITIONS)), "the cleaner", 60)
 

@@ -367,7 +367,7 @@ def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
     (tmp_path / "ab-0.0123456789abcdef-delete").mkdir()
 
     def topics(**options: str) -> list[str]:
-        return sorted({wanted.topic for _, wanted in plan(parse_options({"path": str(tmp_path), **options}))})
+        return sorted({request.tp.topic for _, request in plan(parse_options({"path": str(tmp_path), **options}))})
 
     assert topics(subscribe="ab, a-1") == ["a-1", "ab"]
     assert topics(subscribe="__consumer_offsets") == ["__consumer_offsets"]
@@ -376,7 +376,7 @@ def test_topics_are_chosen_by_name_pattern_or_partition(tmp_path: Path) -> None:
     assert topics(subscribePattern=".*") == ["__mine", "a-1", "ab"]
     assert topics(assign='{"a-1": [0]}') == ["a-1"]
     partition = {"path": str(tmp_path / "ab-0"), "subscribePattern": ".*"}
-    assert [wanted.topic for _, wanted in plan(parse_options(partition))] == ["ab"]
+    assert [request.tp.topic for _, request in plan(parse_options(partition))] == ["ab"]
 
 
 def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
@@ -408,8 +408,14 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
         ({"startingOffsets": '{"t": {"0": -1}}'}, "of t-0 is -1, the latest offset: that cannot be"),
         ({"endingOffsets": '{"t": {"0": -2}}'}, "of t-0 is -2, the earliest offset: that cannot be"),
         ({"endingOffsets": '{"t": {"0": -3}}'}, "of t-0 is -3, no offset"),
-        ({"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 8}}'}, "from 9 on, and ends before 8"),
-        ({"startingOffsets": '{"t": {"0": 31}}', "failOnDataLoss": "false"}, "from 31 on, and ends before 30"),
+        (
+            {"startingOffsets": '{"t": {"0": 9}}', "endingOffsets": '{"t": {"0": 8}}'},
+            "offset 9 of t-0 is above its ending offset 8",
+        ),
+        (
+            {"startingOffsets": '{"t": {"0": 31}}', "failOnDataLoss": "false"},
+            "offset 31 of t-0 is above its ending offset 30",
+        ),
         ({"startingOffsets": "earliest", "startingTimestamp": "1"}, "exclude each other"),
         ({"endingOffsets": "earliest"}, "cannot be earliest"),
         ({"columns": "key,colour"}, "no column colour"),

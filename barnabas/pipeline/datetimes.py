@@ -23,10 +23,12 @@ def parse_timestamp_ms(text: str | None) -> int | None:
     if text.isdigit():
         return int(text)
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError as failure:
-        raise JobError(f"{text!r} is no moment: 2026-01-31T12:00:00 or milliseconds since 1970 are.") from failure
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+        raise JobError(
+            f"{text!r} is not a time: give ISO 8601, such as 2026-01-31T12:00:00, or milliseconds since 1970."
+        ) from failure
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def parse_duration_s(option: str, text: str) -> int:

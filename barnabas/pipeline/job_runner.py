@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import click
 
 from barnabas.pipeline.errors import JobError, describe_failure
-from barnabas.pipeline.reporting.reporter import Reporter
+from barnabas.pipeline.reporting.reporter import OnStep, Reporter
 from barnabas.pipeline.settings import BrokerSettings, build_settings, click_options, read_settings
 from barnabas.signals import Stopped, StopSignals
 
@@ -37,7 +37,7 @@ class Job(NamedTuple):
     name: str
     help_text: str
     settings: type
-    run: Callable[[Any, Any, Callable[[dict[str, Any]], None]], Any]
+    run: Callable[[Any, Any, OnStep], Any]
 
 
 def job_command(job: Job, all_jobs: Callable[[], Sequence[Job]]) -> click.Command:
@@ -95,8 +95,8 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
         return stopped.exit_code
     except (PySparkException, Py4JError, ConnectionError) as failure:  # py4j raises some ConnectionErrors as they are
         log = scratch / LOG
-        file_values = log.read_text(errors="replace") if log.exists() else ""
-        raise JobError(f"{describe_failure(failure, file_values)} {_save_log(log, job.name)}") from failure
+        log_text = log.read_text(errors="replace") if log.exists() else ""
+        raise JobError(f"{describe_failure(failure, log_text)} {_save_log(log, job.name)}") from failure
     except OSError as failure:
         if failure.filename is None and failure.errno not in DISK_ERRNOS:
             raise

@@ -46,14 +46,14 @@ def java_version() -> int:
     java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
     if java is None:
         where = f"in JAVA_HOME ({home})" if home else "on the path"
-        raise JobError(f"Spark needs Java and there is none {where}: {ADVICE}.")
+        raise JobError(f"Spark needs Java, which is not {where}: {ADVICE}.")
     output = subprocess.run([java, "-version"], capture_output=True, text=True, check=False)
     match = re.search(r'version "(?:1\.)?(\d+)', output.stderr + output.stdout)
     if match is None:
-        raise JobError(f"Spark needs Java and {java} does not say its version: {ADVICE}.")
+        raise JobError(f"Spark needs Java, and {java} prints no version: {ADVICE}.")
     version = int(match[1])
     if version < OLDEST_JAVA:
-        raise JobError(f"Spark needs Java {OLDEST_JAVA} and {java} is Java {version}: {ADVICE}.")
+        raise JobError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is Java {version}: {ADVICE}.")
     return version
 
 

@@ -92,7 +92,7 @@ def read_settings(path: Path, job: str, kinds: Mapping[str, Iterable[type]]) -> 
     tables = {name: value for name, value in document.items() if isinstance(value, dict)}
     for name in tables:
         if name not in kinds:
-            raise JobError(f"{path} has a table [{name}], and there is no such job: {', '.join(sorted(kinds))}.")
+            raise JobError(f"{path} has a table [{name}], which is not a job: {', '.join(sorted(kinds))}.")
     common = {name: value for name, value in document.items() if name not in tables}
     known = {name: {field.name: hint for kind in kinds[name] for field, hint in _fields(kind)} for name in kinds}
     found: dict[str, Any] = {}
@@ -102,9 +102,9 @@ def read_settings(path: Path, job: str, kinds: Mapping[str, Iterable[type]]) -> 
             jobs = [job] if where or name in known[job] else known
             hints = [known[candidate][name] for candidate in jobs if name in known[candidate]]
             if not hints:
-                raise JobError(f"{path} sets {key}{where}, and there is no such setting.")
+                raise JobError(f"{path} sets {key}{where}, which is not a setting.")
             if not any(_fits(hint, value) for hint in hints):
-                raise JobError(f"{path} sets {key}{where} to {value!r}, and that is not {_type_name(hints[0])}.")
+                raise JobError(f"{path} sets {key}{where} to {value!r}, which is not {_type_name(hints[0])}.")
             if name in known[job]:
                 found[name] = as_tuple(value) if _is_repeated(hints[0]) else value
     return found
@@ -120,7 +120,7 @@ def build_settings(job: str, kind: type[T], values: Mapping[str, Any]) -> T:
                 raise JobError(f"{job} needs --{_option_name(field.name)}: {field.metadata['help']}")
             continue
         if hint is Path and not str(value):
-            raise JobError(f"--{_option_name(field.name)} of {job} is an empty text, which is not a path.")
+            raise JobError(f"--{_option_name(field.name)} of {job} is empty: give a path.")
         taken[field.name] = Path(value) if hint is Path else value
     return kind(**taken)
 

@@ -40,7 +40,7 @@ def test_a_repository_runs_its_own_daemon_files() -> None:
         pytest.param(
             (),
             "{tmp}",
-            "^barnabas: Spark needs Java and there is none on the path: install a JDK 17",
+            "^barnabas: Spark needs Java, which is not on the path: install a JDK 17",
             id="missing Java",
         ),
         pytest.param(

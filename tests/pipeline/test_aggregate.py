@@ -121,19 +121,19 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
 
     send(settings.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
     brokers.delete_records({TopicPartition(topic, 1): 5})
-    with pytest.raises(JobError, match=r"offsets 4 to 4 of .*-1 are gone from the broker and were not read"):
+    with pytest.raises(JobError, match=r"broker deleted the offsets 4 to 4 of .*-1 before they were read"):
         aggregate(spark, settings)
     fourth = aggregate(spark, replace(settings, fail_on_data_loss=False))
     assert (fourth.records, fourth.lost, rows_in(settings.into)[1, "DL"]) == (1, 1, (1, 0, False))
 
     with pytest.raises(JobError, match="--window takes a duration"):
         replace(settings, window="often")
-    with pytest.raises(JobError, match="was begun with --window 1 hour, and not 2 hours"):
+    with pytest.raises(JobError, match="was created with --window 1 hour, not 2 hours"):
         aggregate(spark, replace(settings, window="2 hours"))
     with pytest.raises(JobError, match=r"--by 'data.carier' is not understood: .*carier"):
         aggregate(spark, replace(settings, into=settings.into.with_name("x"), by=("data.carier",)))
     create(settings.bootstrap, other := f"other-{topic}")
-    with pytest.raises(JobError, match=f"is of the topic {topic} of the cluster"):
+    with pytest.raises(JobError, match=f"is the aggregate of the topic {topic} of the cluster"):
         aggregate(spark, replace(settings, topic=other))
 
 

@@ -82,7 +82,7 @@ def test_malformed_records_are_counted_archived_and_sent_once(
     assert (again.rounds, again.malformed, again.dead_letters) == (3, 10, 10)
     schema = tmp_path / "schema.ddl"
     schema.write_text("m string")
-    with pytest.raises(JobError, match=r"begun with another schema than .*schema.ddl"):
+    with pytest.raises(JobError, match=r"created with another schema than .*schema.ddl"):
         archive(spark, replace(settings, schema=schema))
     schema.write_text("n bigint")
     assert archive(spark, replace(settings, schema=schema)).records == 0, "it is the schema that was inferred"
@@ -100,10 +100,10 @@ def test_another_topic_cluster_or_folder_is_refused(spark: Any, archiving: Archi
         send(settings.bootstrap, name, minutes(3))
     archive(spark, settings)
     for wrong_settings, message in (
-        (replace(settings, topic=(other,)), f"holds {topic}, and this run does not name it"),
+        (replace(settings, topic=(other,)), f"also holds {topic}: name all its topics"),
         (replace(settings, topic=("no-such",)), "There is no topic no-such"),
         (replace(settings, topic=()), "needs --topic or --pattern"),
-        (replace(settings, decode="json"), "was begun with --decode raw"),
+        (replace(settings, decode="json"), "was created with --decode raw"),
         (replace(settings, trim=True), "no audit has verified"),
         (replace(settings, bootstrap="127.0.0.1:1"), "No broker answers at 127.0.0.1:1"),
     ):

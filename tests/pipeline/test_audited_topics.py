@@ -113,7 +113,7 @@ def test_empty_topics_are_archived(spark: Any, broker: Broker, tmp_path: Path) -
     assert faults_of(spark, settings) == {}
     send(broker.bootstrap, "silent", minutes(ROUND))
     brokers.delete_records({TopicPartition("silent", number): 30 for number in range(2)})
-    with pytest.raises(JobError, match="The offsets 0 to 29 of silent-0 are gone"):
+    with pytest.raises(JobError, match="The broker deleted the offsets 0 to 29 of silent-0"):
         archive(spark, archiving)
 
 

@@ -32,7 +32,7 @@ def test_missing_or_unknown_settings_are_one_sentence(capsys: pytest.CaptureFixt
         (("archive", "--topic", "t"), "archive needs --into"),
         (
             ("archive", "--settings", str(file)),
-            "sets max-offset-per-trigger in [archive], and there is no such setting",
+            "sets max-offset-per-trigger in [archive], which is not a setting",
         ),
         (("archive", "--settings", str(tmp_path / "no.toml")), "cannot be read"),
         (
@@ -57,7 +57,7 @@ def test_no_java_is_one_sentence(
     before = signal.getsignal(signal.SIGTERM)
     args = ("archive", "--into", str(tmp_path / "a"), "--topic", "t", "--bootstrap", kafka_broker.bootstrap)
     code, line = run_command(capsys, *args)
-    assert (code, line.startswith("barnabas: Spark needs Java and there is none")) == (1, True), line
+    assert (code, line.startswith("barnabas: Spark needs Java, which is not")) == (1, True), line
     assert signal.getsignal(signal.SIGTERM) is before
 
 

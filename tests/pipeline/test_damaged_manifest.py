@@ -44,7 +44,7 @@ def test_a_valid_manifest_is_read(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("sequence", "sentence"), [(0, "from entry -1 to 1: one is missing"), (1, "from entry 0 to 2: one is missing")]
+    ("sequence", "sentence"), [(0, "entry 1, but entry 0 is missing"), (1, "entry 2, but entry 1 is missing")]
 )
 def test_a_missing_entry_is_found(folder: Path, sequence: int, sentence: str) -> None:
     (folder / name(sequence)).unlink()
@@ -74,37 +74,41 @@ def test_binary_content_and_folders_are_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "value", "sentence"),
     [
-        ("sequence", 2, "says that it is entry 2"),
+        ("sequence", 2, "its content is that of entry 2"),
         ("sequence", "1", "sequence is '1'"),
-        ("kind", "delete", "no kind delete"),
+        ("kind", "delete", "unknown kind delete"),
         ("unknown", 1, "unexpected keyword argument 'unknown'"),
-        ("ranges.0.start", 9, "entry 1: of t-0 it does not go on"),
-        ("ranges.0.start", 11, "entry 1: of t-0 it does not go on"),
-        ("ranges.0.end", 21, "entry 2: of t-0 it does not go on"),
+        ("ranges.0.start", 9, "entry 1: the range of t-0 does not continue"),
+        ("ranges.0.start", 11, "entry 1: the range of t-0 does not continue"),
+        ("ranges.0.end", 21, "entry 2: the range of t-0 does not continue"),
         ("ranges.0.end", 19, "entry 1: of t-0 it has 10 records from 10 to 19"),
         ("ranges.0.count", -1, "entry 1: of t-0 it has -1 records from 10 to 20"),
-        ("ranges.0.count", 9, "entry 1: of t-0 its files and its ranges do not add up"),
-        ("ranges.0.checksum", 8, "entry 1: of t-0 its files and its ranges do not add up"),
-        ("files.0.contents.0.checksum", 8, "entry 1: of t-0 its files and its ranges do not add up"),
-        ("files.0.contents.0.partition", 1, "entry 1: of t-0 its files and its ranges do not add up"),
+        ("ranges.0.count", 9, "entry 1: of t-0 the records of its files are not those of its ranges"),
+        ("ranges.0.checksum", 8, "entry 1: of t-0 the records of its files are not those of its ranges"),
+        ("files.0.contents.0.checksum", 8, "entry 1: of t-0 the records of its files are not those of its ranges"),
+        ("files.0.contents.0.partition", 1, "entry 1: of t-0 the records of its files are not those of its ranges"),
         ("files.0.contents.0.last", 20, "entry 1: .* goes beyond what was read of t-0"),
         ("files.0.contents.0.first", 9, "entry 1: .* goes beyond what was read of t-0"),
         ("malformed", 11, "entry 1: 11 of its records are malformed"),
         ("malformed", -1, "entry 1: -1 of its records are malformed"),
-        ("letters_topic", "x", "entry 1: it has no letters, and they are in x"),
-        ("dead_letters", 1, "entry 1: it has 1 letters for 0 malformed records"),
-        ("ranges.0.end", 3, "entry 1: of t-0 it does not go on"),
-        ("ranges.0.lost_before", 4, "entry 1: of t-0 it does not go on"),
-        ("ranges.0.topic_id", "other", "entry 1: of t-0 it does not go on"),
+        ("letters_topic", "x", "entry 1: it names the dead letter topic x"),
+        ("dead_letters", 1, "entry 1: it has 1 dead letters for 0 malformed records"),
+        ("ranges.0.end", 3, "entry 1: the range of t-0 does not continue"),
+        ("ranges.0.lost_before", 4, "entry 1: the range of t-0 does not continue"),
+        ("ranges.0.topic_id", "other", "entry 1: the range of t-0 does not continue"),
         ("ranges.0.end", "20", "end is '20'"),
         ("ranges.0.checksum", None, "checksum is None"),
         ("ranges.0", 5, "is damaged"),
         ("files.0.contents.0.count", 1.5, "count is 1.5"),
-        ("files.0.path", entry(0).files[0].path, "entry 1: .* is there already"),
-        ("files.0.path", "../../etc/passwd.parquet", "no path of a data file"),
-        ("files.0.path", "/tmp/topic=t/date=2026-01-01/x.parquet", "no path of a data file"),
-        ("replaces", ["topic=t/date=2026-01-01/x.parquet"], "entry 1: .* is replaced, and it was not there"),
-        ("replaces", ["../x"], "no path of a data file"),
+        ("files.0.path", entry(0).files[0].path, "entry 1: .* exists already"),
+        ("files.0.path", "../../etc/passwd.parquet", "not the path of a data file"),
+        ("files.0.path", "/tmp/topic=t/date=2026-01-01/x.parquet", "not the path of a data file"),
+        (
+            "replaces",
+            ["topic=t/date=2026-01-01/x.parquet"],
+            "entry 1: .* is replaced, but is not a file of the archive",
+        ),
+        ("replaces", ["../x"], "not the path of a data file"),
         ("replaces", [7], "is damaged"),
     ],
 )
@@ -122,7 +126,7 @@ def test_a_compaction_that_lost_records_is_refused(folder: Path) -> None:
     fields = json.loads((folder / name(3)).read_text())
     fields["files"][0]["contents"][0]["count"] = 19
     (folder / name(3)).write_text(json.dumps(fields))
-    with pytest.raises(JobError, match="entry 3: of t-0 its files and its ranges do not add up"):
+    with pytest.raises(JobError, match="entry 3: of t-0 the records of its files are not those of its ranges"):
         read_manifest(folder)
 
 
@@ -137,8 +141,8 @@ def test_a_year_of_five_digits_is_accepted(folder: Path) -> None:
 def test_a_duplicate_entry_is_refused(folder: Path) -> None:
     last = (folder / name(2)).read_text()
     (folder / name(4)).write_text(last)
-    with pytest.raises(JobError, match="says that it is entry 2"):
+    with pytest.raises(JobError, match="its content is that of entry 2"):
         read_manifest(folder)
     (folder / name(4)).write_text(last.replace('"sequence": 2', '"sequence": 4'))
-    with pytest.raises(JobError, match=r"entry 4: .* is there already"):
+    with pytest.raises(JobError, match=r"entry 4: .* exists already"):
         read_manifest(folder)

@@ -109,7 +109,7 @@ def test_invalid_decoding_settings_are_refused(spark: Any, tmp_path: Path) -> No
         with pytest.raises(JobError, match=message):
             choose_decoding(spark, settings, schema, "plain", records(spark))
     (tmp_path / "bad").write_text("carrier strin")
-    with pytest.raises(JobError, match="is no DDL"):
+    with pytest.raises(JobError, match="is not DDL"):
         choose_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))
     with pytest.raises(JobError, match="No schema can be inferred"):
         choose_decoding(spark, "json", None, "plain", records(spark, None))

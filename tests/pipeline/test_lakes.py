@@ -133,7 +133,7 @@ def faults(report: Any) -> dict[str, Any]:
 def test_an_audit_finds_changes_of_a_table(spark: Any, lake: ArchiveSettings) -> None:
     [topic] = lake.topic
     for wrong_settings, message in (
-        (replace(lake, format="iceberg"), "was begun with --format delta"),
+        (replace(lake, format="iceberg"), "was created with --format delta"),
         (replace(lake, format="hudi"), "takes parquet, delta, iceberg"),
     ):
         with pytest.raises(JobError, match=message):
@@ -205,7 +205,7 @@ def test_a_manifest_without_planned_rounds_is_refused(archive_folder: ArchiveFol
     assert lakes.read_plan(archive_folder, 1) == {}
     lakes.write_plan(archive_folder, 2, {TopicPartition("t", 0): 5})
     for look in (lakes.is_under_way, lakes.read_plan):
-        with pytest.raises(JobError, match="ends before entry 0, and round 2 was begun: entries are missing"):
+        with pytest.raises(JobError, match="ends before entry 0, but round 2 was started: entries are missing"):
             look(archive_folder, 0)
     for text in ("{", "[]", '{"round": 0}', '{"round": null, "ends": []}'):
         archive_folder.round_file.write_text(text)

@@ -72,12 +72,12 @@ def test_an_interrupted_replay_continues_after_the_last_commit(spark: Any, kafka
 def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kafka_broker: Any, topic: str) -> None:
     send(kafka_broker.bootstrap, topic, minutes(4))
     settings = ReplaySettings(bootstrap=kafka_broker.bootstrap, topic=topic, to=topic)
-    with pytest.raises(JobError, match="is not sent into itself"):
+    with pytest.raises(JobError, match="cannot be replayed into itself"):
         replay(spark, settings)
     for number, (partitions, configs, words) in enumerate(
         (
-            (1, {}, "has 1 partitions, and 2 are needed"),
-            (2, {"message_timestamp_type": "LogAppendTime"}, "its own timestamps"),
+            (1, {}, "has 1 partitions, but 2 are needed"),
+            (2, {"message_timestamp_type": "LogAppendTime"}, "replaces the records' timestamps"),
             (2, {"retention_ms": "3600000"}, "would delete the oldest records at once"),
         )
     ):
@@ -92,7 +92,7 @@ def test_a_window_is_given_in_iso_8601_or_milliseconds() -> None:
         topic="a", to="b", start_time="2026-01-01T01:00+01:00", end_time="5", partition=("2", "1")
     )
     assert window_of(settings) == (START_MS, 5, None, None, (1, 2))
-    for wrong, words in (({"start_time": "noon"}, "is no moment"), ({"partition": ("x",)}, "takes a number")):
+    for wrong, words in (({"start_time": "noon"}, "is not a time"), ({"partition": ("x",)}, "takes a number")):
         with pytest.raises(JobError, match=words):
             window_of(replace(settings, **wrong))
     with pytest.raises(JobError, match="more than 0"):

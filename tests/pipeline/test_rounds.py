@@ -37,7 +37,7 @@ def test_a_round_starts_at_the_manifests_end_or_the_log_start() -> None:
 
 
 def test_lost_records_stop_the_job_unless_data_loss_is_allowed() -> None:
-    with pytest.raises(JobError, match="offsets 4 to 9 of a-0 are gone"):
+    with pytest.raises(JobError, match="broker deleted the offsets 4 to 9 of a-0"):
         positions({A0: 4})
     assert positions({A0: 4}, strict=False)[A0] == StartPosition(10, lost_before=4)
 
@@ -45,5 +45,5 @@ def test_lost_records_stop_the_job_unless_data_loss_is_allowed() -> None:
 def test_another_topic_of_the_same_name_stops_the_job() -> None:
     with pytest.raises(JobError, match="deleted and created again"):
         positions({A0: 20}, ids="id-0", strict=False)
-    with pytest.raises(JobError, match="ends at 50, and was read up to 51"):
+    with pytest.raises(JobError, match="ends at 50, but was read up to 51"):
         positions({A0: 51}, strict=False)

@@ -158,9 +158,9 @@ def test_a_record_is_shown_as_text_or_base64(spark: Any, capsys: pytest.CaptureF
         ({"topic": ()}, "needs --topic"),
         ({"limit": 0}, "--limit takes at least 1"),
         ({"path": ("delay>5",)}, "--path takes a path"),
-        ({"path": ("$.delay>soon",)}, "that is no number"),
-        ({"start_time": "yesterday"}, "is no moment"),
-        ({"archive": Path("a"), "log_dir": Path("b")}, "name one of them"),
+        ({"path": ("$.delay>soon",)}, "which is not a number"),
+        ({"start_time": "yesterday"}, "is not a time"),
+        ({"archive": Path("a"), "log_dir": Path("b")}, "exclude each other"),
     ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:

@@ -96,7 +96,7 @@ def test_publishing_never_replaces_a_foreign_file(folder: ArchiveFolder) -> None
     foreign_file = folder.path / entry.files[0].path
     foreign_file.parent.mkdir(parents=True)
     foreign_file.write_text("mine")
-    with pytest.raises(JobError, match="is there already"):
+    with pytest.raises(JobError, match="exists already"):
         publish(folder, folder.manifest(), entry)
     assert foreign_file.read_text() == "mine"
 
@@ -112,7 +112,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     folder.internal.mkdir()
     with folder.lock(), pytest.raises(JobError, match=r"not empty \(letter.txt\)"):
         folder.begin("cluster", {})
-    with pytest.raises(JobError, match="names an object store"):
+    with pytest.raises(JobError, match="is in an object store"):
         ArchiveFolder("s3a://bucket/archive")
     with pytest.raises(JobError, match="There is no archive"):
         ArchiveFolder(tmp_path / "nothing").manifest()

@@ -33,11 +33,12 @@ class StagedFiles(NamedTuple):
 
 
 class FileContents(NamedTuple):
-    """Contents by path, in order of partitions; and the files with records of another day."""
+    """The contents of each file by path, ordered by partition; the number of malformed records; misplaced files."""
 
     contents: dict[str, list[Contents]]
     malformed: int
     misplaced: set[str]
+    """Files with records of another day than that of their folder."""
 
 
 def isolated_session(spark: SparkSession) -> SparkSession:
@@ -76,36 +77,36 @@ def finalize_staged_files(spark: SparkSession, staged: Path, sequence: int) -> S
         paths.append(str(named.relative_to(staged)))
     for leftover in (*staged.glob("_SUCCESS"), *staged.rglob(".*.crc")):
         leftover.unlink()
-    stock = (
+    found = (
         contents_by_file(read_files(spark, staged, paths, SCHEMA_WITH_ERROR)) if paths else FileContents({}, 0, set())
     )
     sums_of = digests([staged / path for path in paths])
     files = [
-        DataFile(path, (staged / path).stat().st_size, tuple(stock.contents.get(path, ())), sums_of[staged / path])
+        DataFile(path, (staged / path).stat().st_size, tuple(found.contents.get(path, ())), sums_of[staged / path])
         for path in paths
     ]
-    return StagedFiles(files, stock.malformed)
+    return StagedFiles(files, found.malformed)
 
 
 def contents_by_file(records: DataFrame) -> FileContents:
     """Returns the contents of the files that these records were read from."""
-    found: dict[str, list[Contents]] = {}
+    contents: dict[str, list[Contents]] = {}
     malformed, misplaced = 0, set()
     hashed = records.select(path_inside(), "partition", "offset", "error", is_misplaced(), record_hash().alias("hash"))
     grouped = hashed.groupBy("path", "partition").agg(
         f.min("offset").alias("first"),
         f.max("offset").alias("last"),
         f.count("error").alias("malformed"),
-        f.count_if("is_elsewhere").alias("elsewhere"),
+        f.count_if("is_misplaced").alias("misplaced"),
         *sums("hash"),
     )
     for row in sorted(collect_rows(grouped), key=lambda row: (row["path"], row["partition"])):
-        contents = Contents(row["partition"], row["count"], row["first"], row["last"], combine_sums(row))
-        found.setdefault(row["path"], []).append(contents)
+        part = Contents(row["partition"], row["count"], row["first"], row["last"], combine_sums(row))
+        contents.setdefault(row["path"], []).append(part)
         malformed += row["malformed"]
-        if row["elsewhere"]:
+        if row["misplaced"]:
             misplaced.add(row["path"])
-    return FileContents(found, malformed, misplaced)
+    return FileContents(contents, malformed, misplaced)
 
 
 def path_inside() -> Column:
@@ -114,5 +115,5 @@ def path_inside() -> Column:
 
 
 def is_misplaced() -> Column:
-    """Returns a column: whether a record's file is of another day."""
-    return (~f.col("date").eqNullSafe(f.to_date("timestamp"))).alias("is_elsewhere")
+    """Returns a column: whether a record is in the file of another day."""
+    return (~f.col("date").eqNullSafe(f.to_date("timestamp"))).alias("is_misplaced")

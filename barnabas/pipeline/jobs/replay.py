@@ -38,14 +38,16 @@ class ReplaySettings(BrokerSettings):
     """Settings of `replay`."""
 
     topic: str = setting("The topic whose records are sent again.", metavar="NAME")
-    to: str = setting("The topic that they are sent to.", metavar="NAME")
+    to: str = setting("The topic to which they are sent.", metavar="NAME")
     archive: Path | None = setting("Read from this archive, instead of the topic itself.", None, metavar="FOLDER")
-    start_time: str | None = setting("From this moment on: ISO 8601 (UTC by default), or milliseconds.", None)
-    end_time: str | None = setting("Up to before this moment.", None)
-    start_offset: int | None = setting("From this offset on, in each partition.", None)
-    end_offset: int | None = setting("Up to before this offset, in each partition.", None)
+    start_time: str | None = setting(
+        "Only records at or after this time: ISO 8601 (UTC by default), or milliseconds.", None
+    )
+    end_time: str | None = setting("Only records before this time.", None)
+    start_offset: int | None = setting("Only records at or after this offset, in each partition.", None)
+    end_offset: int | None = setting("Only records before this offset, in each partition.", None)
     partition: tuple[str, ...] = setting("Only this partition; may be repeated.", (), metavar="NUMBER")
-    rate: float | None = setting("The most records a second.", None)
+    rate: float | None = setting("The largest number of records per second.", None)
     name: str | None = setting("The name of this replay: another name sends everything again.", None)
 
 
@@ -169,7 +171,9 @@ def _from_archive(spark: SparkSession, settings: ReplaySettings) -> _Input:
 
 def _from_topic(spark: SparkSession, settings: ReplaySettings, brokers: Brokers) -> _Input:
     if settings.to == settings.topic:
-        raise JobError(f"{settings.topic} is not sent into itself: name another topic, or an archive of it.")
+        raise JobError(
+            f"{settings.topic} cannot be replayed into itself: name another topic with --to, or an archive with --archive."
+        )
     topic = brokers.find_topics([settings.topic])[settings.topic]
     records = read_spans(spark, settings, brokers.spans([topic]))
     return _Input(records, f"topic {topic.id}", topic.partitions)
@@ -182,17 +186,17 @@ def _prepare_target(brokers: Brokers, target: str, source: _Input, records: Data
         return
     partitions = brokers.find_topics([target])[target].partitions
     if partitions < source.partitions:
-        raise JobError(f"{target} has {partitions} partitions, and {source.partitions} are needed.")
+        raise JobError(f"{target} has {partitions} partitions, but {source.partitions} are needed.")
     config = brokers.topic_configs(target)
     if config["message.timestamp.type"] != "CreateTime":
-        raise JobError(f"{target} gives records its own timestamps: set message.timestamp.type=CreateTime.")
+        raise JobError(f"{target} replaces the records' timestamps: set message.timestamp.type=CreateTime.")
     retention_ms = int(config["retention.ms"])
     if "delete" not in config["cleanup.policy"] or retention_ms < 0:
         return
     oldest = records.select(f.min(f.unix_millis("timestamp"))).first()
     if oldest is not None and oldest[0] is not None and oldest[0] < time.time() * 1000 - retention_ms:
         raise JobError(
-            f"{target} would delete the oldest records at once: set retention.ms=-1 for the time of the replay."
+            f"{target} would delete the oldest records at once: set retention.ms=-1 until the replay is complete."
         )
 
 

@@ -21,8 +21,8 @@ from barnabas.pipeline.settings import BrokerSettings, setting
 class RoundSettings(BrokerSettings):
     """Settings of every job that reads a topic in rounds."""
 
-    max_offsets_per_trigger: int = setting("The most offsets that a round takes.", 1_000_000)
-    fail_on_data_loss: bool = setting("Stop if the broker has deleted offsets that were not read yet.", True)
+    max_offsets_per_trigger: int = setting("The largest number of offsets that a round reads.", 1_000_000)
+    fail_on_data_loss: bool = setting("Stop if the broker has deleted offsets before they were read.", True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -45,32 +45,40 @@ class StartPosition:
 
 def start_positions(
     settings: RoundSettings,
-    places: Mapping[TopicPartition, Topic],
-    archived: Mapping[TopicPartition, int],
-    archived_ids: Mapping[str, str],
+    topics: Mapping[TopicPartition, Topic],
+    next_offsets: Mapping[TopicPartition, int],
+    known_ids: Mapping[str, str],
     starts: Mapping[TopicPartition, int],
     ends: Mapping[TopicPartition, int],
 ) -> dict[TopicPartition, StartPosition]:
-    """Returns the start position of each partition. Raises JobError (rules 2 and 3)."""
+    """Returns the start position of each partition. Raises JobError (rules 2 and 3).
+
+    Args:
+        settings: the job's settings.
+        topics: the topic of each partition.
+        next_offsets: the offset after the last one that earlier rounds read; new partitions are missing.
+        known_ids: the topic ids that earlier rounds recorded.
+        starts: the log start offsets.
+        ends: the last stable offsets.
+    """
     positions = {}
-    for tp, topic in places.items():
-        known = archived_ids.get(tp.topic, topic.id)
-        if known != topic.id:
+    for tp, topic in topics.items():
+        if known_ids.get(tp.topic, topic.id) != topic.id:
             raise JobError(
-                f"The topic {tp.topic} was deleted and created again since it was read: begin in another folder."
+                f"The topic {tp.topic} was deleted and created again since it was read: start in another folder."
             )
-        read_to = archived.get(tp)
+        read_to = next_offsets.get(tp)
         if read_to is None:
             positions[tp] = StartPosition(starts[tp])
         elif read_to < starts[tp]:
             if settings.fail_on_data_loss:
                 raise JobError(
-                    f"The offsets {read_to} to {starts[tp] - 1} of {tp} are gone from the broker and were not read: "
+                    f"The broker deleted the offsets {read_to} to {starts[tp] - 1} of {tp} before they were read: "
                     "--no-fail-on-data-loss continues after them and records the gap."
                 )
             positions[tp] = StartPosition(starts[tp], lost_before=read_to)
         elif read_to > ends[tp]:
-            raise JobError(f"{tp} ends at {ends[tp]}, and was read up to {read_to}: it is another log now.")
+            raise JobError(f"{tp} ends at {ends[tp]}, but was read up to {read_to}: the log was replaced.")
         else:
             positions[tp] = StartPosition(read_to)
     return positions

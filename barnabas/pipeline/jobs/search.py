@@ -56,8 +56,10 @@ class SearchSettings(BrokerSettings):
         (),
         metavar="$.PATH[=VALUE]",
     )
-    start_time: str | None = setting("From this moment on: ISO 8601 (UTC by default), or milliseconds.", None)
-    end_time: str | None = setting("Up to before this moment.", None)
+    start_time: str | None = setting(
+        "Only records at or after this time: ISO 8601 (UTC by default), or milliseconds.", None
+    )
+    end_time: str | None = setting("Only records before this time.", None)
     limit: int = setting("The largest number of records shown.", 100)
 
     @property
@@ -96,7 +98,7 @@ def check_settings(settings: SearchSettings) -> None:
     if settings.limit < 1:
         raise JobError("--limit takes at least 1.")
     if settings.archive is not None and settings.log_dir is not None:
-        raise JobError("--archive and --log-dir are not searched together: name one of them.")
+        raise JobError("--archive and --log-dir exclude each other.")
     for line in settings.path:
         _path(line)
     for moment in (settings.start_time, settings.end_time):
@@ -123,7 +125,7 @@ def _path(line: str) -> tuple[str, str | None, str]:
         and operator not in {"=", "!="}
         and not re.fullmatch(r"\s*-?\d+(\.\d*)?([eE][-+]?\d+)?\s*", value)
     ):
-        raise JobError(f"--path {line!r} compares with {value!r}, and that is no number.")
+        raise JobError(f"--path {line!r} compares with {value!r}, which is not a number.")
     return path.strip(), operator, (value or "").strip()
 
 
@@ -215,7 +217,9 @@ def _all_records(spark: SparkSession, settings: SearchSettings) -> DataFrame:
             raise JobError(f"The archive {settings.archive} holds none of these topics: {', '.join(topics)}.")
         for name in topics.keys() & ids.keys():
             if ids[name] != topics[name].id:
-                raise JobError(f"The archive {settings.archive} holds another topic {name}, which was deleted since.")
+                raise JobError(
+                    f"The archive {settings.archive} holds an earlier topic {name}, which was deleted and created again."
+                )
         archived = manifest.end_offsets()
     spans = {tp: Span(max(span.start, archived.get(tp, 0)), span.end) for tp, span in available.items()}
     if start_ms is not None:

@@ -42,9 +42,13 @@ class StatsSettings(BrokerSettings):
     topic: tuple[str, ...] = setting("A topic; may be repeated.", (), metavar="NAME")
     group: tuple[str, ...] = setting("The lag of this group; may be repeated.  [default: of every group]", ())
     log_dir: Path | None = setting("Read the files in this log directory, without a broker.", None)
-    start_time: str | None = setting("From this moment on: ISO 8601 (UTC by default), or milliseconds.", None)
-    end_time: str | None = setting("Up to before this moment.", None)
-    window: float | None = setting("The width of a window in seconds.  [default: a 120th of the time there is]", None)
+    start_time: str | None = setting(
+        "Only records at or after this time: ISO 8601 (UTC by default), or milliseconds.", None
+    )
+    end_time: str | None = setting("Only records before this time.", None)
+    window: float | None = setting(
+        "The width of a window in seconds.  [default: a 120th of the time range of the records]", None
+    )
     into: Path = setting("The folder of the plots.", Path("barnabas-stats"), metavar="FOLDER")
 
     @property
@@ -72,7 +76,7 @@ def stats(spark: SparkSession, settings: StatsSettings, on_step: OnStep = lambda
     from barnabas.pipeline.jobs.stats_plots import draw
 
     if not settings.topic:
-        raise JobError("stats needs --topic: what to count.")
+        raise JobError("stats needs --topic.")
     if settings.window is not None and settings.window <= 0:
         raise JobError("--window takes more than 0 seconds.")
     session = isolated_session(spark)
@@ -249,7 +253,7 @@ def _width_ms(records: DataFrame, settings: StatsSettings) -> int:
         return max(1, round(settings.window * SECOND_MS))
     first, last = records.select(f.min(_moment()), f.max(_moment())).collect()[0]
     if first is None:
-        raise JobError(f"{', '.join(settings.topic)}: there is no record to count.")
+        raise JobError(f"{', '.join(settings.topic)}: there are no records.")
     seconds: int = max(1, round((last - first) / WINDOWS / SECOND_MS))
     return seconds * SECOND_MS
 

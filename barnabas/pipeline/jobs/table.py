@@ -43,7 +43,7 @@ class TableSettings(RoundSettings):
     topic: str = setting("The topic.", metavar="NAME")
     into: Path = setting("The folder of the table.", metavar="FOLDER")
     max_offsets_per_trigger: int = setting(
-        "The most offsets that a round takes; each round rewrites the table.", 10_000_000
+        "The largest number of offsets that a round reads; each round rewrites the table.", 10_000_000
     )
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-table-<topic>]", None)
 
@@ -97,14 +97,14 @@ class _Run:
 
     def __post_init__(self) -> None:
         self._group = self.settings.group or f"barnabas-table-{self.state.topic}"
-        self._report = TableReport(str(self.versions.folder), 0, 0, 0, self.state.rows, self.state.version)
+        self._rounds = self._records = self._without_key = 0
 
     def catch_up(self, brokers: Brokers, topic: Topic) -> TableReport:
         """Runs rounds up to the topic's current end."""
         partitions = dict.fromkeys(topic.topic_partitions(), topic)
         ends = brokers.end_offsets(partitions)
         while True:
-            read = self._ends()
+            read = self._next_offsets()
             ids = {topic.name: self.state.topic_id}
             positions = start_positions(
                 self.settings, partitions, read, ids, brokers.beginning_offsets(partitions), ends
@@ -113,16 +113,20 @@ class _Run:
                 brokers.commit(self._group, read)  # also after a crash of the run that read them
             spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
             if not spans:
-                return self._report
+                return self._report()
             began = time.monotonic()
             is_last = all(span.end == ends[tp] for tp, span in spans.items())
             records = self._round(spans, drop_deleted=is_last or topic.partitions == 1)
-            ends_after = self._ends()
+            read = self._next_offsets()
             step = {"version": self.state.version, "records": records, "rows": self.state.rows}
-            behind = sum(end - ends_after.get(tp, positions[tp].start) for tp, end in ends.items())
+            behind = sum(end - read.get(tp, positions[tp].start) for tp, end in ends.items())
             self.on_step({**step, "seconds": round(time.monotonic() - began, 3), "behind": behind})
 
-    def _ends(self) -> dict[TopicPartition, int]:
+    def _report(self) -> TableReport:
+        folder, state = str(self.versions.folder), self.state
+        return TableReport(folder, self._rounds, self._records, self._without_key, state.rows, state.version)
+
+    def _next_offsets(self) -> dict[TopicPartition, int]:
         """The start offsets of the next round."""
         return {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
 
@@ -139,10 +143,9 @@ class _Run:
         state = dataclasses.replace(self.state, version=version, rows=rows, ends=ends)
         self.versions.commit(staged, version, dataclasses.asdict(state))
         self.state = state
-        self._report.rounds += 1
-        self._report.records += counted["all"]
-        self._report.without_key += counted["all"] - counted["keyed"]
-        self._report.rows, self._report.version = rows, version
+        self._rounds += 1
+        self._records += counted["all"]
+        self._without_key += counted["all"] - counted["keyed"]
         return int(counted["all"])
 
     def _write(self, latest: DataFrame, staged: Path, *, drop_deleted: bool) -> None:
@@ -170,10 +173,9 @@ class _Run:
 
 def latest_by_key(records: DataFrame) -> DataFrame:
     """Returns the winning record of each key (rules 2 and 3)."""
-    tp = f.struct("timestamp", "offset", "value")
-    last_of_partition = (
-        records.where("key is not null").groupBy("key", "partition").agg(f.max_by(tp, "offset").alias("last"))
-    )
+    fields = f.struct("timestamp", "offset", "value")
+    keyed = records.where("key is not null")
+    last_of_partition = keyed.groupBy("key", "partition").agg(f.max_by(fields, "offset").alias("last"))
     record = f.struct(
         f.col("last.timestamp").alias("timestamp"),
         f.col("last.offset").alias("offset"),

@@ -74,7 +74,7 @@ def trim(
     for file in manifest.files.values():
         path = folder.path / file.path
         if not path.is_file() or path.stat().st_size != file.bytes:
-            raise JobError(f"Nothing is trimmed: {path} is not what it was when it was audited.")
+            raise JobError(f"Nothing is trimmed: {path} was deleted, or its size has changed, since it was written.")
     starts = brokers.beginning_offsets(verified)
     before = {tp: end for tp, end in verified.items() if end > starts[tp]}
     if before:

@@ -49,9 +49,9 @@ def choose_decoding(
 ) -> Decoding:
     """Returns the decoding for these settings, with the schema of the file or inferred from values. Raises JobError."""
     if decode_format not in FORMATS:
-        raise JobError(f"Values are decoded as {', '.join(FORMATS)}, and not as {decode_format!r}.")
+        raise JobError(f"Values are decoded as {', '.join(FORMATS)}, not as {decode_format!r}.")
     if framing not in {"plain", "confluent"}:
-        raise JobError(f"Avro is framed plain or confluent, and not {framing!r}.")
+        raise JobError(f"Avro is framed plain or confluent, not {framing!r}.")
     if decode_format == "raw":
         return Decoding("raw", "")
     if schema is None:
@@ -77,13 +77,13 @@ def decode(records: DataFrame, decoding: Decoding) -> DataFrame:
 
 def _decode_json(records: DataFrame, decoding: Decoding) -> DataFrame:
     schema = StructType.fromJson(json.loads(decoding.schema))
-    watched = StructType([*schema.fields]).add(_BROKEN, "string")
+    schema_with_error = StructType([*schema.fields]).add(_BROKEN, "string")
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": _BROKEN}
-    parsed = records.withColumn("_parsed", f.from_json(f.col("value").cast("string"), watched, options))
-    is_there = f.col("value").isNotNull()
-    is_broken = is_there & (f.col("_parsed").isNull() | f.col(f"_parsed.{_BROKEN}").isNotNull())
+    parsed = records.withColumn("_parsed", f.from_json(f.col("value").cast("string"), schema_with_error, options))
+    has_value = f.col("value").isNotNull()
+    is_broken = has_value & (f.col("_parsed").isNull() | f.col(f"_parsed.{_BROKEN}").isNotNull())
     data = f.struct(*(f.col(f"_parsed.`{field.name}`").alias(field.name) for field in schema.fields))
-    return _with_data_and_error(parsed, is_there, is_broken, data, "the value is not JSON of the schema").drop(
+    return _with_data_and_error(parsed, has_value, is_broken, data, "the value is not JSON of the schema").drop(
         "_parsed"
     )
 
@@ -91,7 +91,7 @@ def _decode_json(records: DataFrame, decoding: Decoding) -> DataFrame:
 def _decode_avro(records: DataFrame, decoding: Decoding) -> DataFrame:
     from pyspark.sql.avro.functions import from_avro
 
-    is_there = f.col("value").isNotNull()
+    has_value = f.col("value").isNotNull()
     body: Column = f.col("value")
     is_framed: Column = f.lit(True)
     if decoding.framing == "confluent":
@@ -99,9 +99,9 @@ def _decode_avro(records: DataFrame, decoding: Decoding) -> DataFrame:
         body = f.when(is_framed, f.expr(f"substring(value, {FRAMING_BYTES + 1})"))
     marked = f.concat(f.lit(_AVRO_ONE), body)
     parsed = records.withColumn("_parsed", from_avro(marked, _with_mark(decoding.schema), {"mode": "PERMISSIVE"}))
-    is_broken = is_there & (~is_framed | f.col("_parsed.mark").isNull())
+    is_broken = has_value & (~is_framed | f.col("_parsed.mark").isNull())
     reason = "the value is not Avro of the schema"
-    return _with_data_and_error(parsed, is_there, is_broken, f.col("_parsed.data"), reason).drop("_parsed")
+    return _with_data_and_error(parsed, has_value, is_broken, f.col("_parsed.data"), reason).drop("_parsed")
 
 
 def _with_mark(schema: str) -> str:
@@ -111,17 +111,17 @@ def _with_mark(schema: str) -> str:
 
 
 def _with_data_and_error(
-    records: DataFrame, is_there: Column, is_broken: Column, data: Column, reason: str
+    records: DataFrame, has_value: Column, is_broken: Column, data: Column, reason: str
 ) -> DataFrame:
-    return records.withColumn("data", f.when(is_there & ~is_broken, data)).withColumn(
+    return records.withColumn("data", f.when(has_value & ~is_broken, data)).withColumn(
         "error", f.when(is_broken, f.lit(reason))
     )
 
 
 def misdecoded(records: DataFrame, decoding: Decoding) -> DataFrame:
     """Returns the records whose `data` or `error` differs from the decoded `value`; no checksum covers them."""
-    stored = records.withColumnsRenamed({"data": "_kept_data", "error": "_kept_error"})
-    is_same = _as_json("data").eqNullSafe(_as_json("_kept_data")) & f.col("error").eqNullSafe(f.col("_kept_error"))
+    stored = records.withColumnsRenamed({"data": "_stored_data", "error": "_stored_error"})
+    is_same = _as_json("data").eqNullSafe(_as_json("_stored_data")) & f.col("error").eqNullSafe(f.col("_stored_error"))
     return decode(stored, decoding).where(~is_same)
 
 
@@ -147,8 +147,8 @@ def _avro_type(spark: SparkSession, schema: str) -> DataType:
 
 
 def _inferred(spark: SparkSession, values: DataFrame) -> str:
-    as_tuple = [row[0] for row in values.select(f.col("value").cast("string")).where("value is not null").take(SAMPLE)]
-    inferred = spark.read.option("mode", "DROPMALFORMED").json(spark.sparkContext.parallelize(as_tuple, 1)).schema
+    texts = [row[0] for row in values.select(f.col("value").cast("string")).where("value is not null").take(SAMPLE)]
+    inferred = spark.read.option("mode", "DROPMALFORMED").json(spark.sparkContext.parallelize(texts, 1)).schema
     if not inferred.fields:
         raise JobError("No schema can be inferred: the topics hold no JSON objects yet; name one with --schema.")
     return inferred.json()
@@ -171,7 +171,7 @@ def _json_schema(text: str, path: Path) -> str:
     except (ValueError, KeyError, TypeError) as failure:
         raise JobError(f"The schema {path} is neither Spark's JSON of a struct nor DDL: {failure}.") from failure
     except PySparkException as failure:
-        raise JobError(f"The schema {path} is no DDL: {describe_failure(failure)}") from failure
+        raise JobError(f"The schema {path} is not DDL: {describe_failure(failure)}") from failure
     return kind.json()
 
 
@@ -179,5 +179,5 @@ def _avro_schema(text: str, path: Path) -> str:
     try:
         json.loads(text)
     except ValueError as failure:
-        raise JobError(f"The schema {path} is no Avro schema: {failure}.") from failure
+        raise JobError(f"The schema {path} is not an Avro schema: {failure}.") from failure
     return text

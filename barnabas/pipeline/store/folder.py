@@ -82,7 +82,9 @@ class ArchiveFolder:
 
     def _parse_metadata(self, fields: dict[str, Any]) -> ArchiveMetadata:
         if fields.get("format") != FORMAT:
-            raise JobError(f"The archive in {self.path} is of format {fields.get('format')}, and this is for {FORMAT}.")
+            raise JobError(
+                f"The archive in {self.path} has format {fields.get('format')}; this version reads format {FORMAT}."
+            )
         return from_fields(ArchiveMetadata, fields)
 
     def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> None:

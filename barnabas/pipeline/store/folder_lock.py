@@ -40,5 +40,5 @@ def _refuse_foreign_folder(internal: Path) -> None:
 def local_folder(path: Path | str) -> Path:
     """Returns the absolute path. Raises JobError for an object store: renames there are not atomic."""
     if "://" in str(path) or str(path).startswith(("hdfs:", "s3:", "s3a:", "gs:", "abfs:")):
-        raise JobError(f"It must be a folder of a file system, and {path} names an object store.")
+        raise JobError(f"{path} is in an object store: use a folder of a file system.")
     return Path(path).absolute()

@@ -165,7 +165,8 @@ def _plan(folder: ArchiveFolder) -> tuple[int, dict[TopicPartition, int]]:
 
 def _missing_entries(folder: ArchiveFolder, planned: int, next_sequence: int) -> JobError:
     return JobError(
-        f"The manifest of {folder.path} ends before entry {next_sequence}, and round {planned} was begun: entries are missing."
+        f"The manifest of {folder.path} ends before entry {next_sequence}, but round {planned} was started: "
+        "entries are missing."
     )
 
 

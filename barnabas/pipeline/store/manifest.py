@@ -138,10 +138,10 @@ class Entry:
             },
         )
         if entry.kind not in KINDS:
-            raise ValueError(f"there is no kind {entry.kind}")
+            raise ValueError(f"unknown kind {entry.kind}")
         for path in (*(file.path for file in entry.files), *entry.replaces):
             if not DATA_PATH.fullmatch(path):
-                raise ValueError(f"{path} is no path of a data file")
+                raise ValueError(f"{path} is not the path of a data file")
         return entry
 
 
@@ -175,21 +175,19 @@ class Manifest:
     def add(self, entry: Entry) -> None:
         """Applies the next entry. Raises JobError if it contradicts earlier ones."""
         if entry.sequence != self.next_sequence:
-            raise JobError(
-                f"The manifest goes from entry {self.next_sequence - 1} to {entry.sequence}: one is missing."
-            )
+            raise JobError(f"The manifest has entry {entry.sequence}, but entry {self.next_sequence} is missing.")
         old = []
         for path in entry.replaces:
             if (file := self.files.pop(path, None)) is None:
-                raise _contradiction(entry, f"{path} is replaced, and it was not there")
+                raise _contradiction(entry, f"{path} is replaced, but is not a file of the archive")
             old.append(file)
         for file in entry.files:
             if self.files.setdefault(file.path, file) is not file:
-                raise _contradiction(entry, f"{file.path} is there already")
+                raise _contradiction(entry, f"{file.path} exists already")
         for read in entry.ranges:
             before = self.ranges.setdefault(read.tp, [])
             if not _follows(read, before):
-                raise _contradiction(entry, f"of {read.tp} it does not go on where the entry before it ended")
+                raise _contradiction(entry, f"the range of {read.tp} does not continue the previous one")
             before.append(read)
         if inconsistency := _inconsistency(entry, old):
             raise _contradiction(entry, inconsistency)
@@ -232,9 +230,9 @@ def _inconsistency(entry: Entry, old: Iterable[DataFile]) -> str:
     if not 0 <= entry.malformed <= sum(read.count for read in entry.ranges):
         return f"{entry.malformed} of its records are malformed"
     if entry.dead_letters not in (0, entry.malformed):
-        return f"it has {entry.dead_letters} letters for {entry.malformed} malformed records"
+        return f"it has {entry.dead_letters} dead letters for {entry.malformed} malformed records"
     if entry.letters_topic and not entry.dead_letters:
-        return f"it has no letters, and they are in {entry.letters_topic}"
+        return f"it names the dead letter topic {entry.letters_topic}, but has no dead letters"
     if not entry.files:
         return ""
     appended = {tp: (total.count, total.checksum) for tp, total in read.items() if total.count}
@@ -242,7 +240,7 @@ def _inconsistency(entry: Entry, old: Iterable[DataFile]) -> str:
     present = totals_of(entry.files)
     for tp in sorted(expected.keys() | present.keys()):
         if expected.get(tp) != present.get(tp):
-            return f"of {tp} its files and its ranges do not add up"
+            return f"of {tp} the records of its files are not those of its ranges"
     for file in () if entry.replaces else entry.files:
         for part in file.contents:
             span = read[TopicPartition(file.topic, part.partition)]
@@ -286,7 +284,7 @@ def read_manifest(folder: Path) -> Manifest:
 def _read(path: Path) -> Entry:
     entry = read_json(path, Entry.from_json, f"The manifest file {path}")
     if entry.sequence != int(path.stem):
-        raise JobError(f"The manifest file {path} is damaged: it says that it is entry {entry.sequence}.")
+        raise JobError(f"The manifest file {path} is damaged: its content is that of entry {entry.sequence}.")
     return entry
 
 

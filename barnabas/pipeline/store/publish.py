@@ -62,7 +62,7 @@ def _move_into_place(folder: ArchiveFolder, entry: Entry) -> None:
         if not source.exists():
             continue  # already renamed before a crash; an audit detects a lost file
         if target.exists():
-            raise JobError(f"{target} is there already and is not of this archive: move it away.")
+            raise JobError(f"{target} exists already and does not belong to this archive: move it away.")
         if not target.parent.exists():
             target.parent.mkdir(parents=True)
             touched |= {target.parent.parent, folder.path}

@@ -197,8 +197,10 @@ class _Run:
     def _round(self, ends: dict[TopicPartition, int]) -> bool:
         """Runs one round. Returns False if there is nothing to read."""
         topic = self.source.topic
-        places, ids = dict.fromkeys(ends, topic), {topic.name: self.state.topic_id}
-        positions = start_positions(self.settings, places, self._ends(), ids, self.source.beginning_offsets(), ends)
+        topics, ids = dict.fromkeys(ends, topic), {topic.name: self.state.topic_id}
+        positions = start_positions(
+            self.settings, topics, self._next_offsets(), ids, self.source.beginning_offsets(), ends
+        )
         spans = plan_round(positions, ends, self.settings.max_offsets_per_trigger)
         if not spans:
             return False
@@ -268,9 +270,11 @@ class _Run:
     def _commit_progress(self) -> None:
         """Commits the offsets for the consumer group, which makes the lag visible."""
         if self.state.version:
-            self.source.publish_progress(self.settings.group or f"barnabas-aggregate-{self.state.id}", self._ends())
+            self.source.publish_progress(
+                self.settings.group or f"barnabas-aggregate-{self.state.id}", self._next_offsets()
+            )
 
-    def _ends(self) -> dict[TopicPartition, int]:
+    def _next_offsets(self) -> dict[TopicPartition, int]:
         """The start offsets of the next round."""
         return {TopicPartition(self.state.topic, int(number)): end for number, end in self.state.ends.items()}
 
@@ -331,12 +335,12 @@ def _state(
             asdict(decoding),
         )
     if (state.cluster, state.topic) != (source.cluster, source.topic.name):
-        raise JobError(f"{versions.folder} is of the topic {state.topic} of the cluster {state.cluster}.")
+        raise JobError(f"{versions.folder} is the aggregate of the topic {state.topic} of the cluster {state.cluster}.")
     for name, value in _computation(settings).items():
         if state.asked[name] != value:
             raise JobError(
-                f"{versions.folder} was begun with --{name} {_display(state.asked[name])}, and not {_display(value)}: "
-                "another computation wants another folder."
+                f"{versions.folder} was created with --{name} {_display(state.asked[name])}, not {_display(value)}: "
+                "use another folder for another computation."
             )
     windows.check_expressions(decode(no_records(spark).select(*COLUMNS), Decoding(**state.decoding)), spec)
     return state

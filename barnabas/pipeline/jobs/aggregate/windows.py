@@ -85,7 +85,7 @@ def _in_us(time: Column, kind: DataType, expression: str) -> Column:
         return f.unix_micros(time.cast("timestamp"))
     if isinstance(kind, NumericType):
         return f.try_multiply(time.try_cast("bigint"), f.lit(1000))
-    raise JobError(f"--time {expression!r} is of the type {kind.simpleString()}, and that is no time.")
+    raise JobError(f"--time {expression!r} has the type {kind.simpleString()}, which is not a time.")
 
 
 def sum_round(classified: DataFrame, spec: WindowSpec) -> DataFrame:

@@ -46,14 +46,14 @@ class ArchiveSettings(RoundSettings):
     continuous: bool = setting("Run until stopped, instead of ending at the topics' current ends.", False)
     interval: float = setting("With --continuous: seconds between two polls of the topics.", 10.0)
     format: str | None = setting(
-        "The format of the archive: parquet, delta or iceberg.  [default: as before, else parquet]", None
+        "The format of the archive: parquet, delta or iceberg.  [default: parquet for a new archive]", None
     )
-    decode: str | None = setting("How values are decoded: raw, json or avro.  [default: as before, else raw]", None)
+    decode: str | None = setting("How values are decoded: raw, json or avro.  [default: raw for a new archive]", None)
     schema: Path | None = setting("The schema of the values; JSON without one is inferred.", None, metavar="FILE")
     framing: str = setting("How Avro is framed: plain, or confluent (a magic byte and a schema id before it).", "plain")
-    dead_letters: str | None = setting("The topic that malformed records are sent to.", None, metavar="TOPIC")
+    dead_letters: str | None = setting("The topic to which malformed records are sent.", None, metavar="TOPIC")
     compact_above: int = setting("Compact a day that has more small files than this; 0 is never.", 16)
-    trim: bool = setting("Delete on the broker what the last audit has verified.", False)
+    trim: bool = setting("Delete the records on the broker that the last audit has verified.", False)
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-archive-<id>]", None)
 
 
@@ -87,7 +87,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
     if settings.format not in (None, *SINK_FORMATS):
         raise JobError(f"--format takes {', '.join(SINK_FORMATS)}, not {settings.format}.")
     if settings.dead_letters in topics:
-        raise JobError(f"{settings.dead_letters} is archived itself, and cannot take the dead letters.")
+        raise JobError(f"{settings.dead_letters} is archived itself: choose another topic for the dead letters.")
     folder = ArchiveFolder(settings.into)
     session = isolated_session(spark)
     with folder.lock():
@@ -97,12 +97,12 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
         if metadata.cluster != cluster:
             raise JobError(f"{folder.path} is the archive of another cluster ({metadata.cluster}, not {cluster}).")
         if settings.decode not in (None, metadata.decoding["format"]):
-            raise JobError(f"The archive {folder.path} was begun with --decode {metadata.decoding['format']}.")
+            raise JobError(f"The archive {folder.path} was created with --decode {metadata.decoding['format']}.")
         decoding = Decoding(**metadata.decoding)
         if settings.schema is not None and decoding.format != "raw" and not matches_schema(settings.schema, decoding):
-            raise JobError(f"The archive {folder.path} was begun with another schema than {settings.schema}.")
+            raise JobError(f"The archive {folder.path} was created with another schema than {settings.schema}.")
         if settings.format not in (None, metadata.sink):
-            raise JobError(f"The archive {folder.path} was begun with --format {metadata.sink}.")
+            raise JobError(f"The archive {folder.path} was created with --format {metadata.sink}.")
         run = _Run(session, settings, brokers, folder, on_step)
         try:
             return run.follow() if settings.continuous else run.catch_up()
@@ -181,8 +181,8 @@ class _Run:
         unnamed = sorted(self._manifest.topic_ids().keys() - found.keys())
         if unnamed:
             raise JobError(
-                f"The archive {self.folder.path} holds {', '.join(unnamed)}, and this run does not name it: "
-                "name all its topics, or another folder."
+                f"The archive {self.folder.path} also holds {', '.join(unnamed)}: "
+                "name all its topics, or use another folder."
             )
         return {tp: topic for topic in found.values() for tp in topic.topic_partitions()}
 
@@ -258,7 +258,7 @@ class _Run:
         )
 
 
-def _range(tp: TopicPartition, span: Span, positions: StartPosition, topic: Topic, total: Total) -> Range:
+def _range(tp: TopicPartition, span: Span, position: StartPosition, topic: Topic, total: Total) -> Range:
     return Range(
-        tp.topic, topic.id, tp.partition, span.start, span.end, total.records, total.checksum, positions.lost_before
+        tp.topic, topic.id, tp.partition, span.start, span.end, total.records, total.checksum, position.lost_before
     )

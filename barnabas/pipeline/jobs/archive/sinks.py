@@ -52,9 +52,9 @@ class ParquetSink:
         """Stages the files."""
         staged = staging_of(self._folder, number)
         write_files(records, staged)
-        stock = finalize_staged_files(self._spark, staged, number)
-        written = read_files(self._spark, staged, [file.path for file in stock.files], SCHEMA_WITH_ERROR)
-        return WrittenRound(totals_of(stock.files), stock.malformed, written, tuple(stock.files))
+        staged_files = finalize_staged_files(self._spark, staged, number)
+        written = read_files(self._spark, staged, [file.path for file in staged_files.files], SCHEMA_WITH_ERROR)
+        return WrittenRound(totals_of(staged_files.files), staged_files.malformed, written, tuple(staged_files.files))
 
     def commit(self, manifest: Manifest, entry: Entry) -> None:
         """Publishes the files."""
@@ -75,7 +75,7 @@ class TableSink:
         ends = read_plan(self._folder, number)
         if unnamed := sorted(ends.keys() - positions.keys()):
             raise JobError(
-                f"A round of {self._folder.path} was cut that holds {unnamed[0].topic}: name that topic too."
+                f"An interrupted round of {self._folder.path} holds {unnamed[0].topic}: name that topic too."
             )
         return {tp: Span(min(positions[tp].start, end), end) for tp, end in ends.items()}
 

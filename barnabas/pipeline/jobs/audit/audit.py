@@ -333,14 +333,16 @@ def _partition_audits(
         ranges = manifest.ranges.get(tp, [])
         read = Total(sum(span.count for span in ranges), add_checksums(span.checksum for span in ranges))
         if is_files and read != totals.get(tp, Total()):
-            raise JobError(f"The manifest contradicts itself about {tp}: its files and its ranges do not add up.")
+            raise JobError(
+                f"The manifest contradicts itself about {tp}: the records of its files are not those of its ranges."
+            )
         if not ranges:  # a new partition without archived offsets
             start = starts[tp]
             found[tp] = PartitionAudit(*tp, start, ends[tp], start, start, start)
             continue
         first, end = ranges[0].start, ranges[-1].end
         if end > ends[tp]:
-            raise JobError(f"{tp} ends at {ends[tp]}, and it is archived up to {end}: it is another log now.")
+            raise JobError(f"{tp} ends at {ends[tp]}, but is archived up to {end}: the log was replaced.")
         start = min(starts[tp], end)
         found[tp] = PartitionAudit(*tp, starts[tp], ends[tp], first, end, start)
     return found

@@ -56,7 +56,7 @@ class AuditedTable:
             self._check()
 
     def _check(self) -> None:
-        found_at = [f.min("offset").alias("first"), f.count_if("is_elsewhere").alias("elsewhere")]
+        found_at = [f.min("offset").alias("first"), f.count_if("is_misplaced").alias("misplaced")]
         hashed = self.records().select(*POSITION, is_misplaced(), record_hash().alias("hash"))
         rows = hashed.groupBy("topic", "partition").agg(*found_at, *sums("hash")).collect()
         found = {TopicPartition.of(row): row for row in rows}
@@ -72,7 +72,7 @@ class AuditedTable:
                 is_altered = (
                     (row["count"], combine_sums(row)) != expected
                     or is_before
-                    or row["elsewhere"] > 0
+                    or row["misplaced"] > 0
                     or tp in misdecoded_counts
                 )
             if is_altered:

@@ -33,7 +33,7 @@ RECORDS_PER_TRANSACTION = 20_000
 SECONDS_PER_TRANSACTION = 10.0
 TRANSACTION_TIMEOUT_MS = 60_000
 TIMEOUT_S = 60.0
-SENT = "topic string, partition int, sent bigint, skipped bigint"
+SENT_SCHEMA = "topic string, partition int, sent bigint, skipped bigint"
 
 
 class SendOptions(NamedTuple):
@@ -63,28 +63,30 @@ def send(records: DataFrame, sending: SendOptions, max_tasks: int) -> DataFrame:
             sent, skipped = _PartitionSender(sending, topic, partition).send(rows_of_partition)
             yield topic, partition, sent, skipped
 
-    sent: DataFrame = ordered.rdd.mapPartitions(task).toDF(SENT)
+    sent: DataFrame = ordered.rdd.mapPartitions(task).toDF(SENT_SCHEMA)
     return sent
 
 
 class _PartitionSender:
     """Sends one source partition, from initialising the transactional id to the last commit."""
 
-    def __init__(self, sending: SendOptions, topic: str, partition: int) -> None:
+    def __init__(self, options: SendOptions, topic: str, partition: int) -> None:
         self._client = import_shipped("confluent_kafka")
-        self._options = sending
+        self._options = options
         self._name = f"{topic}-{partition}"
-        self._offset_partition = (sending.offsets_topic or topic, partition)
+        self._offset_partition = (options.offsets_topic or topic, partition)
+        self._skipped = 0
+        """Records that an earlier attempt has sent."""
         self._failures: list[tuple[str, str]] = []
         """The topics of records that were not sent, and why."""
         self._sending_to = ""
         """The topic of the record that was sent last, until all records of the transaction are delivered."""
-        settings = {**sending.client, "group.id": sending.group, "isolation.level": "read_committed"}
+        settings = {**options.client, "group.id": options.group, "isolation.level": "read_committed"}
         self._reader = self._client.Consumer({**settings, "enable.auto.commit": False})
         self._producer = self._client.Producer(
             {
-                **sending.client,
-                "transactional.id": f"{sending.group}-{topic}-{partition}",
+                **options.client,
+                "transactional.id": f"{options.group}-{topic}-{partition}",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 20,
                 "compression.type": "lz4",
@@ -99,9 +101,8 @@ class _PartitionSender:
             [committed] = self._reader.committed(
                 [self._client.TopicPartition(*self._offset_partition)], timeout=TIMEOUT_S
             )
-            unsent = itertools.dropwhile(self._skip_sent_before(committed.offset), rows)
-            parts = _transactions(unsent, RateLimiter(self._options.rate))
-            return sum(self._transaction(part) for part in parts), self._skipped
+            transactions = _transactions(self._unsent(rows, committed.offset), RateLimiter(self._options.rate))
+            return sum(self._send_transaction(part) for part in transactions), self._skipped
         except self._client.KafkaException as failure:
             raise self._error(failure) from failure
         finally:
@@ -121,17 +122,16 @@ class _PartitionSender:
         }
         return denied(str(options.client["bootstrap.servers"]), rights[name]) if name in rights else failure
 
-    def _skip_sent_before(self, until: int) -> Callable[[Any], bool]:
-        self._skipped = 0
+    def _unsent(self, rows: Iterable[Any], committed_offset: int) -> Iterator[Any]:
+        """Yields the rows at and after the committed offset; counts the others."""
+        for row in rows:
+            if row.offset < committed_offset:
+                self._skipped += 1
+            else:
+                yield row
 
-        def was_sent(row: Any) -> bool:
-            before = bool(row.offset < until)
-            self._skipped += before
-            return before
-
-        return was_sent
-
-    def _transaction(self, rows: Iterable[Any]) -> int:
+    def _send_transaction(self, rows: Iterable[Any]) -> int:
+        """Sends the rows in one transaction and returns their number."""
         self._producer.begin_transaction()
         count, last = 0, -1
         for row in rows:
@@ -201,7 +201,7 @@ class RateLimiter:
 
 
 def call_with_timeout(seconds: float, call: Callable[[], T], message: str) -> T:
-    """Returns or raises the call's result; raises JobError(message) after the timeout (rule 6)."""
+    """Returns the call's result, or raises its exception; raises JobError(message) after the timeout (rule 6)."""
     result: Future[T] = Future()
 
     def run() -> None:

@@ -17,9 +17,9 @@ from barnabas.pipeline.sources.damage import DamagedBatch
 MAX_BYTES = 1 << 30
 XERIAL_MAGIC = b"\x82SNAPPY\x00"
 XERIAL_HEADER_BYTES = 16
-SNAPPY_BEST = 64
-"""A raw block starts with its size, which is at most this factor times the compressed size."""
-_LEAST_READ = 1 << 16
+MAX_SNAPPY_RATIO = 64
+"""A raw block starts with its uncompressed size, which is at most this many times its compressed size."""
+_MIN_READ_BYTES = 1 << 16
 _STREAMS = {1: "gzip", 3: "lz4", 4: "zstd"}
 
 
@@ -29,20 +29,20 @@ def decompress(codec: int, data: Any) -> Any:
         if codec == 0:
             return data
         if codec == 2:
-            return _unsnappy(data)
+            return _decompress_snappy(data)
         if codec in _STREAMS:
-            return _unstream(_STREAMS[codec], data)
+            return _decompress_stream(_STREAMS[codec], data)
     except (OSError, pa.ArrowException) as error:
         raise DamagedBatch(f"its records cannot be decompressed: {error}") from error
     raise DamagedBatch(f"there is no codec {codec}")
 
 
-def _unstream(name: str, data: Any) -> Any:
+def _decompress_stream(name: str, data: Any) -> Any:
     # A single read of everything would make Arrow allocate and clear memory for the maximum size.
     stream = pa.CompressedInputStream(pa.BufferReader(data), name)
     parts: list[bytes] = []
     size = 0
-    while part := stream.read(max(_LEAST_READ, 4 * len(data), size)):
+    while part := stream.read(max(_MIN_READ_BYTES, 4 * len(data), size)):
         parts.append(part)
         size += len(part)
         if size > MAX_BYTES:
@@ -50,7 +50,7 @@ def _unstream(name: str, data: Any) -> Any:
     return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def _unsnappy(data: Any) -> bytes:
+def _decompress_snappy(data: Any) -> bytes:
     view = memoryview(data)
     if bytes(view[:8]) != XERIAL_MAGIC:
         return _raw_block(view, MAX_BYTES)
@@ -70,7 +70,8 @@ def _unsnappy(data: Any) -> bytes:
     return b"".join(parts)
 
 
-def _raw_block(block: memoryview, left: int) -> bytes:
+def _raw_block(block: memoryview, max_bytes: int) -> bytes:
+    """Decompresses a raw snappy block to at most `max_bytes`."""
     size = shift = 0
     for byte in block[:5]:
         size |= (byte & 0x7F) << shift
@@ -78,9 +79,9 @@ def _raw_block(block: memoryview, left: int) -> bytes:
         if byte < 0x80:
             break
     else:
-        raise DamagedBatch("a snappy block does not say its size")
-    if size > SNAPPY_BEST * len(block) or size > left:
-        raise DamagedBatch("a snappy block says a size that it cannot have")
+        raise DamagedBatch("a snappy block has no valid size")
+    if size > MAX_SNAPPY_RATIO * len(block) or size > max_bytes:
+        raise DamagedBatch("the size in a snappy block is too large")
     if size == 0:
         return b""
     return bytes(pa.decompress(block, decompressed_size=size, codec="snappy", asbytes=True))

@@ -11,7 +11,7 @@ class WrongChecksum(DamagedBatch):
     """A batch has a wrong CRC. Above the recovery point this is the end of the log."""
 
     def __init__(self, offset: int) -> None:
-        super().__init__(f"the batch of offset {offset} does not have the CRC that it says")
+        super().__init__(f"the batch of offset {offset} has a wrong CRC")
         self.offset = offset
 
 

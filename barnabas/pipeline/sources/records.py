@@ -3,8 +3,8 @@
 FORMAT   a record: varint length of the rest, i8 attributes (unused), varint timestamp delta, varint offset delta, varint
          key length (-1: null) and key, varint value length (-1: null) and value, varint number of headers, each a
          varint key length and key, varint value length (-1: null) and value. All varints are zigzag.
-RULES    1. The position of a record follows from the length of the previous one. Many batches are therefore walked in parallel,
-            one record of each per step; few batches are walked in a Python loop. All other work is vectorised over all records.
+RULES    1. The position of a record follows from the length of the previous one. Many batches are therefore searched in
+            parallel, one record of each per step; few batches in a Python loop. All other work is vectorised over all records.
          2. A record whose length does not match its content is damage. Headers are parsed only on request.
          3. Types are those of Spark's Kafka source; a record without headers has null headers.
          4. Arrow copies keys and values once; afterwards the buffer may be overwritten.
@@ -23,8 +23,8 @@ import pyarrow as pa
 from barnabas.pipeline.sources.damage import DamagedBatch
 
 HEADERS_TYPE = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))
-MANY = 24
-"""From this number of batches on, the parallel walk is faster than the Python loop."""
+MIN_PARALLEL_BATCHES = 24
+"""From this number of batches on, the parallel search is faster than the Python loop."""
 _MOST_SHIFT = 63
 _MOST_LENGTH_BYTES = 5
 _ZIGZAG = np.array([byte >> 1 ^ -(byte & 1) for byte in range(256)], np.int64)
@@ -77,11 +77,7 @@ class Records(NamedTuple):
 
 
 def read_records(bodies: BatchRecords) -> Records:
-    """Parses the records.
-
-    Raises:
-        DamagedBatch: rule 2
-    """
+    """Parses the records. Raises DamagedBatch if a length is wrong or a record extends beyond its batch."""
     data = np.frombuffer(bodies.data, np.uint8)
     try:
         begins, ends = _record_bounds(bodies)
@@ -95,7 +91,7 @@ def read_records(bodies: BatchRecords) -> Records:
     except IndexError:
         raise DamagedBatch("a record reaches beyond its batch") from None
     if (counts < 0).any() or (at > ends).any() or (at[counts == 0] != ends[counts == 0]).any():
-        raise DamagedBatch("a record is not as long as it says")
+        raise DamagedBatch("the length of a record is wrong")
     batches = np.repeat(np.arange(len(bodies.counts)), bodies.counts)
     return Records(data, batches, offsets, timestamps, keys, values, at, counts, ends)
 
@@ -104,58 +100,58 @@ def _record_bounds(bodies: BatchRecords) -> tuple[Any, Any]:
     """The start of each record, after its length field, and its end (rule 1)."""
     counts = np.array(bodies.counts, np.int64)
     if (counts < 0).any() or counts.sum() > len(bodies.data):
-        raise DamagedBatch("it says a number of records that it cannot have")
+        raise DamagedBatch("its number of records is negative or too large")
     first = np.cumsum(counts) - counts
-    ends = _chained(bodies, counts, first)
+    ends = _record_ends(bodies, counts, first)
     heads = np.empty(len(ends), np.int64)
     heads[1:] = ends[:-1]
-    is_there = counts > 0
-    heads[first[is_there]] = np.array(bodies.starts, np.int64)[is_there]
+    is_filled = counts > 0
+    heads[first[is_filled]] = np.array(bodies.starts, np.int64)[is_filled]
     lengths, begins = _varints(np.frombuffer(bodies.data, np.uint8), heads)
     reached = np.array(bodies.starts, np.int64)
-    reached[is_there] = ends[(first + counts - 1)[is_there]]
+    reached[is_filled] = ends[(first + counts - 1)[is_filled]]
     if (reached != bodies.ends).any() or (lengths < 0).any() or (ends <= heads).any():
-        raise DamagedBatch("its records are not as long as it is")
+        raise DamagedBatch("its records do not fill it exactly")
     return begins, ends
 
 
-def _chained(bodies: BatchRecords, counts: Any, first: Any) -> Any:
+def _record_ends(bodies: BatchRecords, counts: Any, first: Any) -> Any:
     """The end of each record (rule 1)."""
     order = np.argsort(-counts, kind="stable")
     at, left, row = np.array(bodies.starts, np.int64)[order], counts[order], first[order]
     ends = np.empty(counts.sum(), np.int64)
     data = np.frombuffer(bodies.data, np.uint8)
     step, going = 0, np.count_nonzero(left)
-    while going >= MANY:
+    while going >= MIN_PARALLEL_BATCHES:
         positions = at[:going]
-        moves = _MOVES[data[positions], data[positions + 1]]
-        if not moves.all():
-            rare = np.flatnonzero(moves == 0)
+        sizes = _RECORD_SIZES[data[positions], data[positions + 1]]
+        if not sizes.all():
+            rare = np.flatnonzero(sizes == 0)
             lengths, after = _varints(data, positions[rare])
-            moves[rare] = after + lengths - positions[rare]
-        positions += moves
+            sizes[rare] = after + lengths - positions[rare]
+        positions += sizes
         ends[row[:going] + step] = positions
         step += 1
         going = np.searchsorted(-left, -step)
     for number in range(going):
         rows = slice(row[number] + step, row[number] + left[number])
-        ends[rows] = _walk(bodies.data, int(at[number]), int(left[number]) - step)
+        ends[rows] = _record_ends_in_loop(bodies.data, int(at[number]), int(left[number]) - step)
     return ends
 
 
-def _walk(data: Any, at: int, count: int) -> Any:
-    """The same for `count` records of one batch, one after the other."""
+def _record_ends_in_loop(data: Any, at: int, count: int) -> Any:
+    """The ends of `count` records of one batch that starts at `at`, found one after the other."""
     positions = array("q")
     put = positions.append
-    table = _moves_by_byte()
+    table = _sizes_as_lists()
     for _ in range(count):
-        at += table[data[at]][data[at + 1]] or _rare_move(data, at)
+        at += table[data[at]][data[at + 1]] or _size_of_large_record(data, at)
         put(at)
     return np.frombuffer(positions, np.int64)
 
 
-def _rare_move(data: Any, at: int) -> int:
-    """The size of a record with its length field, if that has three bytes or more."""
+def _size_of_large_record(data: Any, at: int) -> int:
+    """The size of a record with its length field, if the length field has three bytes or more."""
     length = 0
     for size in range(1, _MOST_LENGTH_BYTES + 1):
         byte: int = data[at + size - 1]
@@ -165,20 +161,20 @@ def _rare_move(data: Any, at: int) -> int:
     raise DamagedBatch("a record's length has more than five bytes")
 
 
-def _all_moves() -> Any:
+def _sizes_by_first_bytes() -> Any:
     """The size of a record with its length field, by its first two bytes; 0 if they are not enough."""
     first, second = np.meshgrid(np.arange(256), np.arange(256), indexing="ij")
     short, long = 1 + (first >> 1), 2 + ((first & 0x7F | second << 7) >> 1)
     return np.where(first < 0x80, short, np.where(second < 0x80, long, 0))
 
 
-_MOVES = _all_moves()
+_RECORD_SIZES = _sizes_by_first_bytes()
 
 
 @cache
-def _moves_by_byte() -> list[list[int]]:
-    """The same as lists, for the Python loop."""
-    found: list[list[int]] = _MOVES.tolist()
+def _sizes_as_lists() -> list[list[int]]:
+    """_RECORD_SIZES as nested lists, which a Python loop reads faster."""
+    found: list[list[int]] = _RECORD_SIZES.tolist()
     return found
 
 
@@ -255,7 +251,7 @@ def headers_column(records: Records) -> Any:
     except IndexError:
         raise DamagedBatch("a header reaches beyond its batch") from None
     if (keys.lengths < 0).any() or (at != records.ends).any():
-        raise DamagedBatch("a record's headers are not as long as they say")
+        raise DamagedBatch("the length of a record's headers is wrong")
     pairs = pa.StructArray.from_arrays(
         [_as_text(binary_column(records.data, keys)), binary_column(records.data, values)], names=["key", "value"]
     )

@@ -15,7 +15,7 @@ from kafka.record.default_records import DefaultRecordBatchBuilder
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import DamagedBatch, WrongChecksum
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, Aborted, Decoder, ReadRequest, decode
-from barnabas.pipeline.sources.records import MANY
+from barnabas.pipeline.sources.records import MIN_PARALLEL_BATCHES
 from protocol.batch_builder import BatchBuilder, assemble
 from protocol.compression import Compression
 from protocol.control_records import ControlType
@@ -98,7 +98,9 @@ def test_any_batches_are_decoded_as_written(batches: list[Any]) -> None:
 
 
 @pytest.mark.parametrize("codec", Compression)
-@pytest.mark.parametrize(("batches", "count"), [(1, 3000), (MANY - 1, 40), (MANY * 4, 40)])
+@pytest.mark.parametrize(
+    ("batches", "count"), [(1, 3000), (MIN_PARALLEL_BATCHES - 1, 40), (MIN_PARALLEL_BATCHES * 4, 40)]
+)
 def test_the_loop_and_the_vectors_find_the_same_records(batches: int, count: int, codec: Compression) -> None:
     data = many(batches, count, codec, size=40) + many(1, 2, codec, size=30_000)
     assert decoded(data) == expected(data)
@@ -106,7 +108,7 @@ def test_the_loop_and_the_vectors_find_the_same_records(batches: int, count: int
 
 def test_batches_of_very_different_sizes_are_read_completely() -> None:
     """The loop continues when few batches are left."""
-    data = b"".join(many(1, count) for count in [1, 700, *range(2, 2 * MANY), 300])
+    data = b"".join(many(1, count) for count in [1, 700, *range(2, 2 * MIN_PARALLEL_BATCHES), 300])
     assert decoded(data) == expected(data)
 
 
@@ -205,7 +207,7 @@ def test_the_crc_of_batches_outside_the_request_is_not_checked() -> None:
 @pytest.mark.parametrize("codec", [Compression.NONE, Compression.LZ4])
 def test_invalid_records_with_a_valid_crc_are_damage(name: str, codec: Compression) -> None:
     broken = bytes(with_body(broken_bodies()[name], 2, NOW_MS, codec))
-    for data in (broken, many(MANY, 2) + broken):
+    for data in (broken, many(MIN_PARALLEL_BATCHES, 2) + broken):
         with pytest.raises(DamagedBatch, match="offset"):
             decode(data, columns=EVERYTHING)
 
@@ -229,7 +231,7 @@ def test_an_invalid_header_key_is_decoded_as_in_java() -> None:
 
 def test_an_impossible_record_count_allocates_no_memory() -> None:
     header = BatchHeader(0, 0, -1, 2, 0, 0, 2**31 - 2, NOW_MS, NOW_MS, -1, -1, -1, 2**31 - 1)
-    with pytest.raises(DamagedBatch, match="a number of records"):
+    with pytest.raises(DamagedBatch, match="its number of records is negative or too large"):
         decode(bytes(assemble(header, b"\0" * 10)))
 
 

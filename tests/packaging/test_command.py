@@ -46,7 +46,7 @@ def test_a_repository_runs_its_own_daemon_files() -> None:
         pytest.param(
             (),
             "{tmp}/old:/usr/bin:/bin",
-            "Spark needs Java 17 and {tmp}/old/java is Java 11: install a JDK 17",
+            "Spark needs Java 17 or newer, and {tmp}/old/java is Java 11: install a JDK 17",
             id="old Java",
         ),
         pytest.param(

@@ -68,18 +68,18 @@ def test_the_work_between_two_pauses_is_bounded(count: int) -> None:
     assert lines <= LINES_PER_SLICE + 2
 
 
-async def test_no_turn_of_the_event_loop_computes_for_20_ms_during_a_scrape_of_5_000_partitions() -> None:
+async def test_no_turn_of_the_event_loop_computes_a_twentieth_of_a_scrape_of_5_000_partitions() -> None:
     """CPU time of this thread, in the best of three scrapes: a busy machine makes single turns longer, too."""
     page = MetricsPage(("127.0.0.1", 0))
     page.sources = {Dialect.JMX: [metrics_of(5_000)]}
     page.start(asyncio.get_running_loop())
-    longest_s = [await longest_turn_s(page) for _ in range(3)]
+    shares = [await share_of_longest_turn(page) for _ in range(3)]
     page.close()
-    assert min(longest_s) < 0.02
+    assert min(shares) < 0.05
 
 
-async def longest_turn_s(page: MetricsPage) -> float:
-    """The CPU time of the longest turn of the event loop while the page is read."""
+async def share_of_longest_turn(page: MetricsPage) -> float:
+    """The CPU time of the longest turn of the event loop while the page is read, as a share of all turns."""
     loop = asyncio.get_running_loop()
     ends_s = [time.thread_time()]
 
@@ -91,7 +91,7 @@ async def longest_turn_s(page: MetricsPage) -> float:
     text = await loop.run_in_executor(None, read, page.address)
     ending.pop().cancel()
     assert text.count("\n") > 5_000 * 16
-    return max(after - before for before, after in pairwise(ends_s))
+    return max(after - before for before, after in pairwise(ends_s)) / (ends_s[-1] - ends_s[0])
 
 
 def read(address: tuple[str, int]) -> str:

@@ -1,12 +1,14 @@
 """The reader threads of one log directory: one while it is fast, more while one is stuck.
 
-RULES    1. All threads take from one queue. Opening a log is five to twenty-five short system calls, and the thread needs the
-            interpreter after each: several threads would slow each other and the loop down. So one thread runs all jobs
-            unless no turn has ended for STUCK_AFTER_S; then another one is woken. While several run, a turn is one job.
+RULES    1. All take from one list of ready jobs. Opening a log is five to twenty-five short system calls, and the thread
+            needs the interpreter after each: several threads would slow each other and the loop down. So one thread runs all
+            jobs unless no turn has ended for STUCK_AFTER_S; then another one is woken. While several run, a turn is one job.
          2. A turn ends when the queue is empty or after TURN_S. The thread reports its results together; the loop handles all
             of them before it wakes a thread for the next turn. So both alternate instead of competing for the interpreter.
          3. Threads run at most MAX_UNREPORTED jobs ahead of the loop, which bounds the open files.
-         4. A job that finds no space on a full disk, such as opening a log, is deferred and retried: no thread waits for it.
+         4. Each thread waits at a queue of its own, and the one that has waited least is woken: of several threads that wait
+            at one SimpleQueue each job wakes two, and they compete for the interpreter.
+         5. A job that finds no space on a full disk, such as opening a log, is deferred and retried: no thread waits for it.
 NOT HERE What is read (`replication/partition/disk_lookups.py`).
 """
 
@@ -15,6 +17,8 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import deque
+from queue import SimpleQueue
+from threading import Thread
 from typing import Final
 
 from broker.io.worker_thread import SPACE_CHECK_INTERVAL_S, Job, WorkerThread, is_full
@@ -26,6 +30,8 @@ MAX_UNREPORTED: Final = 2 * MAX_READERS
 STUCK_AFTER_S: Final = 0.005
 TURN_S: Final = 0.002
 
+_Queue = SimpleQueue[Job | None]
+
 
 class ReaderPool(WorkerThread):
     """A few threads and their queue."""
@@ -35,6 +41,8 @@ class ReaderPool(WorkerThread):
         self._backlog: deque[Job] = deque()
         self._ready_jobs: deque[Job] = deque()  # the threads take from it
         self._unreported = 0
+        self._queues: list[_Queue] = []  # one of each thread (rule 4)
+        self._idle_queues: list[_Queue] = []  # of the threads that wait
         self._busy_threads = 0  # threads whose turn has not ended
         self._turns = 0  # that have ended
         self._is_check_scheduled = False
@@ -77,11 +85,23 @@ class ReaderPool(WorkerThread):
         if job is not None:
             self._busy_threads += 1
             if self._is_stopped:  # as in `WorkerThread.put`
-                self._run_ready(job)
+                self._run_ready(job, None)
                 return
-            if self._busy_threads > len(self._threads) < MAX_READERS:
+            if not self._idle_queues:
                 self._start()
-            self._queue.put(job)
+            self._idle_queues.pop().put(job)
+
+    def _start(self) -> None:
+        queue: _Queue = SimpleQueue()
+        thread = Thread(target=self._work_from, args=(queue,), name=self._name, daemon=True)
+        self._queues.append(queue)
+        self._idle_queues.append(queue)
+        self._threads.append(thread)
+        thread.start()
+
+    def _put_end(self) -> None:
+        for queue in self._queues:
+            queue.put(None)
 
     def _check_progress(self, turns: int) -> None:
         """Wakes another thread if no turn has ended since `turns` had (rule 1)."""
@@ -90,13 +110,15 @@ class ReaderPool(WorkerThread):
             self._wake_thread()
         self._fill_ready()
 
-    def _on_turn_end(self, finished: list[Job]) -> None:
+    def _on_turn_end(self, finished: list[Job], queue: _Queue | None) -> None:
         """Reports the results of a thread's turn; jobs that follow from them start after all are reported (rule 2)."""
         self._unreported -= len(finished)
         try:
             self._report(finished)
         finally:
             self._busy_threads -= 1
+            if queue is not None:
+                self._idle_queues.append(queue)
             self._turns += 1
             self._fill_ready()
 
@@ -118,13 +140,13 @@ class ReaderPool(WorkerThread):
             self._submit(job)
 
     # ------------------------------------------------------------ in the threads
-    def _work(self) -> None:
-        while (job := self._queue.get()) is not None:
-            self._run_ready(job)
+    def _work_from(self, queue: _Queue) -> None:
+        while (job := queue.get()) is not None:
+            self._run_ready(job, queue)
             del job  # release the files that the job holds while waiting for the next one
 
-    def _run_ready(self, job: Job | None) -> None:
-        """Runs a job and the other ready ones."""
+    def _run_ready(self, job: Job | None, queue: _Queue | None) -> None:
+        """Runs a job and the other ready ones; `queue`: where the thread waits."""
         finished: list[Job] = []
         began_s = time.monotonic()
         while job is not None:
@@ -135,7 +157,7 @@ class ReaderPool(WorkerThread):
                 finished.append(job)
             is_turn_over = self._busy_threads > 1 or time.monotonic() - began_s >= TURN_S
             job = None if is_turn_over and not self._is_stopping.is_set() else _pop(self._ready_jobs)
-        self._loop.call_soon_threadsafe(self._on_turn_end, finished)
+        self._loop.call_soon_threadsafe(self._on_turn_end, finished, queue)
 
 
 def _pop(jobs: deque[Job]) -> Job | None:

@@ -87,12 +87,16 @@ class WorkerThread:
     def stop(self) -> None:
         """Runs the queued jobs and ends the thread."""
         self.stop_waiting_for_space()
-        for _ in self._threads:
-            self._queue.put(None)
+        self._put_end()
         for thread in self._threads:
             thread.join()
         self._threads.clear()
         self._is_stopped = True
+
+    def _put_end(self) -> None:
+        """Lets the thread end after the queued jobs."""
+        if self._threads:
+            self._queue.put(None)
 
     def _start(self) -> None:
         thread = Thread(target=self._work, name=self._name, daemon=True)

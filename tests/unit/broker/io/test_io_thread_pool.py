@@ -220,6 +220,24 @@ def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: 
     assert done == [None] * (MAX_READERS + MAX_UNREPORTED)
 
 
+@pytest.mark.pure_python("replaces a constant of a compiled module")
+def test_one_reader_runs_all_jobs_after_several_were_needed(
+    loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    together = Barrier(MAX_READERS)
+    done = Reports(loop, MAX_READERS)
+    for _ in range(MAX_READERS):
+        worker.read("data", lambda: assert_true(together.wait(timeout=60) >= 0)).then(done.report)
+    loop.run_forever()
+    monkeypatch.setattr("broker.io.reader_pool.STUCK_AFTER_S", 1000.0)
+    threads: set[object] = set()
+    for _ in range(50):
+        done = Reports(loop, 1)
+        worker.read("data", lambda: threads.add(current_thread())).then(done.report)
+        loop.run_forever()
+    assert len(threads) == 1
+
+
 def test_stop_runs_the_queued_reads(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     done: list[object] = []
     for _ in range(3 * MAX_UNREPORTED):

@@ -136,7 +136,7 @@ class PageCachePrefetcher:
             self._scans[file.path] = scan._replace(passed_end=end)
 
     def end_scan(self, file: File) -> None:
-        """Reads no more ahead."""
+        """Forgets the last reads, so nothing more is read ahead of them."""
         self._scans.pop(file.path, None)
 
     def take_evictable(self) -> list[_Range]:
@@ -171,11 +171,12 @@ class ReadAhead:
     def _is_passed(self, file: File, position: int, end: int) -> bool:
         """Whether the event loop may send a cached range (rule 2); reads on if it is the last one that was read."""
         scan = self._prefetcher.scan_of(file)
-        if not scan.is_continued or end <= scan.end - PREFETCH_BYTES or position > scan.end + READ_AHEAD_BYTES:
+        if not scan.is_continued or position > scan.end + READ_AHEAD_BYTES:
             return True
         if end > scan.passed_end:
             return self._last == (file.path, position)
-        self._read_on(file, scan.end, PREFETCH_BYTES, is_scan=True)
+        if end > scan.end - PREFETCH_BYTES:
+            self._read_on(file, scan.end, PREFETCH_BYTES, is_scan=True)
         return True
 
     @property
@@ -210,6 +211,8 @@ class ReadAhead:
             return self._read_directly(file, position, min(left, DIRECT_READ_BYTES))
         self._last = file.path, position
         length = min(left, PREFETCH_BYTES)
+        if not position:
+            self._prefetcher.end_scan(file)  # of another reader, or an earlier one: a new scan begins
         end, last_end = position + length, self._prefetcher.scan_of(file).end
         if following:  # what is between them belongs to other partitions
             return self._prefetch_range(file, position, length, _first_bytes(following, PREFETCH_BYTES - length))
@@ -241,36 +244,31 @@ class ReadAhead:
     ) -> Completion[bytes | None]:
         prefetcher = self._prefetcher
         evicted = prefetcher.take_evictable()
-        is_at_end = was_cached = is_cached = False
+        was_cached = is_cached = False
 
         def run() -> None:
-            nonlocal length, is_at_end, was_cached, is_cached
+            nonlocal length, was_cached, is_cached
             for old in evicted:
                 old_file = old.file()
                 if old_file is not None:  # otherwise its segment is deleted
                     old_file.drop_cache(old.position, old.length)
-            left = file.size() - position
-            length = min(length, left)
-            if length <= 0:
-                is_at_end = True
-                return
             if is_scan:
                 window = length + READ_AHEAD_BYTES
-                was_cached = window <= left and file.cached_bytes(position, window) == window
+                was_cached = file.cached_bytes(position, window) == window
             else:
                 was_cached = file.cached_bytes(position, length) >= length // 2
             file.announce_reads(following)
-            file.prefetch(position, length, exactly=not is_scan)
+            length = file.prefetch(position, length, exactly=not is_scan)
             for next_position, next_length in following:
                 file.prefetch(next_position, next_length)
             is_cached = file.cached_bytes(position, length) > 0
 
         def record(_: None) -> None:
-            if is_scan and (is_at_end or was_cached):
+            if is_scan and (was_cached or not length):
                 prefetcher.end_scan(file)
             elif is_scan:
                 prefetcher.record_passed(file, position + length)
-            if is_at_end:
+            if not length:  # the end of the file
                 return
             prefetcher.record_read(_directory_of(file), is_cached=is_cached)
             if not was_cached:

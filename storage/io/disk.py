@@ -79,11 +79,12 @@ class Mapping(mmap.mmap):
 class File:
     """An open file with positional reads and writes."""
 
-    __slots__ = ("__weakref__", "_descriptor", "_disk", "path", "sync_failure")
+    __slots__ = ("__weakref__", "_descriptor", "_disk", "_has_read_ahead", "path", "sync_failure")
 
     def __init__(self, disk: Disk, path: str, descriptor: int) -> None:
         self._disk = disk
         self._descriptor = descriptor
+        self._has_read_ahead = True  # that of the kernel
         self.path = path
         self.sync_failure: StorageError | None = None
         """Why a sync failed. All later ones fail too: the kernel would report success for data that it has dropped."""
@@ -152,23 +153,29 @@ class File:
                 for position, length in spans:
                     os.posix_fadvise(self._descriptor, position, length, os.POSIX_FADV_WILLNEED)
 
-    def prefetch(self, position: int, length: int, *, exactly: bool = True) -> None:
-        """Read these bytes into the page cache; any thread.
+    def prefetch(self, position: int, length: int, *, exactly: bool = True) -> int:
+        """Read these bytes into the page cache; any thread. Returns how many there are: fewer only at the end of the file.
 
         `exactly`: no more than these, which disables the kernel's read-ahead for the file.
         """
-        end = position + length
+        at, end = position, position + length
         with _as_storage_error("read", self.path):
             if hasattr(os, "posix_fadvise"):
-                advice = os.POSIX_FADV_RANDOM if exactly else os.POSIX_FADV_NORMAL
-                os.posix_fadvise(self._descriptor, 0, 0, advice)
-                for at in range(position, end if exactly else position, _FADVISE_BYTES):
-                    os.posix_fadvise(self._descriptor, at, min(_FADVISE_BYTES, end - at), os.POSIX_FADV_WILLNEED)
-            while position < end:
-                count = os.sendfile(self._disk.dev_null(), self._descriptor, position, end - position)
+                self._set_read_ahead(wanted=not exactly)
+                for piece in range(position, end if exactly else position, _FADVISE_BYTES):
+                    os.posix_fadvise(self._descriptor, piece, min(_FADVISE_BYTES, end - piece), os.POSIX_FADV_WILLNEED)
+            while at < end:
+                count = os.sendfile(self._disk.dev_null(), self._descriptor, at, end - at)
                 if not count:
                     break
-                position += count
+                at += count
+        return at - position
+
+    def _set_read_ahead(self, *, wanted: bool) -> None:
+        """Enables or disables the kernel's read-ahead; without a system call if nothing changes."""
+        if wanted != self._has_read_ahead:
+            self._has_read_ahead = wanted
+            os.posix_fadvise(self._descriptor, 0, 0, os.POSIX_FADV_NORMAL if wanted else os.POSIX_FADV_RANDOM)
 
     def drop_cache(self, position: int, length: int) -> None:
         """Drop these bytes from the page cache, except pages that are in use or dirty."""

@@ -6,6 +6,7 @@ RULES    1. cachestat(2) counts the pages of a range, including pages that are s
             RWF_NOWAIT, everything counts as resident.
          3. ctypes is imported at the first query, so that it does not slow down the start.
          4. The structures of the call are allocated once: one object serves one thread.
+         5. cachestat is called with the interpreter locked (PyDLL): it takes less time than to get the lock back.
 NOT HERE Why, and the cost: docs/decisions/0014-reads-do-not-block-the-event-loop.md
 """
 
@@ -172,7 +173,7 @@ def _cachestat() -> Callable[[], Count]:
             (name, ctypes.c_uint64) for name in ("cached", "dirty", "written_back", "evicted", "recently_evicted")
         )
 
-    byref, system_call = ctypes.byref, ctypes.CDLL(None).syscall
+    byref, system_call = ctypes.byref, ctypes.PyDLL(None).syscall
 
     def new_count() -> Count:
         request, result = Range(), Statistics()

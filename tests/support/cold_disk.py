@@ -59,9 +59,11 @@ class ColdFile(File):
     def announce_reads(self, spans: Sequence[Span]) -> None:
         self._disk.announced += [(os.path.basename(self.path), *span) for span in spans]
 
-    def prefetch(self, position: int, length: int, *, exactly: bool = True) -> None:
-        self._disk.warmed.append((os.path.basename(self.path), position, length))
-        self.pread(length, position)
+    def prefetch(self, position: int, length: int, *, exactly: bool = True) -> int:
+        length = len(self.pread(length, position))
+        if length:
+            self._disk.warmed.append((os.path.basename(self.path), position, length))
+        return length
 
     def drop_cache(self, position: int, length: int) -> None:
         self._disk.resident -= self._pages(position, length)

@@ -70,6 +70,10 @@ class Rig:
             lambda directory, error: self.on_directory_failed.append(directory),
             memory_bytes,
         )
+        self.connect()
+
+    def connect(self) -> None:
+        """A new connection."""
         self.read_ahead = ReadAhead(self.prefetcher)
         self.sender = Sender(self.transport, self.read_ahead)
 
@@ -137,6 +141,17 @@ def test_requests_that_continue_a_scan_find_what_was_read_ahead(tmp_path: Path) 
     ]
 
 
+def test_each_reader_that_begins_with_the_file_scans_it(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 20 * MIB)
+    for _ in range(2):
+        for number in range(8):
+            rig.send(rig.region(number * MIB, MIB))
+        assert [(position, length) for _, position, length in rig.disk.warmed][:2] == [(0, MIB), (MIB, 2 * MIB)]
+        rig.disk.evict_all()
+        rig.disk.warmed.clear()
+        rig.connect()
+
+
 def test_reading_ahead_ends_where_all_that_follows_is_cached(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 5 * MIB + READ_AHEAD_BYTES)
     rig.file.pread(READ_AHEAD_BYTES + 2 * MIB, 3 * MIB)
@@ -166,6 +181,16 @@ def test_of_a_scan_only_what_a_thread_has_read_is_sent(tmp_path: Path) -> None:
         ("0.log", 6 * MIB, 2 * MIB),
     ]
     assert rig.sender.resume()
+
+
+def test_a_cached_piece_far_before_the_end_of_the_reads_waits_for_the_thread(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 9 * MIB)
+    rig.prefetcher.record_scan(rig.file, 8 * MIB, is_continued=True)  # two reads are under way
+    rig.file.pread(MIB, 2 * MIB)  # as the kernel's read-ahead does
+    piece = rig.region(2 * MIB, MIB)
+    assert not rig.read_ahead.is_cached(piece, 0, MIB)
+    rig.prefetcher.record_passed(rig.file, 3 * MIB)
+    assert rig.read_ahead.is_cached(piece, 0, MIB)
 
 
 def test_a_request_elsewhere_in_the_file_reads_nothing_ahead(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def _client_loads(label: str, client: ModuleType, value_bytes: int, size: str) -
 
     return [
         Load(f"{label} produce {size}", produce),
-        Load(f"{label} consume {size}", lambda broker, scale: client.consume(broker, topic, count(scale), value_bytes)),
+        Load(f"{label} consume {size}", lambda broker, scale: client.consume(broker, topic, count(scale))),
     ]
 
 
@@ -171,22 +171,27 @@ def _wide_loads(width: int, clients: list[tuple[str, ModuleType]]) -> list[Load]
         Load(f"{name}: parked Fetch woken", lambda broker, scale: sessions.wake(broker, topic, width, scale.wakes)),
     ]
     for label, client in clients:
-        for verb, run in (("produce", client.produce), ("consume", client.consume)):
-            loads.append(Load(f"{name}: {label} {verb}", partial(_client_wide, run, topic)))
-        loads.append(
-            Load(f"{name}: {label} consume from disk", partial(_client_wide, partial(_from_disk, client), topic))
-        )
+        loads += [
+            Load(f"{name}: {label} produce", partial(_produce_wide, client, topic)),
+            Load(f"{name}: {label} consume", partial(_consume_wide, client, topic)),
+            Load(f"{name}: {label} consume from disk", partial(_consume_wide_from_disk, client, topic)),
+        ]
     return loads
 
 
-def _from_disk(client: ModuleType, broker: RunningBroker, *of_records: Any) -> Outcome:
-    evict_records(broker)
-    outcome: Outcome = client.consume(broker, *of_records)
+def _produce_wide(client: ModuleType, topic: str, broker: RunningBroker, scale: Scale) -> Outcome:
+    outcome: Outcome = client.produce(broker, topic, scale.wide_bytes // 1024, 1024)
     return outcome
 
 
-def _client_wide(run: Callable[..., Outcome], topic: str, broker: RunningBroker, scale: Scale) -> Outcome:
-    return run(broker, topic, scale.wide_bytes // 1024, 1024)
+def _consume_wide(client: ModuleType, topic: str, broker: RunningBroker, scale: Scale) -> Outcome:
+    outcome: Outcome = client.consume(broker, topic, scale.wide_bytes // 1024)
+    return outcome
+
+
+def _consume_wide_from_disk(client: ModuleType, topic: str, broker: RunningBroker, scale: Scale) -> Outcome:
+    evict_records(broker)
+    return _consume_wide(client, topic, broker, scale)
 
 
 def _prepare_many(broker: RunningBroker, scale: Scale) -> None:

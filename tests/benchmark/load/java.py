@@ -26,11 +26,11 @@ def produce(broker: RunningBroker, topic: str, count: int, value_bytes: int) -> 
     return meter.records(float(output[-1]), count * value_bytes)
 
 
-def consume(broker: RunningBroker, topic: str, count: int, value_bytes: int) -> Outcome:
-    """ConsumerPerformance; the rate is of the fetching only, the CPU time of the whole group session."""
+def consume(broker: RunningBroker, topic: str, count: int) -> Outcome:
+    """ConsumerPerformance; the rate is of the fetching only, the CPU time of the whole group session, per byte sent."""
     options = ("--bootstrap-server", broker.bootstrap, "--topic", topic, "--num-records", count, "--hide-header")
     with Meter(broker.pid) as meter:
         ran = run_tool("org.apache.kafka.tools.ConsumerPerformance", *options, timeout_s=_TIMEOUT_S)
     assert ran.returncode == 0, ran.stderr
     rate = float(ran.stdout.strip().splitlines()[-1].split(",")[-1])
-    return meter.records(rate, count * value_bytes)
+    return meter.records(rate, meter.loopback_bytes)

@@ -53,15 +53,23 @@ class DeviceMeter:
         self.written_bytes = 512 * (now[1] - self._before[1])
 
 
+def loopback_bytes() -> int:
+    """What all programs have received over the loopback interface since the start of the system."""
+    return int(Path("/sys/class/net/lo/statistics/rx_bytes").read_text())
+
+
 class Meter:
-    """Wall time and the CPU time of one or more brokers during a `with` block."""
+    """Wall time, the CPU time of one or more brokers, and the bytes on the loopback interface during a `with` block."""
 
     def __init__(self, *pids: int) -> None:
         self._pids = pids
         self.wall_s = 0.0
         self.cpu_s = 0.0
+        self.loopback_bytes = 0
+        """With their headers, in both directions."""
 
     def __enter__(self) -> Self:
+        self._bytes_before = loopback_bytes()
         self._cpu_before = sum(map(cpu_seconds, self._pids))
         self._started = time.perf_counter()
         return self
@@ -71,6 +79,7 @@ class Meter:
     ) -> None:
         self.wall_s = time.perf_counter() - self._started
         self.cpu_s = sum(map(cpu_seconds, self._pids)) - self._cpu_before
+        self.loopback_bytes = loopback_bytes() - self._bytes_before
 
     def throughput(self, payload_bytes: int) -> Outcome:
         """Rate and CPU time by size."""

@@ -48,12 +48,17 @@ class RunningBroker(NamedTuple):
 
 def evict_records(broker: RunningBroker) -> None:
     """Writes all records back and drops them from the page cache."""
-    for path in broker.data_dir.rglob("*log"):
-        if path.suffix in (".log", ".clog"):
-            descriptor = os.open(path, os.O_RDWR)
-            os.fsync(descriptor)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+    for directory, _, names in os.walk(broker.data_dir):
+        for name in names:
+            if name.endswith((".log", ".clog")):
+                with contextlib.suppress(FileNotFoundError):  # of a topic that is being deleted
+                    _evict(f"{directory}/{name}")
+
+
+def _evict(path: str) -> None:
+    with open(path, "rb+") as file:
+        os.fsync(file)
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def in_turn(brokers: Iterable[T], turn: int) -> list[T]:

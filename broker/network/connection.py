@@ -378,7 +378,7 @@ class Connection:
         if uncached is not None and not self._is_prefetching:
             assert self._read_ahead is not None
             self._is_prefetching = True
-            self._read_ahead.prefetch(*uncached).then(self._on_prefetched)
+            self._read_ahead.prefetch(uncached).then(self._on_prefetched)
 
     def _on_prefetched(self, prefetched: Completion[bytes | None]) -> None:
         """The uncached region is read (on the loop)."""

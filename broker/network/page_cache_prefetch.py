@@ -14,6 +14,7 @@ RULES    1. Before a piece of a region is sent, the kernel is asked whether all 
             was mostly cached before stays, of a scan if what follows it was too: another reader uses it.
          5. The ranges of a scattered region are read by one job, PREFETCH_BYTES at a time, and stay: their pages contain the
             batches of other partitions.
+         6. The region after the one that is waited for is read before what only a later request needs (rule 2).
 NOT HERE Finding batches in a log (storage/io/disk_lookup.py), threads (`broker/io/io_thread_pool.py`).
 """
 
@@ -68,6 +69,18 @@ class _Scan(NamedTuple):
     """Whether it is a scan (rule 2)."""
 
 
+class Uncached(NamedTuple):
+    """What must be read before more of a response is sent."""
+
+    region: FileRegion
+    skip: int
+    """How much of the region is sent."""
+    following: Sequence[Span] = ()
+    """What is sent next from the same file (rule 5)."""
+    next_region: FileRegion | None = None
+    """The region after it, such as that of the next partition (rule 6)."""
+
+
 _NEW_SCAN: Final = _Scan(0, 0, is_continued=False)
 
 
@@ -120,6 +133,14 @@ class PageCachePrefetcher:
     def scan_of(self, file: File) -> _Scan:
         """The last reads of a file."""
         return self._scans.get(file.path, _NEW_SCAN)
+
+    def begin_read(self, file: File, position: int, length: int) -> tuple[bool, int]:
+        """Whether a read belongs to a scan (rule 2), and where this read and those before it end."""
+        if not position:
+            self.end_scan(file)  # of another reader, or an earlier one
+        end, last_end = position + length, self.scan_of(file).end
+        is_scan = 0 <= last_end - position <= 2 * PREFETCH_BYTES  # what is read ahead, and a batch that was cut off
+        return is_scan, max(end, last_end) if is_scan else end
 
     def record_scan(self, file: File, end: int, *, is_continued: bool) -> None:
         """Records that a file will be read up to `end`."""
@@ -197,32 +218,39 @@ class ReadAhead:
         except StorageError:
             return 0, 0  # the reader thread gets the same error and reports it
 
-    def prefetch(self, region: FileRegion, skip: int, following: Sequence[Span] = ()) -> Completion[bytes | None]:
-        """Reads the piece that starts `skip` bytes into a region, and the piece after it (rule 2).
-
-        `following`: ranges of the file that will be sent next (rule 5).
+    def prefetch(self, wanted: Uncached) -> Completion[bytes | None]:
+        """Reads a piece of a region, and what is sent after it (rules 2, 5, 6).
 
         The result is the first bytes of the piece if the page cache does not keep them, else None; or the StorageError.
         """
-        file = region.file
+        file = wanted.region.file
         assert isinstance(file, File)
-        position, left = region.position + skip, region.length - skip
+        position, left = wanted.region.position + wanted.skip, wanted.region.length - wanted.skip
         if self._last == (file.path, position) or self._prefetcher.bypasses_page_cache(_directory_of(file)):
             return self._read_directly(file, position, min(left, DIRECT_READ_BYTES))
         self._last = file.path, position
         length = min(left, PREFETCH_BYTES)
-        if not position:
-            self._prefetcher.end_scan(file)  # of another reader, or an earlier one: a new scan begins
-        end, last_end = position + length, self._prefetcher.scan_of(file).end
-        if following:  # what is between them belongs to other partitions
-            return self._prefetch_range(file, position, length, _first_bytes(following, PREFETCH_BYTES - length))
-        is_scan = 0 <= last_end - position <= 2 * PREFETCH_BYTES  # what is read ahead, and a batch that was cut off
+        if wanted.following:  # what is between them belongs to other partitions
+            return self._prefetch_range(file, position, length, _first_bytes(wanted.following, PREFETCH_BYTES - length))
+        is_scan, end = self._prefetcher.begin_read(file, position, length)
         piece = self._prefetch_range(file, position, length, is_scan=is_scan)
+        if wanted.next_region is not None and length == left:
+            self._read_next(wanted.next_region)
         if is_scan:
-            self._read_on(file, max(end, last_end), min(2 * length, PREFETCH_BYTES), is_scan=True)
+            self._read_on(file, end, min(2 * length, PREFETCH_BYTES), is_scan=True)
         else:
             self._read_on(file, end, min(left - length, PREFETCH_BYTES), is_scan=False)
         return piece
+
+    def _read_next(self, region: FileRegion) -> None:
+        """Reads the first piece of a region that will be sent soon, unless it is cached; no request waits for it."""
+        file, position, length = region.file, region.position, min(region.length, PREFETCH_BYTES)
+        if not isinstance(file, File) or self._prefetcher.bypasses_page_cache(_directory_of(file)):
+            return
+        if not self.is_cached(region, 0, length):
+            is_scan, end = self._prefetcher.begin_read(file, position, length)
+            self._prefetcher.record_scan(file, end, is_continued=is_scan)
+            self._prefetch_range(file, position, length, is_scan=is_scan)
 
     def _read_on(self, file: File, position: int, length: int, *, is_scan: bool) -> None:
         """Reads what follows in the file; no request waits for it."""

@@ -23,15 +23,14 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from itertools import islice
 
-from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_RANGE_BYTES, ReadAhead
+from broker.network.page_cache_prefetch import COPIED_BYTES_PER_CALL, COPIED_RANGE_BYTES, ReadAhead, Uncached
 from broker.network.socket_io import PlaintextTransportLayer
 from protocol.file_region import FileRegion, ScatteredRegion
 from protocol.framing import Part
 from protocol.primitives import Buffer
-from storage.io.page_cache import Span
 
 MAX_BYTES_PER_CALL = 2 * 1024 * 1024
 MAX_BYTES_ALONE = 8 * 1024 * 1024
@@ -40,6 +39,8 @@ JOINED_BYTES = 32 * 1024
 _HEADER_BYTES = 4096
 """A call that sends no more than this sends headers only, or hardly anything else (rule 2)."""
 _BUFFERS_PER_CALL = 256
+_PARTS_TO_NEXT_REGION = 3
+"""Between two regions of a response is a header."""
 _HELD_RESPONSES = 64
 _HELD_RESPONSE_BYTES = 4096
 _MAX_VAIN_TRIES = 8
@@ -75,8 +76,8 @@ class Sender:
         self._clock = clock
         self._read_ahead = read_ahead
         self._is_loop_shared = None if transport.joins_regions else is_loop_shared  # encrypting 8 MiB takes too long
-        self.uncached: tuple[FileRegion, int, Sequence[Span]] | None = None
-        """The region to read from disk before more is sent, the offset in it, and what is sent next from its file."""
+        self.uncached: Uncached | None = None
+        """What to read from disk before more is sent."""
         self._parts: deque[Part] = deque()
         self._skip = 0  # bytes of the first part that are sent, if it is a region
         self._known_until = 0  # the first part is in the page cache up to this offset, as of the last query
@@ -197,8 +198,7 @@ class Sender:
         if self._read_ahead is not None:
             limit = self._sendable_bytes(self._read_ahead, region, limit)
             if not limit:
-                following = parts[1] if len(parts) > 1 else None
-                self.uncached = region, skip, following.spans if isinstance(following, ScatteredRegion) else ()
+                self.uncached = self._uncached(region)
                 return None
         sent = self._send_file(region, skip, limit)
         if sent == left:
@@ -207,6 +207,15 @@ class Sender:
             return sent
         self._skip = skip + sent
         return sent if sent == limit else None
+
+    def _uncached(self, region: FileRegion) -> Uncached:
+        """The region at the front, with what is sent after it."""
+        for part in islice(self._parts, 1, _PARTS_TO_NEXT_REGION):
+            if isinstance(part, ScatteredRegion):
+                return Uncached(region, self._skip, part.spans if part.file is region.file else ())
+            if isinstance(part, FileRegion):
+                return Uncached(region, self._skip, next_region=part)
+        return Uncached(region, self._skip)
 
     def _extra_bytes(self) -> int:
         """How much more than MAX_BYTES_PER_CALL this call may send (rule 2)."""
@@ -262,7 +271,7 @@ class Sender:
             RegionEnded: `data` is empty, as the file is shorter than its region.
         """
         assert self.uncached is not None
-        (region, skip, _), self.uncached = self.uncached, None
+        region, skip, self.uncached = self.uncached.region, self.uncached.skip, None
         self._known_until = 0
         if data is not None:
             if not data:

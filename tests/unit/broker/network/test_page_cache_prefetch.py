@@ -84,7 +84,7 @@ class Rig:
     def prefetch(self) -> None:
         """Reads the uncached region, as the connection and the reader do."""
         assert self.sender.uncached is not None
-        prefetched = self.read_ahead.prefetch(*self.sender.uncached)
+        prefetched = self.read_ahead.prefetch(self.sender.uncached)
         prefetched.then(lambda done: self.sender.resume_after_prefetch(done.value))
         self.finish_jobs()
 
@@ -139,6 +139,30 @@ def test_requests_that_continue_a_scan_find_what_was_read_ahead(tmp_path: Path) 
         (3 * MIB, 5 * MIB),
         (5 * MIB, 7 * MIB),
     ]
+
+
+def test_the_region_of_the_next_partition_is_read_before_what_a_later_request_needs(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 4 * MIB)
+    other = rig.disk.open(str(tmp_path / "t-0" / "1.log"), write=True, create=True)
+    other.pwrite(rig.data, 0)
+    with rig.disk.blocking_forbidden():
+        assert not rig.sender.send([b"a", rig.region(0, MIB), b"b", FileRegion(other, 0, MIB // 2), b"c"])
+    rig.prefetch()
+    assert rig.disk.warmed == [("0.log", 0, MIB), ("1.log", 0, MIB // 2), ("0.log", MIB, 2 * MIB)]
+    with rig.disk.blocking_forbidden():
+        assert rig.sender.resume()
+    assert rig.transport.sent == b"a" + rig.data[:MIB] + b"b" + rig.data[: MIB // 2] + b"c"
+
+
+def test_a_cached_next_region_is_not_read(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 4 * MIB)
+    other = rig.disk.open(str(tmp_path / "t-0" / "1.log"), write=True, create=True)
+    other.pwrite(rig.data, 0)
+    other.pread(MIB, 0)
+    with rig.disk.blocking_forbidden():
+        assert not rig.sender.send([rig.region(0, MIB), b"b", FileRegion(other, 0, MIB)])
+    rig.prefetch()
+    assert rig.disk.warmed == [("0.log", 0, MIB), ("0.log", MIB, 2 * MIB)]
 
 
 def test_each_reader_that_begins_with_the_file_scans_it(tmp_path: Path) -> None:
@@ -323,7 +347,7 @@ def test_a_scan_does_not_fill_the_page_cache_of_the_kernel(tmp_path: Path) -> No
     is_sent = sender.send([FileRegion(file, 0, 40 * MIB)])
     while not is_sent:
         if sender.uncached is not None:
-            read_ahead.prefetch(*sender.uncached).then(lambda done: sender.resume_after_prefetch(done.value))
+            read_ahead.prefetch(sender.uncached).then(lambda done: sender.resume_after_prefetch(done.value))
             while jobs:
                 jobs.pop(0).finish()
         is_sent = sender.resume()
@@ -344,7 +368,7 @@ def test_a_read_error_is_reported(tmp_path: Path) -> None:
     with rig.disk.blocking_forbidden():
         rig.sender.send([rig.region()])
     assert rig.sender.uncached is not None
-    prefetched = rig.read_ahead.prefetch(*rig.sender.uncached)
+    prefetched = rig.read_ahead.prefetch(rig.sender.uncached)
     rig.jobs.pop(0).finish(StorageError("read", "x"))
     assert rig.on_directory_failed == [str(tmp_path)]
     assert str(prefetched.error) == "Cannot read x."

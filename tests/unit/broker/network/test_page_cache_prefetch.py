@@ -228,6 +228,7 @@ def test_a_request_elsewhere_in_the_file_reads_nothing_ahead(tmp_path: Path) -> 
     ]
 
 
+@pytest.mark.pure_python("replaces a constant of a compiled module")
 def test_the_scans_of_few_files_are_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("broker.network.page_cache_prefetch._MAX_SCANS", 2)
     rig = Rig(tmp_path, 5 * MIB)

@@ -18,10 +18,9 @@ import asyncio
 import time
 from collections import deque
 from queue import SimpleQueue
-from threading import Thread
 from typing import Final
 
-from broker.io.worker_thread import SPACE_CHECK_INTERVAL_S, Job, WorkerThread, is_full
+from broker.io.worker_thread import SPACE_CHECK_INTERVAL_S, Job, JobQueue, WorkerThread, is_full
 from replication.io_executor import IoResult, Run
 
 MAX_READERS: Final = 4
@@ -30,19 +29,16 @@ MAX_UNREPORTED: Final = 2 * MAX_READERS
 STUCK_AFTER_S: Final = 0.005
 TURN_S: Final = 0.002
 
-_Queue = SimpleQueue[Job | None]
-
 
 class ReaderPool(WorkerThread):
-    """A few threads and their queue."""
+    """A few threads and their jobs."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         super().__init__(loop, name)
         self._backlog: deque[Job] = deque()
         self._ready_jobs: deque[Job] = deque()  # the threads take from it
         self._unreported = 0
-        self._queues: list[_Queue] = []  # one of each thread (rule 4)
-        self._idle_queues: list[_Queue] = []  # of the threads that wait
+        self._idle_queues: list[JobQueue] = []  # of the threads that wait (rule 4)
         self._busy_threads = 0  # threads whose turn has not ended
         self._turns = 0  # that have ended
         self._is_check_scheduled = False
@@ -87,21 +83,12 @@ class ReaderPool(WorkerThread):
             if self._is_stopped:  # as in `WorkerThread.put`
                 self._run_ready(job, None)
                 return
-            if not self._idle_queues:
-                self._start()
-            self._idle_queues.pop().put(job)
-
-    def _start(self) -> None:
-        queue: _Queue = SimpleQueue()
-        thread = Thread(target=self._work_from, args=(queue,), name=self._name, daemon=True)
-        self._queues.append(queue)
-        self._idle_queues.append(queue)
-        self._threads.append(thread)
-        thread.start()
-
-    def _put_end(self) -> None:
-        for queue in self._queues:
-            queue.put(None)
+            if self._idle_queues:
+                queue = self._idle_queues.pop()
+            else:
+                queue = SimpleQueue()
+                self._start(queue)
+            queue.put(job)
 
     def _check_progress(self, turns: int) -> None:
         """Wakes another thread if no turn has ended since `turns` had (rule 1)."""
@@ -110,7 +97,7 @@ class ReaderPool(WorkerThread):
             self._wake_thread()
         self._fill_ready()
 
-    def _on_turn_end(self, finished: list[Job], queue: _Queue | None) -> None:
+    def _on_turn_end(self, finished: list[Job], queue: JobQueue | None) -> None:
         """Reports the results of a thread's turn; jobs that follow from them start after all are reported (rule 2)."""
         self._unreported -= len(finished)
         try:
@@ -140,12 +127,12 @@ class ReaderPool(WorkerThread):
             self._submit(job)
 
     # ------------------------------------------------------------ in the threads
-    def _work_from(self, queue: _Queue) -> None:
+    def _work(self, queue: JobQueue) -> None:
         while (job := queue.get()) is not None:
             self._run_ready(job, queue)
             del job  # release the files that the job holds while waiting for the next one
 
-    def _run_ready(self, job: Job | None, queue: _Queue | None) -> None:
+    def _run_ready(self, job: Job | None, queue: JobQueue | None) -> None:
         """Runs a job and the other ready ones; `queue`: where the thread waits."""
         finished: list[Job] = []
         began_s = time.monotonic()

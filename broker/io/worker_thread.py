@@ -51,14 +51,18 @@ class Job(Completion[StorageError | None]):
         self.complete(failure)
 
 
+JobQueue = SimpleQueue[Job | None]
+"""Where a thread waits for jobs; None ends it."""
+
+
 class WorkerThread:
     """One thread and its queue."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, name: str) -> None:
         self._loop = loop
         self._name = name
-        self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._threads: list[Thread] = []
+        self._queue: JobQueue = SimpleQueue()
+        self._threads: list[tuple[Thread, JobQueue]] = []
         self.pending_jobs = 0  # submitted and not yet reported, counted on the loop
         self._is_stopping = Event()
         self._is_stopped = False
@@ -77,7 +81,7 @@ class WorkerThread:
             self._run_jobs([job])
             return
         if not self._threads:
-            self._start()
+            self._start(self._queue)
         self._queue.put(job)
 
     def stop_waiting_for_space(self) -> None:
@@ -87,27 +91,24 @@ class WorkerThread:
     def stop(self) -> None:
         """Runs the queued jobs and ends the thread."""
         self.stop_waiting_for_space()
-        self._put_end()
-        for thread in self._threads:
+        for _, queue in self._threads:
+            queue.put(None)
+        for thread, _ in self._threads:
             thread.join()
         self._threads.clear()
         self._is_stopped = True
 
-    def _put_end(self) -> None:
-        """Lets the thread end after the queued jobs."""
-        if self._threads:
-            self._queue.put(None)
-
-    def _start(self) -> None:
-        thread = Thread(target=self._work, name=self._name, daemon=True)
-        self._threads.append(thread)
+    def _start(self, queue: JobQueue) -> None:
+        """Starts a thread that takes jobs from this queue."""
+        thread = Thread(target=self._work, args=(queue,), name=self._name, daemon=True)
+        self._threads.append((thread, queue))
         thread.start()
 
-    def _work(self) -> None:
+    def _work(self, queue: JobQueue) -> None:
         while True:
-            jobs = [self._queue.get()]
-            while not self._queue.empty():
-                jobs.append(self._queue.get())
+            jobs = [queue.get()]
+            while not queue.empty():
+                jobs.append(queue.get())
             is_last = None in jobs
             self._run_jobs([job for job in jobs if job is not None])
             if is_last:

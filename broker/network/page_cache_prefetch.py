@@ -236,10 +236,8 @@ class ReadAhead:
         piece = self._prefetch_range(file, position, length, is_scan=is_scan)
         if wanted.next_region is not None and length == left:
             self._read_next(wanted.next_region)
-        if is_scan:
-            self._read_on(file, end, min(2 * length, PREFETCH_BYTES), is_scan=True)
-        else:
-            self._read_on(file, end, min(left - length, PREFETCH_BYTES), is_scan=False)
+        ahead = 2 * length if is_scan else left - length
+        self._read_on(file, end, min(ahead, PREFETCH_BYTES), is_scan=is_scan)
         return piece
 
     def _read_next(self, region: FileRegion) -> None:

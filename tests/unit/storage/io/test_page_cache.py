@@ -29,10 +29,12 @@ def test_resident_bytes_are_read_in_one_call(file: File) -> None:
 
 @pytest.mark.parametrize(("length", "position"), [(100, HALF), (SIZE, 0)])
 def test_evicted_bytes_are_not_read(file: File, length: int, position: int) -> None:
+    file.drop_cache(HALF, SIZE - HALF)
+    if file.cached_bytes(HALF, SIZE - HALF):  # `is_resident` would begin to read them
+        pytest.skip("this file system keeps its pages")
+
     def read_evicted() -> Buffer | None:
         file.drop_cache(HALF, SIZE - HALF)
-        if file.cached_bytes(HALF, SIZE - HALF):  # `is_resident` would begin to read them
-            pytest.skip("this file system keeps its pages")
         return file.pread_if_resident(length, position)
 
     # The call begins a read, and finds the bytes if the device is done before it looks for them again.

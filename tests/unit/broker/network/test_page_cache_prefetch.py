@@ -72,6 +72,12 @@ class Rig:
         )
         self.connect()
 
+    def another_file(self) -> File:
+        """A cold file with the same contents."""
+        file = self.disk.open(os.path.join(os.path.dirname(self.file.path), "1.log"), write=True, create=True)
+        file.pwrite(self.data, 0)
+        return file
+
     def connect(self) -> None:
         """A new connection."""
         self.read_ahead = ReadAhead(self.prefetcher)
@@ -143,8 +149,7 @@ def test_requests_that_continue_a_scan_find_what_was_read_ahead(tmp_path: Path) 
 
 def test_the_region_of_the_next_partition_is_read_before_what_a_later_request_needs(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 4 * MIB)
-    other = rig.disk.open(str(tmp_path / "t-0" / "1.log"), write=True, create=True)
-    other.pwrite(rig.data, 0)
+    other = rig.another_file()
     with rig.disk.blocking_forbidden():
         assert not rig.sender.send([b"a", rig.region(0, MIB), b"b", FileRegion(other, 0, MIB // 2), b"c"])
     rig.prefetch()
@@ -156,8 +161,7 @@ def test_the_region_of_the_next_partition_is_read_before_what_a_later_request_ne
 
 def test_a_cached_next_region_is_not_read(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 4 * MIB)
-    other = rig.disk.open(str(tmp_path / "t-0" / "1.log"), write=True, create=True)
-    other.pwrite(rig.data, 0)
+    other = rig.another_file()
     other.pread(MIB, 0)
     with rig.disk.blocking_forbidden():
         assert not rig.sender.send([rig.region(0, MIB), b"b", FileRegion(other, 0, MIB)])

@@ -8,9 +8,10 @@ FORMAT   `<first offset, 20 digits>-<end offset, 20 digits>.keyindex`, in pages 
 RULES    1. A file never changes. It is written under a temporary name, synced and renamed: under its own name it is complete.
          2. It has the entries of all records from its first offset to its end, except records below the log's start, and
             others that were removed from the log since.
-         3. Header and root are read when it is opened: 14 KiB for 10^8 entries. A search then reads one page of fences and one
-            of entries, and earlier pages of entries if the hash continues there. The first two are announced: a search in
-            several files waits for the disk twice, not twice for each file.
+         3. Header and root are read when it is opened: 14 KiB for 10^8 entries. Hashes are spread evenly, so a search
+            interpolates between two fences of the root and reads five neighbouring pages of entries at once, and earlier
+            pages if the hash continues there. If the place is not in the five, because some hashes have many entries, it
+            reads the page of fences. The five are announced: a search in several files waits for the disk once.
          4. A page with a wrong CRC raises DamagedIndex.
 NOT HERE What an entry means (entries.py), which files a partition has (index_directory.py).
 """
@@ -38,6 +39,9 @@ _HEADER: Final = Struct(">4sQIIqqiqq8s")
 greatest timestamp in ms, digest of the topic id and the indexed fields."""
 _MAGIC: Final = b"BKI1"
 _PAGES_AT_A_TIME: Final = 64
+_PAGES_AROUND: Final = 2
+"""Read before and after an interpolated page. With distinct keys the place of an entry among the 86,700 below a page of fences
+has a standard deviation of at most 147 entries, 0.58 pages."""
 
 
 class DamagedIndex(Exception):
@@ -142,7 +146,7 @@ class IndexFile:
 
     def __init__(self, disk: Disk, path: str) -> None:
         self._file: File = disk.open(path, write=False)
-        head = self._read_page(0)
+        head = self._read_pages(0, 1)[0]
         magic, entry_count, entry_pages, fence_pages, start, end, epoch, least, greatest, digest = _HEADER.unpack_from(
             head
         )
@@ -158,13 +162,13 @@ class IndexFile:
         self._root = _split(root[_CRC.size :], OFFSET_END)
 
     def announce(self, upper: bytes) -> None:
-        """Begin to read the page of fences that `locate` needs."""
+        """Begin to read the pages that `locate` needs, if hashes are spread evenly."""
         slot = bisect_left(self._root, upper) - 1
         if slot >= 0:
-            self._announce_page(1 + self._entry_pages + slot)
+            self._announce_pages(self._interpolate(upper, slot))
 
     def locate(self, upper: bytes) -> int:
-        """The last page of entries whose first entry is below `upper`; -1 if there is none. Begins to read it.
+        """The last page of entries whose first entry is below `upper`; -1 if there is none. It has been read, or is being read.
 
         Raises:
             DamagedIndex, StorageError: as above.
@@ -172,11 +176,8 @@ class IndexFile:
         slot = bisect_left(self._root, upper) - 1
         if slot < 0:
             return -1
-        count = min(_FENCES, self._entry_pages - slot * _FENCES)
-        fences = _split(self._read_page(1 + self._entry_pages + slot)[: count * OFFSET_END], OFFSET_END)
-        number = slot * _FENCES + bisect_left(fences, upper) - 1
-        self._announce_page(1 + number)
-        return number
+        number = self._locate_nearby(upper, self._interpolate(upper, slot))
+        return self._locate_by_fences(upper, slot) if number is None else number
 
     def find(self, upper: bytes, number: int) -> Iterator[bytes]:
         """The entries below `upper` with its hash, the highest offset first; `number` is what `locate` returned.
@@ -196,25 +197,64 @@ class IndexFile:
     def pages(self) -> Iterator[list[bytes]]:
         """All entries in order, for a merge."""
         for number in range(0, self._entry_pages, _PAGES_AT_A_TIME):
-            count = min(_PAGES_AT_A_TIME, self._entry_pages - number)
-            data = self._file.pread(PAGE_BYTES * count, PAGE_BYTES * (1 + number))
             found: list[bytes] = []
-            for page in range(count):
-                found += self._parse(data[PAGE_BYTES * page : PAGE_BYTES * (page + 1)], number + page)
+            numbers = range(number, min(number + _PAGES_AT_A_TIME, self._entry_pages))
+            for at, page in zip(numbers, self._read_entry_pages(numbers), strict=True):
+                found += self._parse(page, at)
             yield found
 
+    def _interpolate(self, upper: bytes, slot: int) -> range:
+        """The pages of entries around the place of `upper` below a page of fences, if the hashes there are spread evenly."""
+        pages = self._below(slot)
+        low, high = _hash_of(self._root[slot]), 1 << 8 * HASH_BYTES
+        if slot + 1 < len(self._root):
+            high = _hash_of(self._root[slot + 1])
+        number = pages.start + len(pages) * (_hash_of(upper) - low) // max(1, high - low)
+        return range(max(pages.start, number - _PAGES_AROUND), min(pages.stop, number + _PAGES_AROUND + 1))
+
+    def _locate_nearby(self, upper: bytes, numbers: range) -> int | None:
+        """As `locate`, if the page is one of these; else None."""
+        pages = self._read_entry_pages(numbers)
+        found = bisect_left([page[:OFFSET_END] for page in pages], upper) - 1
+        if (
+            found == len(pages) - 1
+            and numbers.stop < self._entry_pages
+            and self._parse(pages[-1], numbers[-1])[-1] < upper
+        ):
+            return None  # it may be a later one
+        return numbers[found] if found >= 0 else None
+
+    def _locate_by_fences(self, upper: bytes, slot: int) -> int:
+        pages = self._below(slot)
+        content = self._read_pages(1 + self._entry_pages + slot, 1)[0]
+        number = pages.start + bisect_left(_split(content[: len(pages) * OFFSET_END], OFFSET_END), upper) - 1
+        self._announce_pages(range(number, number + 1))
+        return number
+
+    def _below(self, slot: int) -> range:
+        """The pages of entries of a page of fences."""
+        return range(slot * _FENCES, min((slot + 1) * _FENCES, self._entry_pages))
+
     def _entries(self, number: int) -> list[bytes]:
-        return self._parse(self._file.pread(PAGE_BYTES, PAGE_BYTES * (1 + number)), number)
+        return self._parse(self._read_entry_pages(range(number, number + 1))[0], number)
 
-    def _parse(self, page: bytes, number: int) -> list[bytes]:
+    def _parse(self, content: bytes, number: int) -> list[bytes]:
         count = min(_ENTRIES, self.range.entry_count - number * _ENTRIES)
-        return _split(_checked(page, self._file.path)[: count * ENTRY_BYTES], ENTRY_BYTES)
+        return _split(content[: count * ENTRY_BYTES], ENTRY_BYTES)
 
-    def _announce_page(self, number: int) -> None:
-        self._file.announce_reads([(PAGE_BYTES * number, PAGE_BYTES)])
+    def _announce_pages(self, numbers: range) -> None:
+        """Begin to read pages of entries."""
+        self._file.announce_reads([(PAGE_BYTES * (1 + numbers.start), PAGE_BYTES * len(numbers))])
 
-    def _read_page(self, number: int) -> bytes:
-        return _checked(self._file.pread(PAGE_BYTES, PAGE_BYTES * number), self._file.path)
+    def _read_entry_pages(self, numbers: range) -> list[bytes]:
+        return self._read_pages(1 + numbers.start, len(numbers))
+
+    def _read_pages(self, number: int, count: int) -> list[bytes]:
+        """The contents of consecutive pages of the file."""
+        data = self._file.pread(PAGE_BYTES * count, PAGE_BYTES * number)
+        return [
+            _checked(data[at : at + PAGE_BYTES], self._file.path) for at in range(0, PAGE_BYTES * count, PAGE_BYTES)
+        ]
 
 
 def _checked(page: bytes, path: str) -> bytes:
@@ -222,6 +262,10 @@ def _checked(page: bytes, path: str) -> bytes:
     if len(page) < PAGE_BYTES or _CRC.unpack_from(page)[0] != crc32(page[_CRC.size :]):
         raise DamagedIndex(path, "page")
     return page[_CRC.size :]
+
+
+def _hash_of(fence: bytes) -> int:
+    return int.from_bytes(fence[:HASH_BYTES], "big")
 
 
 def _split(data: bytes, size: int) -> list[bytes]:

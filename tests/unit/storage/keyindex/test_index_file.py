@@ -73,22 +73,29 @@ def test_every_key_is_found_with_its_offsets_newest_first(tmp_path: Path, count:
     assert offsets(tmp_path, written, b"absent") == []
 
 
-def test_a_search_in_an_open_file_reads_two_pages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    keys = [b"%d" % at for at in range(200_000)]
+@pytest.mark.parametrize("count", [100_000, 1_000_000])
+def test_a_search_among_distinct_keys_reads_one_place_of_an_open_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
+) -> None:
+    keys = [b"%d" % at for at in range(count)]
     file = IndexFile(Disk(), f"{tmp_path}/{write(tmp_path, keys).file_name}")
-    reads: list[int] = []
+    reads: list[Span] = []
     pread = File.pread
 
     def counted(self: File, length: int, position: int) -> bytes:
-        reads.append(length)
+        reads.append((position, length))
         return pread(self, length, position)
 
     monkeypatch.setattr(File, "pread", counted)
     sampled = random.Random(1).sample(range(len(keys)), 300)
+    other_places = 0
     for at in sampled:
+        reads.clear()
         assert found_in(file, keys[at]) == [at]
-    assert set(reads) == {PAGE_BYTES}
-    assert len(reads) <= 2 * len(sampled) + 5  # an entry is at the start of a page now and then
+        (begin, length), *others = reads
+        assert length <= 5 * PAGE_BYTES
+        other_places += sum(not begin <= position < begin + length for position, _ in others)
+    assert other_places <= 0.02 * len(sampled)
 
 
 def test_a_search_announces_the_pages_of_all_files_before_it_reads_them(
@@ -113,13 +120,13 @@ def test_a_search_announces_the_pages_of_all_files_before_it_reads_them(
     monkeypatch.setattr(File, "pread", reading)
     monkeypatch.setattr(File, "announce_reads", announcing)
     jobs.run(job)
-    assert [name for name, _ in calls] == ["announce"] * 3 + ["read", "announce"] * 3 + ["read"] * 3
+    assert [name for name, _ in calls] == ["announce"] * 3 + ["read"] * 6
     assert [path for _, path in calls[:3]] == [path for _, path in calls[-3:]]
     assert len(set(calls)) == 6
 
 
 def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
-    keys = [b"%d" % at for at in range(600)]
+    keys = [b"hot"] * 6000 + [b"%d" % at for at in range(600)]  # uneven, so that fences are read
     written = write(tmp_path, keys)
     path = f"{tmp_path}/{written.file_name}"
     for at in random.Random(1).sample(range(os.path.getsize(path)), 200):
@@ -130,7 +137,7 @@ def test_every_damaged_byte_is_noticed(tmp_path: Path) -> None:
             file.write(bytes([byte[0] ^ 0x10]))
             file.flush()
             with pytest.raises(DamagedIndex):
-                all_offsets(tmp_path, written, keys)
+                all_offsets(tmp_path, written, list(dict.fromkeys(keys)))
             file.seek(at)
             file.write(byte)
     with open(path, "r+b") as file:

@@ -27,7 +27,8 @@ class LogFlush:
     """The durability of one open log."""
 
     __slots__ = (
-        "_appends", "_begun", "_engine", "_epochs", "_files", "_offsets", "_producers", "_snapshots", "decided_end_offset",
+        "_appends", "_begun", "_begun_shared", "_engine", "_epochs", "_files", "_offsets", "_producers", "_snapshots",
+        "decided_end_offset",
     )  # fmt: skip
 
     def __init__(self, parts: RecoveredLog, appends: AppendPipeline, files: LogFiles, offsets: LogOffsets) -> None:
@@ -43,6 +44,7 @@ class LogFlush:
         """
         # The flushes that have not succeeded yet: end offset, and `decided_end_offset` after it. Nearly all logs have none.
         self._begun: tuple[tuple[int, int], ...] = ()
+        self._begun_shared = 0  # the number of those by the sync of a shared log
 
     def _first_undecided(self) -> int:
         undecided = self._producers.first_undecided_offset
@@ -51,7 +53,7 @@ class LogFlush:
     @property
     def is_running(self) -> bool:
         """Whether a flush was begun and has not succeeded yet."""
-        return bool(self._begun)
+        return self._begun_shared > 0 or bool(self._begun)
 
     @property
     def unflushed_messages(self) -> int:
@@ -74,14 +76,13 @@ class LogFlush:
         appends = self._appends
         appends.has_rolled = False
         appends.unflushed_since_ms = -1
-        end_offset = self._engine.end_offset
-        self._begun = (*self._begun, (end_offset, 0))
-        return end_offset, self._offsets.truncation_count
+        self._begun_shared += 1
+        return self._engine.end_offset, self._offsets.truncation_count
 
     def complete_shared(self, flush: SharedFlush) -> None:
         """A flush of `begin_shared` has succeeded; it does not count if the log was truncated meanwhile."""
         end_offset, truncation_count = flush
-        self._remove_begun(end_offset)
+        self._begun_shared -= 1
         if truncation_count == self._offsets.truncation_count:
             self._engine.mark_shared_flushed(end_offset)
 
@@ -104,14 +105,10 @@ class LogFlush:
         """Record that a task with this end offset has succeeded: all records before it are durable."""
         self._files.is_entry_durable = True
         self._engine.mark_flushed(end_offset)
-        self.decided_end_offset = max(self.decided_end_offset, self._remove_begun(end_offset))
-
-    def _remove_begun(self, end_offset: int) -> int:
-        """Remove the oldest flush with this end offset; returns the `decided_end_offset` after it."""
         begun = self._begun
-        index = [end for end, _ in begun].index(end_offset)
+        index = [end for end, _ in begun].index(end_offset)  # the oldest one with this end offset
         self._begun = begun[:index] + begun[index + 1 :]
-        return begun[index][1]
+        self.decided_end_offset = max(self.decided_end_offset, begun[index][1])
 
     def flush_all(self) -> None:
         """Flush the log now, a few segments at a time; blocks."""

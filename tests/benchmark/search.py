@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import random
 import statistics
 import subprocess
@@ -27,6 +26,7 @@ from barnabas.client.search import open_cluster, search
 from barnabas.cluster import free_ports
 from barnabas.embedded import Broker
 from tests.benchmark.load.numbered_records import NumberedBatches, key_of
+from tests.support.evicted_files import evict
 from tests.support.loading import create, load
 from tests.support.raw_client import RawClient
 
@@ -158,10 +158,7 @@ class _Measurement:
         assert json.loads(done.stdout)["offset"] == number
 
     def _forget_pages(self) -> None:
-        for path in (*self._files("*.keyindex"), *self._files("*.log"), *self._files("*.index")):
-            descriptor = os.open(path, os.O_RDONLY)
-            os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-            os.close(descriptor)
+        evict((*self._files("*.keyindex"), *self._files("*.log"), *self._files("*.index")))
 
 
 def _row(name: str, value: str) -> None:

@@ -5,7 +5,6 @@ Eviction is posix_fadvise DONTNEED from another process; residency is what the k
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 from barnabas.embedded import Broker
 from protocol.messages.produce_fetch import FetchRequest
 from protocol.records import headers
+from tests.support.evicted_files import evict
 from tests.support.loading import create, fetch_request, load, one_record
 from tests.support.raw_client import RawClient
 from tests.support.storage_engine import default_engine
@@ -42,15 +42,6 @@ def files(broker: Broker) -> list[Path]:
     )
 
 
-def evict(broker: Broker) -> None:
-    """Evicts them from the page cache."""
-    for path in files(broker):
-        descriptor = os.open(path, os.O_RDWR)
-        os.fsync(descriptor)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
-
-
 def scan(broker: Broker, before_each: Callable[[], None], max_bytes: int) -> bytes:
     """All records from offset 0 on, response by response."""
     found, offset = b"", 0
@@ -70,6 +61,6 @@ def scan(broker: Broker, before_each: Callable[[], None], max_bytes: int) -> byt
 def test_a_scan_of_evicted_files_gets_every_byte(broker: Broker, max_bytes: int) -> None:
     stored = scan(broker, lambda: None, max_bytes)
     assert len(headers(stored)) == BATCHES
-    evict(broker)
+    evict(files(broker))
     assert scan(broker, lambda: None, max_bytes) == stored
-    assert scan(broker, lambda: evict(broker), max_bytes) == stored
+    assert scan(broker, lambda: evict(files(broker)), max_bytes) == stored

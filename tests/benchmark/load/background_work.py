@@ -22,6 +22,7 @@ from typing import Final
 from protocol.messages.groups import OffsetCommitRequest
 from tests.benchmark.load import raw
 from tests.benchmark.load.raw import Peer, batch, fetch_frame, produce_frame
+from tests.support.evicted_files import evict
 from tests.support.loading import create, load
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
@@ -79,14 +80,6 @@ def write_files(directory: Path, total_bytes: int) -> None:
             for _ in range(SEGMENT_BYTES // MIB):
                 file.write(block)
     os.sync()
-
-
-def evict(files: list[Path]) -> None:
-    """Drops the files from the page cache."""
-    for path in files:
-        descriptor = os.open(path, os.O_RDONLY)
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-        os.close(descriptor)
 
 
 def logs_of(directory: Path) -> list[Path]:

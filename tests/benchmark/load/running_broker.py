@@ -18,6 +18,7 @@ from tests.benchmark.builds import Build, MeasuredBroker
 from tests.benchmark.load.meter import Meter, Outcome, cpu_seconds
 from tests.benchmark.report.rows import OURS, THEIRS
 from tests.benchmark.report.terminal import Wanted
+from tests.support.evicted_files import evict
 from tests.support.kafka import STOCK_JVM, ApacheKafka
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -47,18 +48,9 @@ class RunningBroker(NamedTuple):
 
 
 def evict_records(broker: RunningBroker) -> None:
-    """Writes all records back and drops them from the page cache."""
+    """Drops all records from the page cache."""
     for directory, _, names in os.walk(broker.data_dir):
-        for name in names:
-            if name.endswith((".log", ".clog")):
-                with contextlib.suppress(FileNotFoundError):  # of a topic that is being deleted
-                    _evict(f"{directory}/{name}")
-
-
-def _evict(path: str) -> None:
-    with open(path, "rb+") as file:
-        os.fsync(file)
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+        evict(Path(directory, name) for name in names if name.endswith((".log", ".clog")))
 
 
 def in_turn(brokers: Iterable[T], turn: int) -> list[T]:

@@ -76,6 +76,11 @@ class DiskLookups:
             self._read(log, lookup)
         return lookup not in self._waiting
 
+    def drop(self, lookup: DiskLookup) -> None:
+        """The caller does not wait for a lookup; forgets it unless others do."""
+        if lookup not in self._waiting:
+            lookup.drop()
+
     def _read(self, log: Log, lookup: DiskLookup, _: IoResult | None = None) -> None:
         """Run a lookup on a thread, after the operations that it had to wait for."""
         read = self._executor.read(log.directory, partial(log.files.run_guarded, lookup.run))

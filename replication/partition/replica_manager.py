@@ -394,6 +394,10 @@ class ReplicaManager:
             for partition, lookup in lookups.items():
                 self.await_disk(partition, lookup, partial(then, (partition,)))
 
+    def drop_lookup(self, lookup: DiskLookup) -> None:
+        """The caller of a method that returned a lookup does not repeat the call after it."""
+        self._disk_lookups.drop(lookup)
+
     def try_lookup(self, log: Log, lookup: DiskLookup, then: Callable[[bool], None]) -> None:
         """As `await_disk`, for retention: in the background, and without waiting for space on a full disk."""
         self._disk_lookups.run_in_background(log, lookup, then)

@@ -9,6 +9,8 @@ RULES    1. A method that may need the disk returns its result or a DiskLookup. 
          5. Callers of the same lookup share one object, so the lookup runs once.
          6. A KafkaError is discarded by `done`, also one of a cached lookup: the next caller reads again. A cached result is
             discarded after _MAX_CACHED later ones: by then every waiting caller has retried.
+         7. A caller that does not run a lookup drops it: until then its log keeps it, and so the files that it captured stay
+            open, also deleted ones. The repeated call may need no lookup: the page may be in the page cache by then.
 NOT HERE Threads and waiting requests (`replication/partition/replica_manager.py`).
 """
 
@@ -61,6 +63,8 @@ class DiskLookup:
     """Receives the result of `_lookup`, or its KafkaError."""
     _on_done: Callable[[], object] | None = None
     """Discards the result."""
+    _on_drop: Callable[[], object] | None = None
+    """Forgets the lookup."""
     _outcome: Any = None
 
     def run(self) -> None:
@@ -77,6 +81,11 @@ class DiskLookup:
     def finish(self) -> None:
         """Publish the result of `run`; not called if that raised."""
         self._on_result(self._outcome)
+
+    def drop(self) -> None:
+        """Forget the lookup, which nothing runs or waits for (rule 7)."""
+        if self._on_drop is not None:
+            self._on_drop()
 
     def done(self) -> None:
         """Discard the result: all waiting callers have retried."""
@@ -149,7 +158,7 @@ class PendingLookups:
             if not is_cached or isinstance(results.get(key), KafkaError):
                 results.pop(key, None)
 
-        return DiskLookup(run, on_result, on_done)
+        return DiskLookup(run, on_result, on_done, lambda: pending.pop(key, None))
 
 
 def wait_for_disk(attempt: Callable[P, T | DiskLookup], *args: P.args, **kwargs: P.kwargs) -> T:

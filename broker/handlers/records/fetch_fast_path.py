@@ -62,7 +62,10 @@ class FetchFastPath:
             )
         except (KafkaError, DivergingEpoch):
             return None
-        if isinstance(info, DiskLookup) or info.aborted or not info.size or info.size < fetch.min_bytes:
+        if isinstance(info, DiskLookup):
+            services.replicas.drop_lookup(info)  # the handler may find the page in the page cache, and need none
+            return None
+        if info.aborted or not info.size or info.size < fetch.min_bytes:
             return None
         partition.counts.bytes_out += info.size
         if in_session is not None:

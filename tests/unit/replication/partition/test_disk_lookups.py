@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from protocol.errors import ErrorCode
 from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
+from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
 from tests.support.replica_harness import AppendResults, HeldReplicaHarness, HeldWork, ReplicaHarness, batch
 
@@ -82,6 +84,18 @@ def test_what_waits_for_a_lookup_of_a_group_continues_after_it(harness: HeldRepl
     assert len(harness.worker.reads) == 2, "the lookup is shared"
     harness.worker.let_read()
     assert continued == [True]
+
+
+def test_a_lookup_that_others_wait_for_is_not_dropped(harness: HeldReplicaHarness) -> None:
+    partition = harness.partition("wide", 1)
+    dropped: list[str] = []
+    awaited, unused = (
+        DiskLookup(lambda: None, lambda _: None, None, partial(dropped.append, name)) for name in ("awaited", "unused")
+    )
+    harness.replicas.await_disk(partition, awaited, lambda: None)
+    for lookup in (awaited, unused):
+        harness.replicas.drop_lookup(lookup)
+    assert dropped == ["unused"]
 
 
 def test_a_request_in_a_callback_queues_behind_the_appends_of_the_group(harness: HeldReplicaHarness) -> None:

@@ -131,6 +131,16 @@ def test_callers_share_the_work_that_opens_a_log(cold: Cold) -> None:
     assert lookup_of(lambda: regions(log, 1)) is not one
 
 
+def test_a_dropped_lookup_is_forgotten(cold: Cold) -> None:
+    _, log = cold
+    log.open()
+    dropped = lookup_of(lambda: regions(log, 0))
+    dropped.drop()
+    following = lookup_of(lambda: regions(log, 0))
+    assert following is not dropped
+    assert lookup_of(lambda: regions(log, 0)) is following
+
+
 def test_an_append_waits_only_for_closed_files(cold: Cold) -> None:
     disk, log = cold
     assert disk.ask(lambda: regions(log, 500))[1] == 1, "the log is opened"

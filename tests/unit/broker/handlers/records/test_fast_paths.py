@@ -72,13 +72,15 @@ def test_a_read_that_needs_the_disk_is_left_to_the_handler(
 ) -> None:
     client = Client(harness, max_wait_ms=0)
     client.fetch({("t", 0): 0})
+    dropped: list[bool] = []
 
     def read(*_: Any, **__: Any) -> Any:
-        return DiskLookup(lambda: None, lambda _: None)
+        return DiskLookup(lambda: None, lambda _: None, None, lambda: dropped.append(True))
 
     with monkeypatch.context() as cold:
         cold.setattr(harness.replicas, "read", read)
         assert fetch_fast(harness, 12, session=client.session) is None
+    assert dropped == [True], "else the log keeps it if the handler needs no lookup"
     assert offsets(fetched(client.fetch({("t", 0): 1}))) == [1, 2]
 
 

@@ -180,7 +180,7 @@ class Server:
         self._clock = SystemClock()
         self._timers = TimerQueue()
         self._timer = LoopTimer(loop, self._timers)
-        self._io = IoThreadPool(loop)
+        self._io = IoThreadPool(loop, self._disk)
         self._throttling = Throttling(config.quota_windows(), self._io)
         self._dependencies = RuntimeDependencies(loop, self._disk, self._io, self._timers, self._clock)
         self._watchdog = Watchdog(loop)

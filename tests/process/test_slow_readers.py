@@ -11,8 +11,10 @@ import psutil
 import pytest
 
 from barnabas.embedded import Broker
+from protocol.messages.admin import DeleteTopicsRequest
 from protocol.messages.produce_fetch import FetchRequest
 from tests.support.loading import ask_for, create, fetch_request, load, one_record
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.storage_engine import default_engine
 from tests.support.system_calls import SENDS, needs_strace, watched
@@ -143,3 +145,33 @@ def test_slow_readers_do_not_slow_other_consumers(tmp_path: Path) -> None:
             complete(fast, requests, lambda: [client.socket.recv(1) for client in slow])
         print(f"{len(alone)} calls alone, {len(beside)} beside {slow_readers} slow readers")
         assert len(beside) <= len(alone) + 2 * slow_readers
+
+
+def descriptor_of_deleted(pid: int) -> str | None:
+    """The descriptor of a log file that is open and deleted."""
+    for descriptor in Path(f"/proc/{pid}/fd").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if descriptor.readlink().name.endswith(".log (deleted)"):
+                return descriptor.name
+    return None
+
+
+@needs_strace
+def test_the_event_loop_does_not_close_a_deleted_file_that_a_reader_held(tmp_path: Path) -> None:
+    """That frees the blocks of the file: 0.3 s for 256 MiB."""
+    settings = {"barnabas_log_storage_engine": "segments", "log_segment_delete_delay_ms": 0}
+    with (
+        holding_much(tmp_path / "data", **settings) as broker,
+        RawClient(broker.bootstrap, receive_buffer_bytes=4096) as reader,
+    ):
+        reader.send(much(), 11)
+        until(lambda: any(unsent(broker.port)), "the answer has begun")
+        with RawClient(broker.bootstrap) as client:
+            client.ask(message(DeleteTopicsRequest, topic_names=["t"], timeout_ms=30_000), 5)
+        log_file = until(lambda: descriptor_of_deleted(broker.pid), "the file is deleted")
+        with watched(broker.pid, ("close",), tmp_path / "closes") as closes:
+            reader.close()
+            until(lambda: descriptor_of_deleted(broker.pid) is None, "it is closed")
+        threads = [call.thread for call in closes if call.arguments.startswith(f"{log_file}<")]
+        assert threads
+        assert broker.pid not in threads

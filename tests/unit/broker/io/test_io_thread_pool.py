@@ -238,6 +238,25 @@ def test_one_reader_runs_all_jobs_after_several_were_needed(
     assert len(threads) == 1
 
 
+def test_the_loop_leaves_it_to_a_thread_to_close_a_deleted_file(
+    loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    closing: list[tuple[int, Thread]] = []
+    monkeypatch.setattr("os.close", lambda descriptor: closing.append((descriptor, current_thread())))
+    other = Thread(target=worker.close_deleted, args=(-7,))
+    worker.close_deleted(-5)
+    other.start()
+    other.join()
+    assert closing == [(-5, current_thread()), (-7, other)], "the loop does not run, or another thread may wait"
+    loop.call_soon(worker.close_deleted, -3)
+    loop.call_soon(loop.call_soon, loop.stop)
+    loop.run_forever()
+    assert worker.finish()
+    descriptor, thread = closing[2]
+    assert descriptor == -3
+    assert thread not in (current_thread(), other)
+
+
 def test_stop_runs_the_queued_reads(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     done: list[object] = []
     for _ in range(3 * MAX_UNREPORTED):

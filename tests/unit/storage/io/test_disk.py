@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import mmap
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -215,6 +216,23 @@ def test_a_lock_is_refused_to_this_and_another_process(tmp_path: Path) -> None:
     lock.release()
     Disk().lock(path).release()
     assert other_process() == "locked"
+
+
+def test_only_the_descriptors_of_deleted_files_are_closed_elsewhere(tmp_path: Path) -> None:
+    disk = Disk()
+    handed_over: list[int] = []
+    disk.close_deleted = handed_over.append
+    kept, deleted = (disk.open(f"{tmp_path}/{name}", write=True, create=True) for name in ("kept", "deleted"))
+    kept_descriptor, descriptor = kept.fileno(), deleted.fileno()
+    disk.unlink(deleted.path)
+    del kept
+    deleted.close()
+    del deleted
+    assert handed_over == [descriptor]
+    assert disk.open_files == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(kept_descriptor)
+    os.close(descriptor)
 
 
 def test_space_and_sizes_are_reported(tmp_path: Path) -> None:

@@ -195,7 +195,7 @@ class ReadAhead:
         if not scan.is_continued or position > scan.end + READ_AHEAD_BYTES:
             return True
         if end > scan.passed_end:
-            return self._last == (file.path, position)
+            return end - position <= PREFETCH_BYTES and self._last == (file.path, position)
         if end > scan.end - PREFETCH_BYTES:
             self._read_on(file, scan.end, PREFETCH_BYTES, is_scan=True)
         return True

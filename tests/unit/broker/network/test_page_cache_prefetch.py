@@ -460,6 +460,23 @@ def test_a_lone_reader_gets_the_cached_bytes_before_those_that_are_not(tmp_path:
     assert rig.transport.by_sendfile == len(rig.data)  # nothing was read through the thread
 
 
+def test_of_a_scan_a_lone_reader_gets_only_what_a_thread_has_read(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 12 * MIB)
+    rig.sender = lone_sender(rig, lambda: 100.0)
+    with rig.disk.blocking_forbidden():
+        assert not rig.sender.send([rig.region()])
+    rig.file.pread(10 * MIB, 2 * MIB)  # as another reader does; the kernel may read on when some of it is sent
+    assert rig.sender.uncached is not None
+    prefetched = rig.read_ahead.prefetch(rig.sender.uncached)
+    prefetched.then(lambda done: rig.sender.resume_after_prefetch(done.value))
+    rig.jobs.pop(0).finish()
+    assert not rig.sender.resume()
+    assert rig.transport.by_sendfile == PREFETCH_BYTES
+    rig.finish_jobs()
+    rig.send()
+    assert rig.transport.sent == rig.data
+
+
 def test_a_long_rest_of_a_piece_is_queried_completely_after_a_while(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 8 * MIB)
     rig.file.pread(8 * MIB, 0)

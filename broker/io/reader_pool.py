@@ -5,6 +5,7 @@ RULES    1. All take from one list of ready jobs. Opening a log is five to twent
             jobs unless no turn has ended for STUCK_AFTER_S; then another one is woken. While several run, a turn is one job.
          2. A turn ends when the queue is empty or after TURN_S. The thread reports its results together; the loop handles all
             of them before it wakes a thread for the next turn. So both alternate instead of competing for the interpreter.
+            Results that a thread has before it is stuck in a job are reported without it.
          3. Threads run at most MAX_UNREPORTED jobs ahead of the loop, which bounds the open files.
          4. Each thread waits at a queue of its own, and the one that has waited least is woken: of several threads that wait
             at one SimpleQueue each job wakes two, and they compete for the interpreter.
@@ -37,6 +38,7 @@ class ReaderPool(WorkerThread):
         super().__init__(loop, name)
         self._backlog: deque[Job] = deque()
         self._ready_jobs: deque[Job] = deque()  # the threads take from it
+        self._finished_jobs: deque[Job] = deque()  # the threads add to it
         self._unreported = 0
         self._idle_queues: list[JobQueue] = []  # of the threads that wait (rule 4)
         self._busy_threads = 0  # threads whose turn has not ended
@@ -72,7 +74,7 @@ class ReaderPool(WorkerThread):
             self._ready_jobs.append(self._backlog.popleft())
         if not self._busy_threads:
             self._wake_thread()
-        if self._ready_jobs and not self._is_check_scheduled:
+        if (self._ready_jobs or self._finished_jobs) and not self._is_check_scheduled:
             self._is_check_scheduled = True
             self._loop.call_later(STUCK_AFTER_S, self._check_progress, self._turns)
 
@@ -91,17 +93,25 @@ class ReaderPool(WorkerThread):
             queue.put(job)
 
     def _check_progress(self, turns: int) -> None:
-        """Wakes another thread if no turn has ended since `turns` had (rule 1)."""
+        """If no turn has ended since `turns` had, reports what was finished, and wakes another thread (rules 1, 2)."""
         self._is_check_scheduled = False
-        if turns == self._turns and self._busy_threads < MAX_READERS:
-            self._wake_thread()
+        if turns == self._turns:
+            self._report_finished()
+            if self._busy_threads < MAX_READERS:
+                self._wake_thread()
         self._fill_ready()
 
-    def _on_turn_end(self, finished: list[Job], queue: JobQueue | None) -> None:
-        """Reports the results of a thread's turn; jobs that follow from them start after all are reported (rule 2)."""
+    def _report_finished(self) -> None:
+        finished: list[Job] = []
+        while (job := _pop(self._finished_jobs)) is not None:
+            finished.append(job)
         self._unreported -= len(finished)
+        self._report(finished)
+
+    def _on_turn_end(self, queue: JobQueue | None) -> None:
+        """Reports the results of a thread's turn; jobs that follow from them start after all are reported (rule 2)."""
         try:
-            self._report(finished)
+            self._report_finished()
         finally:
             self._busy_threads -= 1
             if queue is not None:
@@ -134,17 +144,16 @@ class ReaderPool(WorkerThread):
 
     def _run_ready(self, job: Job | None, queue: JobQueue | None) -> None:
         """Runs a job and the other ready ones; `queue`: where the thread waits."""
-        finished: list[Job] = []
         began_s = time.monotonic()
         while job is not None:
             job.attempt()
             if is_full(job.failure) and not self._is_stopping.is_set():
                 self._loop.call_soon_threadsafe(self._defer_until_space, job)
             else:
-                finished.append(job)
+                self._finished_jobs.append(job)
             is_turn_over = self._busy_threads > 1 or time.monotonic() - began_s >= TURN_S
             job = None if is_turn_over and not self._is_stopping.is_set() else _pop(self._ready_jobs)
-        self._loop.call_soon_threadsafe(self._on_turn_end, finished, queue)
+        self._loop.call_soon_threadsafe(self._on_turn_end, queue)
 
 
 def _pop(jobs: deque[Job]) -> Job | None:

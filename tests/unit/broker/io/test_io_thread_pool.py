@@ -220,6 +220,20 @@ def test_more_readers_start_while_one_is_stuck(loop: AbstractEventLoop, worker: 
     assert done == [None] * (MAX_READERS + MAX_UNREPORTED)
 
 
+def test_a_result_does_not_wait_for_a_stuck_job_of_the_same_thread(
+    loop: AbstractEventLoop, worker: IoThreadPool
+) -> None:
+    are_submitted, goes_on = Event(), Event()
+    done = Reports(loop, 1)
+    worker.read("data", lambda: assert_true(are_submitted.wait(60))).then(done.report)
+    worker.read("data", lambda: assert_true(goes_on.wait(60))).then(done.report)
+    are_submitted.set()
+    loop.call_later(30, loop.stop)
+    loop.run_forever()
+    assert done == [None]
+    goes_on.set()
+
+
 @pytest.mark.pure_python("replaces a constant of a compiled module")
 def test_one_reader_runs_all_jobs_after_several_were_needed(
     loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch

@@ -9,8 +9,9 @@ import pytest
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store import publish as publishing
+from barnabas.pipeline.store.durable_files import sync
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range
+from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, write_entry
 from barnabas.pipeline.store.publish import publish, recover, staging_of
 from tests.pipeline.crashes import Crash, crash
 from tests.pipeline.killing.kill_at_step import end_before_change
@@ -38,7 +39,7 @@ def listed(folder: ArchiveFolder) -> set[str]:
     return {str(path.relative_to(folder.path)) for path in folder.path.glob("topic=*/date=*/*.parquet")}
 
 
-@pytest.mark.parametrize("last", range(1, 40))
+@pytest.mark.parametrize("last", range(1, 55))
 def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
     folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch, last: int
 ) -> None:
@@ -59,7 +60,7 @@ def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
         except Crash:
             pass
         else:
-            assert last > 20, "a whole run has more steps than that"
+            assert last > 40, "a whole run has more steps than that"
     committed = folder.manifest().next_sequence
     wanted = {1: before, 2: after_append, 3: after_all}[committed]
     assert listed(folder) <= (wanted if committed < 3 else after_all | before)
@@ -68,6 +69,37 @@ def test_a_round_interrupted_at_any_step_is_published_once_or_not_at_all(
     recover(folder)
     assert listed(folder) == wanted
     assert not folder.staging.exists()
+
+
+def test_a_committed_file_survives_a_power_failure(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All folders above a file are synced: before the commit in staging, and before staging is deleted at its target."""
+    synced: set[Path] = set()
+    synced_at_commit: list[set[Path]] = []
+
+    def record_sync(path: Path) -> None:
+        sync(path)
+        synced.add(path)
+
+    def record_commit(manifest: Path, entry: Entry) -> None:
+        synced_at_commit.append(set(synced))
+        write_entry(manifest, entry)
+
+    monkeypatch.setattr(publishing, "sync", record_sync)
+    monkeypatch.setattr(publishing, "write_entry", record_commit)
+    entry = staged_entry(folder, 0)
+    publish(folder, folder.manifest(), entry)
+    for file in entry.files:
+        staged, target = staging_of(folder, 0) / file.path, folder.path / file.path
+        assert {staged, *_folders_below(folder.internal, staged)} <= synced_at_commit[0]
+        assert {*_folders_below(folder.path, target)} <= synced
+    synced.clear()
+    recover(folder)  # as if the process was killed between the renames and their syncs
+    assert {*_folders_below(folder.path, target)} <= synced
+
+
+def _folders_below(root: Path, path: Path) -> list[Path]:
+    """The folders of a path, up to the root and with it."""
+    return [parent for parent in path.parents if parent.is_relative_to(root)]
 
 
 def test_unreadable_files_are_errors_with_their_path(folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch) -> None:

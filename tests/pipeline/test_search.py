@@ -23,6 +23,8 @@ from barnabas.pipeline.jobs.search import as_row, check_settings, matching
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import Reporter
 from barnabas.pipeline.settings import BrokerSettings
+from barnabas.pipeline.store.archive_reader import complete_manifest
+from barnabas.pipeline.store.folder import ArchiveFolder
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, minutes, send
 from tests.support.waiting import until
 
@@ -98,6 +100,20 @@ def test_a_record_in_topic_and_archive_is_found_once(spark: Any, archiving: Arch
         search(spark, replace(everywhere, topic=(f"other-{topic}",)))
     late = search(spark, replace(everywhere, start_time=str(START_MS + 130 * MINUTE_MS)))
     assert late.found == sum(row["timestamp"] >= START_MS + 130 * MINUTE_MS for row in expected)
+
+
+def test_a_round_that_is_archived_during_a_search_is_found_once(
+    spark: Any, archiving: ArchiveSettings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The search knows the archive's end from an earlier manifest than the one that names the files."""
+    send(archiving.bootstrap, topic, minutes(40))
+    archive(spark, archiving)
+    earlier_manifest = complete_manifest(ArchiveFolder(archiving.into))
+    send(archiving.bootstrap, topic, minutes(40, start=40))
+    archive(spark, archiving)
+    monkeypatch.setattr(search_job, "complete_manifest", lambda _: earlier_manifest)
+    report = search(spark, SearchSettings(bootstrap=archiving.bootstrap, topic=(topic,), archive=archiving.into))
+    assert report.found == 80
 
 
 def test_what_a_key_index_knows_is_not_read_from_the_topic(

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from pyspark.sql import Column, DataFrame, Row, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.client.topic_partition import TopicPartition
-from barnabas.pipeline.brokers import Brokers, Span
+from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.datetimes import parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.data_files import isolated_session
@@ -31,7 +32,7 @@ from barnabas.pipeline.kafka.key_index import IndexedValue, use_index
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import read_segments
-from barnabas.pipeline.spark.rows import between, collect_rows
+from barnabas.pipeline.spark.rows import between, collect_rows, in_spans
 from barnabas.pipeline.store.archive_reader import COLUMNS, complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 
@@ -208,32 +209,35 @@ def _all_records(spark: SparkSession, settings: SearchSettings) -> DataFrame:
         return read_segments(spark, settings.log_dir, settings.topic, options).select(*COLUMNS)
     brokers = Brokers(settings)
     topics = brokers.find_topics(settings.topic)
-    available = brokers.spans(topics.values())
-    archived: dict[TopicPartition, int] = {}
-    if settings.archive is not None:
-        manifest = complete_manifest(ArchiveFolder(settings.archive))
-        ids = manifest.topic_ids()
-        if not ids.keys() & topics.keys():
-            raise JobError(f"The archive {settings.archive} holds none of these topics: {', '.join(topics)}.")
-        for name in topics.keys() & ids.keys():
-            if ids[name] != topics[name].id:
-                raise JobError(
-                    f"The archive {settings.archive} holds an earlier topic {name}, which was deleted and created again."
-                )
-        archived = manifest.end_offsets()
-    spans = {tp: Span(max(span.start, archived.get(tp, 0)), span.end) for tp, span in available.items()}
+    archived = {} if settings.archive is None else _archived_spans(settings.archive, topics)
+    spans = {
+        tp: Span(max(span.start, archived[tp].end) if tp in archived else span.start, span.end)
+        for tp, span in brokers.spans(topics.values()).items()
+    }
     if start_ms is not None:
-        late = brokers.offsets_for_time(spans, start_ms)
-        spans = {tp: Span(max(span.start, late.get(tp, span.end)), span.end) for tp, span in spans.items()}
+        starts = brokers.offsets_for_time(spans, start_ms)
+        spans = {tp: Span(max(span.start, starts.get(tp, span.end)), span.end) for tp, span in spans.items()}
     wanted = _indexed_value(settings)
-    known, spans = (None, spans) if wanted is None else use_index(spark, settings, brokers, wanted, spans)
+    indexed, spans = (None, spans) if wanted is None else use_index(spark, settings, brokers, wanted, spans)
     records = read_spans(spark, settings, spans)
-    if known is not None:
-        records = records.unionByName(known)
-    archived_topics = [name for name in topics if any(tp.topic == name for tp in archived)]
-    if settings.archive is not None and archived_topics:
-        records = records.unionByName(read_archive(spark, settings.archive, archived_topics))
+    if indexed is not None:
+        records = records.unionByName(indexed)
+    if settings.archive is not None and archived:
+        archived_records = read_archive(spark, settings.archive, {tp.topic for tp in archived})
+        records = records.unionByName(in_spans(archived_records, archived))  # another round may be archived meanwhile
     return records
+
+
+def _archived_spans(path: Path, topics: Mapping[str, Topic]) -> dict[TopicPartition, Span]:
+    """The offsets below the ends of an archive. Raises JobError if it holds none of the topics, or an earlier one."""
+    manifest = complete_manifest(ArchiveFolder(path))
+    archived_ids = manifest.topic_ids()
+    if not archived_ids.keys() & topics.keys():
+        raise JobError(f"The archive {path} holds none of these topics: {', '.join(topics)}.")
+    for name in topics.keys() & archived_ids.keys():
+        if archived_ids[name] != topics[name].id:
+            raise JobError(f"The archive {path} holds an earlier topic {name}, which was deleted and created again.")
+    return {tp: Span(0, end) for tp, end in manifest.end_offsets().items() if tp.topic in topics}
 
 
 def _indexed_value(settings: SearchSettings) -> IndexedValue | None:

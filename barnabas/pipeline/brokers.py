@@ -161,8 +161,14 @@ class Brokers:
     def consume(self, spans: Mapping[TopicPartition, Span]) -> Iterator[Any]:
         """Yields the committed records of these offsets, read by a consumer in the driver: for small topics."""
         left = {tp: span for tp, span in spans.items() if span.start < span.end}
-        settings = {"group.id": "barnabas", "isolation.level": "read_committed", "enable.partition.eof": True}
-        consumer = Consumer({**self.client_settings, **settings, "enable.auto.commit": False})
+        settings = {
+            "group.id": "barnabas",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "enable.auto.commit": False,
+            "auto.offset.reset": "earliest",  # for a start that was deleted meanwhile
+        }
+        consumer = Consumer({**self.client_settings, **settings})
         try:
             consumer.assign([ClientPartition(*tp, span.start) for tp, span in left.items()])
             while left:

@@ -15,9 +15,10 @@ from confluent_kafka import KafkaError, KafkaException
 from barnabas import Broker
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import brokers as brokers_module
-from barnabas.pipeline.brokers import Brokers
+from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
+from tests.pipeline.topics import create, minutes, send
 
 
 class MovingCoordinator:
@@ -75,6 +76,15 @@ def test_offsets_are_found_after_a_restart() -> None:
         broker.kill()
         broker.start()
         assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
+
+
+def test_records_above_deleted_ones_are_consumed(kafka_broker: Any) -> None:
+    """A start below the log start is no reason to skip what is left."""
+    brokers = create(kafka_broker.bootstrap, "trimmed", partitions=1)
+    send(kafka_broker.bootstrap, "trimmed", minutes(10, partitions=1))
+    tp = TopicPartition("trimmed", 0)
+    brokers.delete_records({tp: 4})
+    assert [message.offset() for message in brokers.consume({tp: Span(0, 10)})] == [*range(4, 10)]
 
 
 def test_a_missing_topic_is_an_error_at_once(kafka_broker: Any) -> None:

@@ -7,7 +7,7 @@ import pytest
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Span, Topic
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
+from barnabas.pipeline.jobs.rounds import ContinuousSettings, RoundSettings, StartPosition, plan_round, start_positions
 
 A0, A1 = TopicPartition("a", 0), TopicPartition("a", 1)
 TOPIC = Topic("a", "id-1", 2)
@@ -40,6 +40,12 @@ def test_lost_records_stop_the_job_unless_data_loss_is_allowed() -> None:
     with pytest.raises(JobError, match="broker deleted the offsets 4 to 9 of a-0"):
         positions({A0: 4})
     assert positions({A0: 4}, strict=False)[A0] == StartPosition(10, lost_before=4)
+
+
+@pytest.mark.parametrize("interval", [-1.0, float("nan")])
+def test_an_interval_that_is_no_time_is_refused(interval: float) -> None:
+    with pytest.raises(JobError, match="--interval takes 0 seconds or more"):
+        ContinuousSettings(interval=interval)
 
 
 def test_another_topic_of_the_same_name_stops_the_job() -> None:

@@ -8,6 +8,7 @@ RULES    1. A round has at most `limit` offsets, shared in proportion to each pa
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -28,6 +29,19 @@ class RoundSettings(BrokerSettings):
         super().__post_init__()
         if self.max_offsets_per_trigger < 1:
             raise JobError("--max-offsets-per-trigger takes at least 1.")
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContinuousSettings(RoundSettings):
+    """Settings of every job that can repeat its rounds until it is stopped."""
+
+    continuous: bool = setting("Run until stopped, instead of ending at the current ends of the topics.", False)
+    interval: float = setting("With --continuous: seconds between two polls of the topics.", 10.0)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 <= self.interval < math.inf:
+            raise JobError("--interval takes 0 seconds or more.")
 
 
 @dataclass(frozen=True)

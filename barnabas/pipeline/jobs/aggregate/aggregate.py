@@ -36,7 +36,7 @@ from barnabas.pipeline.jobs.aggregate.measures import check_distinct_names, pars
 from barnabas.pipeline.jobs.aggregate.watermark import watermark
 from barnabas.pipeline.jobs.aggregate.windows import COUNTED, LEFT_OUT, MALFORMED, OWN_COLUMNS, TIMELESS, WindowSpec
 from barnabas.pipeline.jobs.data_files import isolated_session
-from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
+from barnabas.pipeline.jobs.rounds import ContinuousSettings, StartPosition, plan_round, start_positions
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import as_tuple, setting
 from barnabas.pipeline.spark.rows import collect_rows
@@ -50,7 +50,7 @@ EXCEPTIONS = (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
 
 
 @dataclass(frozen=True, kw_only=True)
-class AggregateSettings(RoundSettings):
+class AggregateSettings(ContinuousSettings):
     """Settings of `aggregate`."""
 
     topic: str = setting("The topic.", metavar="NAME")
@@ -75,8 +75,6 @@ class AggregateSettings(RoundSettings):
     decode: str = setting("How values are decoded, into `data`: raw, json or avro.", "raw")
     schema: Path | None = setting("The schema of the values; JSON without one is inferred.", None, metavar="FILE")
     framing: str = setting("How Avro is framed: plain, or confluent (a magic byte and a schema id before it).", "plain")
-    continuous: bool = setting("Run until stopped, instead of ending at the topic's current end.", False)
-    interval: float = setting("With --continuous: seconds between two polls of the topic.", 10.0)
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-aggregate-<id>]", None)
 
     def __post_init__(self) -> None:

@@ -23,7 +23,7 @@ from barnabas.pipeline.jobs.archive.compaction import compact
 from barnabas.pipeline.jobs.archive.sinks import open_sink
 from barnabas.pipeline.jobs.data_files import isolated_session, with_day
 from barnabas.pipeline.jobs.dead_letters import send_dead_letters
-from barnabas.pipeline.jobs.rounds import RoundSettings, StartPosition, plan_round, start_positions
+from barnabas.pipeline.jobs.rounds import ContinuousSettings, StartPosition, plan_round, start_positions
 from barnabas.pipeline.jobs.trim import trim
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
@@ -37,14 +37,12 @@ from barnabas.pipeline.store.publish import recover
 
 
 @dataclass(frozen=True, kw_only=True)
-class ArchiveSettings(RoundSettings):
+class ArchiveSettings(ContinuousSettings):
     """Settings of `archive`."""
 
     into: Path = setting("The folder of the archive.", metavar="FOLDER")
     topic: tuple[str, ...] = setting("A topic; may be repeated.", (), metavar="NAME")
     pattern: str | None = setting("All topics whose full name matches this regular expression.", None)
-    continuous: bool = setting("Run until stopped, instead of ending at the topics' current ends.", False)
-    interval: float = setting("With --continuous: seconds between two polls of the topics.", 10.0)
     format: str | None = setting(
         "The format of the archive: parquet, delta or iceberg.  [default: parquet for a new archive]", None
     )

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 from pathlib import Path
 
 import pytest
 
 from barnabas.pipeline.errors import JobError
+from barnabas.pipeline.jobs.trim import Verified, read_verified, write_verified
 from barnabas.pipeline.store import publish as publishing
 from barnabas.pipeline.store.durable_files import sync
 from barnabas.pipeline.store.folder import ArchiveFolder
@@ -158,3 +161,30 @@ def test_a_second_writer_of_the_same_process_is_refused(folder: ArchiveFolder) -
                 pass
     with folder.lock():
         pass
+
+
+def test_a_file_system_without_locks_is_named_as_the_reason(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refused)
+    with pytest.raises(JobError, match=r"cannot be locked: No locks available"), folder.lock():
+        pass
+
+
+def test_an_unreadable_audit_result_is_not_called_damaged(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert read_verified(folder) == ([], {})
+    write_verified(folder, "now", [Verified("a", "id", 0, 7)], {"a-0": 7})
+    assert read_verified(folder) == ([Verified("a", "id", 0, 7)], {"a-0": 7})
+    text = folder.audit_file.read_text()
+    folder.audit_file.write_text(text.replace('"end": 7', '"end": "seven"'))
+    with pytest.raises(JobError, match=r"audit.json is damaged: end is 'seven'; remove it, and run an audit again"):
+        read_verified(folder)
+    folder.audit_file.unlink()
+    folder.audit_file.mkdir()
+    with pytest.raises(JobError, match=r"audit.json cannot be read: Is a directory"):
+        read_verified(folder)

@@ -88,3 +88,6 @@ def test_foreign_files_and_a_damaged_state_are_errors(versions: Versions) -> Non
     versions.state_file.write_text('{"ver')
     with pytest.raises(JobError, match="is damaged"):
         versions.state(dict)
+    versions.state_file.write_text('{"version": "one"}')
+    with pytest.raises(JobError, match="is damaged: version is 'one'"):
+        versions.clean_up()

@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Brokers, Topic
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_files import write_durably
+from barnabas.pipeline.store.durable_files import from_fields, read_json, write_durably
 from barnabas.pipeline.store.folder import ArchiveFolder
 from barnabas.pipeline.store.manifest import Manifest
 
@@ -46,18 +47,19 @@ def write_verified(folder: ArchiveFolder, when: str, verified: list[Verified], r
 def read_verified(folder: ArchiveFolder) -> tuple[list[Verified], dict[str, int]]:
     """Returns what the last audit verified, and the largest ends that audits found (rule 4); empty without an audit.
 
-    Raises JobError if the file is damaged.
+    Raises JobError if the file is unreadable or damaged.
     """
-    try:
-        if not folder.audit_file.exists():
-            return [], {}
-        document = json.loads(folder.audit_file.read_text())
+
+    def parse(document: dict[str, Any]) -> tuple[list[Verified], dict[str, int]]:
         if document.get("archive") != folder.metadata().id:
             return [], {}
         reached = {str(tp): int(end) for tp, end in document.get("reached", {}).items()}
-        return [Verified(**fields) for fields in document.get("verified", ())], reached
-    except (OSError, ValueError, TypeError, AttributeError) as failure:
-        raise JobError(f"{folder.audit_file} is damaged: {failure}; remove it, and run an audit again.") from failure
+        return [from_fields(Verified, fields) for fields in document.get("verified", ())], reached
+
+    try:
+        return read_json(folder.audit_file, parse, advice="remove it, and run an audit again")
+    except FileNotFoundError:
+        return [], {}
 
 
 def trim(

@@ -1,4 +1,4 @@
-"""Writes files and directory entries durably; reads JSON files and digests.
+"""Writes files and directory entries durably; reads and validates JSON files; computes digests.
 
 RULES    1. A digest also detects changes that no record shows: readers skip row groups by the statistics in a Parquet footer.
 """
@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import typing
 from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,6 +19,7 @@ from barnabas.pipeline.errors import JobError
 
 T = TypeVar("T")
 DIGESTS_AT_A_TIME = 4
+RESTORE = "restore it from a backup"
 
 
 def write_durably(path: Path, text: str) -> None:
@@ -32,8 +35,8 @@ def write_durably(path: Path, text: str) -> None:
     sync(path.parent)
 
 
-def read_json(path: Path, parse: Callable[[Any], T], name: str = "") -> T:
-    """Returns the parsed content; `name` is the file's name in errors.
+def read_json(path: Path, parse: Callable[[Any], T], name: str = "", advice: str = RESTORE) -> T:
+    """Returns the parsed content; errors name the file `name`, and `advice` tells what to do with a damaged one.
 
     Raises:
         FileNotFoundError: there is no file.
@@ -46,7 +49,24 @@ def read_json(path: Path, parse: Callable[[Any], T], name: str = "") -> T:
     except OSError as failure:
         raise JobError(f"{name or path} cannot be read: {failure.strerror}.") from failure
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as failure:
-        raise JobError(f"{name or path} is damaged: {failure}.") from failure
+        raise JobError(f"{name or path} is damaged: {failure}; {advice}.") from failure
+
+
+def from_fields(kind: type[T], fields: dict[str, Any]) -> T:
+    """Builds a dataclass and checks the type of each value. Raises TypeError."""
+    instance: Any = kind(**fields)
+    for name, expected in _field_types(typing.cast("Any", kind)):
+        if not isinstance(getattr(instance, name), expected):
+            raise TypeError(f"{name} is {fields[name]!r}")
+    return typing.cast("T", instance)
+
+
+@cache
+def _field_types(kind: type) -> tuple[tuple[str, Any], ...]:
+    return tuple(
+        (name, origin if (origin := typing.get_origin(hint)) in {tuple, dict} else hint)
+        for name, hint in typing.get_type_hints(kind).items()
+    )
 
 
 def sync(path: Path) -> None:

@@ -24,9 +24,9 @@ from pathlib import Path
 from typing import Any
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_files import read_json, write_durably
+from barnabas.pipeline.store.durable_files import from_fields, read_json, write_durably
 from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
-from barnabas.pipeline.store.manifest import Manifest, from_fields, read_manifest
+from barnabas.pipeline.store.manifest import Manifest, read_manifest
 
 FORMAT = 1
 PARQUET = "parquet"

@@ -16,7 +16,7 @@ from barnabas.pipeline.errors import JobError
 
 @contextlib.contextmanager
 def lock_folder(internal: Path) -> Iterator[None]:
-    """Locks the parent of `internal`; creates both. Raises JobError if another job holds the lock."""
+    """Locks the parent of `internal`; creates both. Raises JobError if another job holds the lock, or there are no locks."""
     try:
         _refuse_foreign_folder(internal)
         internal.mkdir(parents=True, exist_ok=True)
@@ -26,8 +26,12 @@ def lock_folder(internal: Path) -> Iterator[None]:
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as failure:
+            raise JobError(f"Another job writes to {internal.parent}: wait until it ends.") from failure
         except OSError as failure:
-            raise JobError(f"Another job writes to {internal.parent}.") from failure
+            raise JobError(
+                f"{internal.parent} cannot be locked: {failure.strerror}; use a file system with flock."
+            ) from failure
         yield
 
 

@@ -22,19 +22,16 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-import typing
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.checksums import add_checksums
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_files import read_json, write_durably
+from barnabas.pipeline.store.durable_files import from_fields, read_json, write_durably
 
-T = TypeVar("T")
 NAME = re.compile(r"(\d{12})\.json")
 DATA_PATH = re.compile(r"topic=[^/]+/date=[+-]?\d{4,}-\d\d-\d\d/[^/]+\.parquet")
 """A timestamp in microseconds instead of milliseconds has a five-digit year, which Spark writes with a sign."""
@@ -143,23 +140,6 @@ class Entry:
             if not DATA_PATH.fullmatch(path):
                 raise ValueError(f"{path} is not the path of a data file")
         return entry
-
-
-def from_fields(kind: type[T], fields: dict[str, Any]) -> T:
-    """Builds a dataclass and checks the type of each value. Raises TypeError (rule 4)."""
-    instance: Any = kind(**fields)
-    for name, expected in _field_types(typing.cast("Any", kind)):
-        if not isinstance(getattr(instance, name), expected):
-            raise TypeError(f"{name} is {fields[name]!r}")
-    return typing.cast("T", instance)
-
-
-@cache
-def _field_types(kind: type) -> tuple[tuple[str, Any], ...]:
-    return tuple(
-        (name, origin if (origin := typing.get_origin(hint)) in {tuple, dict} else hint)
-        for name, hint in typing.get_type_hints(kind).items()
-    )
 
 
 @dataclass

@@ -18,12 +18,12 @@ import json
 import os
 import secrets
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_files import read_json, sync, write_durably
+from barnabas.pipeline.store.durable_files import from_fields, read_json, sync, write_durably
 from barnabas.pipeline.store.folder_lock import local_folder, lock_folder
 
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class Versions:
         self._staging = folder / INTERNAL / "staging"
         self.state_file = folder / INTERNAL / f"{name}.json"
 
-    def state(self, kind: Callable[..., T]) -> T | None:
+    def state(self, kind: type[T]) -> T | None:
         """Returns the last committed state; None if the folder is empty. Raises JobError if it is damaged."""
         if not self.state_file.exists():
             other_names = [
@@ -63,7 +63,7 @@ class Versions:
                     f"{self.folder} is not a {self._name} and not empty ({other_names[0]}): choose another folder."
                 )
             return None
-        return read_json(self.state_file, lambda fields: kind(**fields))
+        return read_json(self.state_file, lambda fields: from_fields(kind, fields))
 
     def path(self, number: int) -> Path:
         """Returns the folder of a version."""
@@ -94,7 +94,7 @@ class Versions:
     def clean_up(self) -> None:
         """Points `current` at the committed version; deletes staging folders and old versions."""
         state: dict[str, Any] | None = self.state(dict)
-        number = (state or {}).get("version", 0)
+        number = 0 if state is None else read_json(self.state_file, _version_in)
         shutil.rmtree(self._staging, ignore_errors=True)  # workers of a killed driver may still write there
         if not self._versions.exists():
             return
@@ -106,3 +106,11 @@ class Versions:
         for path in self._versions.iterdir():
             if path not in {self.path(number), self.path(number - 1)}:
                 shutil.rmtree(path)
+
+
+def _version_in(state: dict[str, Any]) -> int:
+    """The number of the committed version. Raises TypeError."""
+    version = state.get("version", 0)
+    if not isinstance(version, int):
+        raise TypeError(f"version is {version!r}")
+    return version

@@ -137,6 +137,16 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
         aggregate(spark, replace(settings, topic=other))
 
 
+def test_another_schema_needs_another_folder(
+    spark: Any, settings: AggregateSettings, topic: str, tmp_path: Path
+) -> None:
+    send(settings.bootstrap, topic, [flight(5, "UA", 10)])
+    aggregate(spark, settings)
+    (schema := tmp_path / "other.ddl").write_text("carrier string, delay bigint")
+    with pytest.raises(JobError, match=r"was created with another schema than .*other\.ddl"):
+        aggregate(spark, replace(settings, schema=schema))
+
+
 def test_many_rounds_give_the_same_result_as_one(
     spark: Any, settings: AggregateSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -16,7 +16,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.dead_letters import dead_letters_of
-from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode, decoded_fields
+from barnabas.pipeline.spark.value_decoding import Decoding, check_decoding, choose_decoding, decode, decoded_fields
 
 pytestmark = pytest.mark.long
 
@@ -98,6 +98,23 @@ def test_avro_is_decoded_by_sparks_reader(spark: Any, tmp_path: Path, framing: s
         None,
     ]
     assert [row.error is not None for row in found] == [False, False, False, True, True]
+
+
+def test_settings_that_contradict_a_stored_decoding_are_refused(tmp_path: Path) -> None:
+    """Settings that are not given, and those of another format, contradict nothing."""
+    stored = Decoding("avro", json.dumps(RECORD), "confluent")
+    same, other = tmp_path / "same.avsc", tmp_path / "other.avsc"
+    same.write_text(json.dumps(RECORD, indent=2))
+    other.write_text('"string"')
+    check_decoding("/a", stored, None, None, None)
+    check_decoding("/a", stored, "avro", same, "confluent")
+    check_decoding("/a", Decoding("raw", ""), "raw", other, "confluent")
+    with pytest.raises(JobError, match="/a was created with --decode avro: use another folder for json"):
+        check_decoding("/a", stored, "json", None, None)
+    with pytest.raises(JobError, match="/a was created with --framing confluent: use another folder for plain"):
+        check_decoding("/a", stored, None, None, "plain")
+    with pytest.raises(JobError, match=r"/a was created with another schema than .*other\.avsc"):
+        check_decoding("/a", stored, None, other, None)
 
 
 def test_invalid_decoding_settings_are_refused(spark: Any, tmp_path: Path) -> None:

@@ -45,9 +45,10 @@ class Decoding:
 
 
 def choose_decoding(
-    spark: SparkSession, decode_format: str, schema: Path | None, framing: str, values: DataFrame
+    spark: SparkSession, decode_format: str, schema: Path | None, framing: str | None, values: DataFrame
 ) -> Decoding:
     """Returns the decoding for these settings, with the schema of the file or inferred from values. Raises JobError."""
+    framing = framing or "plain"
     if decode_format not in FORMATS:
         raise JobError(f"Values are decoded as {', '.join(FORMATS)}, not as {decode_format!r}.")
     if framing not in {"plain", "confluent"}:
@@ -61,9 +62,18 @@ def choose_decoding(
     return Decoding(decode_format, _schema_of(decode_format, schema), framing)
 
 
-def matches_schema(schema: Path, decoding: Decoding) -> bool:
-    """Whether a schema file equals the schema of a decoding (rule 3)."""
-    return bool(json.loads(_schema_of(decoding.format, schema)) == json.loads(decoding.schema))
+def check_decoding(
+    where: str, decoding: Decoding, decode_format: str | None, schema: Path | None, framing: str | None
+) -> None:
+    """Raises JobError if settings contradict the decoding that `where` was created with (rule 3); None is not given."""
+    if decode_format not in (None, decoding.format):
+        raise JobError(f"{where} was created with --decode {decoding.format}: use another folder for {decode_format}.")
+    if decoding.format == "avro" and framing not in (None, decoding.framing):
+        raise JobError(f"{where} was created with --framing {decoding.framing}: use another folder for {framing}.")
+    if decoding.format == "raw" or schema is None:
+        return
+    if json.loads(_schema_of(decoding.format, schema)) != json.loads(decoding.schema):
+        raise JobError(f"{where} was created with another schema than {schema}: use another folder for it.")
 
 
 def decode(records: DataFrame, decoding: Decoding) -> DataFrame:

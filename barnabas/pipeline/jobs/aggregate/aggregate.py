@@ -7,8 +7,8 @@ RULES    1. A round reads fixed offsets. Its version is committed by one rename 
             (`store/versions.py`): each record is counted once, also after a crash.
          2. A record is late relative to the watermark at the start of its round. A final window never changes. Late records are
             counted, reported and stored separately.
-         3. The first version fixes the computation: other windows, groups or measures need another folder. Only the allowed
-            lateness may change.
+         3. The first version fixes the computation: other windows, groups, measures or schemas need another folder. Only the
+            allowed lateness may change.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from barnabas.pipeline.jobs.rounds import ContinuousSettings, StartPosition, pla
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import as_tuple, setting
 from barnabas.pipeline.spark.rows import collect_rows
-from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode
+from barnabas.pipeline.spark.value_decoding import Decoding, check_decoding, choose_decoding, decode
 from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
 from barnabas.pipeline.store.versions import Versions, open_versions
 
@@ -74,7 +74,11 @@ class AggregateSettings(ContinuousSettings):
     archive: Path | None = setting("Read this archive of the topic instead of the broker.", None, metavar="FOLDER")
     decode: str = setting("How values are decoded, into `data`: raw, json or avro.", "raw")
     schema: Path | None = setting("The schema of the values; JSON without one is inferred.", None, metavar="FILE")
-    framing: str = setting("How Avro is framed: plain, or confluent (a magic byte and a schema id before it).", "plain")
+    framing: str | None = setting(
+        "How Avro is framed: plain, or confluent (a magic byte and a schema id before it).  "
+        "[default: plain for a new folder]",
+        None,
+    )
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-aggregate-<id>]", None)
 
     def __post_init__(self) -> None:
@@ -340,7 +344,9 @@ def _state(
                 f"{versions.folder} was created with --{name} {_display(state.asked[name])}, not {_display(value)}: "
                 "use another folder for another computation."
             )
-    windows.check_expressions(decode(no_records(spark).select(*COLUMNS), Decoding(**state.decoding)), spec)
+    decoding = Decoding(**state.decoding)
+    check_decoding(str(versions.folder), decoding, settings.decode, settings.schema, settings.framing)
+    windows.check_expressions(decode(no_records(spark).select(*COLUMNS), decoding), spec)
     return state
 
 

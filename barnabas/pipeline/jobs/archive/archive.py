@@ -28,7 +28,7 @@ from barnabas.pipeline.jobs.trim import trim
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import as_tuple, setting
-from barnabas.pipeline.spark.value_decoding import Decoding, choose_decoding, decode, decoded_fields, matches_schema
+from barnabas.pipeline.spark.value_decoding import Decoding, check_decoding, choose_decoding, decode, decoded_fields
 from barnabas.pipeline.store.archive_reader import SCHEMA
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.lakes import SINK_FORMATS
@@ -48,7 +48,11 @@ class ArchiveSettings(ContinuousSettings):
     )
     decode: str | None = setting("How values are decoded: raw, json or avro.  [default: raw for a new archive]", None)
     schema: Path | None = setting("The schema of the values; JSON without one is inferred.", None, metavar="FILE")
-    framing: str = setting("How Avro is framed: plain, or confluent (a magic byte and a schema id before it).", "plain")
+    framing: str | None = setting(
+        "How Avro is framed: plain, or confluent (a magic byte and a schema id before it).  "
+        "[default: plain for a new archive]",
+        None,
+    )
     dead_letters: str | None = setting("The topic to which malformed records are sent.", None, metavar="TOPIC")
     compact_above: int = setting("Compact a day that has more small files than this; 0 is never.", 16)
     trim: bool = setting("Delete the records on the broker that the last audit has verified.", False)
@@ -94,13 +98,12 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
         metadata = folder.metadata()
         if metadata.cluster != cluster:
             raise JobError(f"{folder.path} is the archive of another cluster ({metadata.cluster}, not {cluster}).")
-        if settings.decode not in (None, metadata.decoding["format"]):
-            raise JobError(f"The archive {folder.path} was created with --decode {metadata.decoding['format']}.")
-        decoding = Decoding(**metadata.decoding)
-        if settings.schema is not None and decoding.format != "raw" and not matches_schema(settings.schema, decoding):
-            raise JobError(f"The archive {folder.path} was created with another schema than {settings.schema}.")
+        where, decoding = f"The archive {folder.path}", Decoding(**metadata.decoding)
+        check_decoding(where, decoding, settings.decode, settings.schema, settings.framing)
         if settings.format not in (None, metadata.sink):
-            raise JobError(f"The archive {folder.path} was created with --format {metadata.sink}.")
+            raise JobError(
+                f"{where} was created with --format {metadata.sink}: use another folder for {settings.format}."
+            )
         run = _Run(session, settings, brokers, folder, on_step)
         try:
             return run.follow() if settings.continuous else run.catch_up()

@@ -47,6 +47,9 @@ STALE_LEADER_ERRORS = (
     "LEADER_NOT_AVAILABLE",
 )
 """Errors of ListOffsets with stale leaders; the client does not refresh its metadata by itself."""
+NO_ANSWER_ERRORS = ("_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT")
+"""Errors of a request without a response: nothing was refused."""
+TRY_LATER = "run the job again when it is available"
 _UNKNOWN_SETTING = re.compile(r'No such configuration property: "([^"]+)"')
 _EARLIEST: Any = OffsetSpec.earliest()
 _LATEST: Any = OffsetSpec.latest()
@@ -174,15 +177,13 @@ class Brokers:
             while left:
                 message: Any = consumer.poll(REQUEST_TIMEOUT_S)
                 if message is None:
-                    raise JobError(f"The broker at {self.bootstrap} stopped answering.")
+                    raise JobError(f"The broker at {self.bootstrap} does not answer: {TRY_LATER}.")
                 tp = TopicPartition(str(message.topic()), message.partition())
                 failure = message.error()
                 if failure is not None and failure.name() == "GROUP_AUTHORIZATION_FAILED":
                     continue  # the client asks for the coordinator of its group, although it only reads partitions
-                if failure is not None and is_denial(failure):
-                    raise denied(self.bootstrap, f"Read on topic {tp.topic}")
                 if failure is not None and failure.name() != "_PARTITION_EOF":
-                    raise JobError(f"The broker at {self.bootstrap} refused: {failure.str()}.")
+                    raise self._error(failure, f"Read on topic {tp.topic}")
                 if tp in left and failure is None and message.offset() < left[tp].end:
                     yield message
                 if failure is not None or message.offset() + 1 >= spans[tp].end:
@@ -245,7 +246,7 @@ class Brokers:
         try:
             found = consumer.committed([ClientPartition(*tp) for tp in topic_partitions], timeout=REQUEST_TIMEOUT_S)
         except KafkaException as failure:
-            raise self._error(failure, f"Read on group {group}") from failure
+            raise self._error(failure.args[0], f"Read on group {group}") from failure
         finally:
             consumer.close()
         return {TopicPartition(tp.topic, tp.partition): tp.offset for tp in found if tp.offset >= 0}
@@ -267,7 +268,7 @@ class Brokers:
         try:
             return set(self._admin.list_topics(timeout=REQUEST_TIMEOUT_S).topics)
         except KafkaException as failure:
-            raise self._error(failure) from failure
+            raise self._error(failure.args[0]) from failure
 
     def _describe(self, name: str) -> Topic:
         futures = self._admin.describe_topics(TopicCollection([name]), request_timeout=REQUEST_TIMEOUT_S)
@@ -276,7 +277,7 @@ class Brokers:
         except KafkaException as failure:
             if failure.args[0].name() == "UNKNOWN_TOPIC_OR_PART":
                 raise JobError(f"There is no topic {name} at {self.bootstrap}.") from failure
-            raise self._error(failure, f"Describe on topic {name}") from failure
+            raise self._error(failure.args[0], f"Describe on topic {name}") from failure
         return Topic(name, str(found.topic_id), len(found.partitions))
 
     def _offsets(
@@ -300,7 +301,7 @@ class Brokers:
                     found[at] = answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
             except KafkaException as failure:
                 if failure.args[0].name() not in STALE_LEADER_ERRORS or time.monotonic() > deadline:
-                    raise self._error(failure, f"Describe on topic {topic}") from failure
+                    raise self._error(failure.args[0], f"Describe on topic {topic}") from failure
                 self._refresh_leaders(tp.topic for tp in specs)
             else:
                 return {TopicPartition(at.topic, at.partition): answer.offset for at, answer in found.items()}
@@ -317,10 +318,12 @@ class Brokers:
         try:
             return future.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
         except KafkaException as failure:
-            raise self._error(failure, right) from failure
+            raise self._error(failure.args[0], right) from failure
 
-    def _error(self, failure: KafkaException, right: str = "") -> JobError:
-        """The error of a request; `right` is the one that the request needs."""
-        if is_denial(failure.args[0]):
+    def _error(self, error: Any, right: str = "") -> JobError:
+        """The JobError for a client's error; `right` is the one that the request needs."""
+        if is_denial(error):
             return denied(self.bootstrap, right)
-        return JobError(f"The broker at {self.bootstrap} refused: {failure.args[0].str()}.")
+        if error.name() in NO_ANSWER_ERRORS:
+            return JobError(f"The broker at {self.bootstrap} does not answer ({error.str()}): {TRY_LATER}.")
+        return JobError(f"The broker at {self.bootstrap} refused: {error.str()}.")

@@ -20,7 +20,10 @@ _KNOWN = (
         re.compile(r"UNRESOLVED DEPENDENCIES|unresolved dependency"),
         "Spark's jars are missing and could not be downloaded: see docs/pipeline.md.",
     ),
-    (re.compile(r"No space left on device|Disk quota exceeded"), "The disk is full: this round was not committed."),
+    (
+        re.compile(r"No space left on device|Disk quota exceeded"),
+        "The disk is full: free space and run the job again; what was not committed is repeated.",
+    ),
     (
         re.compile(r"TopicAuthorizationException: Not authorized to access topics: \[(.+?)\]"),
         r"The broker denies Spark Read on topic \1: grant it with kafka-acls.",
@@ -29,10 +32,13 @@ _KNOWN = (
         re.compile(r"SaslAuthenticationException: (.+)"),
         r"The broker refused Spark's login: \1",
     ),
-    (re.compile(r"UnknownTopicOrPartitionException"), "A topic was deleted during the read."),
+    (
+        re.compile(r"UnknownTopicOrPartitionException"),
+        "A topic was deleted while Spark read it: name existing topics and run the job again.",
+    ),
     (
         re.compile(r"(?:Connect|Call)Exception.*\bspark://|All masters are unresponsive", re.DOTALL),
-        "No Spark master answers at the address given with --master.",
+        "No Spark master answers at the address given with --master: start it, or use local[*].",
     ),
     (
         re.compile(
@@ -48,7 +54,7 @@ _KNOWN = (
     ),
     (
         re.compile(r"org\.apache\.kafka\.common\.errors\.TimeoutException|Timeout of \d+ms expired"),
-        "The broker stopped answering.",
+        "The broker stopped answering: run the job again when it is available.",
     ),
 )
 _OWN_ERROR = re.compile(r"^barnabas\.pipeline\.[\w.]+: (.+?)(?: SQLSTATE: \w+)?$", re.MULTILINE)

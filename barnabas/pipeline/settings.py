@@ -102,7 +102,9 @@ def read_settings(path: Path, job: str, kinds: Mapping[str, Iterable[type]]) -> 
             jobs = [job] if where or name in known[job] else known
             hints = [known[candidate][name] for candidate in jobs if name in known[candidate]]
             if not hints:
-                raise JobError(f"{path} sets {key}{where}, which is not a setting.")
+                raise JobError(
+                    f"{path} sets {key}{where}, which is not a setting: `barnabas pipeline {job} --help` lists them."
+                )
             if not any(_fits(hint, value) for hint in hints):
                 raise JobError(f"{path} sets {key}{where} to {value!r}, which is not {_type_name(hints[0])}.")
             if name in known[job]:

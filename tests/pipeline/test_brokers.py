@@ -78,6 +78,22 @@ def test_offsets_are_found_after_a_restart() -> None:
         assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
 
 
+def test_a_broker_without_an_answer_has_not_refused(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
+
+    def answer_with(code: int) -> None:
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(code)))
+        monkeypatch.setattr(brokers, "_admin", SimpleNamespace(describe_cluster=lambda **_: answer))
+
+    answer_with(KafkaError._TIMED_OUT)
+    with pytest.raises(JobError, match=r"does not answer \(Local: Timed out\): run the job again when it is available"):
+        brokers.cluster_id()
+    answer_with(KafkaError.INVALID_REQUEST)
+    with pytest.raises(JobError, match="refused: Broker: Invalid request"):
+        brokers.cluster_id()
+
+
 def test_records_above_deleted_ones_are_consumed(kafka_broker: Any) -> None:
     """A start below the log start is no reason to skip what is left."""
     brokers = create(kafka_broker.bootstrap, "trimmed", partitions=1)

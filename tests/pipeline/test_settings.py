@@ -148,7 +148,7 @@ JVM_ENDED = r"Spark's JVM ended, killed or out of memory: run the job again\."
         (
             STOPPED,
             "ERROR StandaloneSchedulerBackend: Application has been killed. Reason: All masters are unresponsive! Giving up.",
-            r"No Spark master answers at the address given with --master\.",
+            r"No Spark master answers at the address given with --master: .*",
         ),
         (STOPPED, "something else", ".*stopped SparkContext.*"),
         (

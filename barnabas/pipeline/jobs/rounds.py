@@ -92,7 +92,10 @@ def start_positions(
                 )
             positions[tp] = StartPosition(starts[tp], lost_before=read_to)
         elif read_to > ends[tp]:
-            raise JobError(f"{tp} ends at {ends[tp]}, but was read up to {read_to}: the log was replaced.")
+            raise JobError(
+                f"{tp} ends at {ends[tp]}, but was read up to {read_to}: its log was replaced or truncated. "
+                "Run the job again; if the error stays, start in another folder."
+            )
         else:
             positions[tp] = StartPosition(read_to)
     return positions

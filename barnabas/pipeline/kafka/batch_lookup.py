@@ -71,7 +71,9 @@ class BatchHeaderReader:
         try:
             return batches_in_response(ask(self._stream, request), tp)
         except OSError as failure:
-            raise JobError(f"The broker stopped answering during a fetch of batches: {failure}.") from failure
+            raise JobError(
+                f"The broker stopped answering a fetch of batches ({failure}): run the job again."
+            ) from failure
 
 
 def batches_in_response(response: bytes, tp: TopicPartition) -> bytes:
@@ -81,7 +83,7 @@ def batches_in_response(response: bytes, tp: TopicPartition) -> bytes:
     at += 2 + length + 4  # its name, one partition
     _partition, error, _high, _stable, aborted = struct.unpack_from(">ihqqi", response, at)
     if error:
-        raise JobError(f"The broker does not show the batches of {tp}: error {error}.")
+        raise JobError(f"The broker refused to send batches of {tp} (error code {error}): run the job again.")
     at += 26 + 16 * max(0, aborted)
     (size,) = struct.unpack_from(">i", response, at)
     return response[at + 4 : at + 4 + max(0, size)]

@@ -53,7 +53,10 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
     files = [file for file in manifest.files.values() if topics is None or file.topic in topics]
     missing = missing_files(folder, files)
     if missing:
-        raise JobError(f"{len(missing)} files of the archive {folder.path} are missing, for example {missing[0].path}.")
+        raise JobError(
+            f"{len(missing)} files of the archive {folder.path} are missing, for example {missing[0].path}: restore them from "
+            "a backup."
+        )
     return read_files(spark, folder.path, [file.path for file in files]).select(*COLUMNS)
 
 

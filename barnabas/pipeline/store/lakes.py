@@ -166,7 +166,7 @@ def _plan(folder: ArchiveFolder) -> tuple[int, dict[TopicPartition, int]]:
 def _missing_entries(folder: ArchiveFolder, planned: int, next_sequence: int) -> JobError:
     return JobError(
         f"The manifest of {folder.path} ends before entry {next_sequence}, but round {planned} was started: "
-        "entries are missing."
+        "entries are missing; restore them from a backup."
     )
 
 

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.checksums import add_checksums
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.store.durable_files import from_fields, read_json, write_durably
+from barnabas.pipeline.store.durable_files import RESTORE, from_fields, read_json, write_durably
 
 NAME = re.compile(r"(\d{12})\.json")
 DATA_PATH = re.compile(r"topic=[^/]+/date=[+-]?\d{4,}-\d\d-\d\d/[^/]+\.parquet")
@@ -155,7 +155,9 @@ class Manifest:
     def add(self, entry: Entry) -> None:
         """Applies the next entry. Raises JobError if it contradicts earlier ones."""
         if entry.sequence != self.next_sequence:
-            raise JobError(f"The manifest has entry {entry.sequence}, but entry {self.next_sequence} is missing.")
+            raise JobError(
+                f"The manifest has entry {entry.sequence}, but entry {self.next_sequence} is missing: {RESTORE}."
+            )
         old = []
         for path in entry.replaces:
             if (file := self.files.pop(path, None)) is None:
@@ -241,7 +243,7 @@ def totals_of(files: Iterable[DataFile]) -> dict[TopicPartition, Total]:
 
 
 def _contradiction(entry: Entry, reason: str) -> JobError:
-    return JobError(f"The manifest contradicts itself in entry {entry.sequence}: {reason}.")
+    return JobError(f"The manifest contradicts itself in entry {entry.sequence}: {reason}; {RESTORE}.")
 
 
 def read_entries(folder: Path) -> list[Entry]:
@@ -264,7 +266,9 @@ def read_manifest(folder: Path) -> Manifest:
 def _read(path: Path) -> Entry:
     entry = read_json(path, Entry.from_json, f"The manifest file {path}")
     if entry.sequence != int(path.stem):
-        raise JobError(f"The manifest file {path} is damaged: its content is that of entry {entry.sequence}.")
+        raise JobError(
+            f"The manifest file {path} is damaged: its content is that of entry {entry.sequence}; {RESTORE}."
+        )
     return entry
 
 

@@ -47,6 +47,7 @@ from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, as_tuple, setting
 from barnabas.pipeline.spark.rows import check_jvm_alive
+from barnabas.pipeline.store.durable_files import RESTORE
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
 from barnabas.pipeline.store.manifest import Manifest, Total, totals_of
 
@@ -274,7 +275,7 @@ class _Audit:
             self._audit_of(block).archive_records += total.records
         differing_blocks = differing(topic_sums, archive_sums)
         records = sum(total.records for total in topic_sums.values())
-        self.on_step({"step": "records", "records": records, "stretches": len(differing_blocks)})
+        self.on_step({"step": "records", "records": records, "differing_blocks": len(differing_blocks)})
         if not differing_blocks:
             return []
         found = differences(in_blocks(topic, differing_blocks), in_blocks(archived, differing_blocks)).cache()
@@ -334,7 +335,7 @@ def _partition_audits(
         read = Total(sum(span.count for span in ranges), add_checksums(span.checksum for span in ranges))
         if is_files and read != totals.get(tp, Total()):
             raise JobError(
-                f"The manifest contradicts itself about {tp}: the records of its files are not those of its ranges."
+                f"The manifest contradicts itself about {tp}: the records of its files are not those of its ranges; {RESTORE}."
             )
         if not ranges:  # a new partition without archived offsets
             start = starts[tp]
@@ -342,7 +343,10 @@ def _partition_audits(
             continue
         first, end = ranges[0].start, ranges[-1].end
         if end > ends[tp]:
-            raise JobError(f"{tp} ends at {ends[tp]}, but is archived up to {end}: the log was replaced.")
+            raise JobError(
+                f"{tp} ends at {ends[tp]}, but is archived up to {end}: its log was replaced or truncated, and cannot be "
+                "compared."
+            )
         start = min(starts[tp], end)
         found[tp] = PartitionAudit(*tp, starts[tp], ends[tp], first, end, start)
     return found

@@ -87,7 +87,7 @@ def commit_right(error: Any, group: str, topic_partitions: Iterable[TopicPartiti
 
 
 class Brokers:
-    """A Kafka cluster."""
+    """A Kafka cluster. Raises JobError if no broker answers, or refuses the login, or a setting is wrong."""
 
     def __init__(self, settings: BrokerSettings) -> None:
         given = settings.client_settings()
@@ -198,9 +198,9 @@ class Brokers:
         answer = self._result(described, f"DescribeConfigs on topic {topic}")
         return {name: entry.value for name, entry in answer.items()}
 
-    def create_topic(self, name: str, partitions: int, replication: int, settings: Mapping[str, str]) -> None:
-        """Creates a topic and waits for the response."""
-        topic = NewTopic(name, partitions, replication, config=dict(settings))
+    def create_topic(self, name: str, partitions: int, replication: int, configs: Mapping[str, str]) -> None:
+        """Creates a topic with these configs and waits for the response; `replication` -1 is the broker's default."""
+        topic = NewTopic(name, partitions, replication, config=dict(configs))
         created = self._admin.create_topics([topic], request_timeout=REQUEST_TIMEOUT_S)[name]
         self._result(created, f"Create on topic {name}")
 

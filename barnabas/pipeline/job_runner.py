@@ -26,9 +26,11 @@ from barnabas.pipeline.reporting.reporter import OnStep, Reporter
 from barnabas.pipeline.settings import BrokerSettings, build_settings, click_options, read_settings
 from barnabas.signals import Stopped, StopSignals
 
-ANSWER_IS_NO = 3
+AUDIT_FOUND_DIFFERENCES = 3
+"""An exit code."""
 LOG = "spark.log"
 DISK_ERRNOS = (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS)
+"""Errors of the disk that the user can fix, also if the exception names no file."""
 
 
 class Job(NamedTuple):
@@ -105,7 +107,7 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
         reporter.finish(succeeded=succeeded)
         shutil.rmtree(scratch, ignore_errors=True)
     reporter.report(report)
-    return 0 if getattr(report, "agrees", True) else ANSWER_IS_NO
+    return 0 if getattr(report, "agrees", True) else AUDIT_FOUND_DIFFERENCES
 
 
 def _run_in_session(

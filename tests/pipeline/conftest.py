@@ -60,5 +60,5 @@ def archive_folder(tmp_path: Path) -> Any:
 
     folder = ArchiveFolder(tmp_path / "archive")
     with folder.lock():
-        folder.begin("cluster", {"format": "raw", "schema": "", "framing": "plain"})
+        folder.create("cluster", {"format": "raw", "schema": "", "framing": "plain"})
     return folder

@@ -12,7 +12,15 @@ pytest.importorskip("pyspark")
 
 from barnabas.pipeline import StatsSettings, stats
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.stats import _width_ms, committed, lags, partition_shares, rates, top_keys, totals
+from barnabas.pipeline.jobs.stats import (
+    _width_ms,
+    lags,
+    parse_offset_commits,
+    partition_shares,
+    rates,
+    top_keys,
+    totals,
+)
 from tests.pipeline.topics import START_MS
 
 pytestmark = pytest.mark.long
@@ -61,7 +69,7 @@ def test_commits_are_parsed_from_the_offsets_topic(spark: Any) -> None:
         (0, 1, 1, commit(b"g", b"t", 0, 0)[0], None),
         (0, 2, 2, struct.pack(">hh1s", 2, 1, b"g"), b"\0\3members"),
     ]
-    found = committed(literal(spark, *rows)).collect()
+    found = parse_offset_commits(literal(spark, *rows)).collect()
     assert [(row.group, row.topic, row.partition, row.committed) for row in found] == [(name, "t", 7, 1 << 40)]
 
 
@@ -70,7 +78,7 @@ def test_lag_is_the_end_offset_minus_the_committed_offset(spark: Any) -> None:
     records = literal(
         spark, *((partition, offset, 10 * offset, b"k", b"v") for partition in (0, 1) for offset in range(5))
     )
-    offsets = committed(
+    offsets = parse_offset_commits(
         literal(
             spark,
             (0, 0, 10, *commit(b"g", b"t", 0, 1)),
@@ -92,7 +100,7 @@ def test_lag_is_the_end_offset_minus_the_committed_offset(spark: Any) -> None:
 def test_lag_is_unknown_before_the_first_remaining_record(spark: Any) -> None:
     records = literal(spark, *((0, offset, 10 * offset, b"k", b"v") for offset in (5, 6, 7)))
     commits = [(0, 0, 10, *commit(b"g", b"t", 0, 1)), (0, 1, 60, *commit(b"g", b"t", 0, 6))]
-    found = lags(records, committed(literal(spark, *commits)), 10_000).orderBy("window_ms").collect()
+    found = lags(records, parse_offset_commits(literal(spark, *commits)), 10_000).orderBy("window_ms").collect()
     assert [((row.window_ms - START_MS) // 1000, row.lag) for row in found] == [(50, 5), (60, 1), (70, 2)]
 
 

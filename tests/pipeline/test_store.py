@@ -146,7 +146,7 @@ def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in taken.iterdir()] == ["letter.txt"], "nothing was made in it"
     folder.internal.mkdir()
     with folder.lock(), pytest.raises(JobError, match=r"not empty \(letter.txt\)"):
-        folder.begin("cluster", {})
+        folder.create("cluster", {})
     with pytest.raises(JobError, match="is in an object store"):
         ArchiveFolder("s3a://bucket/archive")
     with pytest.raises(JobError, match="There is no archive"):

@@ -14,7 +14,13 @@ from pyspark.sql import functions as f
 
 from barnabas.pipeline.datetimes import parse_duration_s
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.aggregate.measures import Measure, Named, check_distinct_names, parse_column, parse_measure
+from barnabas.pipeline.jobs.aggregate.measures import (
+    Measure,
+    NamedExpression,
+    check_distinct_names,
+    parse_column,
+    parse_measure,
+)
 from barnabas.pipeline.jobs.aggregate.watermark import watermark
 from barnabas.pipeline.jobs.aggregate.windows import (
     WindowSpec,
@@ -110,7 +116,7 @@ def test_every_record_has_one_outcome(spark: Any) -> None:
     spec = WindowSpec(
         MINUTE_US,
         MINUTE_US,
-        (Named("who", "if(data.who = 'x', data.who, raise_error('not wanted'))"),),
+        (NamedExpression("who", "if(data.who = 'x', data.who, raise_error('not wanted'))"),),
         (Measure("inverse", "sum", "10 / data.n"),),
         "data.at",
         "data.who = 'x'",
@@ -123,7 +129,9 @@ def test_merged_sums_of_several_rounds_equal_those_of_one(spark: Any) -> None:
     values = [(n % 2, "ab"[n % 2], n // 5, ("ab"[n % 2], n if n % 3 else None, ""), None) for n in range(20)]
     texts = ["count(data.n)", "sum(data.n)", "min(data.n)", "max(data.n)", "avg(data.n) as mean"]
     texts += ["sum(cast(data.n as decimal(6,2))) as exact", "count(*) as everything"]
-    spec = WindowSpec(2 * MINUTE_US, 2 * MINUTE_US, (Named("who", "data.who"),), tuple(map(parse_measure, texts)))
+    spec = WindowSpec(
+        2 * MINUTE_US, 2 * MINUTE_US, (NamedExpression("who", "data.who"),), tuple(map(parse_measure, texts))
+    )
 
     def sums(rows: Any) -> Any:
         return sum_round(classify(literal(spark, *rows), spec), spec)
@@ -179,8 +187,8 @@ def test_an_invalid_measure_is_refused(text: str, words: str) -> None:
 
 
 def test_column_names_are_unique_and_expressions_valid(spark: Any) -> None:
-    assert parse_column("--by", "data.who") == Named("who", "data.who")
-    assert parse_column("--by", " cast(key as string) AS k ") == Named("k", "cast(key as string)")
+    assert parse_column("--by", "data.who") == NamedExpression("who", "data.who")
+    assert parse_column("--by", " cast(key as string) AS k ") == NamedExpression("k", "cast(key as string)")
     assert parse_measure("SUM(data.n)") == Measure("sum_n", "sum", "data.n")
     with pytest.raises(JobError, match=r"needs a name for its column: hour\(timestamp\) as NAME"):
         parse_column("--by", "hour(timestamp)")
@@ -189,11 +197,11 @@ def test_column_names_are_unique_and_expressions_valid(spark: Any) -> None:
     records = literal(spark)
     for spec, words in (
         (
-            WindowSpec(1, 1, (Named("whom", "data.whom"),)),
+            WindowSpec(1, 1, (NamedExpression("whom", "data.whom"),)),
             r"--by 'data.whom' is not understood: .*UNRESOLVED|FIELD_NOT_FOUND",
         ),
         (WindowSpec(1, 1, where="data.who ="), "--where 'data.who =' is not understood"),
-        (WindowSpec(1, 1, (Named("n", "count(1)"),)), "is not understood"),
+        (WindowSpec(1, 1, (NamedExpression("n", "count(1)"),)), "is not understood"),
         (WindowSpec(1, 1, time="data"), "--time 'data' is of the type struct"),
     ):
         with pytest.raises(JobError, match=words):

@@ -95,7 +95,7 @@ def stats(spark: SparkSession, settings: StatsSettings, on_step: OnStep = lambda
             _rows(partition_shares(records).orderBy("topic", "partition")),
         )
         if commits is not None:
-            chosen = _of_groups(committed(commits), settings)
+            chosen = _of_groups(parse_offset_commits(commits), settings)
             report.lags = _rows(lags(records, chosen, width_ms).orderBy("group", "topic", "window_ms"))
     finally:
         records.unpersist()
@@ -110,12 +110,12 @@ def _size() -> Column:
     return f.coalesce(f.octet_length("key"), f.lit(0)) + f.coalesce(f.octet_length("value"), f.lit(0))
 
 
-def _moment() -> Column:
+def _timestamp_ms() -> Column:
     return f.unix_millis("timestamp")
 
 
-def _window_of(moment: Column, width_ms: int) -> Column:
-    return f.floor(moment / f.lit(width_ms)) * f.lit(width_ms)
+def _window_of(timestamp_ms: Column, width_ms: int) -> Column:
+    return f.floor(timestamp_ms / f.lit(width_ms)) * f.lit(width_ms)
 
 
 def totals(records: DataFrame) -> DataFrame:
@@ -137,7 +137,7 @@ def totals(records: DataFrame) -> DataFrame:
 def rates(records: DataFrame, width_ms: int) -> DataFrame:
     """Records and bytes per second, by topic and window."""
     seconds = width_ms / SECOND_MS
-    found = records.groupBy("topic", _window_of(_moment(), width_ms).cast("long").alias("window_ms"))
+    found = records.groupBy("topic", _window_of(_timestamp_ms(), width_ms).cast("long").alias("window_ms"))
     counted = found.agg(f.count("*").alias("records"), f.sum(_size()).alias("bytes"))
     return counted.select(
         "topic",
@@ -172,7 +172,7 @@ def partition_shares(records: DataFrame) -> DataFrame:
     return counted.withColumn("share", share)
 
 
-def committed(offsets: DataFrame) -> DataFrame:
+def parse_offset_commits(offsets: DataFrame) -> DataFrame:
     """Parses the records of `__consumer_offsets`: group, topic, partition, committed offset, time.
 
     A key is i16 version (0 or 1), string group, string topic, i32 partition, a string being i16 length and UTF-8; a value is
@@ -185,7 +185,7 @@ def committed(offsets: DataFrame) -> DataFrame:
         f.decode(f.substr("key", group_end + 2, topic_end - group_end - 2), "utf-8").alias("topic"),
         _number("key", topic_end, 4).cast("int").alias("partition"),
         _number("value", f.lit(3), 8).cast("long").alias("committed"),
-        _moment().alias("ms"),
+        _timestamp_ms().alias("ms"),
         f.col("offset").alias("order"),
     )
 
@@ -199,7 +199,7 @@ def _number(column: str, begin: Column, size: int) -> Column:
 def lags(records: DataFrame, commits: DataFrame, width_ms: int) -> DataFrame:
     """The lag of each group, topic and window, at the window's end, over all partitions (rule 3)."""
     partition_key = ["topic", "partition"]
-    window = _window_of(_moment(), width_ms).cast("long")
+    window = _window_of(_timestamp_ms(), width_ms).cast("long")
     grouped = records.groupBy(*partition_key, window.alias("window_ms"))
     ends = grouped.agg((f.max("offset") + 1).alias("end"), f.min("offset").alias("first"))
     last = f.max_by("committed", f.struct("ms", "order")).alias("committed")
@@ -251,7 +251,7 @@ def _commits(spark: SparkSession, brokers: Brokers) -> DataFrame:
 def _width_ms(records: DataFrame, settings: StatsSettings) -> int:
     if settings.window is not None:
         return max(1, round(settings.window * SECOND_MS))
-    first, last = records.select(f.min(_moment()), f.max(_moment())).collect()[0]
+    first, last = records.select(f.min(_timestamp_ms()), f.max(_timestamp_ms())).collect()[0]
     if first is None:
         raise JobError(f"{', '.join(settings.topic)}: there are no records.")
     seconds: int = max(1, round((last - first) / WINDOWS / SECOND_MS))

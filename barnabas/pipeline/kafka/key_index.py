@@ -1,8 +1,8 @@
-"""Records by key or header from the key index of a topic, so that only the rest is read (docs/search.md).
+"""Finds records by key or header in the key index of a topic, so that only the other offsets are read (docs/search.md).
 
-RULES    1. A topic is asked whose `barnabas.index.keys` has the field. Without that config, the right to see it, or an answer,
-            all of the topic is read.
-         2. A partition is left out of the rest as far as the answer is complete; if older records match too, all of it is read.
+RULES    1. The index is queried if the topic's `barnabas.index.keys` has the field. Without that config, the right to read it,
+            or a response, all of the topic is read.
+         2. Offsets for which the response is complete are not read again; a partition with a truncated response is read whole.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 from barnabas.client.errors import ClientError
-from barnabas.client.search import ALL_TIMES, FoundRecord, open_cluster, search
+from barnabas.client.search import ALL_TIMES, MAX_RECORDS, FoundRecord, open_cluster, search
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.errors import JobError
@@ -22,7 +22,6 @@ from barnabas.pipeline.settings import BrokerSettings
 from barnabas.pipeline.store.archive_reader import COLUMNS
 
 _SETTING = "barnabas.index.keys"
-_MAX_RECORDS = 10_000
 _SCHEMA = (
     "key binary, value binary, topic string, partition int, offset long, timestamp long, timestampType int, "
     "headers array<struct<key: string, value: binary>>"
@@ -30,13 +29,15 @@ _SCHEMA = (
 
 
 class IndexedValue(NamedTuple):
-    """What is searched."""
+    """The key or header value that a search looks up in key indexes, and the time range."""
 
     field: str
     """`key` or `header:<name>`."""
     value: bytes
-    first_ms: int | None
+    start_ms: int | None
+    """Record timestamps from here on, in Unix milliseconds; None is no limit."""
     end_ms: int | None
+    """Record timestamps before it; None is no limit."""
 
 
 def use_index(
@@ -46,7 +47,7 @@ def use_index(
     wanted: IndexedValue,
     spans: Mapping[TopicPartition, Span],
 ) -> tuple[DataFrame | None, dict[TopicPartition, Span]]:
-    """The records that indexes know, None if there are no indexes; and the offsets that must be read."""
+    """Returns the records that indexes know, None if there are no indexes; and the offsets that must be read."""
     rest = dict(spans)
     rows: list[tuple[Any, ...]] = []
     is_used = False
@@ -54,9 +55,12 @@ def use_index(
         if wanted.field not in _indexed_fields(brokers, topic):
             continue
         cluster = open_cluster(settings.bootstrap, settings.client_settings())
-        times = wanted.first_ms or ALL_TIMES[0], ALL_TIMES[1] if wanted.end_ms is None else wanted.end_ms
+        times = (
+            ALL_TIMES[0] if wanted.start_ms is None else wanted.start_ms,
+            ALL_TIMES[1] if wanted.end_ms is None else wanted.end_ms,
+        )
         try:
-            answer = search(cluster, topic, wanted.field, wanted.value, times, _MAX_RECORDS)
+            answer = search(cluster, topic, wanted.field, wanted.value, times, MAX_RECORDS)
         except ClientError:
             continue
         finally:

@@ -39,7 +39,7 @@ SENT_SCHEMA = "topic string, partition int, sent bigint, skipped bigint"
 class SendOptions(NamedTuple):
     """The options of a task; serialised to the workers."""
 
-    client: dict[str, Any]
+    client_settings: dict[str, Any]
     group: str
     rate: float | None = None
     """Records a second of one task."""
@@ -81,11 +81,11 @@ class _PartitionSender:
         """The topics of records that were not sent, and why."""
         self._sending_to = ""
         """The topic of the record that was sent last, until all records of the transaction are delivered."""
-        settings = {**options.client, "group.id": options.group, "isolation.level": "read_committed"}
+        settings = {**options.client_settings, "group.id": options.group, "isolation.level": "read_committed"}
         self._reader = self._client.Consumer({**settings, "enable.auto.commit": False})
         self._producer = self._client.Producer(
             {
-                **options.client,
+                **options.client_settings,
                 "transactional.id": f"{options.group}-{topic}-{partition}",
                 "transaction.timeout.ms": TRANSACTION_TIMEOUT_MS,
                 "linger.ms": 20,
@@ -120,7 +120,7 @@ class _PartitionSender:
             "GROUP_AUTHORIZATION_FAILED": f"Read on group {options.group}",
             "TOPIC_AUTHORIZATION_FAILED": topic,
         }
-        return denied(str(options.client["bootstrap.servers"]), rights[name]) if name in rights else failure
+        return denied(str(options.client_settings["bootstrap.servers"]), rights[name]) if name in rights else failure
 
     def _unsent(self, rows: Iterable[Any], committed_offset: int) -> Iterator[Any]:
         """Yields the rows at and after the committed offset; counts the others."""

@@ -15,7 +15,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, TaskID, TaskProgressColumn, TextColumn
-from rich.progress import Progress as Lines
+from rich.progress import Progress as RichProgress
 
 from barnabas.pipeline.reporting.metrics_file import Sample, write_metrics
 
@@ -68,22 +68,22 @@ class Bars:
             TaskProgressColumn(),
             TextColumn("{task.fields[summary]}"),
         )
-        self._lines = Lines(*columns, console=console, auto_refresh=False)
+        self._display = RichProgress(*columns, console=console, auto_refresh=False)
         self._tasks: dict[str, TaskID] = {}
 
     def show(self, name: str, progress: JobProgress) -> None:
         """Redraws a bar."""
         if name not in self._tasks:
-            self._tasks[name] = self._lines.add_task(name, total=None, summary="")
+            self._tasks[name] = self._display.add_task(name, total=None, summary="")
         done, behind = progress.totals.get("records", 0), progress.behind
         summary = [f"{done:,.0f} records", *([] if behind is None else [f"{behind:,} behind"]), *progress.summary()]
         total = None if behind is None else done + behind
-        self._lines.start()
-        self._lines.update(self._tasks[name], completed=done, total=total, summary=", ".join(summary), refresh=True)
+        self._display.start()
+        self._display.update(self._tasks[name], completed=done, total=total, summary=", ".join(summary), refresh=True)
 
     def close(self) -> None:
         """Stops; the last state stays on the screen."""
-        self._lines.stop()
+        self._display.stop()
 
 
 class Metrics:

@@ -52,11 +52,11 @@ class CommitLogRead(NamedTuple):
 
 
 def tasks_of(
-    slot: Slot, request: ReadRequest, recovery_point: int, *, end_is_certain: bool, fail_on_data_loss: bool
+    slot: Slot, request: ReadRequest, recovery_point: int, *, end_is_from_broker: bool, fail_on_data_loss: bool
 ) -> Iterator[tuple[CommitLogRead, ReadRequest]]:
     """Yields the files to read for a partition's records, and the offsets in each."""
     if request.end_offset > slot.end_offset and fail_on_data_loss:
-        _report_early_end(slot, request, recovery_point, end_is_certain=end_is_certain)
+        _report_early_end(slot, request, recovery_point, end_is_from_broker=end_is_from_broker)
     begin = request.start_offset
     for file, position, entries in slot.entries(begin, request.end_offset):
         until = min(int(entries["last_offset"][-1]) + 1, request.end_offset)
@@ -71,14 +71,14 @@ def tasks_of(
         begin = until
 
 
-def _report_early_end(slot: Slot, request: ReadRequest, recovery_point: int, *, end_is_certain: bool) -> None:
+def _report_early_end(slot: Slot, request: ReadRequest, recovery_point: int, *, end_is_from_broker: bool) -> None:
     """The log ends before the last requested offset."""
     if slot.lost_from is not None or slot.end_offset < recovery_point:
         raise DamagedLog(
             f"The commit log of {request.tp} is damaged: its records from offset {slot.end_offset} on are lost."
         )
     message = f"The commit log of {request.tp} ends at offset {slot.end_offset}, before offset {request.end_offset}"
-    if end_is_certain:
+    if end_is_from_broker:
         raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false skips the rest.")
     log.warning("%s.", message)
 

@@ -117,7 +117,7 @@ class PartitionLog(StoredLog):
         latest = latest_time(self.directory, base) if base != self.bases[-1] else None
         return latest is not None and latest < timestamp_ms
 
-    def tasks(self, request: ReadRequest, *, end_is_certain: bool, fail_on_data_loss: bool) -> Iterator[Task]:
+    def tasks(self, request: ReadRequest, *, end_is_from_broker: bool, fail_on_data_loss: bool) -> Iterator[Task]:
         """Yields the segments to read."""
         for number in range(self.segment_of(request.start_offset), len(self.bases)):
             base = self.bases[number]
@@ -126,7 +126,7 @@ class PartitionLog(StoredLog):
             until = request.end_offset if is_newest else min(request.end_offset, self.bases[number + 1])
             if begin < until:
                 segment = SegmentRead(
-                    self.directory, base, is_newest, self.recovery_point, end_is_certain, fail_on_data_loss
+                    self.directory, base, is_newest, self.recovery_point, end_is_from_broker, fail_on_data_loss
                 )
                 yield segment, request._replace(start_offset=begin, end_offset=until)
 
@@ -161,10 +161,14 @@ class CommitLogPartition(StoredLog):
         del base, timestamp_ms
         return False
 
-    def tasks(self, request: ReadRequest, *, end_is_certain: bool, fail_on_data_loss: bool) -> Iterator[Task]:
+    def tasks(self, request: ReadRequest, *, end_is_from_broker: bool, fail_on_data_loss: bool) -> Iterator[Task]:
         """Yields the files to read."""
         return tasks_of(
-            self.slot, request, self.recovery_point, end_is_certain=end_is_certain, fail_on_data_loss=fail_on_data_loss
+            self.slot,
+            request,
+            self.recovery_point,
+            end_is_from_broker=end_is_from_broker,
+            fail_on_data_loss=fail_on_data_loss,
         )
 
     def _end_of(self, base: int) -> int:

@@ -38,7 +38,7 @@ class Extent(NamedTuple):
 def plan(options: SegmentOptions) -> list[Task]:
     """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
     logs = _find_selected(options)
-    if "bootstrap.servers" not in options.client:
+    if "bootstrap.servers" not in options.client_settings:
         return [task for log in logs for task in _tasks_of(log, options, None)]
     extents = _ask_brokers(options, logs)
     logs = [log for log in _find_selected(options) if log.tp in extents]
@@ -76,8 +76,10 @@ def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[TopicPa
     from barnabas.pipeline.brokers import Brokers
     from barnabas.pipeline.settings import BrokerSettings
 
-    security = tuple(f"{name}={value}" for name, value in options.client.items() if name.startswith(_CLIENT_SETTINGS))
-    brokers = Brokers(BrokerSettings(bootstrap=options.client["bootstrap.servers"], kafka=security))
+    security = tuple(
+        f"{name}={value}" for name, value in options.client_settings.items() if name.startswith(_CLIENT_SETTINGS)
+    )
+    brokers = Brokers(BrokerSettings(bootstrap=options.client_settings["bootstrap.servers"], kafka=security))
     partitions = [log.tp for log in logs]
     stable_ends, ends = brokers.end_offsets(partitions), brokers.high_watermarks(partitions)
     starts = brokers.beginning_offsets(partitions)
@@ -90,7 +92,7 @@ def _tasks_of(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None
     log = replace(log, start_offset=start)
     if broker_extent is not None:
         end = broker_extent.end
-    elif options.is_bounded and log.known_end is not None:
+    elif options.ends_at_high_watermark and log.known_end is not None:
         end = log.known_end
     else:
         end = log.written_end()
@@ -103,7 +105,9 @@ def _tasks_of(log: AnyLog, options: SegmentOptions, broker_extent: Extent | None
     if first > last:
         raise BadOption(f"The starting offset {first} of {log.tp} is above its ending offset {last}.")
     request = ReadRequest(log.tp, max(first, start), min(last, stable_end), options.columns)
-    tasks = log.tasks(request, end_is_certain=broker_extent is not None, fail_on_data_loss=options.fail_on_data_loss)
+    tasks = log.tasks(
+        request, end_is_from_broker=broker_extent is not None, fail_on_data_loss=options.fail_on_data_loss
+    )
     return [(part, wanted._replace(aborted=_aborted_in(wanted, transactions))) for part, wanted in tasks]
 
 
@@ -119,7 +123,7 @@ def _start_offset(log: AnyLog, options: SegmentOptions, extent: Extent) -> int:
     wanted_offset = options.starting.of(log.tp)
     if options.starting.is_time:
         found = first_at(log, wanted_offset, extent.stable_end)
-        if found is None and not options.is_latest_when_later:
+        if found is None and not options.start_is_latest_without_match:
             raise MissingRecords(
                 f"{log.tp} has no record at or after {wanted_offset} ms; "
                 "startingOffsetsByTimestampStrategy=latest reads nothing there."

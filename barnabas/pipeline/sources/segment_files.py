@@ -89,7 +89,7 @@ def aborted_in(directory: str, base: int) -> list[Aborted]:
     found = []
     for version, producer_id, first, last, _ in _ABORTED_ENTRY.iter_unpack(data[:whole]):
         if version != 0 or not 0 <= first <= last:
-            raise DamagedLog(f"{path} is no index of aborted transactions.")
+            raise DamagedLog(f"{path} is not an index of aborted transactions: `barnabas doctor` checks the directory.")
         found.append(Aborted(producer_id, first, last))
     return found
 
@@ -133,7 +133,7 @@ def read_checkpoint(path: Path) -> Offsets | None:
     except (ValueError, IndexError):
         is_whole = False
     if not is_whole:
-        raise DamagedLog(f"{path} is no checkpoint of offsets.")
+        raise DamagedLog(f"{path} is not an offset checkpoint: `barnabas doctor` checks the directory.")
     return found
 
 

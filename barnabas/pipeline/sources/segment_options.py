@@ -46,14 +46,14 @@ _KNOWN = {
 class Bound(NamedTuple):
     """A start or an end: one value for all partitions, or one for each."""
 
-    everywhere: int | None
+    for_all: int | None
     by_partition: Mapping[TopicPartition, int] | None
     is_time: bool
 
     def of(self, tp: TopicPartition) -> int:
         """Returns the value for a partition."""
-        if self.everywhere is not None:
-            return self.everywhere
+        if self.for_all is not None:
+            return self.for_all
         assert self.by_partition is not None
         return self.by_partition[tp]
 
@@ -67,12 +67,15 @@ class SegmentOptions(NamedTuple):
     assigned: tuple[TopicPartition, ...]
     starting: Bound
     ending: Bound
-    is_latest_when_later: bool
+    start_is_latest_without_match: bool
+    """The option `startingOffsetsByTimestampStrategy` is `latest`."""
     columns: tuple[str, ...]
     is_committed: bool
+    """The isolation level is read_committed."""
     fail_on_data_loss: bool
-    client: Mapping[str, str]
-    is_bounded: bool
+    client_settings: Mapping[str, str]
+    ends_at_high_watermark: bool
+    """The option `until` is `committed`."""
 
     def selects(self, tp: TopicPartition) -> bool:
         """Whether a partition is selected."""
@@ -95,7 +98,7 @@ def parse_options(given: Mapping[str, str]) -> SegmentOptions:
         raise BadOption(f"kafka.isolation.level is read_committed or read_uncommitted, not {isolation!r}.")
     chosen = [name for name in ("subscribe", "subscribepattern", "assign") if values.get(name)]
     if len(chosen) != 1:
-        raise BadOption("One of the options subscribe, subscribePattern and assign says which topics are read.")
+        raise BadOption("Give exactly one of the options subscribe, subscribePattern and assign: the topics to read.")
     return SegmentOptions(
         _paths(values),
         tuple(name.strip() for name in values.get("subscribe", "").split(",") if name.strip()),
@@ -117,7 +120,7 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
     if "paths" in values:
         paths += _json(values, "paths", list)
     if not paths:
-        raise BadOption("The option path says where the log directories are.")
+        raise BadOption("Give the option path, or load(PATH): the log directories to read.")
     return tuple(str(path).removeprefix("file://") for path in paths)
 
 

@@ -37,7 +37,7 @@ class SegmentRead(NamedTuple):
     base: int
     is_newest: bool
     recovery_point: int
-    end_is_certain: bool
+    end_is_from_broker: bool
     fail_on_data_loss: bool
 
 
@@ -159,7 +159,7 @@ class _Reading:
                 raise self._damaged(position, tail)
             return  # compaction removed the records before the next segment
         message = f"{self._file.name} ends at position {position} with {tail}, before offset {self._end_offset}"
-        if segment.end_is_certain and segment.fail_on_data_loss:
+        if segment.end_is_from_broker and segment.fail_on_data_loss:
             raise MissingRecords(f"{message}, which the broker has; failOnDataLoss=false skips the rest.")
         log.warning("%s.", message)
 

@@ -20,7 +20,7 @@ from pyspark.sql.types import StructType
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.store.folder import PARQUET, ArchiveFolder
-from barnabas.pipeline.store.lakes import committed, open_lake
+from barnabas.pipeline.store.lakes import committed_records, open_lake
 from barnabas.pipeline.store.manifest import DataFile, Manifest
 from barnabas.pipeline.store.publish import recover
 
@@ -45,7 +45,7 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
             raise JobError(f"The archive {folder.path} holds no topic {topic}.")
     if folder.metadata().sink != PARQUET:
         records = (
-            committed(open_lake(spark, folder).records(), manifest.end_offsets())
+            committed_records(open_lake(spark, folder).records(), manifest.end_offsets())
             if manifest.ranges
             else no_records(spark)
         )

@@ -87,7 +87,7 @@ class ArchiveFolder:
             )
         return from_fields(ArchiveMetadata, fields)
 
-    def begin(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> None:
+    def create(self, cluster: str, decoding: dict[str, str], sink: str = PARQUET) -> None:
         """Creates the archive of this cluster. Raises JobError if the folder holds other files."""
         other_names = [path.name for path in self.path.iterdir() if path != self.internal]
         if other_names:

@@ -120,7 +120,7 @@ def open_lake(spark: SparkSession, folder: ArchiveFolder) -> Lake:
     return LAKES[metadata.sink](spark, folder.path / "records", metadata.id)
 
 
-def committed(records: DataFrame, ends: Mapping[TopicPartition, int]) -> DataFrame:
+def committed_records(records: DataFrame, ends: Mapping[TopicPartition, int]) -> DataFrame:
     """Returns the records below the manifest's end offsets (rule 3)."""
     return in_spans(records, {tp: Span(0, end) for tp, end in ends.items()})
 

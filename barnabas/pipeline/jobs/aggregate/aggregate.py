@@ -45,7 +45,7 @@ from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
 from barnabas.pipeline.store.versions import Versions, open_versions
 
 SECOND_US = 1_000_000
-EXCEPTIONS = (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
+RARE_COUNTS = (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
 """Counts that a step reports only if they are not 0."""
 
 
@@ -149,7 +149,7 @@ def aggregate(spark: SparkSession, settings: AggregateSettings, on_step: OnStep 
     with open_versions(settings.into, "aggregate") as versions:
         state = _state(session, settings, spec, versions, source)
         run = _Run(session, settings, spec, versions, source, state, on_step)
-        report = run.follow() if settings.continuous else run.catch_up()
+        report = run.run_until_stopped() if settings.continuous else run.catch_up()
     report.seconds = round(time.monotonic() - started, 1)
     return report
 
@@ -187,7 +187,7 @@ class _Run:
         self._commit_progress()  # also after a crash of the run that read them
         return self._report()
 
-    def follow(self) -> AggregateReport:
+    def run_until_stopped(self) -> AggregateReport:
         """Runs rounds until KeyboardInterrupt."""
         try:
             while True:
@@ -290,7 +290,7 @@ class _Run:
                 "final": self.state.final,
                 "seconds": round(seconds, 3),
                 "behind": behind,
-                **{name: counts[name] for name in EXCEPTIONS if counts[name]},
+                **{name: counts[name] for name in RARE_COUNTS if counts[name]},
             }
         )
 
@@ -298,7 +298,7 @@ class _Run:
         state = self.state
         us = state.watermark_us
         mark = None if us is None else datetime.fromtimestamp(us / SECOND_US, UTC).isoformat(timespec="seconds")
-        counts = {name: self.counts[name] for name in ("rounds", "records", *EXCEPTIONS)}
+        counts = {name: self.counts[name] for name in ("rounds", "records", *RARE_COUNTS)}
         folder = str(self.versions.folder)
         return AggregateReport(folder, state.version, mark, state.windows, state.final, late_ever=state.late, **counts)
 

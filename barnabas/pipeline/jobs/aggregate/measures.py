@@ -32,7 +32,7 @@ _PARTS: dict[str, dict[str, tuple[Function, Function]]] = {
 """The partials of each kind: the aggregate over records, and the aggregate that merges partials."""
 
 
-class Named(NamedTuple):
+class NamedExpression(NamedTuple):
     """An expression with its column name."""
 
     name: str
@@ -66,15 +66,15 @@ class Measure(NamedTuple):
         return [(f"{column}_{part}", functions) for part, functions in _PARTS[self.kind].items()]
 
 
-def parse_column(option: str, text: str) -> Named:
+def parse_column(option: str, text: str) -> NamedExpression:
     """Parses a column: `data.carrier`, or `hour(timestamp) as hour`. Raises JobError."""
     aliased = _NAMED.fullmatch(text.strip())
     if aliased is not None:
-        return Named(aliased[2], aliased[1])
+        return NamedExpression(aliased[2], aliased[1])
     plain = _PLAIN.fullmatch(text.strip())
     if plain is None:
         raise JobError(f"{option} {text!r} needs a name for its column: {text.strip()} as NAME.")
-    return Named(plain[1], plain[0])
+    return NamedExpression(plain[1], plain[0])
 
 
 def parse_measure(text: str) -> Measure:

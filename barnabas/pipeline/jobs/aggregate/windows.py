@@ -24,7 +24,7 @@ from pyspark.sql import functions as f
 from pyspark.sql.types import DataType, DateType, NumericType, StringType, TimestampNTZType, TimestampType
 
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.aggregate.measures import Measure, Named
+from barnabas.pipeline.jobs.aggregate.measures import Measure, NamedExpression
 
 COUNTED, MALFORMED, LEFT_OUT, TIMELESS = "counted", "malformed", "left_out", "timeless"
 OWN_COLUMNS = ("window_start", "window_end", "records", "is_final", "came_in")
@@ -37,7 +37,7 @@ class WindowSpec:
 
     length: int
     slide: int
-    by: tuple[Named, ...] = ()
+    by: tuple[NamedExpression, ...] = ()
     measures: tuple[Measure, ...] = ()
     time: str | None = None
     where: str | None = None

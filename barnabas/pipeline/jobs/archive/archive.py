@@ -67,12 +67,16 @@ class ArchiveReport:
     rounds: int = 0
     records: int = 0
     bytes: int = 0
+    """Of the written Parquet files; 0 for tables."""
     malformed: int = 0
     dead_letters: int = 0
     compacted: int = 0
+    """The number of files that compaction replaced."""
     trimmed: int = 0
+    """The number of partitions in which records were deleted on the broker."""
     seconds: float = 0.0
     behind: int = 0
+    """Committed offsets that were not archived yet after the last round."""
 
 
 def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = lambda _: None) -> ArchiveReport:
@@ -94,7 +98,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
     session = isolated_session(spark)
     with folder.lock():
         if not folder.exists():
-            folder.begin(cluster, asdict(_decoding(session, settings, brokers, topics)), settings.format or PARQUET)
+            folder.create(cluster, asdict(_decoding(session, settings, brokers, topics)), settings.format or PARQUET)
         metadata = folder.metadata()
         if metadata.cluster != cluster:
             raise JobError(f"{folder.path} is the archive of another cluster ({metadata.cluster}, not {cluster}).")
@@ -106,7 +110,7 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
             )
         run = _Run(session, settings, brokers, folder, on_step)
         try:
-            return run.follow() if settings.continuous else run.catch_up()
+            return run.run_until_stopped() if settings.continuous else run.catch_up()
         except BaseException:
             recover(folder)  # frees the staged files at once, for example on a full disk
             raise
@@ -153,7 +157,7 @@ class _Run:
             self._report.trimmed = len(trimmed)
         return self._finish()
 
-    def follow(self) -> ArchiveReport:
+    def run_until_stopped(self) -> ArchiveReport:
         """Runs rounds until KeyboardInterrupt."""
         try:
             while True:

@@ -24,7 +24,7 @@ from barnabas.pipeline.store.publish import publish, staging_of
 TARGET_BYTES = 128 << 20
 
 
-def files_to_join(files: Iterable[DataFile], above: int) -> list[DataFile]:
+def files_to_merge(files: Iterable[DataFile], above: int) -> list[DataFile]:
     """Returns the small files of folders that have too many (rules 1 and 3)."""
     folders: dict[str, list[DataFile]] = {}
     for file in files:
@@ -39,7 +39,7 @@ def files_to_join(files: Iterable[DataFile], above: int) -> list[DataFile]:
 
 def compact(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, above: int, schema: str) -> Entry | None:
     """Compacts small files and commits the entry; None if there is nothing to compact."""
-    old = files_to_join(manifest.files.values(), above)
+    old = files_to_merge(manifest.files.values(), above)
     if not old:
         return None
     sequence = manifest.next_sequence

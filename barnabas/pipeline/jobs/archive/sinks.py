@@ -43,7 +43,7 @@ class ParquetSink:
         self._folder = folder
 
     def interrupted_round(
-        self, _waiting: Mapping[TopicPartition, StartPosition], _number: int
+        self, _positions: Mapping[TopicPartition, StartPosition], _number: int
     ) -> dict[TopicPartition, Span]:
         """Returns nothing."""
         return {}

@@ -23,7 +23,7 @@ from barnabas.pipeline.errors import JobError, describe_failure
 from barnabas.pipeline.jobs.data_files import is_misplaced
 from barnabas.pipeline.spark.value_decoding import Decoding, misdecoded
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.lakes import committed, is_under_way, open_lake
+from barnabas.pipeline.store.lakes import committed_records, is_under_way, open_lake
 from barnabas.pipeline.store.manifest import Manifest
 
 POSITION = ("topic", "partition", "offset")
@@ -39,7 +39,7 @@ class AuditedTable:
         with self._spark_errors():
             records = open_lake(spark, folder).records()
         if is_under_way(folder, manifest.next_sequence):
-            records = committed(records, manifest.end_offsets())
+            records = committed_records(records, manifest.end_offsets())
         self._found = records if is_all else records.where(records["topic"].isin(*topics))
         self._decoding = Decoding(**folder.metadata().decoding)
         self._ranges = {tp: ranges for tp, ranges in manifest.ranges.items() if tp.topic in topics}

@@ -461,7 +461,7 @@ def test_another_cluster_topic_or_damaged_metadata_is_an_error(spark: Any, damag
     fields = json.loads(file.read_text())
     for text, sentence in (
         (json.dumps({**fields, "cluster": "other"}), "is the archive of another cluster"),
-        (json.dumps({**fields, "format": 9}), "is of format 9"),
+        (json.dumps({**fields, "format": 9}), "has format 9"),
         (json.dumps({**fields, "cluster": 5}), "is damaged: cluster is 5"),
         (json.dumps([fields]), "is damaged"),
         ("{", "is damaged"),

@@ -202,7 +202,7 @@ def test_column_names_are_unique_and_expressions_valid(spark: Any) -> None:
         ),
         (WindowSpec(1, 1, where="data.who ="), "--where 'data.who =' is not understood"),
         (WindowSpec(1, 1, (NamedExpression("n", "count(1)"),)), "is not understood"),
-        (WindowSpec(1, 1, time="data"), "--time 'data' is of the type struct"),
+        (WindowSpec(1, 1, time="data"), "--time 'data' has the type struct"),
     ):
         with pytest.raises(JobError, match=words):
             check_expressions(records, spec)

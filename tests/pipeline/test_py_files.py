@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+import zipfile
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
+
+from barnabas.pipeline.spark import py_files
 
 BARE = """
 import importlib, importlib.abc, json, sys
@@ -36,3 +41,15 @@ def test_worker_modules_import_without_our_dependencies(module: str, there: tupl
     words = [sys.executable, "-c", BARE, json.dumps([module, *there])]
     imported = subprocess.run(words, capture_output=True, text=True, check=False)
     assert imported.returncode == 0, imported.stderr
+
+
+def test_files_from_1970_are_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reproducible installations have such times, and a zip starts at 1980."""
+    module = tmp_path / "of_1970" / "__init__.py"
+    module.parent.mkdir()
+    module.touch()
+    os.utime(module, (0, 0))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(py_files, "COMPILED", ("of_1970",))
+    with zipfile.ZipFile(py_files._zip_compiled(tmp_path / "compiled.zip")) as sent:
+        assert sent.namelist() == ["of_1970/__init__.py"]

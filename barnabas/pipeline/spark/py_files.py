@@ -64,7 +64,7 @@ def _local_dir(spark: SparkSession) -> str | None:
 
 def _zip_package(target: Path) -> Path:
     package = Path(__file__).parents[2]
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, strict_timestamps=False) as archive:
         for path in sorted(package.rglob("*.py")):
             if "_daemon" not in path.parts:
                 archive.write(path, path.relative_to(package.parent))
@@ -72,7 +72,7 @@ def _zip_package(target: Path) -> Path:
 
 
 def _zip_compiled(target: Path) -> Path:
-    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED, compresslevel=1, strict_timestamps=False) as archive:
         for name in COMPILED:
             spec = importlib.util.find_spec(name)
             assert spec is not None, "the driver has the package"

@@ -17,6 +17,7 @@ from barnabas.pipeline.demo import consume, demo
 from barnabas.pipeline.demo.demo import Demo, Options
 from barnabas.pipeline.demo.flights import Delay, Delays, count_delays, read_flights
 from barnabas.pipeline.demo.spark_jobs import StreamReport
+from barnabas.pipeline.errors import JobError
 
 pytestmark = pytest.mark.long
 
@@ -92,6 +93,16 @@ def test_one_wrong_result_fails_the_demo(
     monkeypatch.setattr(demo, step, lambda *args: change(really(*args)))
     assert not job.run()
     assert job.disagreements == disagreements
+
+
+def test_a_refused_record_or_a_slow_group_is_one_sentence(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(demo, "KEEP_FOR_EVER", {"max.message.bytes": "100"})
+        with pytest.raises(JobError, match=r"refused \d+ of 1500 records, the first with: .*MessageSizeTooLarge"):
+            job.run()
+    monkeypatch.setattr(consume, "LIMIT_S", 0.0)
+    with pytest.raises(JobError, match="did not read 1500 records within 0 s"):
+        job.run()
 
 
 def test_no_member_leaves_the_group_before_all_have_committed(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:

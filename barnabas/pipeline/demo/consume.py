@@ -82,7 +82,7 @@ class _Member:
 def read_with_group(
     brokers: Brokers, topic: str, group: str, members: int, on_progress: Callable[[int], None]
 ) -> GroupReport:
-    """Lets a group of consumers read all records, commit and leave."""
+    """Lets a group of consumers read all records, commit and leave. Raises JobError after LIMIT_S seconds."""
     ends = brokers.end_offsets(brokers.find_topics([topic])[topic].topic_partitions())
     seen = {tp.partition: bytearray(end) for tp, end in ends.items()}
     left = sum(ends.values())
@@ -100,7 +100,9 @@ def read_with_group(
                 for member, partitions in zip(consumers, assigned, strict=True):
                     member.consumer.resume(partitions)
             if time.monotonic() > deadline:
-                raise TimeoutError(f"{left} records were still unread after {LIMIT_S:.0f} s")
+                raise JobError(
+                    f"The group {group} did not read {left} records within {LIMIT_S:.0f} s: run the demo again."
+                )
         for member in consumers:
             member.consumer.commit(asynchronous=False)
     finally:

@@ -13,6 +13,7 @@ from zlib import crc32
 from kafka import KafkaProducer
 
 from barnabas.pipeline.demo.flights import Delays, Flight, count_delays
+from barnabas.pipeline.errors import JobError
 
 PARTITIONS = 6
 KEEP_FOR_EVER = {"retention.ms": "-1"}
@@ -51,16 +52,12 @@ class Produced(NamedTuple):
         return times[len(times) // 2] // HOUR_MS * HOUR_MS
 
 
-class ProduceError(Exception):
-    """The broker rejected a record."""
-
-
 def produce_flights(
     bootstrap: str, topic: str, flights: Iterable[Flight], on_progress: Callable[[int], None], **client: Any
 ) -> Produced:
     """Sends every flight and waits for the acknowledgements; `on_progress` receives numbers of records sent.
 
-    `client` are more settings of the producer.
+    `client` are more settings of the producer. Raises JobError if the broker refuses a record.
     """
     settings = {"acks": "all", "linger_ms": 20, "batch_size": 128 * 1024, **client}
     producer = KafkaProducer(bootstrap_servers=bootstrap, **settings)
@@ -87,7 +84,7 @@ def produce_flights(
         on_progress(len(sent) % 1000)
         producer.flush()
         if refused:
-            raise ProduceError(f"{len(refused)} of {len(sent)} records were refused, the first with: {refused[0]}")
+            raise JobError(f"The broker refused {len(refused)} of {len(sent)} records, the first with: {refused[0]}")
         partition_of = {carrier: future.get().partition for carrier, future in first_of.items()}
     finally:
         producer.close()

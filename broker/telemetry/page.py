@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 from urllib.parse import parse_qs
 
 from broker.telemetry.exposition import Format
@@ -223,16 +223,16 @@ async def _prepared(steps: Iterator[Completion[None] | None]) -> None:
                 await asyncio.wait_for(done.wait(), max(ends_s - loop.time(), 0.0))
 
 
-def _set(event: asyncio.Event, _: Completion[None]) -> None:
+def _set(event: asyncio.Event, _: Completion[Any]) -> None:
     event.set()
 
 
 async def _result(completion: Completion[T]) -> T:
     """The result of a completion, which is cancelled if the client goes away or the time is over."""
-    future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-    completion.then(lambda _: future.set_result(None))
+    done = asyncio.Event()
+    completion.then(partial(_set, done))
     try:
-        await future
+        await done.wait()
     except asyncio.CancelledError:
         completion.cancel()
         raise

@@ -204,6 +204,29 @@ async def test_many_searches_at_a_time_are_all_answered() -> None:
     page.close()
 
 
+async def test_a_search_may_end_while_its_connection_is_ended() -> None:
+    page = MetricsPage(("127.0.0.1", 0))
+    waiting: list[Completion[tuple[int, str]]] = []
+    is_waiting = asyncio.Event()
+
+    def search(_query: str, _host: str) -> Completion[tuple[int, str]]:
+        waiting.append(Completion())
+        is_waiting.set()
+        return waiting[-1]
+
+    page.search = search
+    page.start(asyncio.get_running_loop())
+    reader, writer = await asyncio.open_connection(*page.address)
+    writer.write(b"GET /search?topic=t&key=k HTTP/1.0\r\n\r\n")
+    await asyncio.wait_for(is_waiting.wait(), 10)
+    (task,) = [one for one in asyncio.all_tasks() if "_respond" in repr(one)]
+    task.cancel()
+    waiting[0].complete((200, "found"))
+    assert await reader.read() == b""
+    writer.close()
+    page.close()
+
+
 OPENMETRICS, TEXT = "application/openmetrics-text", "text/plain"
 
 

@@ -25,6 +25,7 @@ from replication.completion import Completion, all_done, failed
 from replication.partition.key_indexer import KeyIndexer, Worker, open_log
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
+from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, EngineView
 from storage.io.disk_lookup import DiskLookup
 from storage.keyindex.index_jobs import FindOffsets, Job, JobFailed, MatchRecords
@@ -276,18 +277,22 @@ class _Batches(NamedTuple):
 
 
 def _read_batches(view: EngineView, offsets: tuple[int, ...]) -> _Batches:
-    """Read the batches of descending offsets, each once, up to _BATCH_BYTES; on a reader thread."""
+    """Read the batches of descending offsets, each once, up to _BATCH_BYTES; on a reader thread.
+
+    Compaction may have removed a batch: the log returns the next one, which has none of the lower offsets.
+    """
     batches: list[Buffer] = []
-    size, base_offset = 0, -1
+    size, seen_from = 0, MAX_LONG
     for number, offset in enumerate(offsets):
-        if not batches or offset < base_offset:
+        if offset < seen_from:
             if size >= _BATCH_BYTES:
                 offsets = offsets[:number]
                 break
             data = bytes(view.read_batches(offset, 0))
-            if data:
+            base_offset = parse_header(data).base_offset if data else MAX_LONG
+            if base_offset <= offset:
                 batches.append(data)
-                size, base_offset = size + len(data), parse_header(data).base_offset
+            size, seen_from = size + len(data), min(offset, base_offset)
     aborted = view.aborted(offsets[-1], offsets[0] + 1)
     return _Batches(tuple(batches), len(offsets), tuple(aborted))
 

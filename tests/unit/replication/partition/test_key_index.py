@@ -28,6 +28,7 @@ from storage.keyindex import index_directory, index_jobs
 from storage.keyindex.index_file import SUFFIX
 from storage.keyindex.index_jobs import IndexJobs, JobFailed
 from storage.log.log import AppendOrigin
+from tests.support.compaction import closed, compact
 from tests.support.key_index import ALL_TIMES, KeyIndexRig
 from tests.support.logs import bytes_of, marker, truncated
 from tests.support.replica_harness import NOW_MS, ReplicaHarness
@@ -338,6 +339,17 @@ def test_searches_beyond_the_limit_are_refused(topic: Topic) -> None:
         pass
     assert all(done.is_done for done in running)
     assert topic.rig.search(b"a").records
+
+
+def test_a_record_is_found_once_after_compaction_has_removed_others_with_its_key(topic: Topic) -> None:
+    for _ in range(6):
+        topic.append(b"a")
+    closed(topic.log)
+    topic.rig.build()
+    assert compact(topic.log) is not None
+    answer = topic.rig.search(b"a", limit=5)
+    assert [record.offset for record in answer.records] == [5]
+    assert not answer.is_cut
 
 
 def test_an_answer_has_a_limit_in_bytes(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -158,7 +158,7 @@ def _invalid(sentence: str) -> KafkaError:
 
 
 def _error(error: KafkaError) -> HttpAnswer:
-    text = error.message or error.code.name
+    text = (error.message or error.code.name).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
     return _STATUS.get(error.code, 503), json.dumps({"error": text}, ensure_ascii=False) + "\n"
 
 

@@ -56,10 +56,13 @@ class Searches:
         response: SearchRecordsResponse = answer.message
         return response
 
-    def get(self, query: str) -> tuple[int, Any]:
+    def get_text(self, query: str) -> tuple[int, str]:
         answer: Completion[tuple[int, str]] = self.page.answer(query, "127.0.0.1")
         self.run()
-        status, body = answer.result()
+        return answer.result()
+
+    def get(self, query: str) -> tuple[int, Any]:
+        status, body = self.get_text(query)
         return status, json.loads(body)
 
 
@@ -143,6 +146,15 @@ def test_the_page_has_the_newest_records_of_all_partitions(searches: Searches) -
 def test_the_page_searches_headers_by_percent_encoded_bytes(searches: Searches) -> None:
     assert len(searches.get("topic=t&header=h=%ff")[1]["records"]) == 6
     assert searches.get("topic=t&header=h=x")[1]["records"] == []
+
+
+def test_an_error_of_the_page_names_bytes_that_are_not_utf_8(searches: Searches) -> None:
+    for query, sentence in (
+        ("topic=t&%ff=1", "there is no parameter \ufffd"),
+        ("topic=t&header=%ff=1", "Topic t has no index of header:\ufffd: its barnabas.index.keys is key, header:h"),
+    ):
+        status, body = searches.get_text(query)
+        assert (status, json.loads(body.encode())) == (400, {"error": sentence})
 
 
 def test_a_query_string_is_parsed() -> None:

@@ -5,7 +5,8 @@ RULES    1. Only the leader of a partition answers. Records are committed, also 
             with the record's own bytes and timestamp. A worker in another process does both.
          3. An answer is complete between two offsets: all records there that match are in it, unless `is_cut`. Later records
             are not indexed yet.
-         4. At most MAX_SEARCHES at a time; others are refused. A record's value counts against MAX_ANSWER_BYTES.
+         4. At most MAX_SEARCHES at a time; others are refused. The records of an answer, of all partitions together, have at
+            most MAX_ANSWER_BYTES, or are one record; the worker returns hardly more.
          5. If a merge removes files during a search, it is repeated. If files are damaged or lost, only those before them are
             searched, and the indexer builds the others again.
 NOT HERE Building (key_indexer.py), authorization and formats (the callers).
@@ -15,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from operator import attrgetter
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
@@ -28,6 +28,7 @@ from replication.partition.replica_manager import ReplicaManager
 from storage.config.config_def import MAX_LONG
 from storage.engine import AbortedTransaction, EngineView
 from storage.io.disk_lookup import DiskLookup
+from storage.keyindex.entries import size_of
 from storage.keyindex.index_jobs import FindOffsets, Job, JobFailed, MatchRecords
 
 MAX_SEARCHES: Final = 16
@@ -36,7 +37,6 @@ MAX_RECORDS: Final = 10_000
 _BATCH_BYTES: Final = 4 << 20
 """Of the batches that are read at a time."""
 _ATTEMPTS: Final = 3
-_offset = attrgetter("offset")
 
 
 class SearchQuery(NamedTuple):
@@ -65,7 +65,7 @@ class PartitionAnswer(NamedTuple):
     max_timestamp_ms: int
     """Of the indexed records; -1 for both without such."""
     is_cut: bool
-    """Whether records at lower offsets match too: there are more than the limit, or than MAX_ANSWER_BYTES."""
+    """Whether records at lower offsets match too: there are more than the limit, or the answer has MAX_ANSWER_BYTES."""
     records: list[Record]
     """The highest offset first."""
 
@@ -104,7 +104,8 @@ class KeySearch:
             sentence = f"{MAX_SEARCHES} searches are running: try again"
             return failed(KafkaError(ErrorCode.THROTTLING_QUOTA_EXCEEDED, sentence))
         self.running += 1
-        searches = [_Search(self, topic, index, query) for index in indexes]
+        size = _AnswerSize()
+        searches = [_Search(self, topic, index, query, size) for index in indexes]
         for search in searches:
             search.begin()
         return all_done([search.answer for search in searches]).map(lambda _: self._answers_of(searches))
@@ -124,23 +125,30 @@ class KeySearch:
         return answers
 
 
+class _AnswerSize:
+    """The size of the records that were found in all partitions."""
+
+    bytes = 0
+
+
 class _Search:
     """One search in one partition."""
 
-    def __init__(self, owner: KeySearch, topic: str, index: int, query: SearchQuery) -> None:
+    def __init__(self, owner: KeySearch, topic: str, index: int, query: SearchQuery, size: _AnswerSize) -> None:
         self._owner = owner
         self._topic = topic
         self._index = index
         self._query = query
         self._attempts = 0
         self._found: list[Record] = []
-        self._bytes = 0
+        self._size = size
         self.answer: Completion[PartitionAnswer] = Completion()
 
     def begin(self) -> None:
         """Find out what is indexed, then look the value up."""
         self._attempts += 1
-        self._found, self._bytes = [], 0
+        self._size.bytes -= sum(map(size_of, self._found))
+        self._found = []
         bounds = self._owner.replicas.lookup(self._topic, self._index, self._bounds)
         bounds.then(lambda done: self._continue(done, lambda known: self._find(known, known.to_offset)))
 
@@ -213,17 +221,19 @@ class _Search:
 
     def _compare(self, known: PartitionAnswer, offsets: list[int], found: _Batches, *, is_last: bool) -> None:
         query, read = self._query, offsets[: found.candidates]
-        conditions = query.field, query.value, query.from_ms, query.to_ms
+        conditions = query.field, query.value, query.from_ms, query.to_ms, MAX_ANSWER_BYTES
         job = MatchRecords(found.batches, frozenset(read), found.aborted, *conditions)
         is_last = is_last and len(read) == len(offsets)
         self._submit(job, lambda records: self._add(known, records, read[-1], is_last=is_last))
 
     def _add(self, known: PartitionAnswer, records: list[Record], last_offset: int, *, is_last: bool) -> None:
-        for record in sorted(records, key=_offset, reverse=True):
-            self._bytes += _size(record)
-            if len(self._found) == self._query.limit or (self._found and self._bytes > MAX_ANSWER_BYTES):
+        for record in records:
+            size = self._size.bytes + size_of(record)
+            is_first = not self._found and not self._size.bytes
+            if len(self._found) == self._query.limit or (size > MAX_ANSWER_BYTES and not is_first):
                 self._finish(known, is_cut=True)
                 return
+            self._size.bytes = size
             self._found.append(record)
         if is_last:
             self._finish(known, is_cut=False)
@@ -295,8 +305,3 @@ def _read_batches(view: EngineView, offsets: tuple[int, ...]) -> _Batches:
             size, seen_from = size + len(data), min(offset, base_offset)
     aborted = view.aborted(offsets[-1], offsets[0] + 1)
     return _Batches(tuple(batches), len(offsets), tuple(aborted))
-
-
-def _size(record: Record) -> int:
-    headers = sum(len(name) + len(value or b"") for name, value in record.headers)
-    return len(record.key or b"") + len(record.value or b"") + headers

@@ -88,6 +88,12 @@ def values_of(record: Record, field: str) -> list[bytes]:
     return [value for name, value in record.headers if value is not None and HEADER + name == field]
 
 
+def size_of(record: Record) -> int:
+    """The bytes of a record that an answer has."""
+    headers_bytes = sum(len(name) + len(value or b"") for name, value in record.headers)
+    return len(record.key or b"") + len(record.value or b"") + headers_bytes
+
+
 def index_batches(data: Buffer, start_offset: int, end_offset: int, fields: Sequence[str]) -> IndexedBatches:
     """The entries of the batches that are wholly below `end_offset`, of the records from `start_offset` on."""
     entries: list[bytes] = []

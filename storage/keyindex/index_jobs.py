@@ -10,6 +10,7 @@ NOT HERE The order of jobs (replication/partition/key_indexer.py, key_search.py)
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Final, NamedTuple
 
@@ -25,6 +26,7 @@ from storage.keyindex.entries import (
     index_batches,
     matching,
     seconds_of,
+    size_of,
     upper_bound,
 )
 from storage.keyindex.index_directory import covering, delete_ranges, load_ranges, merge, offsets_of
@@ -33,6 +35,8 @@ from storage.keyindex.index_file import DamagedIndex, IndexFile, IndexRange, Ind
 MAX_ENTRIES_IN_MEMORY: Final = 1 << 18
 """After this number of entries the caller writes a file: about 20 MB in memory, 4 MB in the file."""
 _MAX_OPEN_FILES: Final = 256
+_LEAST_RECORDS: Final = 2
+"""Of a result that is cut: the first one may be larger than the limit, and the second one shows that there are more."""
 _MERGE_STEPS: Final = 8
 """Of one job: some ten thousand entries each, so that other jobs wait for a fraction of a second."""
 
@@ -103,9 +107,13 @@ class FindOffsets(NamedTuple):
 
 
 class MatchRecords(NamedTuple):
-    """Compare records; the result is a list of those that match, in offset order."""
+    """Compare records; the result is a list of those that match, the highest offset first.
+
+    It ends with the second record or a later one above `max_bytes`: lower offsets are left out then.
+    """
 
     batches: tuple[Buffer, ...]
+    """The highest offsets first."""
     offsets: frozenset[int]
     aborted: tuple[AbortedTransaction, ...]
     """The aborted transactions with these offsets; their records are left out."""
@@ -113,6 +121,7 @@ class MatchRecords(NamedTuple):
     value: bytes
     from_ms: int
     to_ms: int
+    max_bytes: int
 
 
 class JobFailed(NamedTuple):
@@ -253,7 +262,19 @@ class IndexJobs:
         return known[1]
 
     def _match(self, job: MatchRecords) -> list[Record]:
-        return [record for data in job.batches for record in matching(data, *job[1:])]
+        found: list[Record] = []
+        size = 0
+        for data in job.batches:
+            newest: deque[Record] = deque()
+            for record in matching(data, *job[1:-1]):
+                newest.append(record)
+                size += size_of(record)
+                while len(found) + len(newest) > _LEAST_RECORDS and size - size_of(newest[0]) > job.max_bytes:
+                    size -= size_of(newest.popleft())
+            found += reversed(newest)
+            if len(found) >= _LEAST_RECORDS and size > job.max_bytes:
+                break
+        return found
 
 
 class _Pending:

@@ -362,6 +362,25 @@ def test_an_answer_has_a_limit_in_bytes(topic: Topic, monkeypatch: pytest.Monkey
     assert [record.offset for record in answer.records] == [4]
 
 
+def test_the_partitions_of_an_answer_share_its_limit_in_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(key_search, "MAX_ANSWER_BYTES", 20)
+    harness = ReplicaHarness(tmp_path)
+    harness.create(partitions=3, barnabas_index_keys="key")
+    rig = KeyIndexRig(harness)
+    for index in range(3):
+        builder = BatchBuilder()
+        builder.append(NOW_MS, b"a", bytes(8))
+        harness.append(index=index, records=builder.build(), acks=1)
+    rig.build()
+    done = rig.searches.search("t", [0, 1, 2], SearchQuery("key", b"a", *ALL_TIMES, 100))
+    while not done.is_done:
+        assert rig.searcher.run_job()
+    answers = [answer for answer in done.result() if not isinstance(answer, KafkaError)]
+    assert [(len(answer.records), answer.is_cut) for answer in answers] == [(1, False), (1, False), (0, True)]
+
+
 def test_a_failed_job_delays_the_index_and_keeps_the_log_online(topic: Topic) -> None:
     topic.append(b"a")
     topic.rig.build()

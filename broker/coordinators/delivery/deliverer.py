@@ -64,12 +64,11 @@ _REFUSALS: Final = frozenset(
         ErrorCode.MESSAGE_TOO_LARGE,
         ErrorCode.RECORD_LIST_TOO_LARGE,
         ErrorCode.INVALID_RECORD,
-        ErrorCode.INVALID_TIMESTAMP,
         ErrorCode.CORRUPT_MESSAGE,
         ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
     }
 )
-"""Errors that the same batch gets again."""
+"""Errors that a record gets again. INVALID_TIMESTAMP is none: a clock is wrong, which gives each delivery its timestamp."""
 
 
 class Dependencies(NamedTuple):

@@ -14,8 +14,14 @@ from broker.coordinators.delivery.stable_records import Chunk
 from broker.coordinators.delivery.target_batches import TargetBatches
 from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode, KafkaError
+from protocol.messages.produce_fetch import (
+    PartitionProduceResponse,
+    ProduceRequest,
+    ProduceResponse,
+    TopicProduceResponse,
+)
 from protocol.schema import Message
-from replication.completion import Completion, failed
+from replication.completion import Completion, completed, failed
 from tests.property.test_delivery import World, settle
 
 RECORDS = 20_000
@@ -92,6 +98,36 @@ def test_a_batch_is_not_larger_than_a_segment_of_the_target(tmp_path: Path) -> N
     assert world.harness.append("s", records=builder.build()).error is None
     settle(world)
     assert 1000 < world.cluster.largest_batch <= 2000
+
+
+def test_records_wait_while_a_clock_is_so_wrong_that_the_target_refuses_their_timestamp(tmp_path: Path) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    send, is_wrong = world.cluster.send, True
+
+    def refusing(node: int, request: Message) -> Completion[Message | None]:
+        if not (is_wrong and isinstance(request, ProduceRequest)):
+            return send(node, request)
+        results = [
+            PartitionProduceResponse(index=data.index, error_code=ErrorCode.INVALID_TIMESTAMP, base_offset=-1)
+            for data in request.topic_data[0].partition_data
+        ]
+        response = TopicProduceResponse(name=request.topic_data[0].name, partition_responses=results)
+        return completed(ProduceResponse(responses=[response]))
+
+    world.cluster.send = refusing  # type: ignore[assignment, method-assign]
+    world.stop_all()
+    world.start()
+    builder = BatchBuilder()
+    for offset in range(3):
+        builder.append(world.wall_ms(), None, b"%d" % offset)
+        world.due[offset] = 0
+    assert world.harness.append("s", records=builder.build()).error is None
+    for _ in range(500):
+        world.pass_time(20)
+        world.run()
+    assert world.cluster.committed == []
+    is_wrong = False
+    settle(world)
 
 
 def test_only_an_interruption_that_lasts_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

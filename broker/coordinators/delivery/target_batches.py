@@ -6,6 +6,8 @@ RULES    1. A record with a key goes to the partition that Java's default partit
             the schedule topic. The timestamp is that of the delivery. Their bytes are copied, not decoded.
          3. A partition gets one batch of at most the target's `max.message.bytes` and `segment.bytes`, unless its first record
             is larger, and all together 2 MiB: the records after them wait for the next transaction.
+         4. A record that is larger than a batch may be is compressed with gzip, which every client reads: the schedule topic
+            may have accepted it compressed.
 NOT HERE The transaction (`transaction_client.py`).
 """
 
@@ -15,14 +17,17 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 from protocol.batch_builder import BatchBuilder
+from protocol.compression import Compression
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import varint
 from protocol.record_codec import read_varint, read_varlong
+from protocol.records import BATCH_OVERHEAD
 
 SCHEDULE_ID: Final = "schedule-id"
 _SCHEDULE_ID_NAME: Final = varint(len(SCHEDULE_ID)) + SCHEDULE_ID.encode()
 MAX_TOTAL_BYTES: Final = 2 * 1024 * 1024
 """Built, checked and written in a few milliseconds each."""
+_FAST_GZIP: Final = 1
 _RECORD_OVERHEAD: Final = 24
 """Length, attributes, deltas, the number of headers."""
 _MASK: Final = 0xFFFFFFFF
@@ -96,7 +101,10 @@ class TargetBatches:
         if self.count and self._total_bytes + size > MAX_TOTAL_BYTES:
             return False
         if builder is None:
+            is_large = BATCH_OVERHEAD + size > self._max_batch_bytes
             builder = self._builders[index] = BatchBuilder(
+                compression=Compression.GZIP if is_large else Compression.NONE,
+                compression_level=_FAST_GZIP,
                 producer_id=self._producer_id,
                 producer_epoch=self._producer_epoch,
                 base_sequence=0,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 
 from broker.coordinators.delivery.target_batches import StoredRecord, TargetBatches, murmur2, stored_record
@@ -46,8 +48,10 @@ def test_records_with_a_key_go_to_its_partition_and_others_to_one_of_the_transac
 
 def test_a_batch_stays_below_the_limit_unless_its_first_record_is_larger() -> None:
     made = batches(max_batch_bytes=1_000, partitions=1)
-    assert made.add(stored(None, bytes(5_000)), 0, 1)
+    assert made.add(stored(None, random.Random(1).randbytes(5_000)), 0, 1)
     assert not made.add(stored(None, b"v"), 1, 1)
+    (large,) = made.build().values()
+    assert len(large) > 5_000
     small = batches(max_batch_bytes=1_000, partitions=1)
     count = 0
     while small.add(stored(b"key", bytes(50)), count, 1):
@@ -55,3 +59,13 @@ def test_a_batch_stays_below_the_limit_unless_its_first_record_is_larger() -> No
     (batch,) = small.build().values()
     assert count > 5
     assert len(batch) <= 1_000
+
+
+def test_a_record_that_is_larger_than_a_batch_may_be_is_compressed() -> None:
+    made = batches(max_batch_bytes=1_000, partitions=1)
+    assert made.add(stored(b"key", bytes(5_000)), 0, 1)
+    assert not made.add(stored(None, b"v"), 1, 1)
+    batch = bytes(made.build()[0])
+    assert len(batch) <= 1_000
+    (record,) = records(batch, 0, parse_header(batch), max_bytes=10_000)
+    assert record[2:4] == (b"key", bytes(5_000))

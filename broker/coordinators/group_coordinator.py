@@ -61,7 +61,7 @@ from broker.coordinators.offset_manager import (
 )
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, Replies, ShardContext
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord
-from broker.coordinators.schedule_groups import has_schedule_positions, has_schedule_topic
+from broker.coordinators.schedule_groups import has_schedule_positions, has_schedule_topic, is_deliverer
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
@@ -227,10 +227,13 @@ class GroupCoordinator:
         self, request: TxnOffsetCommitRequest, topic_ids: Mapping[str, bytes], wall_ms: int
     ) -> CoordinatorDecision[TxnOffsetCommitResponse]:
         """Handle TxnOffsetCommit for existing partitions; the offsets become valid when the transaction commits."""
-        partitions = (
+        partitions = [
             (topic_ids[topic.name], one.partition_index) for topic in request.topics for one in topic.partitions
-        )
+        ]
         error = self._validate_commit(request, request.generation_id, partitions, None)
+        is_foreign = self._is_of_deliverers(request.group_id) and not is_deliverer(request)
+        if is_foreign and has_schedule_topic(request.group_id, self._image(), partitions):
+            error = ErrorCode.UNKNOWN_MEMBER_ID
         if error is not _NONE:
             return CoordinatorDecision((), txn_commit_response(request, error))
         records, response = self.offsets.commit_transactional(request, topic_ids, wall_ms)

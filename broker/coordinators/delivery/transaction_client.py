@@ -17,7 +17,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.coordinators.delivery.progress import Progress, read_progress
 from broker.coordinators.delivery.routine import Steps
-from broker.coordinators.schedule_groups import group_of
+from broker.coordinators.schedule_groups import group_of, transactional_id_of
 from broker.coordinators.transactions.remote_verification import SendToBroker
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.common import Topic
@@ -88,7 +88,7 @@ class TransactionClient:
         self._partition = partition
         self._send = send
         self._sleep = sleep
-        self._transactional_id = f"barnabas-schedule-{partition.name}"
+        self._transactional_id = transactional_id_of(partition.topic, partition.partition)
         self._group = group_of(partition.topic)
         self._transaction_coordinator = self._group_coordinator = -1
         self.producer = (-1, -1)

@@ -6,6 +6,7 @@ import pytest
 
 from broker.coordinators.group_config import GroupSettings
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
+from broker.coordinators.transactions.transaction_coordinator import TRANSACTIONS_TOPIC
 from protocol.errors import ErrorCode
 from protocol.messages.groups import DeleteGroupsRequest, OffsetDeleteRequest
 from replication.metadata.image import ResourceType
@@ -65,3 +66,24 @@ def test_positions_are_neither_set_nor_deleted_while_records_are_delivered(metad
     harness.image.configs = {}
     assert commit_error(harness, 3, metadata) == ErrorCode.NONE
     assert deletion_errors(harness) == (ErrorCode.NONE, ErrorCode.NONE)
+
+
+def test_only_the_deliverer_commits_positions_in_a_transaction_while_records_are_delivered() -> None:
+    harness = harness_with_topic()
+    harness.create_topic("other", 1)
+    harness.create_topic(TRANSACTIONS_TOPIC, 5)
+    deliver(harness)
+
+    def transactional_error(name: str, topic: str = "t") -> int:
+        begun = harness.ask(group_requests.init_request(name), 5)
+        producer = (begun.producer_id, begun.producer_epoch)
+        request = group_requests.txn_commit_request(name, producer, 7, "schedule-t", topic=topic)
+        code: int = harness.ask(request, 5).topics[0].partitions[0].error_code
+        return code
+
+    assert transactional_error("mine") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert transactional_error("barnabas-schedule-t-1") == ErrorCode.UNKNOWN_MEMBER_ID
+    assert transactional_error("another", "other") == ErrorCode.NONE
+    assert transactional_error("barnabas-schedule-t-0") == ErrorCode.NONE
+    harness.image.configs = {}
+    assert transactional_error("later") == ErrorCode.NONE

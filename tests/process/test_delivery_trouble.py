@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
-from confluent_kafka.admin import AdminClient, NewPartitions
+from confluent_kafka import KafkaException, Producer
+from confluent_kafka.admin import (
+    AdminClient,
+    AlterConfigOpType,
+    ConfigEntry,
+    ConfigResource,
+    NewPartitions,
+    ResourceType,
+)
 from kafka import KafkaProducer
 
 from barnabas import Broker
@@ -93,7 +101,7 @@ def test_a_target_may_get_more_partitions(broker: Broker) -> None:
 
 def test_a_record_that_is_too_large_for_the_target_is_skipped(broker: Broker) -> None:
     pair = Pair(broker, "large", max_message_bytes="2000")
-    pair.write(*(b"%d" % number for number in range(20)), bytes(3_000), b"last")
+    pair.write(*(b"%d" % number for number in range(20)), os.urandom(3_000), b"last")
     pair.expect(*(b"%d" % number for number in range(20)), b"last")
     assert "large-target refuses the record at large-0, offset 20, which is skipped: MESSAGE_TOO_LARGE" in broker.log()
 
@@ -114,6 +122,29 @@ def test_aborted_records_are_not_delivered_and_compressed_ones_are(broker: Broke
             producer.flush(30)
             end(30)
     pair.expect(*(b"%d" % number * 100 for number in range(4)))
+
+
+def test_one_request_cannot_make_schedule_topics_of_each_other(broker: Broker) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap})
+    for topic in ("round", "about"):
+        create_topic(broker.bootstrap, topic)
+    resources = [_with_target("round", "about"), _with_target("about", "round")]
+    first, second = admin.incremental_alter_configs(resources).values()
+    first.result(30)
+    with pytest.raises(KafkaException, match="the target is a schedule topic itself"):
+        second.result(30)
+
+
+def _with_target(topic: str, target: str) -> ConfigResource:
+    entry = ConfigEntry("barnabas.deliver.to", target, incremental_operation=AlterConfigOpType.SET)
+    return ConfigResource(ResourceType.TOPIC, topic, incremental_configs=[entry])
+
+
+def test_a_compressible_record_that_is_larger_than_the_target_allows_is_delivered(broker: Broker) -> None:
+    pair = Pair(broker, "compressible", max_message_bytes="2000")
+    value = b"much the same text " * 500
+    pair.write(b"1", value, b"2", headers=SOON, **{"compression.type": "zstd"})
+    pair.expect(b"1", value, b"2")
 
 
 def test_a_record_whose_time_has_passed_is_delivered_at_once(broker: Broker) -> None:

@@ -7,7 +7,7 @@ NOT HERE Authorization (`topics.py`), delivery (`broker/coordinators/delivery/`)
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from protocol.errors import ErrorCode, KafkaError
@@ -25,8 +25,8 @@ def target_of(configs: Iterable[Any]) -> str:
     return ""
 
 
-def check_target(image: MetadataImage, topic: str, target: str) -> None:
-    """Check the target of a topic that is created or changed.
+def check_target(image: MetadataImage, topic: str, target: str, others: Mapping[str, str]) -> None:
+    """Check the target of a topic that is created or changed; `others` are the targets of topics in the same request.
 
     Raises:
         KafkaError: INVALID_CONFIG.
@@ -36,7 +36,7 @@ def check_target(image: MetadataImage, topic: str, target: str) -> None:
         reason = "it cannot be a target"
     elif target not in image.topics_by_name:
         reason = "the target does not exist"
-    elif image.topic_config(target).get(DELIVER_TO):
+    elif image.topic_config(target).get(DELIVER_TO) or target in others:
         reason = "the target is a schedule topic itself"
     else:
         sources = [
@@ -44,6 +44,7 @@ def check_target(image: MetadataImage, topic: str, target: str) -> None:
             for (kind, name), configs in image.configs.items()
             if kind == ResourceType.TOPIC and configs.get(DELIVER_TO) == topic
         ]
+        sources += [name for name, other in others.items() if other == topic]
         if sources:
             reason = f"{topic} is the target of {sources[0]}"
     if reason is not None:

@@ -91,9 +91,10 @@ class TopicHandlers(TimedForwardingHandlers):
             return response
 
         failed = error_results(request, denied, _TOPIC_DENIED, "Authorization failed.")
+        targets: dict[str, str] = {}
         for topic in list(request.topics):
             try:
-                self._check_target(context, topic.name, topic.configs)
+                self._check_target(context, topic.name, topic.configs, targets)
             except KafkaError as error:
                 request.topics = [one for one in request.topics if one is not topic]
                 failed += error_results(request, [topic], error.code, error.message)
@@ -184,12 +185,13 @@ class TopicHandlers(TimedForwardingHandlers):
         failed: list[Message] = []
         allowed = []
         checks: list[_Check] = []
+        targets: dict[str, str] = {}
         is_repeated = _repeated(request.resources)
         for resource in request.resources:
             try:
                 self._check_authorized(context, resource)
                 if resource.resource_type == ResourceType.TOPIC:
-                    self._check_target(context, resource.resource_name, resource.configs)
+                    self._check_target(context, resource.resource_name, resource.configs, targets)
                 if self._own_settings is not None:
                     image, is_twice = self._controller.image, is_repeated(resource)
                     check = self._own_settings.check(image, resource, is_repeated=is_twice)
@@ -226,12 +228,18 @@ class TopicHandlers(TimedForwardingHandlers):
         else:
             self._require(context, operation, resource_type, name)
 
-    def _check_target(self, context: RequestContext, topic: str, configs: Iterable[Any]) -> None:
-        """Raise a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target."""
+    def _check_target(
+        self, context: RequestContext, topic: str, configs: Iterable[Any], targets: dict[str, str]
+    ) -> None:
+        """Raise a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target.
+
+        `targets` has those of the request so far; this one is added.
+        """
         target = target_of(configs)
         if target:
             self._require(context, Operation.WRITE, Resource.TOPIC, target)
-            check_target(self._controller.image, topic, target)
+            check_target(self._controller.image, topic, target, targets)
+            targets[topic] = target
 
     def _submit(self, context: RequestContext, request: Any, failed: list[Any]) -> Completion[Any]:
         """Submit the authorized part, with the client's timeout if the request has one; `failed` is added to the results."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import logging
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any, Final, NamedTuple, Protocol
@@ -189,7 +189,23 @@ class KeyIndexer:
         """Drop invalid ranges (rule 3)."""
         dropped = index.drop_invalid(log, opened)
         if dropped:
-            self.worker.submit(RemoveRanges(log.files.index_path, tuple(dropped)))
+            self.remove(log, dropped)
+
+    def remove(self, log: Log, ranges: Sequence[IndexRange]) -> Completion[Any]:
+        """Delete files, and what is in memory of this log. After a failure the index is forgotten: searches must not use files
+        that are left, and the next turn finds and checks them.
+        """
+        removed = self.worker.submit(RemoveRanges(log.files.index_path, tuple(ranges)))
+        removed.then(lambda done: self._on_removed(log, done.value))
+        return removed
+
+    def _on_removed(self, log: Log, result: JobFailed | None) -> None:
+        if result is not None:
+            self.failures += 1
+            self._indexes.pop(log, None)
+            _log.warning(
+                "the key index of %s is checked again, since files were not deleted: %s", log.name, result.text
+            )
 
     def on_failed(self, log: Log, failure: JobFailed) -> None:
         """A job about an index has failed (rule 4)."""
@@ -199,7 +215,7 @@ class KeyIndexer:
             return
         if failure.damaged is not None:
             _log.warning("the key index of %s is built again from a damaged file on: %s", log.name, failure.text)
-            self.worker.submit(RemoveRanges(log.files.index_path, tuple(index.drop_from(failure.damaged))))
+            self.remove(log, index.drop_from(failure.damaged))
         elif failure.is_missing:
             del self._indexes[log]
         else:
@@ -255,7 +271,7 @@ class _Turn:
         if index is not None and index.fields != self._fields:
             self._indexer.set_index(self._log, None)
             if not self._fields:
-                self._submit(RemoveRanges(self._log.files.index_path, tuple(index.ranges)), lambda _: self._end())
+                self._remove(index.ranges)
                 return
             index = None
         if index is None:
@@ -304,7 +320,7 @@ class _Turn:
             return
         if self._log.offsets.truncation_count != self._truncation_count:  # what was decoded may be deleted
             self._indexer.has_more = True
-            self._submit(RemoveRanges(self._log.files.index_path, ()), lambda _: self._end())
+            self._remove(())
             return
         job, mark = done.value
         if job is None or not job.data:
@@ -338,7 +354,7 @@ class _Turn:
             index.ranges.append(found)
             self._merge(index)
         else:  # a truncation has dropped what is before it
-            self._submit(RemoveRanges(self._log.files.index_path, (found,)), lambda _: self._end())
+            self._remove((found,))
 
     def _merge(self, index: PartitionIndex) -> None:
         """One step of a merge."""
@@ -357,11 +373,15 @@ class _Turn:
             index.replace(merged)
             self._indexer.has_more = self._indexer.has_more or bool(index.merging)
         else:
-            self._submit(RemoveRanges(self._log.files.index_path, (merged,)), lambda _: self._end())
+            self._remove((merged,))
             return
         self._end()
 
     # ------------------------------------------------------------ jobs
+    def _remove(self, ranges: Sequence[IndexRange]) -> None:
+        """Delete files, then end the turn."""
+        self._indexer.remove(self._log, ranges).then(lambda _: self._end())
+
     def _submit(self, job: Job, on_done: Callable[[Any], None]) -> None:
         self._indexer.worker.submit(job).then(lambda done: self._on_result(done.value, on_done))
 

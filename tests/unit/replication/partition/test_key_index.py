@@ -26,7 +26,7 @@ from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
 from storage.keyindex import index_directory, index_jobs
 from storage.keyindex.index_file import SUFFIX
-from storage.keyindex.index_jobs import IndexJobs, JobFailed
+from storage.keyindex.index_jobs import IndexJobs, Job, JobFailed, RemoveRanges
 from storage.log.log import AppendOrigin
 from tests.support.compaction import closed, compact
 from tests.support.key_index import ALL_TIMES, KeyIndexRig
@@ -362,9 +362,7 @@ def test_an_answer_has_a_limit_in_bytes(topic: Topic, monkeypatch: pytest.Monkey
     assert [record.offset for record in answer.records] == [4]
 
 
-def test_the_partitions_of_an_answer_share_its_limit_in_bytes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_partitions_of_an_answer_share_its_limit_in_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_search, "MAX_ANSWER_BYTES", 20)
     harness = ReplicaHarness(tmp_path)
     harness.create(partitions=3, barnabas_index_keys="key")
@@ -394,6 +392,29 @@ def test_a_failed_job_delays_the_index_and_keeps_the_log_online(topic: Topic) ->
     assert topic.rig.search(b"a").to_offset == 1
     topic.rig.build()
     assert topic.rig.search(b"a").to_offset == 2
+
+
+def test_a_search_does_not_use_files_that_a_killed_process_has_not_deleted(topic: Topic) -> None:
+    for _ in range(4):
+        topic.append(b"a")
+    topic.rig.build()
+    topic.truncate(2)
+    topic.append(b"b")
+    worker = topic.rig.builder
+    run = worker.jobs.run
+
+    def killed_once(job: Job) -> object:
+        if not isinstance(job, RemoveRanges):
+            return run(job)
+        worker.jobs.run = run  # type: ignore[method-assign]
+        return JobFailed("the key index process was killed by SIGKILL")
+
+    worker.jobs.run = killed_once  # type: ignore[method-assign]
+    for _ in range(4):
+        topic.rig.build(1)
+        answer = topic.rig.search(b"b")
+        assert [record.offset for record in answer.records] == ([2] if answer.to_offset > 2 else [])
+    assert answer.to_offset == 3
 
 
 def test_an_index_ends_before_a_damaged_batch_of_an_earlier_process(tmp_path: Path) -> None:

@@ -63,6 +63,11 @@ class World:
 
     # ---- deliverers
 
+    @property
+    def deliverers(self) -> list[Deliverer]:
+        """Those that are active."""
+        return [deliverer for deliverer, _ in self._running]
+
     def start(self) -> None:
         """A leader begins; another one may still be active."""
         sleep, pause = self._sleep, self._pause

@@ -211,8 +211,8 @@ class Deliverer:
             yield from self._continue_scan(*self._scan)
         if self._may_read(wall_ms):
             chunk = yield from self._chunk(self._read_offset)
-            yield from self._add_chunk(chunk, MAX_LONG, AT_ONCE)
-            self._read_offset = max(self._read_offset, chunk.next_offset)
+            reached = yield from self._add_chunk(chunk, MAX_LONG, AT_ONCE)
+            self._read_offset = max(self._read_offset, reached)
         yield from self._in_steps(self._queue.prepare(wall_ms + _LOAD_AHEAD_MS))
         if self._must_load(wall_ms):
             self._loaded_until_ms = wall_ms + _LOAD_AHEAD_MS
@@ -242,25 +242,36 @@ class Deliverer:
 
     def _continue_scan(self, offset: int, end_offset: int, lowest_due_ms: int) -> Steps[None]:
         chunk = yield from self._chunk(offset)
-        yield from self._add_chunk(chunk, end_offset, lowest_due_ms)
-        if chunk.next_offset >= min(end_offset, chunk.stable_end):
+        reached = yield from self._add_chunk(chunk, end_offset, lowest_due_ms)
+        if reached >= min(end_offset, chunk.stable_end):
             self._scan = None
             self._queue.end_scan()
         else:
-            self._scan = (chunk.next_offset, end_offset, lowest_due_ms)
+            self._scan = (reached, end_offset, lowest_due_ms)
 
-    def _add_chunk(self, chunk: Chunk, end_offset: int, lowest_due_ms: int) -> Steps[None]:
-        """Adds the pending records of a chunk before an offset, and due at that time or later, to the queue."""
+    def _add_chunk(self, chunk: Chunk, end_offset: int, lowest_due_ms: int) -> Steps[int]:
+        """Adds the pending records of a chunk before an offset, and due at that time or later, to the queue.
+
+        Returns where the next chunk begins: before a batch that is corrupt, whose error that chunk raises.
+        """
         every = chain.from_iterable(chunk.records(position, header) for position, header in chunk.batches)
-        for number, record in enumerate(every, 1):
-            if record is not None:
-                if record.offset >= end_offset:
-                    break
-                self._add(record, lowest_due_ms)
-            if number % _RECORDS_PER_SLICE == 0:
-                yield from self._in_steps(self._queue.shrink())
-                yield self._dependencies.pause()
+        reached = chunk.offset
+        try:
+            for number, record in enumerate(every, 1):
+                if record is not None:
+                    if record.offset >= end_offset:
+                        break
+                    self._add(record, lowest_due_ms)
+                    reached = record.offset + 1
+                if number % _RECORDS_PER_SLICE == 0:
+                    yield from self._in_steps(self._queue.shrink())
+                    yield self._dependencies.pause()
+        except KafkaError:
+            if reached == chunk.offset:
+                raise
+            return reached
         yield from self._in_steps(self._queue.shrink())
+        return chunk.next_offset
 
     def _in_steps(self, steps: Iterable[None]) -> Steps[None]:
         """Lets the other work of the event loop run between the steps."""

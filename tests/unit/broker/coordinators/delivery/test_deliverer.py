@@ -12,7 +12,7 @@ from broker.coordinators.delivery import due_queue
 from broker.coordinators.delivery.due_queue import DueQueue
 from broker.coordinators.delivery.stable_records import Chunk
 from broker.coordinators.delivery.target_batches import TargetBatches
-from protocol.batch_builder import BatchBuilder
+from protocol.batch_builder import BatchBuilder, assemble
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.produce_fetch import (
     PartitionProduceResponse,
@@ -20,8 +20,10 @@ from protocol.messages.produce_fetch import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from protocol.records import BATCH_OVERHEAD, parse_header
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
+from storage.log.log import AppendOrigin
 from tests.property.test_delivery import World, settle
 
 RECORDS = 20_000
@@ -98,6 +100,23 @@ def test_a_batch_is_not_larger_than_a_segment_of_the_target(tmp_path: Path) -> N
     assert world.harness.append("s", records=builder.build()).error is None
     settle(world)
     assert 1000 < world.cluster.largest_batch <= 2000
+
+
+def test_records_before_a_corrupt_batch_are_queued_once(tmp_path: Path) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    due_ms = world.wall_ms() + 100_000
+    builder = BatchBuilder()
+    for offset in range(3):
+        builder.append(world.wall_ms(), None, b"%d" % offset, (("deliver-at", b"%d" % due_ms),))
+    batch = builder.build()
+    assert world.harness.append("s", records=bytearray(batch)).error is None
+    header = parse_header(batch)._replace(record_count=5, last_offset_delta=4)
+    corrupt = assemble(header, batch[BATCH_OVERHEAD:])
+    assert world.harness.append("s", records=corrupt, origin=AppendOrigin.COORDINATOR).error is None
+    for _ in range(500):
+        world.pass_time(20)
+        world.run()
+    assert world.deliverers[0].pending == 6
 
 
 def test_records_wait_while_a_clock_is_so_wrong_that_the_target_refuses_their_timestamp(tmp_path: Path) -> None:

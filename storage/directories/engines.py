@@ -276,6 +276,10 @@ class Engines:
         assert copy is not None, "the topic id is known"
         self._incarnations[path.rpartition("/")[0], copy.topic_id, copy.partition] = copy.incarnation
 
+    def forget_switch(self, directory: str, topic_id: bytes, partition: int) -> None:
+        """A new partition without a directory has no frames of a copy, unlike an earlier one with its topic id."""
+        self._incarnations.pop((directory, topic_id, partition), None)
+
     def clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
         """The steps of a cleaning pass, each to be run by a thread, with the bytes that it wrote; None without a commit log.
 

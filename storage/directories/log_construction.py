@@ -81,6 +81,7 @@ def creation(log_dir: LogDirectory, engines: Engines, log: Log) -> FileOp | None
     assert topic_id is not None, "a new log has a topic id"
     drop = engines.drop_of(log.path, topic_id)
     if not log.files.has_directory:
+        engines.forget_switch(log_dir.path, topic_id, log.partition)
         return drop
     create = partial(log_dir.create_partition_dir, log.path, topic_id)
     return create if drop is None else sequential([drop, create])

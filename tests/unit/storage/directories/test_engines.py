@@ -268,6 +268,23 @@ def test_a_log_moves_to_the_commit_log_of_another_directory(tmp_path: Path) -> N
     assert not manager.engines.commit_logs[log.directory].slots
 
 
+def test_a_replica_that_returns_after_a_move_is_found_and_deleted(tmp_path: Path) -> None:
+    """Its frames are not those of a copy, as the frames of its predecessor were."""
+    manager = started(tmp_path / "a", tmp_path / "b")
+    append(log_of(manager), "a")
+    directory = moved(manager, manager.logs["t", 0]).directory
+    manager.delete(manager.logs["t", 0])
+    log = log_of(manager)
+    assert log.directory == directory
+    append(log, "b")
+    usage = manager.disk_usage(directory, [log])
+    usage.run()
+    assert usage.sizes[log.path] > 0
+    manager.delete(log)
+    assert not manager.engines.commit_logs[directory].slots
+    assert values_of(log_of(manager)) == []
+
+
 def test_the_usage_of_a_closed_log_is_that_of_its_frames(tmp_path: Path) -> None:
     manager = started(tmp_path)
     log = log_of(manager)

@@ -7,7 +7,8 @@ RULES    1. A write gets its position when it is written, under the lock, so the
             the order of its offsets.
          2. The appends of one call are written together by one system call, and so is what precedes them: a BIND, the proof of
             what is durable, a missing CUT.
-         3. A failed write leaves the end where it was: the next frame overwrites the bytes of the failed one.
+         3. A failed write leaves the end where it was. Its first frames may be whole: they are truncated, else they could
+            follow the next frame of the same size, and a recovery would apply them.
          4. A file is created before the appends need it (files_ahead.py).
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.
@@ -28,6 +29,7 @@ import os
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from errno import ENOSPC
 from functools import partial
 from operator import attrgetter
@@ -438,6 +440,8 @@ class CommitLog:
                 del self._slots[slot.slot_id], self._numbered[slot.number]
                 self._numbers.give_back(slot.number)
                 slot.number = UNBOUND
+            with suppress(StorageError):  # the disk fails: the error of the write counts
+                file.log.get(read_waiting).truncate(file.end - file.start)
             raise
         self._proven = frames.durable
         for slot in frames.new_slots:

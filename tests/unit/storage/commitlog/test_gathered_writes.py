@@ -9,13 +9,13 @@ from random import Random
 import pytest
 
 from protocol.primitives import Buffer
-from storage.commitlog.frames import FILE_HEADER, LONG, Frame, FrameKind, parse_file_header, scan
+from storage.commitlog.frames import FILE_HEADER, HEAD_SIZE, LONG, Frame, FrameKind, parse_file_header, scan
 from storage.commitlog.slot_append import SlotAppend
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import read_waiting
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk, FaultyFile
-from tests.support.segments import NOW_MS, batch, infos
+from tests.support.segments import NOW_MS, append, batch, infos
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, sync
 
 Writes = list[tuple[SlotAppend, bytes]]
@@ -238,3 +238,23 @@ def test_a_loss_of_power_within_a_write_keeps_a_prefix_of_its_partitions(tmp_pat
         written[number] += data
     last = Process(tmp_path)
     assert {number: bytes_of(last[number]) for number in written} == written
+
+
+def test_frames_of_a_failed_write_do_not_follow_the_next_frame(tmp_path: Path) -> None:
+    """They would be applied after a crash, and replace an acknowledged append of the same partition."""
+    disk = FaultyDisk()
+    process = Process(tmp_path, disk, file_bytes=1 << 20)
+    for number in range(3):
+        append_to(process[number])
+    sync(process[0])
+    append_to(process[0])  # the proof of the sync is not in the write that fails
+    writes = reserve(process, [(number, 200) for number in range(3)])
+    disk.space_left = 2 * (HEAD_SIZE + 200) + 50
+    with pytest.raises(StorageError):
+        process.log.write_together(writes)
+    disk.space_left = None
+    for failed, _ in writes:
+        process[failed.slot.slot_id.partition].abandon(failed)
+    append(process[1], batch(1, size=200, timestamp_ms=NOW_MS + 1))
+    sync(process[1])
+    assert bytes_of(Process(tmp_path)[1]) == bytes_of(process[1])

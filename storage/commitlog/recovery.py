@@ -418,7 +418,9 @@ class _Replay:
             if cut.end_offset <= slot.end_offset:
                 slot.cut(file, cut)
         elif kind == FrameKind.ABORTED:
-            slot.add_aborted(file, AbortedTransaction(*ABORTED_PAYLOAD.unpack(frame.payload)))
+            transaction = AbortedTransaction(*ABORTED_PAYLOAD.unpack(frame.payload))
+            if transaction.last_offset < slot.end_offset:  # else its batches are lost
+                slot.add_aborted(file, transaction)
         elif kind == FrameKind.SNAPSHOT:
             (offset,) = LONG.unpack_from(frame.payload)
             if offset <= slot.end_offset:  # else its batches are lost
@@ -427,5 +429,9 @@ class _Replay:
         elif kind == FrameKind.RESET:
             slot.reset(file, *LONG.unpack(frame.payload))
         else:
+            (offset,) = LONG.unpack(frame.payload)
             slot.enter(file)
-            {FrameKind.ROLL: slot.roll, FrameKind.START: slot.trim}[kind](*LONG.unpack(frame.payload))
+            if kind == FrameKind.START:
+                slot.trim(offset)
+            elif offset <= slot.end_offset:  # else its batches are lost
+                slot.roll(offset)

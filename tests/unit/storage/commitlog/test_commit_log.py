@@ -355,6 +355,26 @@ class TestRecovery:
         kept[0] += append_to(again[0])
         assert bytes_of(Process(tmp_path)[0]) == kept[0]
 
+    def test_segments_and_aborted_transactions_behind_lost_records_are_lost(self, tmp_path: Path) -> None:
+        """Else the next records would be in a segment that begins behind them, and could count as aborted."""
+        process = Process(tmp_path, file_bytes=1 << 20)
+        engine = process[0]
+        append_to(engine)
+        at = process.paths(".clog")[0].stat().st_size
+        for _ in range(2):
+            append_to(engine, 300)
+        engine.add_aborted(AbortedTransaction(7, 1, 2, 0))
+        engine.roll(NOW_MS)
+        append_to(engine)
+        engine.roll(NOW_MS)
+        engine.trim(3)
+        sync(engine)
+        append_to(process[1])
+        damage(process.paths(".clog")[0], at + HEAD_SIZE + 150)
+        again = Process(tmp_path, file_bytes=1 << 20)[0]
+        assert (again.start_offset, again.end_offset, again.segments()) == (0, 1, [(0, 1, 200)])
+        assert not again.aborted(0, 10)
+
     def test_a_sealed_file_that_lost_its_end_costs_only_what_was_there(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

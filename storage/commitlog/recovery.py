@@ -433,5 +433,9 @@ class _Replay:
             slot.enter(file)
             if kind == FrameKind.START:
                 slot.trim(offset)
-            elif offset <= slot.end_offset:  # else its batches are lost
+            elif offset < slot.end_offset:
+                reader = SlotReader(slot, self._found.files, read_waiting)
+                entries = (entry for _, entry in reader.entries_from(offset))
+                slot.split(offset, ((entry.size, entry.last_offset, entry.max_timestamp) for entry in entries))
+            elif offset == slot.end_offset:  # else its batches are lost
                 slot.roll(offset)

@@ -6,9 +6,9 @@ FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnatio
          snapshots [offset, base64]..., topic (empty if the partition has a directory); only the slot number if the
          partition was deleted
 RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exceptions: START, ROLL and
-            SNAPSHOT change it before a thread has written them, and START does not wait for appends that are written and not
-            published (`in_order` is false). The state of an earlier file may then contain them already, which is harmless:
-            they name data that this file or an earlier one contains.
+            SNAPSHOT change it before a thread has written them, so a ROLL may follow appends to its segment (`split`), and START
+            does not wait for appends that are written and not published (`in_order` is false). The state of an earlier file may
+            then contain them already, which is harmless: they name data that this file or an earlier one contains.
          2. Segments are logical: where a segment begins is a flag of a frame. They are units of retention, as in Kafka; a log
             file contains parts of the segments of many slots.
          3. A truncation removes entries only from the file that contains its CUT frame. Entries in earlier files are skipped by
@@ -29,7 +29,7 @@ from __future__ import annotations
 from base64 import b64decode, b64encode
 from bisect import bisect_left, bisect_right
 from collections import deque
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
@@ -228,6 +228,26 @@ class Slot:
     def roll(self, offset: int) -> None:
         """ROLL; `enter` is called before, or when it is written."""
         self._begin_segment(offset)
+
+    def split(self, offset: int, batches: Iterable[tuple[int, int, int]]) -> None:
+        """ROLL that follows batches from its offset on: a segment begins before them.
+
+        `batches`: size, last offset and greatest timestamp of each from the offset on.
+        """
+        segments = self.segments
+        number = bisect_right(segments, offset, key=_base_offset)
+        if not number or segments[number - 1].base_offset == offset:
+            return
+        end_offset = segments[number].base_offset if number < len(segments) else self.end_offset
+        moved = LogicalSegment(offset)
+        for size, last_offset, timestamp in batches:
+            if last_offset >= end_offset:
+                break
+            if not moved.size:
+                moved.first_timestamp = timestamp
+            moved.size += size
+        segments[number - 1].size -= moved.size
+        segments.insert(number, moved)
 
     def trim(self, offset: int) -> None:
         """START, likewise."""

@@ -355,6 +355,26 @@ class TestRecovery:
         kept[0] += append_to(again[0])
         assert bytes_of(Process(tmp_path)[0]) == kept[0]
 
+    def test_a_roll_that_is_written_after_later_appends_begins_its_segment(self, tmp_path: Path) -> None:
+        """A busy thread writes it late: without its segment, the start that follows would delete the next one too."""
+        process = Process(tmp_path, file_bytes=1 << 20)
+        engine, held = process[0], list[FileOp]()
+        for _ in range(3):
+            append_to(engine, 300)
+        engine.submit = held.append
+        engine.roll(NOW_MS)
+        engine.trim(3)
+        for _ in range(8):
+            append_to(engine, 300)
+        assert [segment.base_offset for segment in engine.segments()] == [3, 9]
+        for op in held:
+            op()
+        process.log.apply_changes()
+        sync(engine)
+        again = Process(tmp_path, file_bytes=1 << 20)[0]
+        assert state_of(again) == state_of(engine)
+        assert again._slot.state() == engine._slot.state()
+
     def test_segments_and_aborted_transactions_behind_lost_records_are_lost(self, tmp_path: Path) -> None:
         """Else the next records would be in a segment that begins behind them, and could count as aborted."""
         process = Process(tmp_path, file_bytes=1 << 20)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 from base64 import b64decode
+from bisect import insort
 from collections.abc import Iterator
 from pathlib import Path
 from struct import Struct
@@ -138,8 +139,9 @@ class Slot:
         self.end_offset = end_offset
 
     def _begin_segment(self, base_offset: int) -> None:
-        if base_offset > self.bases[-1]:
-            self.bases.append(base_offset)
+        """A ROLL may follow appends to its segment, which may have begun others."""
+        if self.bases[0] < base_offset <= self.end_offset and base_offset not in self.bases:
+            insort(self.bases, base_offset)
 
     def entries(self, start_offset: int, end_offset: int) -> Iterator[Entries]:
         """Yields the batches with offsets in a range, by file; the last one may begin behind it."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
 from random import Random
@@ -21,12 +22,14 @@ from protocol.control_records import ControlType
 from protocol.records import headers, records
 from storage.commitlog.cleaner import Cleaner
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets, write_topic_id
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import (
     NOW_MS,
+    SMALL,
     ProducerInfo,
     append,
     append_records,
@@ -271,6 +274,23 @@ def test_bytes_that_were_not_durable_end_the_log(tmp_path: Path) -> None:
     for cut in range(1, 300, 41):
         Path(active).write_bytes(whole[:-cut])
         assert offsets(tmp_path) == list(range(end_offset - 1))
+
+
+def test_a_roll_that_is_written_after_later_appends_begins_its_segment(tmp_path: Path) -> None:
+    """Without its segment, the records between it and the next one would not be found."""
+    log = log_at(tmp_path, engines=commitlog, config=replace(SMALL, segment_bytes=300))
+    write_topic_id(Disk(), str(tmp_path / "t-0" / "partition.metadata"), md5(b"t").digest())
+    engine, held = log.open().engine, list[FileOp]()
+    append(log, "deleted")
+    engine.submit = held.append
+    engine.roll(NOW_MS)
+    engine.trim(1)
+    for _ in range(5):
+        append(log, "x" * 50)
+    assert [segment.base_offset for segment in engine.segments()] == [1, 3, 5]
+    for op in held:
+        op()
+    assert offsets(tmp_path) == [1, 2, 3, 4, 5]
 
 
 def test_damage_costs_the_damaged_partition_and_says_so(tmp_path: Path) -> None:

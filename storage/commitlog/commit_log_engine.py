@@ -40,7 +40,7 @@ from storage.engine import (
     SyncWork,
 )
 from storage.io.deferred_file_ops import Submit, no_op, run_now
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read_resident
 from storage.stored_state import StoresState
 
@@ -66,14 +66,13 @@ class CommitLogEngine(StoresState):
     """The batches of one partition; `Engine` describes the methods."""
 
     __slots__ = (
-        "_config", "_created_ms", "_disk", "_log", "_lookups", "_outstanding", "_pending", "_slot", "_slot_id",
+        "_config", "_created_ms", "_log", "_lookups", "_outstanding", "_pending", "_slot", "_slot_id",
         "_snapshot_end", "_snapshot_file", "_topic", "_unwritten", "compacted_end", "end_offset", "flushed_end_offset",
         "shared_log", "submit",
     )  # fmt: skip
 
-    def __init__(self, disk: Disk, log: CommitLog, slot_id: SlotId, topic: str, config: LogConfig) -> None:
+    def __init__(self, log: CommitLog, slot_id: SlotId, topic: str, config: LogConfig) -> None:
         """`topic`: of a partition without a directory; else empty."""
-        self._disk = disk
         self._log = log
         self.shared_log: SharedLog | None = log
         self._topic = topic
@@ -348,7 +347,7 @@ class CommitLogEngine(StoresState):
         return self._lookups.get(key, begin, is_cached=False)
 
     def _frozen(self) -> SlotReader:
-        return frozen_reader(self._slot, self._log.files, self._disk.modified_ms)
+        return frozen_reader(self._slot, self._log.files)
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import logging
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from operator import attrgetter
 from typing import Final, NamedTuple
@@ -53,16 +53,13 @@ class _Piece(NamedTuple):
 class SlotReader:
     """The published batches of a slot; `EngineView` describes the methods."""
 
-    __slots__ = ("_files", "_modified_ms", "_read", "_slot")
+    __slots__ = ("_files", "_read", "_slot")
 
-    def __init__(
-        self, slot: Slot, files: Sequence[LogFile], read: Read, modified_ms: Callable[[str], int] = lambda _: 0
-    ) -> None:
-        """`files`: of the log, oldest first; `modified_ms`: the modification time of a path."""
+    def __init__(self, slot: Slot, files: Sequence[LogFile], read: Read) -> None:
+        """`files`: of the log, oldest first."""
         self._slot = slot
         self._files = files
         self._read = read
-        self._modified_ms = modified_ms
 
     @property
     def start_offset(self) -> int:
@@ -136,14 +133,12 @@ class SlotReader:
 
     def segment_max_timestamp(self, base_offset: int) -> int:
         segment = next(some for some in self.segments() if some.base_offset == base_offset)
-        greatest = -1
-        for piece in self._pieces_from(base_offset):
-            if piece.max_timestamp > greatest:
-                for entry in self._entries_of(piece, base_offset):
-                    if entry.last_offset >= segment.end_offset:
-                        break
-                    greatest = max(greatest, entry.max_timestamp)
-        return greatest if greatest >= 0 else self._modified_ms(self._files[-1].path)
+        greatest, file = -1, self._files[-1]
+        for file_of_entry, entry in self.entries_from(base_offset):
+            if entry.last_offset >= segment.end_offset:
+                break
+            greatest, file = max(greatest, entry.max_timestamp), file_of_entry
+        return greatest if greatest >= 0 else file.log.get(self._read).modified_ms()  # its path may be gone
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
         return [a for a in self._slot.aborted if a.last_offset >= start_offset and a.first_offset < end_offset]
@@ -306,6 +301,6 @@ def _first_reaching(entries: Slice, count: int, offset: int) -> int:
     return begin
 
 
-def frozen_reader(slot: Slot, files: Sequence[LogFile], modified_ms: Callable[[str], int]) -> SlotReader:
+def frozen_reader(slot: Slot, files: Sequence[LogFile]) -> SlotReader:
     """A reader of the slot at this moment, for any thread; it waits for the disk."""
-    return SlotReader(slot.copy(), files, read_waiting, modified_ms)
+    return SlotReader(slot.copy(), files, read_waiting)

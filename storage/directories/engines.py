@@ -109,7 +109,7 @@ class Engines:
         if directory in self.commit_logs or config.uses_commit_log:
             slot_id = self.slot_id_at(path)
             if slot_id is not None and self._is_in_commit_log(directory, path, slot_id, config):
-                return CommitLogEngine(self._disk, self._commit_log(directory), slot_id, "", config)
+                return CommitLogEngine(self._commit_log(directory), slot_id, "", config)
         return self.segment_engine(path, config)
 
     def factory_of(self, topic: str, partition: int, topic_id: bytes) -> EngineFactory:
@@ -119,7 +119,7 @@ class Engines:
     def create_without_directory(self, topic: str, slot_id: SlotId, path: str, config: LogConfig) -> Engine:
         """The engine of a partition that has no directory; `path` would be it."""
         log = self._commit_log(path.rpartition("/")[0])
-        return CommitLogEngine(self._disk, log, slot_id, topic, config)
+        return CommitLogEngine(log, slot_id, topic, config)
 
     def partitions(self, directory: str) -> Iterator[tuple[str, int, bytes, EngineFactory]]:
         """Topic, partition, topic id and factory of the partitions of an open commit log that have no directory."""

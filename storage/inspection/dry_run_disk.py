@@ -39,6 +39,9 @@ class _DryRunFile(File):
     def size(self) -> int:
         return self.kept + len(self.tail)
 
+    def modified_ms(self) -> int:
+        return 0 if self.base is None else self.base.modified_ms()
+
     def pread(self, length: int, position: int) -> bytes:
         data = b""
         if self.base is not None and position < self.kept:

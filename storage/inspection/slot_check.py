@@ -52,7 +52,7 @@ def stored_slots(directory: str) -> list[StoredSlot]:
 
 
 def _stored(disk: DryRunDisk, log: CommitLog, slot: Slot) -> StoredSlot:
-    engine = CommitLogEngine(disk, log, slot.slot_id, slot.topic, _CONFIG)
+    engine = CommitLogEngine(log, slot.slot_id, slot.topic, _CONFIG)
     engine.open(None)
     return StoredSlot(slot.slot_id, slot.topic, engine)
 

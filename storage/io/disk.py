@@ -105,6 +105,11 @@ class File:
         with _as_storage_error("ask the size of", self.path):
             return os.fstat(self._descriptor).st_size
 
+    def modified_ms(self) -> int:
+        """The time of the last modification, in wall milliseconds."""
+        with _as_storage_error("ask the age of", self.path):
+            return os.fstat(self._descriptor).st_mtime_ns // 1_000_000
+
     def pread(self, length: int, position: int) -> bytes:
         """Up to `length` bytes; fewer only at the end of the file."""
         try:

@@ -256,7 +256,7 @@ def test_a_power_loss_truncates_only_unflushed_frames_of_a_commit_log(tmp_path: 
     def open_log() -> tuple[CommitLog, list[CommitLogEngine]]:
         disk = Disk()
         log = CommitLog(disk, str(tmp_path), random_bytes=os.urandom, new_lock=nullcontext, file_bytes=4096)
-        engines = [CommitLogEngine(disk, log, SlotId(b"t" * 16, number), "t", LogConfig()) for number in (0, 1)]
+        engines = [CommitLogEngine(log, SlotId(b"t" * 16, number), "t", LogConfig()) for number in (0, 1)]
         for engine in engines:
             engine.open(None)
         return log, engines

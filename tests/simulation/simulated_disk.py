@@ -71,6 +71,9 @@ class SimulatedFile(_SimulatedHandle):
     def size(self) -> int:
         return len(self.node.data)
 
+    def modified_ms(self) -> int:
+        return self.node.modified_ms
+
     def _read_some(self, length: int, position: int) -> bytes:
         disk = self._disk
         disk.before_read(self.path)

@@ -171,7 +171,7 @@ def commitlog(disk: Disk, root: Path) -> EngineFactory:
 
     def made(directory: str, config: LogConfig) -> CommitLogEngine:
         topic, _, partition = Path(directory).name.rpartition("-")
-        return CommitLogEngine(disk, log, SlotId(md5(topic.encode()).digest(), int(partition)), "", config)
+        return CommitLogEngine(log, SlotId(md5(topic.encode()).digest(), int(partition)), "", config)
 
     return made
 

@@ -87,7 +87,7 @@ class Year:
     def _topic(self, number: int, days: int) -> Topic:
         slot_id = SlotId(number.to_bytes(16, "big"), 0)
         config = LogConfig(segment_bytes=1 << 30, segment_ms=1 << 60)
-        engine = CommitLogEngine(self._disk, self._log, slot_id, self._root, config)
+        engine = CommitLogEngine(self._log, slot_id, self._root, config)
         engine.open(None)
         return Topic(engine, days)
 

@@ -294,7 +294,7 @@ def test_the_torn_end_of_a_commit_log_is_a_tail(commit_log: Path, capsys: pytest
 
 def test_every_kind_of_frame_is_shown_with_its_fields(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     process = Process(tmp_path)
-    engine = CommitLogEngine(process.disk, process.log, SlotId(b"t" * 16, 0), "orders", LogConfig(segment_bytes=500))
+    engine = CommitLogEngine(process.log, SlotId(b"t" * 16, 0), "orders", LogConfig(segment_bytes=500))
     engine.open(None)
     other = process[1]
     append_to(engine, count=3)

@@ -20,12 +20,12 @@ from storage.commitlog.slot_reader import SlotReader
 from storage.commitlog.slots import SlotId
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, File, StorageError
-from storage.io.disk_lookup import read_waiting, wait_for_disk
+from storage.io.disk_lookup import DiskLookup, read_waiting, wait_for_disk
 from storage.io.file_handle_cache import FileHandleCache
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.model_time_disk import ModelTimeDisk
-from tests.support.segments import NOW_MS, region_bytes, reset_engine, truncate_engine
+from tests.support.segments import NOW_MS, append, batch, region_bytes, reset_engine, truncate_engine
 from tests.unit.storage.commitlog.test_commit_log import (
     FILE_BYTES,
     Process,
@@ -573,3 +573,24 @@ class _SmallDisk(FaultyDisk):
         if self.limit is not None:
             self.space_left = self.space(os.path.dirname(path))[1]
         return super().open(path, write=write, create=create)
+
+
+def test_the_age_of_records_without_timestamps_is_known_after_their_file_was_replaced(tmp_path: Path) -> None:
+    """A lookup that fails takes the log directory offline."""
+    process = Process(tmp_path)
+    append(process[0], batch(0, size=300, timestamp_ms=-1))
+    for _ in range(4):
+        append_to(process[1], 900)
+    process[1].roll(NOW_MS)
+    process[1].trim(4)
+    process.log.close()
+    lookup = process[0].timestamp_bound(0, NOW_MS)
+    assert isinstance(lookup, DiskLookup)
+    last = Path(process.log.files[-1].path)
+    clean(process, is_full=True)
+    assert not last.exists()
+    lookup.run()
+    lookup.finish()
+    found = process[0].timestamp_bound(0, NOW_MS)
+    assert isinstance(found, int)
+    assert found > NOW_MS

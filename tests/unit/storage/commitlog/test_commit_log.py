@@ -51,7 +51,7 @@ class Process:
     def __getitem__(self, partition: int) -> CommitLogEngine:
         if partition not in self._engines:
             engine = self._engines[partition] = CommitLogEngine(
-                self.disk, self.log, SlotId(b"t" * 16, partition), "", CONFIG
+                self.log, SlotId(b"t" * 16, partition), "", CONFIG
             )
             assert engine.open(None) is None
         return self._engines[partition]
@@ -331,7 +331,7 @@ class TestRecovery:
         append_to(process[0])
         append_to(process[0])
         again = Process(tmp_path)
-        engine = CommitLogEngine(again.disk, again.log, SlotId(b"t" * 16, 0), "", CONFIG)
+        engine = CommitLogEngine(again.log, SlotId(b"t" * 16, 0), "", CONFIG)
         engine.open(1)
         assert (engine.flushed_end_offset, engine.end_offset) == (2, 2)
 

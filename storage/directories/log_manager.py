@@ -298,8 +298,10 @@ class LogManager:
             if has_previous:
                 self.submit_directory_op(log_dir.path, partial(self.disk.sync_dir, log_dir.path))
             create = creation(log_dir, self.engines, log)
-            if log_dir.checkpoints.may_contain(key):
+            is_in_checkpoint = log_dir.checkpoints.may_contain(key)
+            if is_in_checkpoint:
                 self.write_checkpoints(log_dir)
+            if has_previous or is_in_checkpoint:
                 create = create or no_op  # so that the log is not used before
             if create is not None:
                 log.files.submit_op(create, partial(self.submit_directory_op, log_dir.path))

@@ -160,6 +160,23 @@ def test_a_new_replica_starts_without_the_frames_of_an_earlier_one(tmp_path: Pat
     assert values_of(log_of(started(tmp_path))) == [(0, "b")]
 
 
+def test_a_replica_that_returns_in_the_other_engine_waits_for_the_rename_of_its_directory(tmp_path: Path) -> None:
+    """After a kill before the rename, the next start would find both, and refuse the log directory."""
+    manager = started(tmp_path)
+    append(log_of(manager, SMALL), "a")
+    write_checkpoint(manager)
+    held: list[FileOp] = []
+    manager.submit_directory_op = lambda _, op: held.append(op)
+    manager.delete(manager.logs["t", 0])
+    log = log_of(manager)
+    assert log.is_busy
+    for op in held:
+        op()
+    assert not log.is_busy
+    append(log, "b")
+    assert values_of(log_of(started(tmp_path))) == [(0, "b")]
+
+
 def test_a_name_that_is_used_again_twice_waits_for_checkpoints_without_its_first_log(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(log_of(manager), "a")

@@ -447,6 +447,8 @@ class CommitLog:
         for slot in frames.new_slots:
             slot.begin = file.start
         for slot in frames.preceded:
+            if slot.owed_cut is not None:
+                self._changes.append(partial(slot.add_cut, file, slot.owed_cut.end_offset))
             slot.owed_cut, slot.bound_in = None, file.start
         file.end = frames.end
 

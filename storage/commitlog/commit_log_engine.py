@@ -150,7 +150,7 @@ class CommitLogEngine(StoresState):
     def close(self, *, sync: bool = False) -> None:
         slot = self._slot
         if slot.owed_cut is not None:
-            self._log.write_cut(slot, slot.end_offset, slot.owed_cut)
+            self._write_cut(slot.end_offset, slot.owed_cut)
         if sync:
             self._log.sync()
 
@@ -269,11 +269,17 @@ class CommitLogEngine(StoresState):
             base_offset, size = kept.batches[0].base_offset if kept.rolled else base_offset, kept.used
         cut = Cut(end_offset, base_offset, size)
         try:
-            self._log.write_cut(self._slot, end_offset, cut)
+            self._write_cut(end_offset, cut)
         except StorageError as error:
             if not error.is_full:
                 raise
             self._slot.owed_cut = cut
+
+    def _write_cut(self, end_offset: int, cut: Cut) -> None:
+        """The slot knows it too: a queue file that is made again has the abandoned batches, unless the CUT is in its file."""
+        file = self._log.write_cut(self._slot, end_offset, cut)
+        self._enter(file)
+        self._slot.add_cut(file, cut.end_offset)
 
     # ---- read --------------------------------------------------------------------------------------------
 

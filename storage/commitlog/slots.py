@@ -202,10 +202,7 @@ class Slot:
             file.removed += entries.size
             entries.truncate(end_offset)
             file.removed -= entries.size
-        cuts = [earlier for earlier in self.cuts if earlier[1] < end_offset]
-        if self.begin < file.start:
-            cuts.append((file.start, end_offset))
-        self.cuts = tuple(cuts)  # replaced, not changed: the cleaning thread reads it
+        self.add_cut(file, end_offset)
         while len(self.segments) > 1 and self.segments[-1].base_offset > cut.segment_base:
             self.segments.pop()
         last = self.segments[-1]
@@ -215,6 +212,13 @@ class Slot:
         self.set_epochs([known for known in self.epochs if known[1] < end_offset])
         self.snapshots = tuple([known for known in self.snapshots if known[0] <= end_offset])
         self.end_offset = end_offset
+
+    def add_cut(self, file: LogFile, end_offset: int) -> None:
+        """Entries in files before the one with a CUT are valid below this offset (rule 3)."""
+        cuts = [earlier for earlier in self.cuts if earlier[1] < end_offset]
+        if self.begin < file.start:
+            cuts.append((file.start, end_offset))
+        self.cuts = tuple(cuts)  # replaced, not changed: the cleaning thread reads it
 
     def reset(self, file: LogFile, offset: int) -> None:
         """RESET."""

@@ -445,6 +445,31 @@ class TestRecovery:
         engine.abandon(reservation)
         assert bytes_of(Process(tmp_path)[0]) == kept
 
+    @pytest.mark.parametrize("is_full", [False, True])
+    def test_an_abandoned_append_stays_away_if_the_queue_of_its_file_is_made_again(
+        self, tmp_path: Path, *, is_full: bool
+    ) -> None:
+        disk = FaultyDisk()
+        process = Process(tmp_path, disk)
+        engine = process[0]
+        append_to(engine, 300)
+        abandoned = engine.reserve(len(batch(1, 3)), infos(batch(1, 3)), NOW_MS)
+        engine.write(abandoned, batch(1, 3))
+        append_to(process[1], 3500)  # begins the next file
+        disk.space_left = 0 if is_full else None
+        process.log.submit = (ops := list[FileOp]()).append
+        engine.abandon(abandoned)  # its CUT is there, or precedes the next append
+        disk.space_left, process.log.submit = None, run_now
+        for op in ops:
+            op()
+        for _ in range(5):
+            append_to(engine, 300)
+        kept = bytes_of(engine)
+        process.log.close()
+        first, *_ = process.paths(".queue")
+        first.unlink()
+        assert bytes_of(Process(tmp_path)[0]) == kept
+
     @pytest.mark.parametrize("field", range(0, 21, 4))
     def test_bytes_that_no_batch_crc_covers_are_checked(self, tmp_path: Path, field: int) -> None:
         process = Process(tmp_path)

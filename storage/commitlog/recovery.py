@@ -290,6 +290,8 @@ class _Loader:
                 self._truncate(file, frame.start)
                 is_whole = False
                 break
+        for text in replay.broken.values():
+            _log.warning("%s", text)
         self._report_lost_end(file, replay)
         file.slot_count = self._found.slot_count
         slices = seal(self._disk, file, queue_of(file, self._found.numbered)(), self._cache)
@@ -376,8 +378,8 @@ class _Replay:
     def __init__(self, found: Recovered, file: LogFile) -> None:
         self._found = found
         self._file = file
-        self.broken: set[int] = set()
-        """The numbers of slots that lost a frame."""
+        self.broken: dict[int, str] = {}
+        """The numbers of slots that lost a frame, and what is logged about each."""
 
     def apply(self, frame: Frame) -> None:
         """Apply a frame. The batches of a slot after a lost frame are skipped; a lost CUT is applied with the next frame."""
@@ -408,15 +410,15 @@ class _Replay:
             if frame.previous_end == slot.end_offset:
                 slot.append(file, frame.position, frame.batches, rolled=bool(frame.flags & ROLLED))
             elif slot.number not in self.broken:
-                self.broken.add(slot.number)
-                _log.warning(
-                    "%s lost its records from offset %d on: frames before byte %d of %s are damaged",
-                    slot_text(slot.slot_id, slot.topic), slot.end_offset, frame.position - file.start, file.path,
-                )  # fmt: skip
+                self.broken[slot.number] = (
+                    f"{slot_text(slot.slot_id, slot.topic)} lost its records from offset {slot.end_offset} on: "
+                    f"frames before byte {frame.position - file.start} of {file.path} are damaged"
+                )
         elif kind == FrameKind.CUT:
             cut = Cut(*CUT_PAYLOAD.unpack(frame.payload))
             if cut.end_offset <= slot.end_offset:
                 slot.cut(file, cut)
+                self.broken.pop(slot.number, None)  # abandoned appends, the first of them in a sealed file
         elif kind == FrameKind.ABORTED:
             transaction = AbortedTransaction(*ABORTED_PAYLOAD.unpack(frame.payload))
             if transaction.last_offset < slot.end_offset:  # else its batches are lost

@@ -114,6 +114,8 @@ class CommitLogCheck:
         if queue is not None and not frames.is_whole:
             frames.gaps.clear()  # the invalid ranges are reported
         for slot, gap in frames.gaps.items():
+            if queue is not None and slot < queue.header.slot_count and queue.row(slot).end_offset <= gap[0]:
+                continue  # a CUT in a later file removes it, too
             text = (
                 f"{self._name(slot)} lost its records from offset {gap[0]} to {gap[1] - 1}: their frames are missing."
             )
@@ -264,6 +266,8 @@ class _FileFrames:
         return 0
 
     def _truncate(self, slot: int, end_offset: int) -> None:
+        if slot in self.gaps and end_offset <= self.gaps[slot][0]:
+            del self.gaps[slot]  # appends that were abandoned, the first of them in the file before
         kept = self.entries.get(slot)
         while kept and kept[-1].last_offset >= end_offset:
             kept.pop()

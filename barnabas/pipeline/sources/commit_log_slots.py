@@ -97,7 +97,9 @@ class Slot:
                 self.begin, self.bases, self.lost_from = start, [self.end_offset], None
                 self.aborted, self.snapshots, self._cuts, self._unsealed = [], {}, [], {}
             case Kind.ROLL:
-                self._begin_segment(*_OFFSET.unpack(frame.payload))
+                (offset,) = _OFFSET.unpack(frame.payload)
+                if offset <= self.end_offset:  # else its batches are lost
+                    self._begin_segment(offset)
             case Kind.START:
                 (offset,) = _OFFSET.unpack(frame.payload)
                 self.bases = [base for base in self.bases[:-1] if base >= offset] + self.bases[-1:]
@@ -136,11 +138,11 @@ class Slot:
         self.bases[-1] = min(self.bases[-1], end_offset)
         self.aborted = [transaction for transaction in self.aborted if transaction.last_offset < end_offset]
         self.snapshots = {offset: data for offset, data in self.snapshots.items() if offset <= end_offset}
-        self.end_offset = end_offset
+        self.end_offset, self.lost_from = end_offset, None
 
     def _begin_segment(self, base_offset: int) -> None:
         """A ROLL may follow appends to its segment, which may have begun others."""
-        if self.bases[0] < base_offset <= self.end_offset and base_offset not in self.bases:
+        if base_offset > self.bases[0] and base_offset not in self.bases:
             insort(self.bases, base_offset)
 
     def entries(self, start_offset: int, end_offset: int) -> Iterator[Entries]:

@@ -7,8 +7,7 @@ RULES    1. A write gets its position when it is written, under the lock, so the
             the order of its offsets.
          2. The appends of one call are written together by one system call, and so is what precedes them: a BIND, the proof of
             what is durable, a missing CUT.
-         3. A failed write leaves the end where it was. Its first frames may be whole: they are truncated, else they could
-            follow the next frame of the same size, and a recovery would apply them.
+         3. A failed write leaves the end where it was. Its first frames may be whole: they are truncated, not to be recovered.
          4. A file is created before the appends need it (files_ahead.py).
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
          6. A finished file is sealed once the files before it are: it is synced, then its queue file is written.

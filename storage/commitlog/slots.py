@@ -6,7 +6,7 @@ FORMAT   state, a JSON array: slot number, topic id (hex), partition, incarnatio
          snapshots [offset, base64]..., topic (empty if the partition has a directory); only the slot number if the
          partition was deleted
 RULES    1. Appends and recovery change a slot by the same methods, in the order of its frames. Exceptions: START, ROLL and
-            SNAPSHOT change it before a thread has written them, so a ROLL may follow appends to its segment (`split`), and START
+            SNAPSHOT change it before a thread has written them, so a ROLL may follow appends to its segment (`split`). START
             does not wait for appends that are written and not published (`in_order` is false). The state of an earlier file may
             then contain them already, which is harmless: they name data that this file or an earlier one contains.
          2. Segments are logical: where a segment begins is a flag of a frame. They are units of retention, as in Kafka; a log

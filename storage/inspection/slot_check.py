@@ -45,13 +45,12 @@ class StoredSlot(NamedTuple):
 
 def stored_slots(directory: str) -> list[StoredSlot]:
     """The partitions in the commit log of a log directory after the next start; changes nothing."""
-    disk = DryRunDisk()
-    log = CommitLog(disk, directory, random_bytes=bytes, new_lock=nullcontext)
+    log = CommitLog(DryRunDisk(), directory, random_bytes=bytes, new_lock=nullcontext)
     log.open()
-    return [_stored(disk, log, slot) for slot in sorted(log.slots, key=lambda slot: slot.number)]
+    return [_stored(log, slot) for slot in sorted(log.slots, key=lambda slot: slot.number)]
 
 
-def _stored(disk: DryRunDisk, log: CommitLog, slot: Slot) -> StoredSlot:
+def _stored(log: CommitLog, slot: Slot) -> StoredSlot:
     engine = CommitLogEngine(log, slot.slot_id, slot.topic, _CONFIG)
     engine.open(None)
     return StoredSlot(slot.slot_id, slot.topic, engine)

@@ -32,9 +32,7 @@ from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.page_cache import PageCache, Span
 
 _FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer range
-
 _MAX_BUFFERS = 1024  # of one pwritev
-
 _READ_BYTES = 32 * 1024  # most of these files have a few bytes; each read allocates this buffer
 
 TEMPORARY = ".tmp"

@@ -15,7 +15,7 @@ from storage.io.disk import StorageError
 from storage.io.disk_lookup import read_waiting
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk, FaultyFile
-from tests.support.segments import NOW_MS, append, batch, infos
+from tests.support.segments import NOW_MS, batch, infos
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, sync
 
 Writes = list[tuple[SlotAppend, bytes]]
@@ -255,6 +255,6 @@ def test_frames_of_a_failed_write_do_not_follow_the_next_frame(tmp_path: Path) -
     disk.space_left = None
     for failed, _ in writes:
         process[failed.slot.slot_id.partition].abandon(failed)
-    append(process[1], batch(1, size=200, timestamp_ms=NOW_MS + 1))
+    append_to(process[1])
     sync(process[1])
     assert bytes_of(Process(tmp_path)[1]) == bytes_of(process[1])

@@ -1,0 +1,82 @@
+"""What a start makes of frames that are late, abandoned, or behind lost ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from storage.commitlog.frames import HEAD_SIZE
+from storage.engine import AbortedTransaction
+from storage.io.deferred_file_ops import FileOp, run_now
+from tests.support.faulty_disk import FaultyDisk
+from tests.support.segments import NOW_MS, batch, infos
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, damage, state_of, sync
+
+
+def test_a_roll_that_is_written_after_later_appends_begins_its_segment(tmp_path: Path) -> None:
+    """A busy thread writes it late: without its segment, the start that follows would delete the next one too."""
+    process = Process(tmp_path, file_bytes=1 << 20)
+    engine, held = process[0], list[FileOp]()
+    for _ in range(3):
+        append_to(engine, 300)
+    engine.submit = held.append
+    engine.roll(NOW_MS)
+    engine.trim(3)
+    for _ in range(8):
+        append_to(engine, 300)
+    assert [segment.base_offset for segment in engine.segments()] == [3, 9]
+    for op in held:
+        op()
+    process.log.apply_changes()
+    sync(engine)
+    again = Process(tmp_path, file_bytes=1 << 20)[0]
+    assert state_of(again) == state_of(engine)
+    assert again._slot.state() == engine._slot.state()
+
+
+def test_segments_and_aborted_transactions_behind_lost_records_are_lost(tmp_path: Path) -> None:
+    """Else the next records would be in a segment that begins behind them, and could count as aborted."""
+    process = Process(tmp_path, file_bytes=1 << 20)
+    engine = process[0]
+    append_to(engine)
+    at = process.paths(".clog")[0].stat().st_size
+    for _ in range(2):
+        append_to(engine, 300)
+    engine.add_aborted(AbortedTransaction(7, 1, 2, 0))
+    engine.roll(NOW_MS)
+    append_to(engine)
+    engine.roll(NOW_MS)
+    engine.trim(3)
+    sync(engine)
+    append_to(process[1])
+    damage(process.paths(".clog")[0], at + HEAD_SIZE + 150)
+    again = Process(tmp_path, file_bytes=1 << 20)[0]
+    assert (again.start_offset, again.end_offset, again.segments()) == (0, 1, [(0, 1, 200)])
+    assert not again.aborted(0, 10)
+
+
+@pytest.mark.parametrize("is_full", [False, True])
+def test_an_abandoned_append_stays_away_if_the_queue_of_its_file_is_made_again(
+    tmp_path: Path, *, is_full: bool
+) -> None:
+    disk = FaultyDisk()
+    process = Process(tmp_path, disk)
+    engine = process[0]
+    append_to(engine, 300)
+    abandoned = engine.reserve(len(batch(1, 3)), infos(batch(1, 3)), NOW_MS)
+    engine.write(abandoned, batch(1, 3))
+    append_to(process[1], 3500)  # begins the next file
+    disk.space_left = 0 if is_full else None
+    process.log.submit = (ops := list[FileOp]()).append
+    engine.abandon(abandoned)  # its CUT is there, or precedes the next append
+    disk.space_left, process.log.submit = None, run_now
+    for op in ops:
+        op()
+    for _ in range(5):
+        append_to(engine, 300)
+    kept = bytes_of(engine)
+    process.log.close()
+    first, *_ = process.paths(".queue")
+    first.unlink()
+    assert bytes_of(Process(tmp_path)[0]) == kept

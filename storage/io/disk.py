@@ -34,13 +34,10 @@ from storage.io.page_cache import PageCache, Span
 _FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer range
 _MAX_BUFFERS = 1024  # of one pwritev
 _READ_BYTES = 32 * 1024  # most of these files have a few bytes; each read allocates this buffer
-
-TEMPORARY = ".tmp"
-"""Suffix of a file that replaces another one."""
+_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
+TEMPORARY = ".tmp"  # suffix of a file that replaces another one
 DELETED = ".deleted"
 """Suffix of a file to be deleted; a deletion may take milliseconds."""
-
-_KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 
 _locked: set[tuple[int, int]] = set()
 

@@ -53,11 +53,12 @@ class DeliveryCluster:
         self._waiting: list[tuple[Message, Completion[Message | None]]] = []
         self._epoch = -1
         self._open: dict[tuple[int, int], bytes] = {}  # batches by partition and sequence
-        self._open_offset: tuple[int, str | None] | None = None
+        self._open_offset: tuple[int, int, str | None] | None = None
         self._open_epoch = -1
         self.committed: list[tuple[int, Record]] = []
         """Partition and record, as readers of committed records see them."""
-        self.offset: tuple[int, str | None] = (-1, None)
+        self.offset: tuple[int, int, str | None] = (-1, -1, None)
+        """Offset, leader epoch and metadata that are committed."""
         self.refuses: Callable[[Record], bool] = lambda _: False
         """Records that the target refuses."""
         self.on_append: Callable[[Record], None] = lambda _: None
@@ -115,7 +116,8 @@ class DeliveryCluster:
         partition = OffsetFetchResponsePartition(
             partition_index=topic.partition_indexes[0],
             committed_offset=self.offset[0],
-            metadata=self.offset[1],
+            committed_leader_epoch=self.offset[1],
+            metadata=self.offset[2],
             error_code=code,
         )
         topics = [OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=[partition])]
@@ -156,7 +158,9 @@ class DeliveryCluster:
         (topic,) = request.topics
         (partition,) = topic.partitions
         if self._join(request.producer_epoch):
-            self._open_offset = (partition.committed_offset, partition.committed_metadata)
+            self._open_offset = (
+                partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
+            )  # fmt: skip
         else:
             code = ErrorCode.INVALID_PRODUCER_EPOCH
         result = PartitionError(partition_index=partition.partition_index, error_code=code)

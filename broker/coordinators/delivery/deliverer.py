@@ -35,6 +35,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.records import Record
 from replication.completion import Completion
 from replication.metadata.image import TopicImage
+from replication.partition.follower_progress import NO_EPOCH
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
@@ -187,7 +188,7 @@ class Deliverer:
     def _start(self) -> Steps[None]:
         """Decides the last transaction, and reads everything again if it is not this deliverer's (rule 2)."""
         yield from self._client.initialize()
-        progress = yield from self._client.progress()
+        progress = yield from self._read_progress()
         if self._progress is None or progress not in (self._progress, self._attempted):
             self._loader.stop()
             self._loader, self._loaded_until_ms = RecordLoader(self._chunk, self._dependencies.pause), 0
@@ -201,6 +202,18 @@ class Deliverer:
         else:
             self._requeue(self._in_flight)
         self._in_flight, self._attempted, self._progress = [], None, progress
+
+    def _read_progress(self) -> Steps[Progress]:
+        """The committed progress, without what it says about records that the log has lost since (`progress.py`, rule 4)."""
+        progress, leader_epoch = yield from self._client.progress()
+        if leader_epoch == NO_EPOCH:
+            return progress
+        _, end_offset = yield self._dependencies.replicas.lookup(
+            self.partition.topic,
+            self.partition.partition,
+            lambda partition: partition.end_offset_for_epoch(leader_epoch, NO_EPOCH),
+        )
+        return progress if end_offset < 0 else progress.limited_to(end_offset)
 
     def _advance(self) -> Steps[None]:
         """Reads and delivers something, or waits."""
@@ -322,7 +335,7 @@ class Deliverer:
         last = (until_ms, MAX_LONG) if is_last else entries[-1]
         self._attempted = self._progress.advanced(self._read_offset, *last)
         try:
-            yield from self._client.commit(self._attempted, target, batches.build())
+            yield from self._client.commit(self._attempted, self._local().leader_epoch, target, batches.build())
         except KafkaError as error:
             self._on_refusal(error, [offset for _, offset in entries if records[offset] is not None], batches.count)
             raise

@@ -8,6 +8,8 @@ RULES    1. A step (end offset, due, offset) says: of the records before the end
             wall clock set back, or more late records than one transaction can have, add a step; it is dropped when a later
             step covers it.
          3. An offset without such metadata was set by an operator: all records before it are done, and no others.
+         4. A log that lost records at its end (unclean election, loss of power) gets new records with their offsets. These are
+            not done, so the steps end where the log of the committed leader epoch ends.
 NOT HERE Delivering (`deliverer.py`).
 """
 
@@ -52,6 +54,13 @@ class Progress(NamedTuple):
         """The progress with another step."""
         new = Step(end_offset, due_ms, offset)
         return Progress(tuple(sorted([*(step for step in self.steps if not new.covers(step)), new])))
+
+    def limited_to(self, end_offset: int) -> Progress:
+        """The progress for the records before `end_offset` only (rule 4)."""
+        limited = Progress()
+        for step in reversed(self.steps):  # those that become equal in their end are covered by the next one
+            limited = limited.advanced(min(step.end_offset, end_offset), *step[1:])
+        return limited
 
     def metadata(self) -> str:
         """The metadata of the committed offset."""

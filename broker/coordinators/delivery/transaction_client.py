@@ -102,8 +102,8 @@ class TransactionClient:
         response = yield from self._accepted(init, self._send(init.node_id, init.make()))
         self.producer = (response.producer_id, response.producer_epoch)
 
-    def progress(self) -> Steps[Progress]:
-        """The committed progress."""
+    def progress(self) -> Steps[tuple[Progress, int]]:
+        """The committed progress, and the leader epoch of the schedule partition when it was committed; -1 if unknown."""
         partition = self._partition
         topic = OffsetFetchRequestTopics(
             name=partition.topic, topic_id=partition.topic_id, partition_indexes=[partition.partition]
@@ -116,17 +116,22 @@ class TransactionClient:
         _check(group.error_code, "OffsetFetch")
         ((found,),) = [topic.partitions for topic in group.topics]
         _check(found.error_code, "OffsetFetch")
-        return read_progress(found.committed_offset, found.metadata)
+        return read_progress(found.committed_offset, found.metadata), found.committed_leader_epoch
 
-    def commit(self, progress: Progress, target: TopicImage | None, batches: Mapping[int, bytearray]) -> Steps[None]:
-        """One transaction: the batches, by partition of the target, and the progress.
+    def commit(
+        self, progress: Progress, leader_epoch: int, target: TopicImage | None, batches: Mapping[int, bytearray]
+    ) -> Steps[None]:
+        """One transaction: the batches, by partition of the target, and the progress in the log of this leader epoch.
 
         Raises:
             KafkaError: it may be committed or not, unless the error is one of a refused batch.
         """
         exchanges = [
             _Exchange(
-                self._group_coordinator, lambda: self._commit_request(progress), TxnOffsetCommitResponse, _offset_code
+                self._group_coordinator,
+                lambda: self._commit_request(progress, leader_epoch),
+                TxnOffsetCommitResponse,
+                _offset_code,
             )
         ]
         if target is not None:
@@ -162,11 +167,12 @@ class TransactionClient:
             topic_data=[TopicProduceData(name=target.name, topic_id=target.topic_id, partition_data=data)],
         )
 
-    def _commit_request(self, progress: Progress) -> TxnOffsetCommitRequest:
+    def _commit_request(self, progress: Progress, leader_epoch: int) -> TxnOffsetCommitRequest:
         producer_id, epoch = self.producer
         partition = TxnOffsetCommitRequestPartition(
             partition_index=self._partition.partition,
             committed_offset=progress.end_offset,
+            committed_leader_epoch=leader_epoch,
             committed_metadata=progress.metadata(),
         )
         return TxnOffsetCommitRequest(

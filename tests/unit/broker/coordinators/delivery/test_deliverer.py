@@ -25,6 +25,7 @@ from protocol.schema import Message
 from replication.completion import Completion, completed, failed
 from storage.log.log import AppendOrigin
 from tests.property.test_delivery import World, settle
+from tests.support.replica_harness import SELF
 
 RECORDS = 20_000
 MOST_IN_A_TURN = 2_000
@@ -117,6 +118,28 @@ def test_records_before_a_corrupt_batch_are_queued_once(tmp_path: Path) -> None:
         world.pass_time(20)
         world.run()
     assert world.deliverers[0].pending == 6
+
+
+def test_records_with_the_offsets_of_delivered_ones_that_the_log_lost_are_delivered(tmp_path: Path) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    world.due = dict.fromkeys(range(10), 0)
+
+    def deliver(*values: bytes) -> None:
+        builder = BatchBuilder()
+        for value in values:
+            builder.append(world.wall_ms(), None, value)
+        assert world.harness.append("s", records=builder.build()).error is None
+        for _ in range(500):
+            world.pass_time(20)
+            world.run()
+
+    deliver(b"0", b"1", b"2")
+    world.stop_all()
+    world.harness.partition("s").log.open().truncate(1)
+    world.harness.change("s", leader=SELF)  # an unclean election: the new leader had one record
+    world.start()
+    deliver(b"3", b"4")
+    assert [record.value for _, record in world.cluster.committed] == [b"0", b"1", b"2", b"3", b"4"]
 
 
 def test_records_wait_while_a_clock_is_so_wrong_that_the_target_refuses_their_timestamp(tmp_path: Path) -> None:

@@ -47,3 +47,10 @@ def test_an_offset_of_an_operator_means_that_all_records_before_it_are_done(meta
 
 def test_without_a_committed_offset_nothing_is_done() -> None:
     assert read_progress(-1, "") == Progress()
+
+
+def test_limited_steps_say_nothing_about_records_at_the_limit_or_after_it() -> None:
+    progress = Progress().advanced(5, 9_000, 0).advanced(10, 5_000, 0).advanced(20, 1_000, 0)
+    limited = progress.limited_to(8)
+    assert limited.steps == (Step(5, 9_000, 0), Step(8, 5_000, 0))
+    assert progress.limited_to(20) == progress

@@ -2,7 +2,8 @@
 
 RULES    1. All take from one list of ready jobs. Opening a log is five to twenty-five short system calls, and the thread
             needs the interpreter after each: several threads would slow each other and the loop down. So one thread runs all
-            jobs unless no turn has ended for STUCK_AFTER_S; then another one is woken. While several run, a turn is one job.
+            jobs unless no turn has ended for STUCK_AFTER_S: then it is stuck, and another one takes its place until it is
+            stuck too. While several run that are not stuck, a turn is one job.
          2. A turn ends when the queue is empty or after TURN_S. The thread reports its results together; the loop handles all
             of them before it wakes a thread for the next turn. So both alternate instead of competing for the interpreter.
             Results that a thread has before it is stuck in a job are reported without it.
@@ -41,7 +42,8 @@ class ReaderPool(WorkerThread):
         self._finished_jobs: deque[Job] = deque()  # the threads add to it
         self._unreported = 0
         self._idle_queues: list[JobQueue] = []  # of the threads that wait (rule 4)
-        self._busy_threads = 0  # threads whose turn has not ended
+        self._running: set[JobQueue | None] = set()  # the queues of threads in a turn that are not stuck
+        self._stuck: set[JobQueue | None] = set()  # of those that are (rule 1)
         self._turns = 0  # that have ended
         self._is_check_scheduled = False
         self._deferred: list[Job] = []
@@ -72,17 +74,19 @@ class ReaderPool(WorkerThread):
         while self._backlog and self._unreported < MAX_UNREPORTED:
             self._unreported += 1
             self._ready_jobs.append(self._backlog.popleft())
-        if not self._busy_threads:
+        if not self._running:
             self._wake_thread()
         if (self._ready_jobs or self._finished_jobs) and not self._is_check_scheduled:
             self._is_check_scheduled = True
             self._loop.call_later(STUCK_AFTER_S, self._check_progress, self._turns)
 
     def _wake_thread(self) -> None:
+        if len(self._stuck) >= MAX_READERS and not self._is_stopping.is_set():
+            return
         job = _pop(self._ready_jobs)
         if job is not None:
-            self._busy_threads += 1
             if self._is_stopped:  # as in `WorkerThread.put`
+                self._running.add(None)
                 self._run_ready(job, None)
                 return
             if self._idle_queues:
@@ -90,15 +94,16 @@ class ReaderPool(WorkerThread):
             else:
                 queue = SimpleQueue()
                 self._start(queue)
+            self._running.add(queue)
             queue.put(job)
 
     def _check_progress(self, turns: int) -> None:
-        """If no turn has ended since `turns` had, reports what was finished, and wakes another thread (rules 1, 2)."""
+        """If no turn has ended since `turns` had, reports what was finished, and others take the jobs (rules 1, 2)."""
         self._is_check_scheduled = False
         if turns == self._turns:
+            self._stuck |= self._running
+            self._running.clear()
             self._report_finished()
-            if self._busy_threads < MAX_READERS:
-                self._wake_thread()
         self._fill_ready()
 
     def _report_finished(self) -> None:
@@ -113,7 +118,8 @@ class ReaderPool(WorkerThread):
         try:
             self._report_finished()
         finally:
-            self._busy_threads -= 1
+            self._running.discard(queue)
+            self._stuck.discard(queue)
             if queue is not None:
                 self._idle_queues.append(queue)
             self._turns += 1
@@ -151,7 +157,7 @@ class ReaderPool(WorkerThread):
                 self._loop.call_soon_threadsafe(self._defer_until_space, job)
             else:
                 self._finished_jobs.append(job)
-            is_turn_over = self._busy_threads > 1 or time.monotonic() - began_s >= TURN_S
+            is_turn_over = len(self._running) > 1 or time.monotonic() - began_s >= TURN_S
             job = None if is_turn_over and not self._is_stopping.is_set() else _pop(self._ready_jobs)
         self._loop.call_soon_threadsafe(self._on_turn_end, queue)
 

@@ -252,6 +252,26 @@ def test_one_reader_runs_all_jobs_after_several_were_needed(
     assert len(threads) == 1
 
 
+@pytest.mark.pure_python("replaces a constant of a compiled module")
+def test_a_stuck_reader_does_not_slow_the_jobs_of_another_one(
+    loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    goes_on = Event()
+    worker.read("data", lambda: assert_true(goes_on.wait(60)))
+    done = Reports(loop, 1)
+    worker.read("data", lambda: None).then(done.report)
+    loop.run_forever()  # another reader takes its place
+    monkeypatch.setattr("broker.io.reader_pool.STUCK_AFTER_S", 1000.0)
+    timeout = loop.call_later(30, loop.stop)
+    for _ in range(50):
+        done = Reports(loop, 1)
+        worker.read("data", lambda: None).then(done.report)
+        loop.run_forever()
+        assert done == [None]
+    timeout.cancel()
+    goes_on.set()
+
+
 def test_the_loop_leaves_it_to_a_thread_to_close_a_deleted_file(
     loop: AbstractEventLoop, worker: IoThreadPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,8 @@
 RULES    1. A chunk ends before the last stable offset, and has the aborted transactions of its range: a reader sees what a
             consumer with read_committed sees.
          2. Records are decoded one by one, so that a reader can pause within a large batch.
+         3. A chunk ends before a batch whose checksum is wrong, as a consumer does (`check.crcs`): a delivery would give the
+            damaged records a correct one.
 NOT HERE What the records mean (`deliverer.py`).
 """
 
@@ -10,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.record_codec import read_record, read_varint, read_varlong
-from protocol.records import BatchHeader, Record, headers, record_bytes
+from protocol.records import BatchHeader, Record, crc_is_valid, headers, record_bytes
 from replication.partition.partition import Partition
 from storage.engine import AbortedTransaction
 from storage.io.disk_lookup import DiskLookup
@@ -104,15 +107,16 @@ def read_chunk(partition: Partition, offset: int, max_bytes: int) -> Chunk | Dis
     """The chunk from `offset` on, of at least one batch if there is a stable one.
 
     Raises:
-        KafkaError: this broker does not lead the partition; the log is damaged or offline.
+        KafkaError: this broker does not lead the partition; the log is offline, or damaged at `offset`.
     """
     if not partition.is_leader:
         raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
     lookup = partition.open_leader_log()
     if lookup is not None:
         return lookup
-    opened = partition.log.open()
-    offset = max(offset, partition.log.offsets.log_start_offset)
+    log = partition.log
+    opened = log.open()
+    offset = max(offset, log.offsets.log_start_offset)
     stable_end = opened.reader.last_stable_offset
     if offset >= stable_end:
         return Chunk(offset, stable_end, b"", [], offset)
@@ -120,9 +124,10 @@ def read_chunk(partition: Partition, offset: int, max_bytes: int) -> Chunk | Dis
     if isinstance(found, DiskLookup):
         return found
     data = bytes(found)
-    batches = [(at, header) for at, header in headers(data) if header.base_offset < stable_end]
+    stable = takewhile(lambda found: found[1].base_offset < stable_end, headers(data))
+    batches = list(takewhile(lambda found: crc_is_valid(data, *found), stable))
     if not batches:
-        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no complete batch at offset {offset}")
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {offset} of {log.name} is damaged")
     next_offset = batches[-1][1].next_offset
     aborted = opened.engine.aborted(offset, next_offset)
     if isinstance(aborted, DiskLookup):

@@ -120,6 +120,30 @@ def test_records_before_a_corrupt_batch_are_queued_once(tmp_path: Path) -> None:
     assert world.deliverers[0].pending == 6
 
 
+def test_nothing_is_delivered_while_a_batch_is_damaged(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    world.due = {0: 0, 1: 0}
+    world.stop_all()
+    for value in (b"0", b"0000001"):
+        builder = BatchBuilder()
+        builder.append(world.wall_ms(), None, value)
+        assert world.harness.append("s", records=builder.build()).error is None
+    (file,) = tmp_path.glob("**/s-0/00000000000000000000.log")
+    intact = file.read_bytes()
+    file.write_bytes(intact.replace(b"0000001", b"0000002"))
+    world.start()
+    for _ in range(500):
+        world.pass_time(20)
+        world.run()
+    assert world.cluster.committed == []
+    assert "the batch at offset 1 of s-0 is damaged" in caplog.text
+    file.write_bytes(intact)
+    for _ in range(500):
+        world.pass_time(20)
+        world.run()
+    assert [record.value for _, record in world.cluster.committed] == [b"0", b"0000001"]
+
+
 def test_records_with_the_offsets_of_delivered_ones_that_the_log_lost_are_delivered(tmp_path: Path) -> None:
     world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
     world.due = dict.fromkeys(range(10), 0)

@@ -196,10 +196,13 @@ class FollowerLog:
         elif partition.needs_sync:  # a round flushes a limited number of segments
             self._replicas.flushes.flush(partition, partial(self._on_flushed, append))
         else:
-            self._apply_leader_offsets(append)
+            self._apply_when_open(append)
 
     def _apply_when_open(self, append: FollowerAppend) -> None:
-        """Apply the leader's offsets without batches. A log that was just moved is closed: its files are being renamed."""
+        """Apply the leader's offsets without batches, or after a flush.
+
+        The log may be closed: it was just moved and its files are being renamed, or it is truncated for another leader.
+        """
 
         def on_open(opened: Completion[bool]) -> None:
             if opened.value:

@@ -9,6 +9,7 @@ import pytest
 
 from protocol.batch_builder import BatchBuilder
 from replication.completion import Completion
+from replication.io_executor import Begin, IoResult
 from replication.partition.follower_log import FollowerLog, LeaderOffsets
 from replication.partition.list_offsets import LATEST
 from replication.partition.partition import Partition
@@ -38,8 +39,10 @@ def batches(*epochs: int, at: int = 0, size: int = 10) -> bytearray:
 class Rig:
     """A partition led by broker 2 or by this one, and the follower log."""
 
-    def __init__(self, path: Path, *, is_led_here: bool = False, disk: Disk | None = None) -> None:
-        self.worker = HeldIoExecutor()
+    def __init__(
+        self, path: Path, *, is_led_here: bool = False, disk: Disk | None = None, worker: HeldIoExecutor | None = None
+    ) -> None:
+        self.worker = worker or HeldIoExecutor()
         self.harness = ReplicaHarness(path, worker=self.worker, disk=disk)
         self.harness.create(replicas=(1, 2), leader=1 if is_led_here else 2)
         self.follower_log = FollowerLog(self.harness.replicas, self.worker)
@@ -318,6 +321,36 @@ def test_a_truncation_waits_for_a_flush(tmp_path: Path) -> None:
     rig.worker.let_sync()
     rig.worker.let_sync()
     assert (rig.results, rig.partition.log.log_end_offset) == ([True], 1)
+
+
+class LateSyncs(HeldIoExecutor):
+    """Flushes begin when the test releases them, as in a later round of their directory."""
+
+    def sync(self, directory: str, begin: Begin) -> IoResult:
+        def run() -> None:
+            begin()()
+
+        return super().sync(directory, lambda: run)
+
+
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
+def test_an_append_whose_flush_begins_during_a_truncation_waits_for_it(tmp_path: Path, engine: str) -> None:
+    """The new leader's log has diverged, and the flush for the previous one waits for its round."""
+    rig = Rig(tmp_path, worker=LateSyncs())
+    rig.harness.create("f", replicas=(1, 2, 3), leader=2, flush_messages=1, barnabas_storage_engine=engine)
+    partition = rig.harness.partition("f")
+    rig.follower_log.open(partition)
+    append = rig.follower_log.append(partition, batches(0, 0), LeaderOffsets(2, 0), NOW_MS)
+    rig.worker.let_write()
+    rig.harness.change("f", leader=3)
+    rig.worker.holds_reads = True
+    truncation = rig.follower_log.truncate_to_epoch(partition, 0, 1)
+    while rig.worker.syncs:
+        rig.worker.let_sync()
+    assert not append.is_done
+    rig.worker.let_read()
+    assert (truncation.value, append.value) == (True, True)
+    assert (partition.log.log_end_offset, partition.high_watermark) == (1, 1)
 
 
 def test_a_partition_deleted_during_its_truncation_is_not_fetched(tmp_path: Path) -> None:

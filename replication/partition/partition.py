@@ -526,9 +526,9 @@ class Partition:
         return offset
 
     def low_watermark(self, is_alive: Callable[[int], bool]) -> int:
-        """The lowest log start offset of this replica and of the replicas on alive brokers."""
+        """The lowest log start offset of this replica, whose log may be closed, and of the replicas on alive brokers."""
         starts = [follower.log_start_offset for replica, follower in self.followers.items() if is_alive(replica)]
-        return min([self.log.log_start_offset, *starts])
+        return min([self.log.offsets.log_start_offset, *starts])
 
     # ------------------------------------------------------------ followers
     def update_follower(

@@ -203,6 +203,25 @@ def test_a_closed_log_is_opened_by_a_thread(tmp_path: Path) -> None:
     assert rows(answer) == [("t", 0, 0, E.NONE)]
 
 
+def test_a_waiting_delete_does_not_open_a_log_that_was_closed(tmp_path: Path) -> None:
+    """At the limit of open files an idle log is closed; here a thread opens it again for a timestamp."""
+    worker = HeldIoExecutor()
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create(replicas=(1, 2))
+    partition = harness.partition()
+    answer = delete(harness, ("t", 0, 0))
+    assert not answer.is_done
+    partition.log.close()
+    worker.holds_reads = True
+    harness.replicas.lookup("t", 0, lambda found: found.timestamp_at(0))
+    harness.purgatory.wake(partition.key)
+    harness.drain_purgatory()
+    assert (answer.is_done, len(worker.reads)) == (False, 1)
+    worker.let_read()
+    follow(harness, 2, 0, 0)
+    assert rows(answer) == [("t", 0, 0, E.NONE)]
+
+
 def test_a_failed_disk_is_a_storage_error(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
     harness.create()
     harness.load(batches=2)

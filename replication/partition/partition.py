@@ -450,12 +450,15 @@ class Partition:
         """The offset for a timestamp or special timestamp (ListOffsets).
 
         Raises:
-            KafkaError: OFFSET_NOT_AVAILABLE while a new leader's high watermark is below its epoch's start, or as for `read`.
+            KafkaError: OFFSET_NOT_AVAILABLE for consumers while a new leader's high watermark is below its epoch's start, or
+                as for `read`.
         """
         opened = self._open_log(current_leader_epoch, leader_only=leader_only)
         if isinstance(opened, DiskLookup):
             return opened
-        is_lagging = self.is_leader and self.epoch_start_offset > self.high_watermark
+        is_lagging = (
+            self.is_leader and isolation != Isolation.LOG_END and self.epoch_start_offset > self.high_watermark
+        )
         end = self._last_fetchable_offset(opened, isolation)
         if timestamp == LATEST:
             if is_lagging:

@@ -299,5 +299,6 @@ def test_a_new_leader_does_not_return_a_latest_offset_below_its_epochs_start() -
     for timestamp in (LATEST, 1000):
         refused(ErrorCode.OFFSET_NOT_AVAILABLE, partial(find, rig, timestamp))
     assert find(rig, EARLIEST) == (-1, 0, 0)
+    assert find(rig, LATEST, Isolation.LOG_END) == (-1, 5, 1)  # a follower out of range truncates its log there
     rig.fetch(2, 5)
     assert find(rig, LATEST) == (-1, 5, 1)

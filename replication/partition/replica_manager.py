@@ -105,9 +105,9 @@ class ReplicaManager:
     # ------------------------------------------------------------ applying images
     def apply(self, image: MetadataImage, changes: MetadataDelta, mono_ms: int) -> Iterator[None]:
         """Apply an image to this broker's partitions, one step each; `changes` names what differs."""
-        self.image = image
         for topic in changes.removed_topics.values():
             yield from self._remove_topic(topic)
+        self.image = image  # a new topic of the same name is unknown while partitions of the old one remain
         changed = {name for kind, name in changes.configs if kind == ResourceType.TOPIC}
         default_changed = any(kind == ResourceType.BROKER for kind, _ in changes.configs)
         if default_changed:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode, KafkaError
-from protocol.messages.stored_records import ConfigRecord, PartitionRecord, TopicRecord
+from protocol.messages.stored_records import ConfigRecord, PartitionRecord, RemoveTopicRecord, TopicRecord
 from protocol.schema import Message
 from replication.metadata.image import ResourceType
 from replication.partition.partition import Partition, Reader
@@ -20,7 +20,7 @@ from storage.log.log import Isolation, Log
 from storage.log.log_reader import LogReader
 from storage.log.log_validator import AppendOrigin
 from tests.support.logs import NOW_MS, refused
-from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, read_regions
+from tests.support.replica_harness import AppendResults, HeldIoExecutor, ReplicaHarness, batch, produced, read_regions
 
 HIGH = Reader(-1, Isolation.HIGH_WATERMARK)
 END = Reader(-3, Isolation.LOG_END, leader_only=False)
@@ -105,6 +105,26 @@ def test_requests_between_two_steps_of_apply_see_partitions_in_the_old_or_new_st
     assert list(steps) == [None]
     append(harness, results, topic="u", index=1)
     assert results == [(ErrorCode.NONE, 0)] * 2
+
+
+def test_requests_to_a_recreated_topic_do_not_reach_the_partitions_of_the_old_one(harness: ReplicaHarness) -> None:
+    """A node that was paused learns of the deletion and of the creation together."""
+    old_id, new_id = harness.create("u", partitions=2), bytes(15) + b"u"
+    created = [
+        PartitionRecord(
+            partition_id=index, topic_id=new_id, replicas=[1], isr=[1], leader=1, leader_epoch=0, partition_epoch=0
+        )
+        for index in range(2)
+    ]
+    records = [RemoveTopicRecord(topic_id=old_id), TopicRecord(name="u", topic_id=new_id), *created]
+    harness.image, changes = harness.image.apply(records, offset=10, epoch=1)
+    for _ in harness.replicas.apply(harness.image, changes, harness.mono_ms):
+        partition = harness.replicas.partitions.get(("u", 1))
+        answer = produced(harness.produce("u", 1, version=13))
+        is_new = partition is not None and partition.topic_id == new_id
+        assert (answer.error_code == ErrorCode.NONE) is is_new
+    assert partition is not None
+    assert partition.log.log_end_offset == 1
 
 
 def test_the_image_creates_and_deletes_partitions(harness: ReplicaHarness) -> None:

@@ -8,6 +8,8 @@ RULES    1. A follower may join while its broker is active, under the registrati
             Such a follower must be within the allowed lag: with too few replicas in sync, one that fell behind may hold
             everything that is committed.
          3. Followers that fell behind are removed by the periodic check.
+         4. The high watermark waits for a follower that is about to join. That ends when it may not join any more: its broker
+            is fenced or shuts down.
 NOT HERE How far a follower is (`partition.py`), AlterPartition requests (`broker/peers/alter_partition_manager.py`).
 """
 
@@ -54,10 +56,13 @@ class IsrTracker:
         self._propose(partition, partition.expanded_isr(replica_id))
 
     def expand_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:
-        """Propose adding followers without a fetch that names the partition (rule 2)."""
+        """Propose adding followers without a fetch that names the partition (rule 2); end the joining of others (rule 4)."""
         for replica_id, follower in partition.followers.items():
-            is_in_time = follower.is_within_lag(mono_ms, max_lag_ms)
-            if is_in_time and self.may_join(partition, replica_id, follower.broker_epoch):
+            if not (follower.is_joining or follower.is_within_lag(mono_ms, max_lag_ms)):
+                continue
+            if not self.may_join(partition, replica_id, follower.broker_epoch):
+                partition.stop_joining(replica_id)
+            elif follower.is_within_lag(mono_ms, max_lag_ms):
                 self._propose(partition, partition.expanded_isr(replica_id))
 
     def shrink_isr(self, partition: Partition, mono_ms: int, max_lag_ms: int) -> None:

@@ -456,9 +456,7 @@ class Partition:
         opened = self._open_log(current_leader_epoch, leader_only=leader_only)
         if isinstance(opened, DiskLookup):
             return opened
-        is_lagging = (
-            self.is_leader and isolation != Isolation.LOG_END and self.epoch_start_offset > self.high_watermark
-        )
+        is_lagging = self.is_leader and isolation != Isolation.LOG_END and self.epoch_start_offset > self.high_watermark
         end = self._last_fetchable_offset(opened, isolation)
         if timestamp == LATEST:
             if is_lagging:
@@ -558,6 +556,13 @@ class Partition:
             follower.log_start_offset = position.log_start_offset
             self._wake(self.key)
         self.move_high_watermark()
+
+    def stop_joining(self, replica_id: int) -> None:
+        """The high watermark does not wait for this follower any more, unless it is in the ISR."""
+        follower = self.followers[replica_id]
+        if follower.is_joining:
+            follower.is_joining = False
+            self.move_high_watermark()
 
     def expanded_isr(self, replica_id: int) -> tuple[int, ...] | None:
         """The ISR with this follower added if it has caught up (rule 7); None: no change."""

@@ -58,6 +58,19 @@ def test_a_fenced_broker_or_older_registration_is_not_proposed(
     assert proposals == [(1, 2)]
 
 
+def test_the_high_watermark_does_not_wait_for_a_joining_follower_whose_broker_is_fenced(
+    harness: ReplicaHarness, proposals: list[tuple[int, ...]]
+) -> None:
+    """It was killed when it had nearly caught up."""
+    harness.create("r", replicas=(1, 2), isr=(1,))
+    harness.load("r", batches=2)
+    fetch(harness, 1)
+    append = harness.append("r")
+    assert (append.is_done, proposals) == (False, [])
+    harness.apply(harness._broker(2, fenced=True))
+    assert append.value.base_offset == 2
+
+
 def test_a_follower_that_fell_behind_is_proposed_for_removal_once(
     harness: ReplicaHarness, proposals: list[tuple[int, ...]]
 ) -> None:

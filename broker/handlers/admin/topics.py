@@ -17,7 +17,6 @@ from typing import Any, TypeVar
 
 from broker.config.broker_config import BrokerConfig
 from broker.handlers.admin.broker_config_validation import BrokerConfigValidator, check_node_id
-from broker.handlers.admin.schedule_targets import check_target, target_of
 from broker.handlers.authorization import TimedForwardingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.process.log_levels import change_log_levels
@@ -27,11 +26,12 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
 from protocol.schema import Message
 from replication.completion import Completion, gather
-from replication.controller.configs.config_changes import validate_changes
+from replication.controller.configs.config_changes import AlterConfigOp, validate_changes
 from replication.controller.controller_client import Controller
 from replication.controller.error_responses import error_response, error_results, results_of
 from replication.metadata.image import ResourceType
 from replication.timer_queue import TimerQueue
+from storage.config.log_config import DELIVER_TO
 
 _TOPIC_DENIED = ErrorCode.TOPIC_AUTHORIZATION_FAILED
 _NOT_AUTHORIZED = "Topic authorization failed."
@@ -91,10 +91,9 @@ class TopicHandlers(TimedForwardingHandlers):
             return response
 
         failed = error_results(request, denied, _TOPIC_DENIED, "Authorization failed.")
-        targets: dict[str, str] = {}
         for topic in list(request.topics):
             try:
-                self._check_target(context, topic.name, topic.configs, targets)
+                self._require_target(context, topic.configs)
             except KafkaError as error:
                 request.topics = [one for one in request.topics if one is not topic]
                 failed += error_results(request, [topic], error.code, error.message)
@@ -185,13 +184,12 @@ class TopicHandlers(TimedForwardingHandlers):
         failed: list[Message] = []
         allowed = []
         checks: list[_Check] = []
-        targets: dict[str, str] = {}
         is_repeated = _repeated(request.resources)
         for resource in request.resources:
             try:
                 self._check_authorized(context, resource)
                 if resource.resource_type == ResourceType.TOPIC:
-                    self._check_target(context, resource.resource_name, resource.configs, targets)
+                    self._require_target(context, resource.configs)
                 if self._own_settings is not None:
                     image, is_twice = self._controller.image, is_repeated(resource)
                     check = self._own_settings.check(image, resource, is_repeated=is_twice)
@@ -228,18 +226,12 @@ class TopicHandlers(TimedForwardingHandlers):
         else:
             self._require(context, operation, resource_type, name)
 
-    def _check_target(
-        self, context: RequestContext, topic: str, configs: Iterable[Any], targets: dict[str, str]
-    ) -> None:
-        """Raise a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target.
-
-        `targets` has those of the request so far; this one is added.
-        """
-        target = target_of(configs)
-        if target:
-            self._require(context, Operation.WRITE, Resource.TOPIC, target)
-            check_target(self._controller.image, topic, target, targets)
-            targets[topic] = target
+    def _require_target(self, context: RequestContext, configs: Iterable[Any]) -> None:
+        """Raise a KafkaError if the configs make a schedule topic of a topic, and the client may not write to its target."""
+        for config in configs:
+            is_set = getattr(config, "config_operation", AlterConfigOp.SET) == AlterConfigOp.SET
+            if config.name == DELIVER_TO and is_set and config.value:
+                self._require(context, Operation.WRITE, Resource.TOPIC, config.value)
 
     def _submit(self, context: RequestContext, request: Any, failed: list[Any]) -> Completion[Any]:
         """Submit the authorized part, with the client's timeout if the request has one; `failed` is added to the results."""

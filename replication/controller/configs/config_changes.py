@@ -19,6 +19,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import admin
 from replication.controller.configs.configs import MIN_ISR, config_records, invalid_config, validate_topic_configs
+from replication.controller.configs.schedule_targets import ScheduleTargets
 from replication.controller.decision_context import DecisionContext
 from replication.metadata.client_metrics import check_subscription
 from replication.metadata.feature_levels import WITH_CORDONS
@@ -85,6 +86,7 @@ def _decide(
     context: DecisionContext, resources: Sequence[admin.AlterConfigsResource]
 ) -> tuple[list[Versioned], list[admin.AlterConfigsResourceResponse]]:
     counts = Counter((resource.resource_type, resource.resource_name) for resource in resources)
+    targets = ScheduleTargets(context.image)
     records: list[Versioned] = []
     responses = []
     for resource in resources:
@@ -93,18 +95,20 @@ def _decide(
             error_code=ErrorCode.NONE, error_message=None, resource_type=kind, resource_name=name
         )
         try:
-            records += _alter(context, resource, is_repeated=counts[kind, name] > 1)
+            records += _alter(context, resource, targets, is_repeated=counts[kind, name] > 1)
         except KafkaError as error:
             response.error_code, response.error_message = error.code, error.message
         responses.append(response)
     return records, responses
 
 
-def _alter(context: DecisionContext, resource: admin.AlterConfigsResource, *, is_repeated: bool) -> list[Versioned]:
+def _alter(
+    context: DecisionContext, resource: admin.AlterConfigsResource, targets: ScheduleTargets, *, is_repeated: bool
+) -> list[Versioned]:
     kind, name, wanted = resource.resource_type, resource.resource_name, resource.configs
     validate_changes(wanted, is_repeated=is_repeated)
     if kind == ResourceType.TOPIC:
-        return _alter_topic(context, name, wanted)
+        return _alter_topic(context, name, wanted, targets)
     if kind == ResourceType.BROKER:
         return _alter_broker(context, name, wanted)
     if kind == ResourceType.GROUP:
@@ -129,7 +133,9 @@ def validate_changes(wanted: Sequence[admin.AlterableConfig], *, is_repeated: bo
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
 
 
-def _alter_topic(context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
+def _alter_topic(
+    context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig], targets: ScheduleTargets
+) -> list[Versioned]:
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
@@ -138,6 +144,8 @@ def _alter_topic(context: DecisionContext, name: str, wanted: Iterable[admin.Alt
     validate_topic_configs(context, _apply(current, changes))
     if name not in context.image.topics_by_name:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
+    targets.check(name, changes)
+    targets.add(name, changes)
     return _changed_records(context.image, ResourceType.TOPIC, name, changes)
 
 

@@ -19,6 +19,7 @@ from protocol.messages import admin
 from protocol.messages.stored_records import RemoveTopicRecord, TopicRecord
 from protocol.primitives import ZERO_UUID
 from replication.controller.configs.configs import effective_topic_configs, new_topic_configs
+from replication.controller.configs.schedule_targets import ScheduleTargets
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.assignments import (
     Assignment,
@@ -69,6 +70,7 @@ class _TopicCreation:
 
     def __init__(self, context: DecisionContext) -> None:
         self.context = context
+        self.schedule_targets = ScheduleTargets(context.image)
         self._configs_by_settings: dict[frozenset[tuple[str, str]], list[admin.CreatableTopicConfigs]] = {}
 
     @cached_property
@@ -124,8 +126,10 @@ def _create_topic(
     context = creation.context
     _check_new_name(creation, topic.name)
     settings, config_records = new_topic_configs(context, topic)
+    creation.schedule_targets.check(topic.name, settings)
     assignments = _assignments(context, topic)
     context.charge_partitions(len(assignments))
+    creation.schedule_targets.add(topic.name, settings)
     topic_id = context.new_id()
     partitions = partition_records(context.image, topic_id, assignments)
     result = admin.CreatableTopicResult(

@@ -45,7 +45,7 @@ from replication.controller.configs.quotas import alter_quotas
 from replication.controller.configs.scram_credentials import alter_credentials
 from replication.controller.controller_client import Client
 from replication.controller.decision_context import DecisionContext
-from replication.controller.error_responses import not_controller_response
+from replication.controller.error_responses import error_response, not_controller_response
 from replication.controller.mutation_quotas import MutationQuotas
 from replication.controller.partitions.alter_partition import alter_partitions
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
@@ -57,7 +57,12 @@ from replication.controller.periodic_tasks import PeriodicTasks, Task, elect_unc
 from replication.cooperative_tasks import no_op
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION, WITH_TRANSACTIONS
 from replication.metadata.image import BrokerImage, Endpoint, MetadataDelta, MetadataImage
-from replication.metadata.metadata_records import UnreadableMetadata, Versioned
+from replication.metadata.metadata_records import (
+    MAX_BATCH_BYTES,
+    UnreadableMetadata,
+    Versioned,
+    fits_into_batches,
+)
 from replication.metadata_log.metadata_loader import MetadataLoader
 from replication.raft.events import BecomeLeader
 from replication.state_machine import Decision
@@ -99,6 +104,7 @@ _DECISIONS: dict[type[Message], Decide] = {
     quotas_scram.AlterClientQuotasRequest: alter_quotas,
     quotas_scram.AlterUserScramCredentialsRequest: alter_credentials,
 }
+_TOO_LARGE = f"The changes of this request do not fit into {MAX_BATCH_BYTES} bytes, the limit of the metadata log."
 _TRANSACTION_MARKERS = (
     stored_records.BeginTransactionRecord,
     stored_records.EndTransactionRecord,
@@ -222,6 +228,8 @@ class Controller:
         if isinstance(request, quorum.BrokerHeartbeatRequest):
             return self._heartbeat(request)
         decision = self._decide(request, client)
+        if not fits_into_batches(decision.records, is_atomic=decision.is_atomic):
+            return completed(error_response(request, ErrorCode.UNKNOWN_SERVER_ERROR, _TOO_LARGE))
         if isinstance(request, cluster.UpdateFeaturesRequest):
             kraft_version = raised_kraft_version(request, decision.reply)
             if kraft_version is not None:

@@ -24,7 +24,7 @@ from protocol.control_records import ControlType, control_batch, control_type
 from protocol.errors import KafkaError, MalformedRequest
 from protocol.messages import stored_records
 from protocol.primitives import Buffer, read_uvarint, uvarint
-from protocol.records import BatchHeader, crc_is_valid, headers, records
+from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, headers, records
 from protocol.schema import Message
 
 FRAME_VERSION = 1
@@ -36,6 +36,8 @@ SNAPSHOT_BATCH_RECORDS = 64
 
 _MAX_RECORD_OVERHEAD = 32
 """An upper bound for length, attributes, timestamp, offset, key and header count of a record."""
+_MAX_PARTITION_BYTES, _MAX_REPLICA_BYTES = 128, 24
+"""An upper bound for the size of a new partition, without its replicas and for each replica."""
 
 RECORD_TYPES: dict[int, type[Message]] = {
     message.API_KEY: message
@@ -152,6 +154,23 @@ class DataBatches:
     def finish(self) -> list[bytearray]:
         """All batches; nothing may be added afterwards."""
         return [*self._full, self._builder.build()]
+
+
+def fits_into_batches(records: Iterable[Versioned], *, is_atomic: bool) -> bool:
+    """Whether MAX_BATCH_BYTES is enough for each record, or for all together if they must be in one batch.
+
+    Of partitions only the bound is known, because a request may have thousands.
+    """
+    size = 0
+    for message, version in records:
+        if isinstance(message, stored_records.PartitionRecord):
+            size += _MAX_PARTITION_BYTES + _MAX_REPLICA_BYTES * len(message.replicas)
+        elif not isinstance(message, stored_records.PartitionChangeRecord):
+            size += len(encode_record(message, version)) + _MAX_RECORD_OVERHEAD
+        if size > MAX_BATCH_BYTES - BATCH_OVERHEAD:
+            return False
+        size = size if is_atomic else 0
+    return True
 
 
 def control_records(

@@ -16,6 +16,7 @@ from protocol.messages import admin, quotas_scram, stored_records
 from protocol.messages.cluster import UnregisterBrokerRequest
 from protocol.messages.quorum import AllocateProducerIdsRequest
 from protocol.schema import Message
+from replication.controller.error_responses import results_of
 from replication.cooperative_tasks import STEPS_PER_SLICE
 from replication.metadata.image import NO_LEADER, MetadataDelta, MetadataImage
 from replication.metadata.metadata_records import read_batches
@@ -351,6 +352,39 @@ def test_a_decision_sees_uncommitted_records(harness: ControllerHarness) -> None
         harness.worker.let_sync()
     assert change.result().responses[0].error_code == ErrorCode.NONE
     assert harness.image.topic_config("a") == {"retention.ms": "5"}
+
+
+def large_topics(count: int) -> list[Any]:
+    """Topics whose configs need 32 KB each."""
+    value = ",".join(["1000:1"] * 4_500)
+    return [topic(f"large{i}", configs=[("leader.replication.throttled.replicas", value)]) for i in range(count)]
+
+
+def large_credential(salt_bytes: int) -> quotas_scram.AlterUserScramCredentialsRequest:
+    return quotas_scram.AlterUserScramCredentialsRequest(
+        deletions=[],
+        upsertions=[
+            quotas_scram.ScramCredentialUpsertion(
+                name="a", mechanism=1, iterations=4096, salt=bytes(salt_bytes), salted_password=b"p"
+            )
+        ],
+    )
+
+
+@pytest.mark.parametrize("request_", [create(*large_topics(300)), large_credential(9_000_000)])
+def test_records_that_do_not_fit_into_a_batch_are_refused(harness: ControllerHarness, request_: Message) -> None:
+    """Apache Kafka's code; its message is empty."""
+    end = harness.log.next_offset
+    results = results_of(request_, harness.ask(request_))
+    assert {result.error_code for result in results} == {ErrorCode.UNKNOWN_SERVER_ERROR}
+    assert "8388608 bytes" in results[0].error_message
+    assert harness.log.next_offset == end
+
+
+def test_a_batch_of_nearly_the_largest_size_is_written(harness: ControllerHarness) -> None:
+    results = harness.ask(create(*large_topics(260))).topics
+    assert {result.error_code for result in results} == {ErrorCode.NONE}
+    assert len(harness.image.topics_by_name) == 260
 
 
 def test_after_a_failed_flush_no_request_is_answered(harness: ControllerHarness) -> None:

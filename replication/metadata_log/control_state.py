@@ -32,7 +32,8 @@ class ControlState:
             self.kraft_version.append(offset, message.kraft_version)
 
     def reset_to(self, end_offset: int, messages: Iterable[Message]) -> None:
-        """Replace all values before `end_offset` by those of the snapshot that ends there."""
+        """Replace all values by those of the snapshot that ends at `end_offset`, where the log restarts."""
+        self.truncate_to(0)
         for message in messages:
             if isinstance(message, VotersRecord):
                 self.voters.reset_to(end_offset, from_record(message))

@@ -12,21 +12,29 @@ import pytest
 from protocol.messages import stored_records
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest, DeleteTopicState
 from replication.completion import Completion
+from replication.cooperative_tasks import no_op
 from replication.metadata.image import ResourceType
-from replication.metadata.metadata_records import ZERO_SNAPSHOT, SnapshotName, Versioned, read_batches
+from replication.metadata.metadata_records import (
+    ZERO_SNAPSHOT,
+    SnapshotName,
+    Versioned,
+    control_records,
+    read_batches,
+)
 from replication.metadata_log import raft_wire
+from replication.metadata_log.control_state import to_record, voter_records
 from replication.metadata_log.formatting import FINALIZED_FEATURES
 from replication.metadata_log.metadata_log import MetadataLog
 from replication.metadata_log.node_identity import BOOTSTRAP_CHECKPOINT
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from replication.metadata_log.snapshot_files import SnapshotFile
-from replication.raft.events import BecomeLeader
+from replication.raft.events import AppendBatches, AppendVoters, BecomeLeader
 from replication.raft.raft_log import EpochEnd
 from replication.raft.rpc_messages import Fetch
 from replication.raft.voters import ReplicaKey
 from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import StorageError
-from tests.support.controller_harness import CLUSTER_ID, WALL_MS, ControllerHarness
+from tests.support.controller_harness import CLUSTER_ID, CONTROLLER, WALL_MS, ControllerHarness
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.kafka import needs_kafka, run_tool
 from tests.support.loading import topic
@@ -224,6 +232,24 @@ def test_the_end_of_a_received_snapshot_is_durable(harness: ControllerHarness) -
     log._start_at_snapshot(SnapshotName(49, 2), WALL_MS, loaded)
     assert done == [49]
     assert log.end == EpochEnd(2, 49)
+
+
+def test_a_received_snapshot_replaces_uncommitted_voters_behind_its_end(harness: ControllerHarness) -> None:
+    """Of a leader that was cut off from the others, and has more records than their snapshot."""
+    log = harness.log
+    committed = log.voters.latest
+    (voter,) = committed
+    while log.next_offset < 60:
+        log.append([(topic_record(f"lost-{log.next_offset}"), 0)], wall_ms=WALL_MS, on_committed=no_op)
+    log.append_voters(AppendVoters(1, committed.with_voter(voter._replace(addresses=(CONTROLLER,) * 2))), WALL_MS)
+    assert log.voters.latest_offset == 60
+    data = snapshot_of(METADATA_VERSION, epoch=2, control=log.snapshot_control_records(49))
+    log.snapshots.write_chunks(SnapshotName(49, 2), 0, [data], is_last=True)()
+    log._start_at_snapshot(SnapshotName(49, 2), WALL_MS, Completion())
+    assert (log.end, log.voters.latest) == (EpochEnd(2, 49), committed)
+    again = control_records(voter_records(to_record(committed)), base_offset=49, leader_epoch=2, timestamp_ms=WALL_MS)
+    log.append_fetched(AppendBatches(again, 2), WALL_MS)
+    assert (log.end, log.voters.latest_offset) == (EpochEnd(2, 51), 50)
 
 
 def test_the_oldest_snapshot_is_the_one_at_the_log_start(harness: ControllerHarness) -> None:

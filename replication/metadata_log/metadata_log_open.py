@@ -1,7 +1,8 @@
 """Opens the metadata log at startup: recovers it, and returns the state that the node starts with.
 
 RULES    1. The log is truncated at the first incomplete batch (everything durable is complete). A log that ends before the
-            newest snapshot has lost records; it restarts where the snapshot ends.
+            newest snapshot has lost records; it restarts where the snapshot ends. So does one that ends in an earlier epoch: it
+            is of another history, and the node was killed before it could truncate it.
          2. The only voter of a quorum knows that its whole log is committed. Other nodes know it only of the snapshot; the
             leader sends them the high watermark.
 NOT HERE Reading the content (`metadata_replay.py`), writing it (`metadata_log.py`).
@@ -167,11 +168,10 @@ def _recover_log(
         is_new=is_new,
     )
     log.open()
-    if log.log_end_offset < start.end_offset:
-        _log.warning(
-            "the metadata log has lost its records from %d on; it restarts after the snapshot %s",
-            log.log_end_offset,
-            start,
-        )
+    is_shorter = log.log_end_offset < start.end_offset
+    is_empty = log.log_start_offset == log.log_end_offset
+    if is_shorter or (not is_empty and log.open().epochs.latest < start.leader_epoch):
+        what = f"has lost its records from {log.log_end_offset} on" if is_shorter else "is of another history"
+        _log.warning("the metadata log %s; it restarts after the snapshot %s", what, start)
         log.open().truncate_fully(start.end_offset)
     return log

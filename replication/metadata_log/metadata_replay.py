@@ -1,7 +1,8 @@
 """Reads a directory's metadata log and newest snapshot without changing anything.
 
 RULES    1. Nothing is written, truncated or deleted: a log that this node does not understand is refused before that.
-         2. The newest complete snapshot is loaded, and the log after it is replayed up to the first incomplete batch.
+         2. The newest complete snapshot is loaded, and the log after it is replayed up to the first incomplete batch, or the
+            first of an epoch below the snapshot's: that one is of another history, which a leader's snapshot replaced.
          3. Records of a transaction apply when its end is read; a transaction without an end is void.
          4. Until the cluster has features it has no records: its first records are those of the zero checkpoint (Kafka 4.4) or
             of bootstrap.checkpoint (earlier versions). Without either, the directory is refused: a log may have been lost.
@@ -146,16 +147,17 @@ def read_metadata(disk: Disk, identity: NodeIdentity) -> ReplayedMetadata:
     zero_checkpoint_records = [] if start.end_offset else snapshot.data
     bootstrap = partial(_bootstrap_records, disk, identity.metadata_directory, zero_checkpoint_records)
     invalid_tail: list[InvalidTail] = []
-    batches = _stored_batches(disk, path, bases, start.end_offset, invalid_tail.append)
+    batches = _stored_batches(disk, path, bases, start, invalid_tail.append)
     found = ReplayedMetadata(identity, snapshots, loaded, bootstrap, batches)
     found.invalid_tail = invalid_tail[0] if invalid_tail else None
     return found
 
 
 def _stored_batches(
-    disk: Disk, path: str, bases: Sequence[int], offset: int, on_invalid_tail: Callable[[InvalidTail], None]
+    disk: Disk, path: str, bases: Sequence[int], start: SnapshotName, on_invalid_tail: Callable[[InvalidTail], None]
 ) -> Iterator[MetadataBatch]:
-    """The batches from `offset` up to the first that is incomplete or has another offset, which becomes the invalid tail."""
+    """The batches after a snapshot (rule 2) up to the first that is incomplete or has another offset: the invalid tail."""
+    offset = start.end_offset
     for base, next_base in zip(bases, [*bases[1:], None], strict=False):
         if next_base is not None and next_base <= offset:
             continue
@@ -166,6 +168,8 @@ def _stored_batches(
                     header = found.header
                     if found.is_valid and header.last_offset < offset:
                         continue
+                    if found.is_valid and header.leader_epoch < start.leader_epoch:
+                        return
                 if not isinstance(found, StoredBatch) or not found.is_valid or header.base_offset < offset:
                     on_invalid_tail(InvalidTail(file.path, found.position, file.size() - found.position))
                     return

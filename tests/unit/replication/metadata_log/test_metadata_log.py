@@ -275,6 +275,17 @@ def test_a_log_that_ends_before_its_snapshot_restarts_at_the_snapshots_end(tmp_p
     assert set(again.image.topics_by_name) == {"a", "b"}
 
 
+def test_records_of_another_history_than_the_snapshots_are_dropped(tmp_path: Path) -> None:
+    """The node was killed between a snapshot of the leader and the truncation of its own log, which is longer."""
+    harness = harness_with(tmp_path, batch(METADATA_VERSION), batch(topic_record("a"), topic_record("lost"), offset=1))
+    control = harness.open().log.snapshot_control_records(0)
+    data = snapshot_of(METADATA_VERSION, topic_record("a"), epoch=2, control=control)
+    (harness.log_path.parent / str(SnapshotName(2, 2))).write_bytes(data)
+    opened = ControllerHarness(tmp_path).open()
+    assert (opened.log.end, opened.log.start_offset) == (EpochEnd(2, 2), 2)
+    assert set(opened.image.topics_by_name) == {"a"}
+
+
 # ---- appending -------------------------------------------------------------------------------------------
 
 

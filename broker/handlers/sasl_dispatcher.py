@@ -25,6 +25,7 @@ from broker.network.exchange import CloseConnection, ConnectionInfo, Response
 from broker.security.sasl.authenticator import SaslServerAuthenticator, Session
 from broker.security.sasl.mechanism import SaslServer
 from broker.telemetry.authentication_metrics import AuthenticationMetrics, Outcome
+from broker.telemetry.request_metrics import UNCOUNTED
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.framing import FrameReader, Part, parse_request_header
@@ -87,6 +88,7 @@ class SaslContext:
             CloseConnection: the connection must be closed without a response.
         """
         if authenticator.expects_raw_token:
+            connection.metrics = UNCOUNTED  # it is no request: no API, and a secret where others have a header
             return authenticator.authenticate_raw(bytes(frame), self.clock.wall_ms).map(_raw_response)
         api_key = parse_request_header(frame).api_key
         if api_key not in _ALLOWED or authenticator.expects_nothing:

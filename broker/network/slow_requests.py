@@ -1,6 +1,8 @@
 """The log line of a slow request: API, version, principal, client, phases and number of topics.
 
 RULES    1. Requests are slow from `barnabas.slow.request.ms` on; the time for which a Fetch waits for data does not count.
+         2. A request that was answered may be unreadable here: its fast path did not read all of it, or it is an ApiVersions of
+            an unknown version. The number of its topics is unknown then.
 NOT HERE The phases (`broker/telemetry/request_metrics.py`).
 """
 
@@ -48,12 +50,15 @@ def log_slow_request(info: ConnectionInfo, times: RequestTimes, sent_ns: int) ->
 
 
 def _topics(frame: bytearray, api_key: int, version: int, position: int) -> int | None:
-    """How many topics a request names; None: unknown."""
-    if request_header_version(api_key, version) >= 2:
-        position = decoder(RequestHeader, 2)(frame, 0)[1]
+    """How many topics a request names; None: unknown (rule 2)."""
+    request_class = APIS[api_key].request
+    if not request_class.MIN_VERSION <= version <= request_class.MAX_VERSION:
+        return None
     try:
-        request, _ = decoder(APIS[api_key].request, version)(frame, position)
-    except MalformedRequest:  # what its fast path did not read
+        if request_header_version(api_key, version) >= 2:
+            position = decoder(RequestHeader, 2)(frame, 0)[1]
+        request, _ = decoder(request_class, version)(frame, position)
+    except MalformedRequest:
         return None
     for field in ("topics", "topic_data"):
         topics = getattr(request, field, None)

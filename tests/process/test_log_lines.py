@@ -3,11 +3,20 @@
 from __future__ import annotations
 
 import json
+import struct
 import subprocess
 import sys
 from pathlib import Path
 
 import confluent_kafka
+
+from barnabas import Broker
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import ApiVersionsRequest, MetadataRequest
+from tests.support.messages import message
+from tests.support.raw_client import RawClient
+from tests.support.sasl import handshake, plain_token, sasl_node
 
 FIELDS = {"time", "level", "logger", "message"}
 
@@ -51,6 +60,23 @@ def test_slow_requests_are_logged_as_text(tmp_path: Path) -> None:
     (line, *_) = [line for line in lines if "slow request: Produce" in line]
     assert "User:ANONYMOUS (client sender at 127.0.0.1:" in line
     assert line.endswith("topics: 1")
+
+
+def test_slow_requests_that_cannot_be_read_again_end_no_node() -> None:
+    settings, sasl = sasl_node({"barnabas.slow.request.ms": "0"})
+    with Broker(settings=settings) as broker:
+        with RawClient(sasl) as client:
+            client.send_frame(struct.pack(">hhih", ApiKey.API_VERSIONS, 99, 1, 1) + b"c")
+            assert client.receive_frame()[4:6] == ErrorCode.UNSUPPORTED_VERSION.to_bytes(2, "big")
+            handshake(client, "PLAIN", version=0)
+            client.send_frame(plain_token("alice", "alice-secret"))
+            assert client.receive_frame() == b""
+            assert client.ask(message(MetadataRequest, topics=[]), 1).brokers
+        with RawClient(sasl) as another:
+            assert another.ask(message(ApiVersionsRequest), 0).error_code == ErrorCode.NONE
+        lines = [line for line in broker.log().splitlines() if "slow request" in line]
+    assert any("ApiVersions version 99" in line and line.endswith("topics: unknown") for line in lines)
+    assert not any("alice" in line for line in lines if "Metadata" not in line)
 
 
 def test_without_the_setting_no_request_is_slow(tmp_path: Path) -> None:

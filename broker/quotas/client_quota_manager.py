@@ -3,7 +3,7 @@
 RULES    1. A client without a quota has no sensors and costs nothing; Apache Kafka measures it too, for its metrics.
          2. Quotas can change at any time: a sensor keeps what it measured.
          3. A sensor that was not used for an hour is deleted, and at `MAX_SENSORS` the least recently used one: clients choose
-            their client ids.
+            their client ids. The look-ups of as many clients are cached, whether these share a sensor or have none.
 NOT HERE The arithmetic (`replication/quota_rates.py`), precedence (`replication/metadata/client_quotas.py`), what a request
          used (`request_meter.py`).
 """
@@ -95,6 +95,8 @@ class ClientQuotaManager:
         user = principal.partition(":")[2]
         sensors = ClientSensors(*(self._sensor(kind, user, client_id or "", mono_ms) for kind in KINDS))
         found = sensors if any(sensors) else None
+        if len(self._clients) >= MAX_SENSORS:
+            self._clients.clear()
         self._clients[principal, client_id] = found
         return found
 
@@ -124,5 +126,5 @@ class ClientQuotaManager:
             expired.append(min(sensors, key=lambda key: sensors[key].used_mono_ms))
         for key in expired:
             del sensors[key]
-        if expired or len(self._clients) >= MAX_SENSORS:
+        if expired:
             self._clients.clear()

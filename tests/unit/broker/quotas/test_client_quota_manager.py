@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
+import pytest
+
 from broker.quotas import client_quota_manager as module
 from broker.quotas.client_quota_manager import ClientQuotaManager
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
@@ -59,3 +63,18 @@ def test_unused_sensors_are_deleted_after_an_hour(monkeypatch) -> None:  # type:
     again = manager.find("User:a", "used", module.EXPIRATION_MS + 3)
     assert again is not None
     assert again.produce is not used.produce
+
+
+@pytest.mark.parametrize(("kind", "name"), [("user", "a"), ("client-id", "x")])
+def test_many_client_ids_cost_little_memory(kind: str, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SENSORS", 50)
+    manager = manager_with(kind, name)
+    for number in range(60):
+        manager.find("User:a", f"client {number} {'x' * 10_000}", 0)
+    tracemalloc.start()
+    try:
+        for number in range(60, 2000):
+            manager.find("User:a", f"client {number} {'x' * 10_000}", 0)
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()

@@ -25,6 +25,8 @@ from replication.metadata.acls import WILDCARD, Acl, OperationCode, PatternCode,
 _TRACE: Final = 5
 _MAX_CACHED: Final = 10_000
 """Cached decisions; the cache is cleared when it is full."""
+_MAX_CACHED_NAME: Final = 1_000
+"""Decisions about longer names are not cached: clients choose them, of up to 32 KiB."""
 _ANYONE: Final = "User:*"
 _ANY_NAME: Final = "hardcode"  # Kafka's word: super users may do everything on any name
 
@@ -130,9 +132,10 @@ class StandardAuthorizer:
         else:
             codes = OPERATION_CODES[operation], RESOURCE_CODES[resource_type]
             rule = self._rule(principal, _java_address(host), *codes, resource_name)
-        if len(self._cache) >= _MAX_CACHED:
-            self._cache.clear()
-        self._cache[question] = rule
+        if len(resource_name) <= _MAX_CACHED_NAME:
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            self._cache[question] = rule
         return rule
 
     def _rule(self, principal: str, host: str, operation: int, resource_type: int, name: str) -> _Rule:

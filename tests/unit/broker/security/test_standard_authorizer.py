@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import random
+import tracemalloc
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -134,6 +135,17 @@ def test_hosts_are_compared_as_java_prints_them(peer: str, entry: str) -> None:
 def test_any_resource(entries: list[Acl], expected: bool) -> None:
     """InitProducerId without a transactional id."""
     assert authorizer(*entries).authorize_any(Request(), Operation.WRITE, Resource.TOPIC) is expected
+
+
+def test_long_names_of_denied_resources_are_not_kept() -> None:
+    made = authorizer(acl("t"))
+    tracemalloc.start()
+    try:
+        for number in range(2_000):
+            assert not may(made, Operation.DESCRIBE, f"{number} {'x' * 10_000}")
+        assert tracemalloc.get_traced_memory()[0] < 2_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_bit_fields() -> None:

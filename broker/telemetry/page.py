@@ -2,8 +2,8 @@
 
 RULES    1. It listens on `barnabas.metrics.listener`; without it there is none. An empty host is IPv4 and IPv6. It has no
             authentication.
-         2. One request per connection, GET or HEAD, with limits on size and time. A connection above the limit ends the oldest
-            one: clients that are slow or silent do not keep probes out.
+         2. One request per connection, GET or HEAD, with limits on size and time, until the client has the whole answer. A
+            connection above the limit ends the oldest one: clients that are slow or silent do not keep probes out.
          3. A page is written in slices: after `SLICE_S` other work of the loop runs.
          4. Before a page is written, sources may prepare it: look things up on disk, and ask other nodes. They get
             `PREPARE_S` together; what is not known by then is missing.
@@ -112,10 +112,12 @@ class MetricsPage:
         task = asyncio.current_task()
         assert task is not None
         if len(self._requests) >= MAX_CONNECTIONS:
-            next(iter(self._requests)).cancel()
+            oldest = next(iter(self._requests))
+            del self._requests[oldest]  # it ends later, and others may arrive before
+            oldest.cancel()
         self._requests[task] = None
         try:
-            await asyncio.wait_for(self._respond(reader, writer), _TIMEOUT_S)
+            await asyncio.wait_for(self._respond_and_close(reader, writer), _TIMEOUT_S)
         except (TimeoutError, OSError, asyncio.IncompleteReadError) as error:
             _log.debug("a request for metrics failed: %r", error)
         except asyncio.CancelledError:  # ended: asyncio 3.11 logs an error for a cancelled task
@@ -123,8 +125,13 @@ class MetricsPage:
         except Exception:  # noqa: BLE001  # rule 6
             _log.exception("a request for metrics failed")
         finally:
-            del self._requests[task]
-            writer.close()
+            self._requests.pop(task, None)
+            writer.transport.abort()
+
+    async def _respond_and_close(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await self._respond(reader, writer)
+        writer.close()
+        await writer.wait_closed()  # a client that does not read keeps what the kernel did not take
 
     async def _respond(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 from collections.abc import Generator, Iterator
 
 import pytest
 
+from broker.telemetry import page as module
 from broker.telemetry.families import Dialect, Families, Source, gauge
 from broker.telemetry.page import MAX_CONNECTIONS, MetricsPage
 from replication.completion import Completion
@@ -176,6 +178,45 @@ async def test_silent_clients_do_not_keep_others_out() -> None:
     for _, one in silent:
         one.close()
     writer.close()
+    page.close()
+
+
+class Large:
+    """A source with more than the kernel takes for a client that does not read."""
+
+    def families(self) -> Families:
+        for number in range(64):
+            yield gauge(f"g{number}", "x" * 200_000, 1)
+
+
+async def test_clients_that_do_not_read_keep_no_descriptor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT_S", 0.2)
+    page, ended = shown(Large()), asyncio.Event()
+    page.start(asyncio.get_running_loop())
+    lost = asyncio.StreamReaderProtocol.connection_lost
+
+    def connection_lost(self: asyncio.StreamReaderProtocol, error: Exception | None) -> None:
+        lost(self, error)
+        ended.set()
+
+    with socket.create_connection(page.address) as client:
+        monkeypatch.setattr(asyncio.StreamReaderProtocol, "connection_lost", connection_lost)
+        client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+        await asyncio.wait_for(ended.wait(), 5)
+    page.close()
+
+
+async def test_a_burst_of_connections_ends_as_many_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_TIMEOUT_S", 60)
+    monkeypatch.setattr(module, "MAX_CONNECTIONS", 4)
+    page = shown(Answering())
+    clients = [socket.create_connection(page.address) for _ in range(12)]
+    page.start(asyncio.get_running_loop())
+    readers = [await asyncio.open_connection(sock=client) for client in clients]
+    async with asyncio.timeout(5):
+        assert [await reader.read() for reader, _ in readers[:8]] == [b""] * 8
+    for _, writer in readers:
+        writer.close()
     page.close()
 
 

@@ -80,16 +80,15 @@ def find_expired(
     for base_offset, next_offset, size in engine.segments(MAX_SEGMENTS_PER_PASS):
         if next_offset == base_offset:
             return Expired(end_offset, MAX_LONG)
-        if next_offset <= log_start_offset or surplus >= size:
-            surplus -= size
-        elif retention_ms < 0:
-            return Expired(end_offset, MAX_LONG)
-        else:
+        if next_offset > log_start_offset and surplus < size:
+            if retention_ms < 0:
+                return Expired(end_offset, MAX_LONG)
             timestamp = engine.timestamp_bound(base_offset, wall_ms - retention_ms)
             if isinstance(timestamp, DiskLookup):
                 return timestamp
             if wall_ms - timestamp <= retention_ms:
                 return Expired(end_offset, timestamp + retention_ms)
+        surplus -= size
         if next_offset > deletable_end:
             break
         end_offset = next_offset

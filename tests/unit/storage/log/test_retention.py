@@ -48,6 +48,17 @@ def test_segments_expire_while_the_rest_exceeds_retention_bytes(log: Log) -> Non
     assert kept(log, NOW_MS, retention_bytes=0) == []
 
 
+def test_segments_deleted_by_time_count_for_retention_bytes(make: MakeLog) -> None:
+    log = make()
+    for size, timestamp_ms in ((900, NOW_MS), (500, NOW_MS + 5000), (500, NOW_MS + 5000), (500, NOW_MS + 5000)):
+        append(log, "x" * size, timestamp_ms=timestamp_ms)
+    log.high_watermark = 4
+    sizes = [segment.size for segment in log.open().engine.segments()]
+    assert sizes[0] > sizes[1]
+    retention_bytes = sum(sizes) - sizes[1]
+    assert kept(log, NOW_MS + 2000, retention_ms=1000, retention_bytes=retention_bytes) == [1, 2, 3]
+
+
 @pytest.mark.parametrize(
     ("retention_ms", "retention_bytes", "policy", "first"),
     [

@@ -222,6 +222,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def max_segment_ms(self) -> int:
+        """The age at which a segment is rolled: a compacted one in time for `max.compaction.lag.ms`."""
+        return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
+
+    @property
     def uses_commit_log(self) -> bool:
         """Whether a new log is stored in the commit log; compacted ones never are."""
         return self.barnabas_storage_engine == COMMIT_LOG and not self.is_compacted

@@ -108,6 +108,7 @@ class Conversion:
             barnabas_storage_engine=self._engine,
             segment_bytes=MAX_INT,
             segment_ms=MAX_LONG,
+            max_compaction_lag_ms=MAX_LONG,
             segment_jitter_ms=0,
             file_delete_delay_ms=0,
         )

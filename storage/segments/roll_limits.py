@@ -1,6 +1,6 @@
 """When the active segment is full: Kafka's conditions for a new one (Kafka: LogSegment.shouldRoll).
 
-RULES    1. Batches need a new segment if they would exceed `segment_bytes`, if their timestamps are more than `segment_ms`
+RULES    1. Batches need a new segment if they would exceed `segment_bytes`, if their timestamps are more than `max_segment_ms`
             (minus jitter) after those of the segment's first batch, if an index is full, or if a relative offset would
             overflow. A segment without timestamps counts from its first reservation.
          2. An empty segment is too small for no batch, and never too old: only an overflow needs another one.
@@ -30,7 +30,7 @@ class RollLimits:
         # The last entry is that of the segment's end.
         self._time_entries = config.segment_index_bytes // TimeIndex.ENTRY.size - 1
         bound_ms = min(config.segment_jitter_ms, config.segment_ms)
-        self._age_ms = config.segment_ms - (jitter(bound_ms) if bound_ms else 0)
+        self._age_ms = config.max_segment_ms - (jitter(bound_ms) if bound_ms else 0)
 
     def must_roll(self, segment: ActiveSegment, size: int, batches: Sequence[BatchInfo], wall_ms: int) -> bool:
         """Whether batches of `size` bytes need a new segment."""

@@ -96,6 +96,17 @@ def test_the_jitter_shortens_segment_ms(tmp_path: Path) -> None:
     assert set(bounds) == {1000}
 
 
+@pytest.mark.parametrize(("policy", "expected"), [("compact", [0, 2]), ("compact,delete", [0, 2]), ("delete", [0])])
+def test_a_compacted_segment_is_rolled_in_time_for_the_compaction_lag(
+    tmp_path: Path, policy: str, expected: list[int]
+) -> None:
+    config = replace(SMALL, cleanup_policy=frozenset(policy.split(",")), max_compaction_lag_ms=1000)
+    engine = opened(tmp_path, config)
+    for number, age_ms in enumerate((0, 1000, 1001)):
+        append(engine, batch(number, timestamp_ms=NOW_MS + age_ms))
+    assert bases(engine) == expected
+
+
 @pytest.mark.parametrize(("index_bytes", "expected"), [(36, [0, 3, 6]), (24, [0, 2, 4, 6, 8])])
 def test_a_segment_is_rolled_when_an_index_is_full(tmp_path: Path, index_bytes: int, expected: list[int]) -> None:
     engine = filled(tmp_path, 9, config=LogConfig(segment_index_bytes=index_bytes, index_interval_bytes=0))

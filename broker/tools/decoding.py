@@ -79,6 +79,21 @@ _GROUP_RECORDS: _Classes = {
     0: (stored_records.LegacyOffsetCommitKey, stored_records.LegacyOffsetCommitValue),
     1: (stored_records.OffsetCommitKey, stored_records.OffsetCommitValue),
     2: (stored_records.GroupMetadataKey, stored_records.GroupMetadataValue),
+    3: (stored_records.ConsumerGroupMetadataKey, stored_records.ConsumerGroupMetadataValue),
+    5: (stored_records.ConsumerGroupMemberMetadataKey, stored_records.ConsumerGroupMemberMetadataValue),
+    6: (
+        stored_records.ConsumerGroupTargetAssignmentMetadataKey,
+        stored_records.ConsumerGroupTargetAssignmentMetadataValue,
+    ),
+    7: (
+        stored_records.ConsumerGroupTargetAssignmentMemberKey,
+        stored_records.ConsumerGroupTargetAssignmentMemberValue,
+    ),
+    8: (
+        stored_records.ConsumerGroupCurrentMemberAssignmentKey,
+        stored_records.ConsumerGroupCurrentMemberAssignmentValue,
+    ),
+    16: (stored_records.ConsumerGroupRegularExpressionKey, stored_records.ConsumerGroupRegularExpressionValue),
 }
 _TRANSACTION_RECORDS: _Classes = {0: (stored_records.TransactionLogKey, stored_records.TransactionLogValue)}
 

@@ -1,7 +1,7 @@
 """Stored messages as JSON, like Apache Kafka's generated converters.
 
 RULES    1. Field names are in camel case, in the order of the message. A field that the version does not have is left out,
-            and so is a tagged field with its default.
+            and so is a tagged field with its default, except a struct.
          2. A uuid is Kafka's text of it, bytes are base64.
 NOT HERE The message class of a record (decoding.py).
 """
@@ -28,7 +28,8 @@ def message_json(message: Message, version: int) -> dict[str, Any]:
     for field in fields_of(type(message)):
         value = getattr(message, field.name)
         default = [] if field.default is EMPTY else field.default
-        if field.is_in(version) and not (field.tag is not None and value == default):
+        is_optional = field.tag is not None and field.wire.kind != "struct"
+        if field.is_in(version) and not (is_optional and value == default):
             found[_camel_case(field.name)] = _value(value, field.wire, version)
     return found
 

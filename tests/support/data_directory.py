@@ -3,7 +3,7 @@
 FORMAT   topics: `plain` (two partitions, one segment each; partition 0 with transactions, one of them aborted),
          `split` (one partition of many small segments, indexes with several entries), `packed` (compressed, log
          append time), `empty`, `trimmed` (starts after its first segments); a member and a committed offset of group
-         `readers`
+         `readers`, and of `new readers` with the consumer protocol
 """
 
 from __future__ import annotations
@@ -55,20 +55,26 @@ def make_data_directory(path: Path, engine: str = "segments") -> dict[TopicParti
     with Broker(path, settings=settings) as broker:
         with RawClient(broker.bootstrap) as client:
             ids = {name: create(client, name, **configs)[0] for name, configs in TOPICS.items()}
-        consumer = confluent_kafka.Consumer({"bootstrap.servers": broker.bootstrap, "group.id": "readers"})
-        consumer.subscribe(["empty"])
-        for _ in range(100):
-            if consumer.assignment():
-                break
-            consumer.poll(0.1)
-        consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
-        consumer.close()
+        _commit(broker.bootstrap, "readers", "classic", "empty")
+        _commit(broker.bootstrap, "new readers", "consumer", "^em.*")
     written: dict[TopicPartition, Content] = {}
     change_logs(path, lambda manager: written.update(_fill(manager, ids, engine)))
     change_logs(path, lambda manager: _clean(manager, str(path)))
     for file in path.rglob("*.deleted"):
         file.unlink()
     return written
+
+
+def _commit(bootstrap: str, group: str, protocol: str, topics: str) -> None:
+    """Join a group, commit an offset, and leave it."""
+    consumer = confluent_kafka.Consumer({"bootstrap.servers": bootstrap, "group.id": group, "group.protocol": protocol})
+    consumer.subscribe([topics])
+    for _ in range(100):
+        if consumer.assignment():
+            break
+        consumer.poll(0.1)
+    consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
+    consumer.close()
 
 
 def change_logs(path: Path, act: Callable[[LogManager], None]) -> None:

@@ -201,6 +201,16 @@ def test_unknown_metadata_records_are_sentences(tmp_path: Path) -> None:
     assert record["payload"].startswith("Error at 0, skipping. ")
 
 
+def test_records_of_both_group_protocols_are_decoded(whole: Path) -> None:
+    options = Options(is_deep=True, with_data=True, decoding=DECODINGS["offsets"])
+    logs = whole.glob(f"__consumer_offsets-*/{LOG}")
+    records = [row for path in logs for row in rows(Disk(), str(path), options) if row["type"] == "record"]
+    assert {record["key"]["type"] for record in records} == {"1", "2", "3", "5", "6", "7", "8", "16"}
+    assert {record["key"]["data"].get("groupId") or record["key"]["data"]["group"] for record in records} == {
+        "readers", "new readers"
+    }  # fmt: skip
+
+
 class Terminal(io.StringIO):
     """A terminal."""
 

@@ -17,7 +17,7 @@ NOT HERE When to fetch and from which leader (`replica_fetcher.py`).
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -29,8 +29,9 @@ from replication.partition.replica_manager import ReplicaManager
 from storage.engine import SharedLog
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.append_pipeline import write_job
+from storage.log.append_pipeline import PositionedBatch, write_job
 from storage.log.log import PreparedAppend
+from storage.log.log_validator import validate_replicated
 from storage.log.open_log import OpenLog
 
 _log = logging.getLogger("barnabas.fetcher")
@@ -116,10 +117,12 @@ class FollowerLog:
                 if isinstance(opened, DiskLookup):  # the batches are fetched again
                     self._replicas.await_disk(partition, opened, lambda: append.complete(not partition.is_offline))
                     return
-                if opened.restart_offset(records, leader_epoch) is not None:
-                    self._restart(append, records, leader_epoch)
+                batches = validate_replicated(records, leader_epoch=leader_epoch)
+                if opened.restart_offset(batches) is not None:
+                    self._restart(append, records, batches, leader_epoch)
                     return
-                prepared = opened.prepare_as_follower(records, wall_ms=append.wall_ms, leader_epoch=leader_epoch)
+                if batches:
+                    prepared = opened.appends.prepare_as_follower(records, batches, append.wall_ms)
         except KafkaError as error:
             _log.warning("%s: batches of the leader cannot be appended: %s", log.name, error.message or error.code.name)
             append.complete(False)
@@ -136,12 +139,14 @@ class FollowerLog:
                     on_written = partial(self._on_written, append, prepared)
                     self._executor.write(log.directory, *write_job([prepared])).then(on_written)
 
-    def _restart(self, append: FollowerAppend, records: Any, leader_epoch: int) -> None:
+    def _restart(
+        self, append: FollowerAppend, records: Any, batches: Sequence[PositionedBatch], leader_epoch: int
+    ) -> None:
         """Append to an empty log whose start is inside the leader's first batch: it is emptied to that batch's start before."""
         partition = append.partition
 
         def begin(opened: OpenLog) -> DiskLookup | None:
-            offset = opened.restart_offset(records, leader_epoch)
+            offset = opened.restart_offset(batches)
             log = partition.log
             return None if offset is None else self._log_manager.full_truncation(log, offset, log.log_start_offset)
 

@@ -19,7 +19,7 @@ from protocol.primitives import Buffer
 from storage.config.log_config import LogConfig
 from storage.engine import Compactable, SegmentInfo
 from storage.io.deferred_file_ops import Submit, run_now, sequential
-from storage.log.append_pipeline import AppendPipeline, PreparedAppend
+from storage.log.append_pipeline import AppendPipeline, PositionedBatch, PreparedAppend
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log_files import LogFiles
 from storage.log.log_flush import LogFlush
@@ -80,19 +80,15 @@ class OpenLog:
             return None
         return self.appends.prepare_as_follower(records, batches, wall_ms)
 
-    def restart_offset(self, records: Buffer, leader_epoch: int) -> int | None:
-        """Where this log must be emptied to (`begin_full_truncation`) before a leader's batches can be appended.
+    def restart_offset(self, batches: Sequence[PositionedBatch]) -> int | None:
+        """Where this log must be emptied to (`begin_full_truncation`) before a leader's validated batches can be appended.
 
         It is empty and the first batch contains its log start offset. None for all other logs and batches.
-
-        Raises:
-            KafkaError: a batch is corrupt.
         """
         offset = self.appends.next_offset
-        if not self._offsets.log_start_offset == self.engine.end_offset == offset:
+        if not batches or not self._offsets.log_start_offset == self.engine.end_offset == offset:
             return None
-        batches = validate_replicated(records, leader_epoch=leader_epoch)
-        is_inside = bool(batches) and batches[0][1].base_offset < offset <= batches[-1][1].last_offset
+        is_inside = batches[0][1].base_offset < offset <= batches[-1][1].last_offset
         return batches[0][1].base_offset if is_inside else None
 
     # ---- truncation and deletion -------------------------------------------------------------------------

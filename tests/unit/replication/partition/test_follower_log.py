@@ -16,6 +16,7 @@ from replication.partition.partition import Partition
 from storage.io.checkpoint_file import HIGH_WATERMARKS, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
+from storage.log import log_validator
 from storage.log.log import Isolation
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import checkpoint_works
@@ -117,6 +118,19 @@ def test_a_response_larger_than_a_segment_is_appended_in_part(tmp_path: Path) ->
     rig.worker.let_write()
     assert append.value
     assert partition.log.log_end_offset == 2
+
+
+@pytest.mark.pure_python("replaces a function of a compiled module")
+def test_the_first_batches_of_an_empty_log_are_checked_once(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    checked: list[int] = []
+
+    def crc_is_valid(_records: Any, position: int, _header: Any) -> bool:
+        checked.append(position)
+        return True
+
+    monkeypatch.setattr(log_validator, "crc_is_valid", crc_is_valid)
+    rig.append_and_write(batches(0, 0))
+    assert len(checked) == 2
 
 
 def test_batches_of_one_response_for_a_commit_log_are_one_write(tmp_path: Path) -> None:

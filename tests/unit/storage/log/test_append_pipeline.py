@@ -13,7 +13,7 @@ from protocol.records import headers
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import AppendOrigin, Isolation, Log
-from storage.log.log_validator import RejectedRecords
+from storage.log.log_validator import RejectedRecords, validate_replicated
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
     BIG,
@@ -234,7 +234,7 @@ def test_an_empty_follower_starts_at_the_leaders_batch(make: MakeLog) -> None:
     follower = make(topic="u")
     follower.open().truncate_fully(1)
     records = bytes_of(leader)
-    assert follower.open().restart_offset(records, 0) == 0
+    assert follower.open().restart_offset(validate_replicated(records, leader_epoch=0)) == 0
     truncation = follower.open().begin_full_truncation(0, 1)
     truncation.run()
     truncation.finish()

@@ -299,8 +299,9 @@ class DelayedProduce:
                 for position, why in error.record_errors
             ]
         if isinstance(error, RejectedRecords) or code in _ERRORS_WITH_LOG_START:
-            partition = self._services.replicas.partitions[topic, index]
-            response.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
+            partition = self._services.replicas.partitions.get((topic, index))
+            if partition is not None:  # it may be deleted since
+                response.log_start_offset = partition.log.checkpoint.log_start_offset  # the log may be closed
         if code == ErrorCode.NOT_LEADER_OR_FOLLOWER and self._ctx.api_version >= _FIRST_VERSION_WITH_LEADER:
             response.current_leader = current_leader(self._services.replicas.image, topic, index)
         return response

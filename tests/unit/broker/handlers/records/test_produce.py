@@ -292,3 +292,16 @@ def test_the_response_waits_for_the_flush(tmp_path: Path) -> None:
     harness.worker.let_sync()
     harness.worker.let_sync()
     assert [code(answer) for answer in answers] == [0, 0]
+
+
+def test_a_topic_that_is_deleted_before_the_response_does_not_matter_to_it(harness: ReplicaHarness) -> None:
+    """The other partition of the request still waits for acknowledgement."""
+    harness.create("a", replicas=(1, 2), isr=(1,), min_insync_replicas=2)
+    harness.create("b", replicas=(1, 2))
+    answer = harness.produce_all([("a", 0, batch()), ("b", 0, batch())])
+    assert not answer.is_done
+    harness.delete("a")
+    harness.fetch("b", offset=1, replica=2, max_wait_ms=0)
+    refused = produced(answer)
+    assert (refused.error_code, refused.log_start_offset) == (ErrorCode.NOT_ENOUGH_REPLICAS, -1)
+    assert produced(answer, 1).error_code == ErrorCode.NONE

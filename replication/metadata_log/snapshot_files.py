@@ -128,8 +128,9 @@ class SnapshotFiles:
         return run
 
     def add(self, name: SnapshotName, size: int, wall_ms: int) -> None:
-        """Register a snapshot that is durable."""
-        self.files.append(SnapshotFile(name, size, wall_ms))
+        """Register a snapshot that is durable, perhaps again, and perhaps after newer ones."""
+        others = [file for file in self.files if file.name != name]
+        self.files = sorted([*others, SnapshotFile(name, size, wall_ms)])
 
     # ---- to and from other replicas ----------------------------------------------------------------------
 

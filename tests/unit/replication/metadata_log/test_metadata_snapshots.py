@@ -216,6 +216,35 @@ def test_no_snapshot_is_due_while_one_is_being_written(tmp_path: Path) -> None:
     assert node.is_due()
 
 
+def test_a_snapshot_that_is_received_again_is_listed_once(node: Node) -> None:
+    """A node that was killed after the first time asks for it again."""
+    name = SnapshotName(node.image.offset + 1, node.image.epoch)
+    node.take()
+    node.create("a")
+    node.take()
+    files = node.harness.log.snapshots
+    before = list(files.files)
+    files.add_received(name, WALL_MS)
+    assert [file.name for file in files.files] == [file.name for file in before]
+    node.with_limits(retention_bytes=0).retain(WALL_MS)
+    assert [file.name for file in files.files] == [before[-1].name]
+
+
+def test_a_snapshot_that_is_ready_after_a_newer_one_is_not_the_newest(node: Node) -> None:
+    """A follower receives a snapshot of the leader while its own one is written."""
+    newer = SnapshotName(1_000, 9)
+    files = node.harness.log.snapshots
+    steps = node.snapshots.take(node.image, WALL_MS)
+    next(steps)
+    files.write_chunks(
+        newer, 0, [snapshot([], [], leader_epoch=9, timestamp_ms=0, last_contained_ms=0)], is_last=True
+    )()
+    files.add_received(newer, WALL_MS)
+    list(steps)
+    assert files.newest == newer
+    assert files.files == sorted(files.files)
+
+
 def test_a_failed_snapshot_leaves_no_file_and_is_retried_when_the_next_is_due(tmp_path: Path) -> None:
     disk = FaultyDisk()
     node = Node(tmp_path, SnapshotSettings(), disk=disk)

@@ -60,10 +60,10 @@ def describe_quorum(state: QuorumState, image: MetadataImage, *, mono_ms: int, w
     return DescribeQuorumResponse(error_code=ErrorCode.NONE, error_message="", topics=[topic], nodes=nodes)
 
 
-def _replicas(state: QuorumState, role: Leader, times: _Times) -> dict[int, QuorumReplica]:
-    """The replicas that have fetched, and the leader itself, by node id."""
+def _replicas(state: QuorumState, role: Leader, times: _Times) -> dict[ReplicaKey, QuorumReplica]:
+    """The replicas that have fetched, and the leader itself; a node with a new directory is another replica."""
     replicas = {
-        replica.key.node_id: QuorumReplica(
+        replica.key: QuorumReplica(
             replica_id=replica.key.node_id,
             replica_directory_id=replica.key.directory_id,
             log_end_offset=replica.end_offset,
@@ -73,7 +73,7 @@ def _replicas(state: QuorumState, role: Leader, times: _Times) -> dict[int, Quor
         for replica in role.progress.replicas.values()
     }
     local = state.local.key
-    replicas[local.node_id] = QuorumReplica(
+    replicas[local] = QuorumReplica(
         replica_id=local.node_id,
         replica_directory_id=local.directory_id,
         log_end_offset=state.log.end.offset,
@@ -83,9 +83,11 @@ def _replicas(state: QuorumState, role: Leader, times: _Times) -> dict[int, Quor
     return replicas
 
 
-def _voter(key: ReplicaKey, replicas: dict[int, QuorumReplica]) -> QuorumReplica:
+def _voter(key: ReplicaKey, replicas: dict[ReplicaKey, QuorumReplica]) -> QuorumReplica:
     """A voter, removed from `replicas`; its directory id is the voter set's: none in a static quorum, as in Kafka."""
-    voter = replicas.pop(key.node_id, None) or QuorumReplica(replica_id=key.node_id, log_end_offset=_UNKNOWN)
+    found = [replicas.pop(replica) for replica in list(replicas) if key.matches(replica)]
+    absent = QuorumReplica(replica_id=key.node_id, log_end_offset=_UNKNOWN)
+    voter = max(found, key=lambda replica: replica.last_fetch_timestamp, default=absent)
     voter.replica_directory_id = key.directory_id
     return voter
 

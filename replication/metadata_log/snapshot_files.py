@@ -141,8 +141,8 @@ class SnapshotFiles:
             return None
         file = self._disk.open(self.path(name), write=False)
         try:
-            length = max(0, min(max_bytes, found.size - position))
-            return file.pread(length, position) if length else b"", found.size
+            length = min(max_bytes, found.size - position) if position >= 0 else 0
+            return file.pread(length, position) if length > 0 else b"", found.size
         finally:
             file.close()
 

@@ -245,6 +245,16 @@ def test_a_snapshot_that_is_ready_after_a_newer_one_is_not_the_newest(node: Node
     assert files.files == sorted(files.files)
 
 
+@pytest.mark.parametrize(("position", "length"), [(0, 10), (100, 10), (-1, 0), (10**9, 0)])
+def test_a_chunk_outside_of_a_snapshot_is_empty(node: Node, position: int, length: int) -> None:
+    """The leader answers POSITION_OUT_OF_RANGE."""
+    name = SnapshotName(node.image.offset + 1, node.image.epoch)
+    node.take()
+    found = node.harness.log.snapshots.read_chunk(name, position, 10)
+    assert found is not None
+    assert len(found[0]) == length
+
+
 def test_a_failed_snapshot_leaves_no_file_and_is_retried_when_the_next_is_due(tmp_path: Path) -> None:
     disk = FaultyDisk()
     node = Node(tmp_path, SnapshotSettings(), disk=disk)

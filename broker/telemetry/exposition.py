@@ -52,7 +52,8 @@ class Format:
                 if family is None:
                     yield ""
                 else:
-                    names = {family.name + suffix for suffix in _SUFFIXES[family.kind]}
+                    name, _ = self._names(family)
+                    names = {name + suffix for suffix in _SUFFIXES[family.kind]}
                     if names.isdisjoint(written):
                         written |= names
                         yield from self._family(family)

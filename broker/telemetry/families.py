@@ -80,9 +80,9 @@ def label_text(*labels: tuple[str, str]) -> str:
 
 
 def metric_name(text: str) -> str:
-    """The text with "_" for all characters that names cannot have."""
+    """The text with "_" for all characters that names cannot have; a name is not empty."""
     name = _INVALID.sub("_", text)
-    return f"_{name}" if name[:1].isdigit() else name
+    return f"_{name}" if not name or name[0].isdigit() else name
 
 
 def gauge(name: str, explanation: str, value: float) -> Family:

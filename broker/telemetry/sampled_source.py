@@ -47,4 +47,4 @@ def family_of(name: str, explanation: str, samples: Iterable[Sample]) -> Family:
     suffix = "_total" if is_counter else ""
     found = [Point(suffix, labels, value) for labels, (value, _) in points.items()]
     kind = Kind.COUNTER if is_counter else Kind.GAUGE
-    return Family(metric_name(name).removesuffix(suffix or "\0"), kind, explanation, found)
+    return Family(metric_name(metric_name(name).removesuffix(suffix or "\0")), kind, explanation, found)

@@ -3,18 +3,23 @@
 RULES    1. A delta sum is added to the previous value; everything else replaces it. A metric that a client no longer reports,
             and the client's last report, stay until the client expires.
          2. Gauges and sums are stored, which is all that Kafka's clients report; histograms and summaries are ignored.
-         3. The number of samples is limited: a report above the limit is refused with TELEMETRY_TOO_LARGE.
+         3. The elements of a report, and the samples and the text of all clients are limited: a report above a limit is refused
+            with TELEMETRY_TOO_LARGE. A few hundred compressed bytes can contain millions of elements.
          4. Importing the parser takes a tenth of a second: it happens in a thread when the first client gets a subscription.
+         5. A sample has each label once, since Prometheus refuses a page with another one: this node's facts about the client
+            precede the attributes of the point, and those of the resource. Names that Prometheus reserves are left out, and
+            attributes that are lists.
 NOT HERE Rate limits (`client_instances.py`); the page (`../page.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from threading import Thread
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
+from broker.telemetry.families import metric_name
 from protocol.compression import decompress
 from protocol.errors import ErrorCode, KafkaError
 from replication.metadata.client_metrics import ClientAttributes
@@ -23,10 +28,19 @@ if TYPE_CHECKING:
     from opentelemetry.proto.common.v1.common_pb2 import KeyValue
     from opentelemetry.proto.metrics.v1.metrics_pb2 import Metric, MetricsData, NumberDataPoint
 
-MAX_BYTES: Final = 4 * 1024 * 1024
+T = TypeVar("T")
+
+MAX_BYTES: Final = 1024 * 1024
 """Of one report, uncompressed."""
+MAX_ELEMENTS: Final = 30_000
+"""Of one report: resources, scopes, metrics, points and attributes."""
 MAX_SAMPLES_PER_CLIENT: Final = 5_000
 MAX_SAMPLES: Final = 100_000
+MAX_TEXT: Final = 32 * 1024 * 1024
+"""Characters of the names and labels of all samples."""
+_MAX_FACT: Final = 255
+"""Characters of a fact about a client that are shown: they are in each of its samples."""
+_RESERVED: Final = "__"
 _DELTA: Final = 1
 """AGGREGATION_TEMPORALITY_DELTA."""
 
@@ -48,6 +62,11 @@ class _Point(NamedTuple):
     is_counter: bool
     is_delta: bool
 
+    @property
+    def text_size(self) -> int:
+        """The characters of name and labels."""
+        return len(self.name) + sum(len(key) + len(text) for key, text in self.labels)
+
 
 @dataclass(slots=True, eq=False)
 class _Client:
@@ -56,6 +75,7 @@ class _Client:
     facts: ClientAttributes
     numbers: dict[str, dict[Labels, tuple[float, bool]]] = field(default_factory=dict)
     count: int = 0
+    text_size: int = 0
     expires_ms: int = 0
 
     def update(self, point: _Point) -> None:
@@ -63,6 +83,7 @@ class _Client:
         before = known.get(point.labels)
         if before is None:
             self.count += 1
+            self.text_size += point.text_size
         sum_before = before[0] if before is not None and point.is_delta else 0.0
         known[point.labels] = (sum_before + point.value, point.is_counter)
 
@@ -93,13 +114,15 @@ class ClientMetricsStore:
         """Stores a report, which is valid until `expires_ms`.
 
         Raises:
-            KafkaError: INVALID_RECORD: it is malformed. TELEMETRY_TOO_LARGE: it has too many samples.
+            KafkaError: INVALID_RECORD: it is malformed. TELEMETRY_TOO_LARGE: it is above a limit.
         """
-        points = list(_points(_unpacked(compression, data)))
+        points = list(_Report(facts.keys()).points(_unpacked(compression, data)))
         self._remove_expired(now_ms)
-        client = self._clients.get(instance_id) or _Client(facts)
-        others = sum(other.count for other in self._clients.values() if other is not client)
-        if len(points) > MAX_SAMPLES_PER_CLIENT or others + client.count + len(points) > MAX_SAMPLES:
+        client = self._clients.get(instance_id) or _Client(_shown(facts))
+        known = self._clients.values()
+        count = sum(one.count for one in known) + len(points)
+        text_size = sum(one.text_size for one in known) + sum(point.text_size for point in points)
+        if len(points) > MAX_SAMPLES_PER_CLIENT or count > MAX_SAMPLES or text_size > MAX_TEXT:
             raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, None)
         for point in points:
             client.update(point)
@@ -144,34 +167,63 @@ def _unpacked(compression: int, data: bytes) -> MetricsData:
         raise KafkaError(code, error.message) from None
 
 
-def _points(report: MetricsData) -> Iterator[_Point]:
-    for resource in report.resource_metrics:
-        of_client = _labels(resource.resource.attributes)
-        for scope in resource.scope_metrics:
-            for metric in scope.metrics:
-                yield from _of_metric(metric, of_client)
+class _Report:
+    """Reads one report, and counts its elements."""
+
+    def __init__(self, facts: Iterable[str]) -> None:
+        """`facts` are the labels that the samples have anyway."""
+        self._facts = frozenset(facts)
+        self._left = MAX_ELEMENTS
+
+    def points(self, report: MetricsData) -> Iterator[_Point]:
+        """The points of all metrics.
+
+        Raises:
+            KafkaError: TELEMETRY_TOO_LARGE.
+        """
+        for resource in self._counted(report.resource_metrics):
+            of_client = self._labels(resource.resource.attributes)
+            for scope in self._counted(resource.scope_metrics):
+                for metric in self._counted(scope.metrics):
+                    yield from self._of_metric(metric, of_client)
+
+    def _of_metric(self, metric: Metric, of_client: dict[str, str]) -> Iterator[_Point]:
+        kind = metric.WhichOneof("data")
+        points: Sequence[NumberDataPoint] = ()
+        is_counter = is_delta = False
+        if kind == "gauge":
+            points = metric.gauge.data_points
+        elif kind == "sum":
+            points = metric.sum.data_points
+            is_counter = metric.sum.is_monotonic
+            is_delta = metric.sum.aggregation_temporality == _DELTA
+        for point in self._counted(points):
+            value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
+            labels = tuple((of_client | self._labels(point.attributes)).items())
+            yield _Point(metric.name, labels, float(value), is_counter, is_delta)
+
+    def _labels(self, attributes: Sequence[KeyValue]) -> dict[str, str]:
+        """The attributes that may be labels, by name (rule 5)."""
+        found: dict[str, str] = {}
+        for one in sorted(self._counted(attributes), key=lambda attribute: attribute.key):
+            name, text = metric_name(one.key), _text(one)
+            if text is not None and name not in self._facts and not name.startswith(_RESERVED):
+                found.setdefault(name, text)
+        return found
+
+    def _counted(self, elements: Sequence[T]) -> Sequence[T]:
+        self._left -= len(elements)
+        if self._left < 0:
+            raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, None)
+        return elements
 
 
-def _of_metric(metric: Metric, of_client: Labels) -> Iterator[_Point]:
-    kind = metric.WhichOneof("data")
-    points: Iterable[NumberDataPoint] = ()
-    is_counter = is_delta = False
-    if kind == "gauge":
-        points = metric.gauge.data_points
-    elif kind == "sum":
-        points = metric.sum.data_points
-        is_counter = metric.sum.is_monotonic
-        is_delta = metric.sum.aggregation_temporality == _DELTA
-    for point in points:
-        value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-        labels = (*of_client, *_labels(point.attributes))
-        yield _Point(metric.name, labels, float(value), is_counter, is_delta)
+def _shown(facts: ClientAttributes) -> ClientAttributes:
+    return {name: None if text is None else text[:_MAX_FACT] for name, text in facts.items()}
 
 
-def _labels(attributes: Iterable[KeyValue]) -> Labels:
-    return tuple(sorted((one.key, _text(one)) for one in attributes))
-
-
-def _text(attribute: KeyValue) -> str:
+def _text(attribute: KeyValue) -> str | None:
     kind = attribute.value.WhichOneof("value")
+    if kind in ("array_value", "kvlist_value"):
+        return None
     return "" if kind is None else str(getattr(attribute.value, kind))

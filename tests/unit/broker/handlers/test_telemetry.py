@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import threading
 from collections.abc import Callable
 from typing import Any
 
 import pytest
-from opentelemetry.proto.common.v1.common_pb2 import AnyValue, KeyValue
+from opentelemetry.proto.common.v1.common_pb2 import AnyValue, ArrayValue, KeyValue
 from opentelemetry.proto.metrics.v1.metrics_pb2 import (
     Gauge,
     Histogram,
@@ -126,6 +127,55 @@ def test_metrics_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -
         take(kept, data, who=b"3" * 16, now_ms=1300)
     take(kept, data, who=b"3" * 16, now_ms=1500)
     assert len(kept.numbers("g")) == 2
+
+
+MANY = 200_000
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"\x0a\x00" * MANY,
+        MetricsData(resource_metrics=[ResourceMetrics(resource=Resource(attributes=[KeyValue()] * MANY))]),
+        MetricsData(resource_metrics=[ResourceMetrics(scope_metrics=[ScopeMetrics(metrics=[Metric()] * MANY)])]),
+    ],
+)
+def test_a_small_report_with_many_elements_is_refused(data: bytes | MetricsData) -> None:
+    text = data if isinstance(data, bytes) else data.SerializeToString()
+    kept = ClientMetricsStore()
+    with pytest.raises(KafkaError) as refusal:
+        take(kept, bytes(compress(4, text)), codec=4)
+    assert refusal.value.code == ErrorCode.TELEMETRY_TOO_LARGE
+
+
+def test_the_text_of_all_reports_is_limited() -> None:
+    kept, data = ClientMetricsStore(), report(gauge("g", 1), rack="x" * 1_000_000)
+    fitting = received_metrics.MAX_TEXT // 1_000_000
+    for number in range(fitting):
+        take(kept, data, who=number.to_bytes(16, "big"))
+    with pytest.raises(KafkaError) as refusal:
+        take(kept, data, who=fitting.to_bytes(16, "big"))
+    assert refusal.value.code == ErrorCode.TELEMETRY_TOO_LARGE
+
+
+KEYS = ["client_id", "client.id", "a.b", "a_b", "__name__", "", "client_rack", "2"]
+
+
+@pytest.mark.parametrize("name", ["", "_total", "g"])
+@pytest.mark.parametrize("dialect", [Dialect.JMX, Dialect.CONFLUENT])
+@pytest.mark.parametrize("accept", ["", "application/openmetrics-text"])
+def test_no_client_makes_a_page_that_prometheus_refuses(name: str, dialect: Dialect, accept: str) -> None:
+    labels = [attribute(key, f"of point {key}") for key in KEYS]
+    labels.append(KeyValue(key="list", value=AnyValue(array_value=ArrayValue(values=[AnyValue(int_value=1)]))))
+    point = NumberDataPoint(as_int=1, attributes=labels)
+    kept = ClientMetricsStore()
+    take(kept, report(Metric(name=name, sum=Sum(data_points=[point], is_monotonic=True)), rack="of resource"))
+    source = SampledSource(kept, "Help.", lambda: 0)
+    *_, line = [one for one in "".join(Format(accept, dialect).slices([source])).splitlines() if one[0] != "#"]
+    shown = 'client_id="c",client_rack="of point client_rack",_="of point ",_2="of point 2",a_b="of point a.b"'
+    series, _, value = line.rpartition(" ")
+    assert re.fullmatch(f"[a-z_]+{re.escape('{' + shown + '}')}", series)
+    assert value == "1.0"
 
 
 # ---- client instances

@@ -192,7 +192,7 @@ class Peer:
                     ssl=tls,
                     server_hostname=None if tls is None else address.host,
                 )
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError) as error:  # ValueError: the host cannot be a name
             self._log_failure(reason_of(error))
             self._connecting = None
             self._fail_waiting()

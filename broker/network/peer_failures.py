@@ -56,6 +56,8 @@ def reason_of(error: Exception) -> str:
         return f"the host name does not resolve: {error.strerror}"
     if isinstance(error, ssl.SSLError):
         return f"TLS: {error}"
+    if isinstance(error, UnicodeError):
+        return "the host name is not valid"
     if isinstance(error, TimeoutError):
         return "it does not answer in time"
     return getattr(error, "strerror", None) or str(error)

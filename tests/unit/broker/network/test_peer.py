@@ -7,6 +7,7 @@ import socket
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 import uvloop
 
 from broker.network.peer import ClientContext, HostAndPort, Peer
@@ -44,3 +45,22 @@ def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
         except BlockingIOError:
             return
         raise AssertionError("a connection was made")
+
+
+@pytest.mark.parametrize("host", ["a..example", f"{'a' * 64}.example"])
+def test_a_host_that_is_no_name_fails_requests(host: str, caplog: pytest.LogCaptureFixture) -> None:
+    loop = uvloop.new_event_loop()
+    address = HostAndPort(host, 9092)
+    peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address, PeerTraffic())  # type: ignore[arg-type]
+
+    async def send() -> None:
+        replied = asyncio.Event()
+        answer = peer.send_request(MetadataRequest(topics=None))
+        answer.then(lambda _: replied.set())
+        await asyncio.wait_for(replied.wait(), 10)
+        assert answer.result() is None
+
+    for _ in range(2):
+        loop.run_until_complete(send())
+    loop.close()
+    assert f"{host}:9092: the host name is not valid" in caplog.text

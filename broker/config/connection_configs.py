@@ -120,5 +120,6 @@ def _resolved(host: str) -> str:
         pass
     try:
         return socket.gethostbyname(host)
-    except OSError as error:
-        raise ConfigError(f"{_OVERRIDES}: {host} cannot be resolved: {error.strerror}") from None
+    except (OSError, UnicodeError) as error:  # UnicodeError: it cannot be a name
+        reason = getattr(error, "strerror", "it is not valid")
+        raise ConfigError(f"{_OVERRIDES}: {host} cannot be resolved: {reason}") from None

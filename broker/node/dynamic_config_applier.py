@@ -4,16 +4,19 @@ RULES    1. Precedence: the broker's own dynamic config, the cluster-wide defaul
          2. They apply before the first partition is created, and after every change in the metadata.
          3. Defaults of topics are not applied here: logs get them from the image
             (`replication/partition/replica_manager.py`).
+         4. Limits of connections that are invalid together, or name a host that this node cannot resolve, are not applied: the
+            previous ones stay, with one log line. A change that was sent to a controller is in the metadata all the same.
 NOT HERE Which settings are dynamic (`dynamic_configs.py`).
 """
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from broker.config.broker_config import BrokerConfig, CleanerSettings
+from broker.config.broker_config import BrokerConfig, CleanerSettings, ConfigError
 from broker.config.connection_configs import connection_limits
 from broker.config.dynamic_configs import MOVE_RATE, apply_dynamic_configs
 from broker.coordinators.factory import Coordinators, consumer_settings
@@ -28,6 +31,8 @@ from replication.partition.compactor import Compactor
 from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.replica_manager import ReplicaManager
 from replication.partition.replication_quota import FOLLOWER, LEADER, rate_setting
+
+_log = logging.getLogger("barnabas.config")
 
 
 @dataclass(eq=False)
@@ -73,9 +78,7 @@ class DynamicConfigApplier:
         config = apply_dynamic_configs(self._static_config, image.broker_config(self._static_config.node_id))
         for listener in self._listeners:
             listener.settings = config.socket_settings()
-        limits = connection_limits(config)
-        for quotas in {listener.quotas for listener in self._listeners}:
-            quotas.update(limits)
+        self._apply_limits(config)
         manager = self._replicas.log_manager
         manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
         manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")
@@ -92,6 +95,15 @@ class DynamicConfigApplier:
         self._coordinators.verification.is_enabled = bool(config.value("transaction.partition.verification.enable"))
         self._tls_reloader.configure(config)
         self._restart_cleaners(config.cleaner_settings())
+
+    def _apply_limits(self, config: BrokerConfig) -> None:
+        try:
+            limits = connection_limits(config)
+        except ConfigError as error:
+            _log.error("the dynamic limits of connections have no effect: %s", error)
+            return
+        for quotas in {listener.quotas for listener in self._listeners}:
+            quotas.update(limits)
 
     def _restart_cleaners(self, settings: CleanerSettings) -> None:
         """Restarts running compactions: with the old throttle they might take too long."""

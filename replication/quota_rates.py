@@ -6,6 +6,8 @@ RULES    1. A rate is the sum of the samples divided by the time since the oldes
          2. A sample is emptied when nothing was recorded in it for `samples` windows.
          3. A token bucket holds at most `samples` windows of its rate and starts full. It may be overdrawn.
          4. Time is a parameter, in milliseconds of any clock that does not run backwards.
+         5. A throttle time is at most 2^31 - 1 ms, which is what the protocol has room for. In Apache Kafka a longer one
+            overflows, and nothing is throttled.
 NOT HERE The quota that applies (`metadata/client_quotas.py`), muting (`broker/network/connection.py`).
 """
 
@@ -13,6 +15,8 @@ from __future__ import annotations
 
 import math
 from typing import Final, NamedTuple
+
+from storage.config.config_def import MAX_INT
 
 _MS_PER_S: Final = 1000
 
@@ -78,7 +82,7 @@ class SampledRate:
         value = self.measure(now_ms)
         if value <= bound:
             return 0
-        return math.floor((value - bound) / bound * self._span_ms(now_ms) + 0.5)
+        return _rounded((value - bound) / bound * self._span_ms(now_ms))
 
     def _advance(self, now_ms: int) -> _Sample:
         """Begin the next sample; one more than configured is kept, since the oldest overlaps the measured time."""
@@ -149,4 +153,9 @@ class TokenBucket:
     def throttle_ms(self, bound: float, now_ms: int) -> int:
         """The time until the bucket is no longer overdrawn; 0 if it is not."""
         tokens = self.tokens(bound, now_ms)
-        return math.floor(-tokens / bound * _MS_PER_S + 0.5) if tokens < 0 else 0
+        return _rounded(-tokens / bound * _MS_PER_S) if tokens < 0 else 0
+
+
+def _rounded(duration_ms: float) -> int:
+    """A throttle time as the protocol can have it."""
+    return math.floor(min(duration_ms, float(MAX_INT)) + 0.5)

@@ -41,7 +41,8 @@ def test_a_rate_is_that_of_the_model(windows: QuotaWindows, bound: float, record
         assert abs(rate.measure(now_ms) - expected) <= 1e-6 * max(expected, 1)
         throttle_ms = rate.throttle_ms(bound, now_ms)
         if expected > bound * (1 + 1e-6):
-            assert abs(throttle_ms - (expected - bound) / bound * span_ms) <= 1 + 1e-6 * throttle_ms
+            expected_ms = min((expected - bound) / bound * span_ms, 2**31 - 1)
+            assert abs(throttle_ms - expected_ms) <= 1 + 1e-6 * throttle_ms
         elif expected < bound:
             assert throttle_ms == 0
 
@@ -76,4 +77,14 @@ def test_a_bucket_is_full_at_first_and_refilled_at_its_rate(
         tokens -= value
         wait_ms = bucket.throttle_ms(bound, now_ms)
         assert (wait_ms > 0) is (tokens < 0 and -tokens / bound >= 0.0005) or abs(tokens) < 1e-6 * burst
-        assert abs(wait_ms - max(-tokens, 0) / bound * 1000) <= 1 + 1e-6 * wait_ms + 1e-3 * burst / bound
+        expected_ms = min(max(-tokens, 0) / bound * 1000, 2**31 - 1)
+        assert abs(wait_ms - expected_ms) <= 1 + 1e-6 * wait_ms + 1e-3 * burst / bound
+
+
+def test_a_throttle_time_is_one_that_the_protocol_can_have() -> None:
+    for bound in (1.0, 5e-324):
+        rate, bucket = SampledRate(QuotaWindows()), TokenBucket(QuotaWindows())
+        rate.record(4e6, 0)
+        bucket.record(4e6, bound, 0)
+        assert rate.throttle_ms(bound, 0) == 2**31 - 1
+        assert bucket.throttle_ms(bound, 0) == min((4e6 - 11 * bound) / bound * 1000, 2**31 - 1)

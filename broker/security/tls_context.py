@@ -159,7 +159,7 @@ def _load_trusted(context: ssl.SSLContext, listener: str, settings: SslSettings,
     assert settings.truststore is not None, "the text is of a truststore"
     setting = setting_name(settings.truststore, "truststore")
     try:
-        context.load_verify_locations(cadata=text)
+        context.load_verify_locations(cadata=text.encode("ascii", "replace").decode())  # other text is a TypeError
     except ssl.SSLError as error:
         raise ConfigError(f"listener {listener}: {setting} has no usable certificates: {_reason(error)}") from None
 

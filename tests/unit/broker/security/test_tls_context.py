@@ -122,6 +122,16 @@ def test_only_regular_files_of_bounded_size_are_read(keystore: dict[str, str], t
                 build({**keystore, setting: path})
 
 
+def test_a_certificate_with_a_character_that_is_not_ascii_is_refused(
+    certificates: Certificates, keystore: dict[str, str], tmp_path: Path
+) -> None:
+    text = certificates.ca.read_text()
+    damaged = tmp_path / "ca.pem"
+    damaged.write_text(text[:100] + "\u00a0" + text[100:], encoding="utf-8")  # as copied from a web page
+    with pytest.raises(ConfigError, match="ssl.truststore.location has no usable certificates"):
+        build({**keystore, "ssl.truststore.location": str(damaged)})
+
+
 def test_an_encrypted_key_needs_its_password(certificates: Certificates) -> None:
     location = {"ssl.keystore.location": str(certificates.create("locked", "/CN=node", password=PASSWORD))}
     assert build({**location, "ssl.key.password": PASSWORD}).context

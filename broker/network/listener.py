@@ -23,6 +23,7 @@ from functools import partial
 from broker.config.broker_config import SocketSettings
 from broker.config.connection_configs import canonical_address
 from broker.io.worker_thread import WorkerThread
+from broker.network.closing_log import log_closing
 from broker.network.connection import Connection
 from broker.network.exchange import ConnectionInfo, Dispatcher
 from broker.network.page_cache_prefetch import PageCachePrefetcher
@@ -255,9 +256,7 @@ class Listener:
         del self._logins[connection]
         info = connection.info
         if not info.is_authenticated:
-            _log.warning(
-                "closing %s:%d: it is not authenticated after %g s", info.peer_host, info.peer_port, LOGIN_TIMEOUT_S
-            )
+            log_closing(info.peer_host, info.peer_port, f"it is not authenticated after {LOGIN_TIMEOUT_S:g} s")
             connection.close()
 
     def _on_handshaken(self, transport: TlsTransportLayer, info: ConnectionInfo) -> None:

@@ -4,7 +4,8 @@ RULES    1. The socket calls of a handshake are on the event loop, its steps in 
             milliseconds. Between receiving and the end of a step only the thread uses the transport.
          2. A step runs when its client has sent something. So clients that send nothing, or slowly, occupy no thread.
          3. A handshake that takes longer than `HANDSHAKE_TIMEOUT_S` is closed.
-         4. A failed handshake costs one log line; a peer that connects and leaves without a byte costs none.
+         4. A failed handshake costs one log line, or one in a minute if the same host fails again and again; a peer that connects
+            and leaves without a byte costs none.
 NOT HERE Bytes (`tls_transport.py`), limits on connections (`listener.py`), reasons (docs/decisions/0067).
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Callable
 from typing import Final
 
 from broker.io.worker_thread import WorkerThread
+from broker.network.closing_log import log_closing
 from broker.network.tls_transport import TlsTransportLayer, reason
 from broker.security.ssl_principal import NoPrincipal
 
@@ -136,7 +138,7 @@ class TlsHandshake:
         self.close()
 
     def _fail(self, sentence: str) -> None:
-        _log.warning("closing %s:%d: the TLS handshake failed: %s", *self._peer, sentence)
+        log_closing(*self._peer, f"the TLS handshake failed: {sentence}")
         self.close()
 
     def _unwatch(self) -> None:

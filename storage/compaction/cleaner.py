@@ -9,7 +9,7 @@ RULES    1. The map has, for every key between the first dirty offset and the en
             from the snapshot there, and without the marker a transaction that was open there would stay open.
          4. The last batch of a known producer is retained without its records: it has the sequence number or a marker's
             epoch. So is the last batch of each new segment: its end is the start of the next one, so that after a crash a
-            gap is not taken for a loss, and the log end is known.
+            gap is not taken for a loss, and the log end is known. A consumer gets it in a response without records.
          5. Every batch's CRC is verified before it is rewritten: corrupt data must not get a valid one.
          6. A new segment is durable, including indexes and names, when its step is yielded. The caller swaps it in before the
             next step; it cancels by taking no further step.
@@ -18,22 +18,24 @@ RULES    1. The map has, for every key between the first dirty offset and the en
             the latter after a crash (segments/directory_recovery.py). Segments are rewritten in offset order. No segment may
             wait for its renames at the start. Later a failure deletes only the files of the unfinished segment: those of
             earlier ones may still wait.
-         9. Neighbouring segments become one if their logs together fit into `segment.bytes`, their indexes of each type into
-            `segment.index.bytes`, and their offsets into relative ones of the first base offset. The sizes before the
-            compaction count, since it only shrinks segments; an empty segment joins any group.
+         9. A new segment takes the place of a further segment if that fits, whatever is removed of it: the logs into
+            `segment.bytes`, the indexes of each type into `segment.index.bytes`, and the offsets into relative ones of the
+            base offset. So segments of which nothing is left become one, with one empty batch: some clients report an error
+            after a dozen responses without records. Segments above the recovery point do not join those below it (rule 3).
 NOT HERE When, and which partition (cleanable.py); swapping segments (OpenLog.replace); throttling, other processes.
          Why: docs/decisions/0021-compaction.md
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections import deque
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
 from protocol.records import BATCH_OVERHEAD, BatchHeader, crc_is_valid, headers, parse_header
-from storage.compaction.batch_filter import Keep, decompress_batch, filter_batch
+from storage.compaction.batch_filter import Keep, decompress_batch, empty_batch, filter_batch
 from storage.compaction.cleaner_job import BytesProcessed, CleanerJob, CleaningResult, Replacement, Step
 from storage.compaction.offset_map import OffsetMap
 from storage.compaction.transactions import TransactionTracker
@@ -45,8 +47,6 @@ from storage.segments.segment import MAX_RELATIVE_OFFSET
 from storage.segments.segment_files import LARGEST_BATCH_BYTES
 
 Batches = tuple[Buffer, list[tuple[int, BatchHeader]]]
-IndexSizes = Callable[[SegmentInfo], tuple[int, int]]
-"""Sizes of a segment's offset index and time index."""
 
 
 def clean(disk: Disk, job: CleanerJob) -> Generator[Step, None, None]:
@@ -84,17 +84,16 @@ class _Cleaner:
         self._transactions = TransactionTracker(job.aborted)
         self.unfinished: int | None = None
         """The base offset of the new segment that the caller has not swapped in yet."""
+        self._dropped: BatchHeader | None = None  # the last batch, if nothing of it was retained
         self._bytes_read = self._bytes_written = self._records_read = self._records_written = 0
 
     def steps(self) -> Iterator[Step]:
         job = self._job
         yield from self._build_map()
         end_offset = self._map.latest_offset + 1
-        reached = [segment for segment in job.segments if segment.base_offset < end_offset]
-        for group in group_segments(
-            reached, job.config.segment_bytes, job.config.segment_index_bytes, self._index_sizes
-        ):
-            yield from self._rewrite(group)
+        remaining = deque([segment for segment in job.segments if segment.base_offset < end_offset])
+        while remaining:
+            yield from self._rewrite(remaining)
         yield CleaningResult(
             max(end_offset, job.first_dirty_offset),
             self._bytes_read,
@@ -138,17 +137,20 @@ class _Cleaner:
 
     # ---- new segments ------------------------------------------------------------------------------------
 
-    def _rewrite(self, group: list[SegmentInfo]) -> Iterator[Step]:
-        job = self._job
+    def _rewrite(self, remaining: deque[SegmentInfo]) -> Iterator[Step]:
+        """Replace the first of the remaining segments, and those after it that fit, by a new one."""
+        job, group = self._job, [remaining.popleft()]
         self.unfinished = group[0].base_offset
         new = ActiveSegment(self._disk, job.path, group[0].base_offset, job.config.index_interval_bytes, CLEANED)
         new.create(job.wall_ms)
-        for segment in group:
-            for data, batches in self._read(segment):
-                size = self._append(new, data, batches, group[-1].end_offset)
-                self._bytes_read += len(data)
-                self._bytes_written += size
-                yield BytesProcessed(len(data) + size)
+        while True:
+            yield from self._copy(group[-1], new)
+            if not remaining or not self._fits(new, group[-1], remaining[0]):
+                break
+            group.append(remaining.popleft())
+        if self._dropped is not None:
+            self._append(new, [empty_batch(self._dropped)])
+            self._dropped = None
         aborted, self._transactions.retained = self._transactions.retained, []
         for transaction in aborted:
             new.transactions.append(transaction)
@@ -156,21 +158,46 @@ class _Cleaner:
         yield Replacement(tuple(group), new.size, bool(aborted))
         self.unfinished = None
 
-    def _append(self, new: ActiveSegment, data: Buffer, batches: list[tuple[int, BatchHeader]], end_offset: int) -> int:
-        """Append the retained part of some batches; returns its size."""
+    def _copy(self, segment: SegmentInfo, new: ActiveSegment) -> Iterator[Step]:
+        """Append the retained part of a segment to a new one."""
+        may_drop_markers = segment.end_offset <= self._job.recovery_point
+        for data, batches in self._read(segment):
+            kept: list[Buffer] = []
+            for position, header in batches:
+                batch = self._filter(data, position, header, may_drop_markers=may_drop_markers)
+                self._records_read += header.record_count
+                self._dropped = header if batch is None else None
+                if batch is not None:
+                    kept.append(batch)
+            size = self._append(new, kept)
+            self._bytes_read += len(data)
+            yield BytesProcessed(len(data) + size)
+
+    def _append(self, new: ActiveSegment, batches: list[Buffer]) -> int:
+        """Append batches; returns their size."""
         output, infos = bytearray(), []
-        for position, header in batches:
-            batch = self._filter(data, position, header, end_offset)
-            self._records_read += header.record_count
-            if batch is not None:
-                kept = parse_header(batch)
-                self._records_written += kept.record_count
-                infos.append(batch_info(len(output), kept))
-                output += batch
+        for batch in batches:
+            header = parse_header(batch)
+            self._records_written += header.record_count
+            infos.append(batch_info(len(output), header))
+            output += batch
         if infos:
             new.file.pwrite(output, new.reserve(infos, len(output)))
             new.publish(infos)
+        self._bytes_written += len(output)
         return len(output)
+
+    def _fits(self, new: ActiveSegment, last: SegmentInfo, following: SegmentInfo) -> bool:
+        """Whether a new segment, which replaces those up to `last`, may also replace the following one (rule 9)."""
+        config, recovery_point = self._job.config, self._job.recovery_point
+        offsets, times = self._index_sizes(following)
+        return (
+            new.size + following.size <= config.segment_bytes
+            and new.offset_index.size + offsets <= config.segment_index_bytes
+            and new.time_index.size + times <= config.segment_index_bytes
+            and (not following.size or following.end_offset - 1 - new.base_offset <= MAX_RELATIVE_OFFSET)
+            and not last.end_offset <= recovery_point < following.end_offset
+        )
 
     def _complete(self, new: ActiveSegment, last: SegmentInfo) -> None:
         """Finish and sync the files, with the modification time of the last replaced segment."""
@@ -186,17 +213,17 @@ class _Cleaner:
 
     # ---- retention ---------------------------------------------------------------------------------------
 
-    def _filter(self, data: Buffer, position: int, header: BatchHeader, end_offset: int) -> Buffer | None:
+    def _filter(self, data: Buffer, position: int, header: BatchHeader, *, may_drop_markers: bool) -> Buffer | None:
         job, transactions = self._job, self._transactions
         if header.is_control:
             is_useless = transactions.on_control_batch_read(data, position, header)
             horizon_ms = header.delete_horizon_ms
             is_expired = horizon_ms is not None and horizon_ms <= job.wall_ms
-            drops_all = is_useless and is_expired and end_offset <= job.recovery_point
+            drops_all = is_useless and is_expired and may_drop_markers
         else:
             is_useless = False
             drops_all = transactions.on_batch_read(header)
-        keep_empty = self._is_last_of_producer(header) or header.next_offset == end_offset
+        keep_empty = self._is_last_of_producer(header)
         if drops_all and not keep_empty:
             return None
         return filter_batch(
@@ -271,26 +298,3 @@ class _Cleaner:
 
 def _corrupt(file: File, position: int) -> KafkaError:
     return KafkaError(ErrorCode.CORRUPT_MESSAGE, f"{file.path} is damaged at position {position}")
-
-
-def group_segments(
-    segments: Sequence[SegmentInfo], max_bytes: int, max_index_bytes: int, index_sizes: IndexSizes
-) -> list[list[SegmentInfo]]:
-    """The segments in offset order, in groups that each become one segment."""
-    found: list[list[SegmentInfo]] = []
-    total = offsets = times = 0
-    for segment in segments:
-        more_offsets, more_times = index_sizes(segment)
-        if (
-            found
-            and total + segment.size <= max_bytes
-            and offsets + more_offsets <= max_index_bytes
-            and times + more_times <= max_index_bytes
-            and (not segment.size or segment.end_offset - 1 - found[-1][0].base_offset <= MAX_RELATIVE_OFFSET)
-        ):
-            found[-1].append(segment)
-            total, offsets, times = total + segment.size, offsets + more_offsets, times + more_times
-        else:
-            found.append([segment])
-            total, offsets, times = segment.size, more_offsets, more_times
-    return found

@@ -139,6 +139,11 @@ class SparseIndex:
         return [self.entries, *[number for entry in last for number in entry]]
 
     @property
+    def size(self) -> int:
+        """The size of all entries in bytes."""
+        return self.entries * self.ENTRY.size
+
+    @property
     def is_behind(self) -> bool:
         """Whether enough entries are unwritten that a write is due."""
         return self.entries - self._collected >= _PENDING_ENTRIES

@@ -50,10 +50,10 @@ SETTINGS: dict[str, Any] = {
 
 @pytest.fixture
 def log(tmp_path: Path) -> Log:
-    """A log of small segments; all but the last one are cleanable."""
+    """A log of small segments, of which a third is left; all but the last one are cleanable."""
     log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=1000))
     for number in range(60):
-        put(log, (f"k{number % 3}", f"{number}:" + "v" * 100))
+        put(log, (f"k{number % 3}" if number % 3 else f"own{number}", f"{number}:" + "v" * 100))
     closed(log)
     return log
 

@@ -5,8 +5,8 @@ RULES    1. Every requested offset is stored with its metadata; a partition whos
             name, the old offset is not returned.
          3. Offsets expire offsets.retention.minutes after their group became empty; in a simple group after their commit;
             in a stable consumer group only for topics without a subscription. An expiry set by the client overrides this.
-         4. Offsets of a transaction become valid at its commit marker, unless a later non-transactional commit
-            for the same partition exists.
+         4. Offsets of a transaction become valid at its commit marker, unless a later commit for the same partition is valid:
+            one without a transaction, or of another transaction. The last record of a partition wins, as in compaction.
          5. A plain commit (`group_records.py`) is kept as its bytes: no decoding at start, a third of the memory, and no
             objects for the garbage collector.
 NOT HERE Validation of commits (`classic_group.py`), existing topics (`handlers/groups/group_offsets.py`).
@@ -15,7 +15,7 @@ NOT HERE Validation of commits (`classic_group.py`), existing topics (`handlers/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 from broker.coordinators.classic.group_records import (
     NO_EXPIRY,
@@ -67,16 +67,26 @@ _NONE: Final = ErrorCode.NONE
 _NO_TOPICS: Final[Mapping[str, Partitions]] = {}
 
 
+class PendingOffset(NamedTuple):
+    """An offset of an open transaction."""
+
+    number: int
+    """Of the commit, in the order of the transactional commits of the shard."""
+    committed: OffsetAndMetadata | bytes | None
+    """None: a later commit is valid."""
+
+
 class OffsetMetadataManager:
     """All offsets of one shard."""
 
     def __init__(self, metadata_max_size: int) -> None:
         self.by_group: dict[str, Topics] = {}
-        self.open_transactions: dict[int, dict[CommitKey, OffsetAndMetadata | bytes | None]] = {}
-        """Offsets of open transactions by producer id; None: superseded by a later commit."""
+        self.open_transactions: dict[int, dict[CommitKey, PendingOffset]] = {}
+        """Offsets of open transactions by producer id."""
+        self._transactional_commits = 0
         self._metadata_max_size = metadata_max_size
         self._undecoded: dict[bytes, bytes | None] = {}
-        self._undecoded_transactions: dict[int, dict[bytes, bytes | None]] = {}
+        self._undecoded_transactions: dict[int, dict[bytes, PendingOffset]] = {}
 
     # ---- commit
 
@@ -140,7 +150,11 @@ class OffsetMetadataManager:
             if self.open_transactions:
                 _supersede_pending(self.open_transactions, key)
         else:
-            self.open_transactions.setdefault(producer_id, {})[key] = committed
+            self.open_transactions.setdefault(producer_id, {})[key] = self._pending(committed)
+
+    def _pending(self, committed: OffsetAndMetadata | bytes | None) -> PendingOffset:
+        self._transactional_commits += 1
+        return PendingOffset(self._transactional_commits, committed)
 
     def apply_plain(self, commits: PlainCommits) -> None:
         """Store the commits of a request."""
@@ -155,9 +169,10 @@ class OffsetMetadataManager:
         """The pending offsets of a producer become valid or are dropped."""
         pending = self.open_transactions.pop(producer_id, {})
         if is_commit:
-            for key, committed in pending.items():
+            for key, (number, committed) in pending.items():
                 if committed is not None:
                     self._store(*key, committed)
+                    _supersede_pending(self.open_transactions, key, number)
 
     def _store(self, group_id: str, topic: str, partition: int, committed: OffsetAndMetadata | bytes) -> None:
         self._partitions(group_id, topic)[partition] = committed
@@ -181,7 +196,7 @@ class OffsetMetadataManager:
                 del topics[topic]
             if not topics:
                 del self.by_group[group_id]
-        _supersede_pending(self.open_transactions, key, is_tombstone=True)
+        _remove_pending(self.open_transactions, key)
 
     # ---- fetch
 
@@ -263,7 +278,7 @@ class OffsetMetadataManager:
                         key = CommitKey(group_id, topic, partition)
                         records[key] = commit_tombstone(*key)
         for pending in self.open_transactions.values():
-            for key, committed in pending.items():
+            for key, (_, committed) in pending.items():
                 if key[1] in deleted and (
                     committed is None or _is_same_topic(to_offset_and_metadata(committed).topic_id, deleted[key[1]])
                 ):
@@ -299,15 +314,21 @@ class OffsetMetadataManager:
         """Keep a commit or tombstone; `finish_loading` decodes the remaining ones."""
         if producer_id < 0:
             self._undecoded[key] = value
-            _supersede_pending(self._undecoded_transactions, key, is_tombstone=value is None)
+            if value is None:
+                _remove_pending(self._undecoded_transactions, key)
+            else:
+                _supersede_pending(self._undecoded_transactions, key)
         else:
-            self._undecoded_transactions.setdefault(producer_id, {})[key] = value
+            self._undecoded_transactions.setdefault(producer_id, {})[key] = self._pending(value)
 
     def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
         """Load a transaction marker."""
-        pending = self._undecoded_transactions.pop(producer_id, None)
-        if pending and is_commit:
-            self._undecoded.update((key, value) for key, value in pending.items() if value is not None)
+        pending = self._undecoded_transactions.pop(producer_id, {})
+        if is_commit:
+            for key, (number, value) in pending.items():
+                if isinstance(value, bytes):
+                    self._undecoded[key] = value
+                    _supersede_pending(self._undecoded_transactions, key, number)
 
     def finish_loading(self) -> Iterator[None]:
         """Decode the remaining commits, in steps."""
@@ -322,19 +343,26 @@ class OffsetMetadataManager:
                     yield
         for producer_id, pending in self._undecoded_transactions.items():
             self.open_transactions[producer_id] = {
-                read_commit_key(key): None if value is None else read_commit_value(value)
-                for key, value in pending.items()
+                read_commit_key(key): PendingOffset(
+                    number, read_commit_value(value) if isinstance(value, bytes) else None
+                )
+                for key, (number, value) in pending.items()
             }
         self._undecoded_transactions = {}
 
 
-def _supersede_pending(transactions: dict[int, dict[K, Any]], key: K, *, is_tombstone: bool = False) -> None:
-    """A later commit or tombstone supersedes the partition's offsets in open transactions."""
+def _supersede_pending(transactions: Mapping[int, dict[K, PendingOffset]], key: K, before: int | None = None) -> None:
+    """A commit is valid: offsets of the partition in open transactions are superseded, those with numbers below `before`."""
     for pending in transactions.values():
-        if is_tombstone:
-            pending.pop(key, None)
-        elif key in pending:
-            pending[key] = None
+        found = pending.get(key)
+        if found is not None and (before is None or found.number < before):
+            pending[key] = found._replace(committed=None)
+
+
+def _remove_pending(transactions: Mapping[int, dict[K, PendingOffset]], key: K) -> None:
+    """A tombstone removes the partition's offsets in open transactions."""
+    for pending in transactions.values():
+        pending.pop(key, None)
 
 
 def _to_stored(

@@ -43,6 +43,11 @@ class Acknowledged:
         for pending in self.pending.values():
             pending.pop(key, None)
 
+    def ended(self, name: str) -> None:
+        """Record the offsets of a committed transaction; a later one of another transaction, which is higher, stays."""
+        for key, offset in self.pending[name].items():
+            self.offsets[key] = max(self.offsets.get(key, offset), offset)
+
     def deleted(self, group: str, topic: str | None = None) -> None:
         """Offsets of a group were deleted."""
         for known in (self.offsets, *self.pending.values()):
@@ -258,5 +263,5 @@ class Transactor(Client):
             return
         self._producer, self._is_open = (answer.producer_id, answer.producer_epoch), False
         if is_commit:
-            self.acknowledged.offsets.update(self.acknowledged.pending[self.name])
+            self.acknowledged.ended(self.name)
         self.acknowledged.pending[self.name] = {}

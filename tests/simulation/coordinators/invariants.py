@@ -141,7 +141,7 @@ def _pending_offsets(harness: LocalGroupHarness) -> dict[tuple[int, CommitKey], 
         (producer, key): committed
         for shard in harness.runtime.shards.values()
         for producer, pending in shard.coordinator.offsets.open_transactions.items()
-        for key, committed in pending.items()
+        for key, (_, committed) in pending.items()
     }
 
 

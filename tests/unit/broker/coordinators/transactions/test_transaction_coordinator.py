@@ -204,6 +204,32 @@ def test_a_later_commit_supersedes_a_pending_one() -> None:
         assert offset(made) == (50, ErrorCode.NONE)
 
 
+def test_the_last_offset_of_two_transactions_wins_whichever_ends_last() -> None:
+    def end_other(made: LocalGroupHarness, producer: Producer) -> None:
+        made.ask(group_requests.end_request("other", producer), 5)
+
+    for restarts in (False, True):
+        for first_ends_last in (False, True):
+            made = harness()
+            producer = begin(made)
+            answer = made.ask(init_request("other"), 5)
+            other = answer.producer_id, answer.producer_epoch
+            commit_offset(made, producer, 41)
+            made.ask(group_requests.txn_commit_request("other", other, 45), 5)
+            if not first_ends_last:
+                end(made, producer)
+                assert offset(made)[1] is ErrorCode.UNSTABLE_OFFSET_COMMIT
+            end_other(made, other)
+            if restarts:
+                made.restart()
+            if first_ends_last:
+                assert offset(made)[1] is ErrorCode.UNSTABLE_OFFSET_COMMIT
+                end(made, producer)
+            assert offset(made) == (45, ErrorCode.NONE)
+            made.restart()
+            assert offset(made) == (45, ErrorCode.NONE)
+
+
 def test_an_uncommitted_prepare_record_is_retried(made: LocalGroupHarness, producer: Producer) -> None:
     add(made, producer, 0)
     log = log_of(made)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
@@ -117,7 +118,13 @@ class TopicRegexes:
         if has_other_topics or found != group.metadata_hash:
             _log.info("group %s: the topics of its regular expressions have changed", group.group_id)
             records.append(stored.epoch_record(group.group_id, group.epoch + 1, found))
-        return CoordinatorDecision(records, None)
+        return CoordinatorDecision(records, None, on_commit=partial(_resolve_again, group))
+
+
+def _resolve_again(group: ConsumerGroup, error: ErrorCode) -> None:
+    """If the records failed, resolve the expressions again."""
+    if error is not ErrorCode.NONE:
+        group.resolved_topics = None
 
 
 def compile_subscription(text: str) -> Matches:

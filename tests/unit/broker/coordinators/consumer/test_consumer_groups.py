@@ -100,6 +100,20 @@ def test_config_changes_apply_to_the_next_heartbeat() -> None:
     assert beat(made, "c").member_epoch == 3
 
 
+def test_a_regular_expression_is_resolved_again_if_its_records_failed(made: LocalGroupHarness) -> None:
+    regex = {"subscribed_topic_names": None, "subscribed_topic_regex": "t.*"}
+    beat(made, "a", **regex)
+    epoch = beat(made, "a", 0, **regex).member_epoch
+    made.create_topic("t2", 1)
+    made.advance(10_001)
+    made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS
+    assert beat(made, "a", epoch).error_code == 0  # the expression is resolved after it
+    made.logs[0].refusal = None
+    beat(made, "a", epoch)
+    assigned = beat(made, "a", epoch).assignment.topic_partitions
+    assert {one.topic_id for one in assigned} == {made.topic_id("t"), made.topic_id("t2")}
+
+
 def test_a_heartbeat_with_a_failed_append_changes_nothing(made: LocalGroupHarness) -> None:
     beat(made, "a")
     made.logs[0].refusal = ErrorCode.NOT_ENOUGH_REPLICAS

@@ -89,6 +89,8 @@ class Loader:
             yield None
         while self._position < end:
             data = yield from _result(lambda: self._log.read(self._position, SLICE_BYTES))
+            if not data:
+                break  # the last batches were compacted away, and nothing was appended since
             self._replay(bytes(data))
             yield None
         yield from self._coordinator.finish_loading()

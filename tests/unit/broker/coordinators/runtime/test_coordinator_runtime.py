@@ -271,6 +271,15 @@ def test_a_long_partition_is_read_in_slices(monkeypatch: pytest.MonkeyPatch) -> 
     assert committed(made) == 49
 
 
+def test_a_partition_whose_last_batches_were_compacted_away_is_loaded(made: LocalGroupHarness) -> None:
+    made.ask(commit_request(1), 8)
+    made.ask(commit_request(2, "deleted"), 8)
+    made.ask(DeleteGroupsRequest(groups_names=["deleted"]), 2)
+    del made.logs[0].batches[1:]
+    made.restart()
+    assert committed(made) == 1
+
+
 def test_batches_of_all_kinds_are_loaded(made: LocalGroupHarness) -> None:
     made.ask(commit_request(1), 8)
     (key, value) = _only_record(made.logs[0])

@@ -18,10 +18,10 @@ from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
 from broker.config.connection_configs import find_connection_error
 from broker.config.env_config import variable_of
-from broker.config.ignored_configs import IGNORED
 from broker.config.sasl_configs import is_listener_setting
 from broker.config.security_configs import AUTHORIZER_SETTINGS, find_unenforced
 from broker.config.ssl_configs import is_ssl_setting
+from broker.config.ssl_definitions import IGNORED_AND_SSL
 from storage.config.config_def import BadSetting, parse
 
 _log = logging.getLogger("barnabas.config")
@@ -66,7 +66,7 @@ def load_config(
     for name, text in overrides.items():
         texts[name], origin[name] = text, "the command line"
     for name, text in texts.items():
-        setting = BROKER_SETTINGS.get(name) or IGNORED.get(name)
+        setting = BROKER_SETTINGS.get(name) or IGNORED_AND_SSL.get(name)
         if setting is not None:
             try:
                 parse(setting, text)

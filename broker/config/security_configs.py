@@ -41,7 +41,6 @@ _DEFAULTS: Final[Mapping[str, frozenset[str]]] = {
     "principal.builder.class": frozenset(
         {"", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"}
     ),
-    "security.inter.broker.protocol": frozenset(_PROTOCOLS),
     "security.providers": frozenset({""}),
 }
 """Settings that restrict clients in Apache Kafka, but not here, with the values that restrict nothing."""

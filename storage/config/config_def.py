@@ -10,6 +10,7 @@ NOT HERE The sources of a value (file, command line, metadata log) and their pre
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable
 from enum import IntEnum
 from typing import NamedTuple
@@ -24,7 +25,16 @@ class BadSetting(ValueError):
     """An invalid value; the message is a sentence."""
 
     def __init__(self, name: str, value: object, reason: str) -> None:
-        super().__init__(f"Invalid value {_java_text(value)} for configuration {name}: {reason}")
+        if isinstance(reason, _ListReason):
+            super().__init__(f"Configuration '{name}' {reason}")
+        else:
+            super().__init__(f"Invalid value {_java_text(value)} for configuration {name}: {reason}")
+
+
+class _ListReason(str):
+    """The error of a list as a whole."""
+
+    __slots__ = ()
 
 
 class Kind(IntEnum):
@@ -100,13 +110,32 @@ def one_of(*allowed: str) -> Check:
     return check
 
 
-def not_empty(check: Check | None = None) -> Check:
-    """A list with at least one element; `check` applies to it too."""
+def list_of(*allowed: str, may_be_empty: bool = True) -> Check:
+    """A list without empty elements; with `allowed`, of these elements."""
+    check_element = one_of(*allowed)
 
-    def check_list(value: Value) -> str | None:
-        return (None if check is None else check(value)) if value else "it must not be empty"
+    def check(value: Value) -> str | None:
+        if not isinstance(value, list):
+            return check_element(value) if allowed else None
+        if not value and not may_be_empty:
+            valid = _java_text(list(allowed)) if allowed else "any non-empty value"
+            return _ListReason(f"must not be empty. Valid values include: {valid}")
+        for element in value:
+            if not element:
+                return _ListReason("values must not be empty.")
+            if allowed and element not in allowed:
+                return check_element(element)
+        return None
 
-    return check_list
+    return check
+
+
+_ANY_LIST = list_of()
+
+
+def not_empty_text(value: Value) -> str | None:
+    """A text with at least one character."""
+    return None if value else "String must be non-empty"
 
 
 def one_of_any_case(*allowed: str) -> Check:
@@ -128,12 +157,13 @@ def parse(setting: Setting, text: str | None) -> Value:
     if text is None:
         return None
     value = _parse_kind(setting, text.strip())
-    if setting.check is not None:
-        reason = setting.check(value)
+    check = setting.check or (_ANY_LIST if setting.kind is Kind.LIST else None)
+    if check is not None:
+        reason = check(value)
         if reason is not None:
             offender: object = value
             if isinstance(value, list) and reason.startswith("String"):
-                offender = next((v for v in value if setting.check(v) is not None), value)
+                offender = next((v for v in value if check(v) is not None), value)
             raise BadSetting(setting.name, offender, reason)
     return value
 
@@ -148,21 +178,36 @@ def _parse_kind(setting: Setting, text: str) -> Value:
     if kind is Kind.LIST:
         return [element.strip() for element in text.split(",")] if text else []
     if kind is Kind.DOUBLE:
-        return _number(setting, text, float)
+        return _double(setting, text)
     limit = _INTEGER_LIMIT.get(kind)
     if limit is None:
         return text
-    number = _number(setting, text, int)
+    number = _integer(setting, text)
     if not -limit - 1 <= number <= limit:
         raise BadSetting(setting.name, text, f"Not a number of type {kind.name}")
     return number
 
 
-def _number(setting: Setting, text: str, convert: Callable[[str], int] | Callable[[str], float]) -> int | float:
+_JAVA_DOUBLE = re.compile(
+    r"([+-]?(?:NaN|Infinity|(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?|0[xX](?:[\da-fA-F]+\.?[\da-fA-F]*|\.[\da-fA-F]+)[pP][+-]?\d+))"
+    r"(?:(?<=[\d.])[fFdD])?"
+)
+
+
+def _double(setting: Setting, text: str) -> float:
+    """A number as Java's Double.parseDouble reads it: also hexadecimal, and with the suffix of a type."""
+    match = _JAVA_DOUBLE.fullmatch(text)
+    if match is None:
+        raise BadSetting(setting.name, text, "Not a number of type DOUBLE")
+    digits = match[1]
+    return float.fromhex(digits) if "x" in digits.lower() else float(digits)
+
+
+def _integer(setting: Setting, text: str) -> int:
     try:
         if "_" in text:  # Python accepts 1_000, Java does not
             raise ValueError(text)  # noqa: TRY301
-        return convert(text)
+        return int(text)
     except ValueError:
         raise BadSetting(setting.name, text, f"Not a number of type {setting.kind.name}") from None
 
@@ -190,4 +235,6 @@ def _java_double(value: float) -> str:
 
 
 def _java_text(value: object) -> str:
+    if isinstance(value, float):
+        return _java_double(value)
     return "[" + ", ".join(value) + "]" if isinstance(value, list) else str(value)

@@ -18,6 +18,7 @@ from storage.config.config_def import (
     at_least,
     between,
     between_or,
+    list_of,
     one_of,
     parse,
 )
@@ -75,7 +76,7 @@ TOPIC_SETTINGS: dict[str, Setting] = {
                 "How far in the future a record of a schedule topic may be due."),
         Setting(DELIVER_TO, Kind.STRING, "", None,
                 "The topic to which records are delivered when they are due; empty: this is no schedule topic."),
-        Setting("cleanup.policy", Kind.LIST, "delete", one_of("compact", "delete"),
+        Setting("cleanup.policy", Kind.LIST, "delete", list_of("compact", "delete"),
                 "What happens to old segments: deleted by time and size, compacted by key, or both."),
         Setting("compression.gzip.level", Kind.INT, "-1", between_or(1, 9, -1),
                 "Level for gzip when this topic recompresses."),

@@ -8,6 +8,8 @@ NOT HERE The other controllers (`quorum_config.py`).
 from __future__ import annotations
 
 from broker.config.broker_config import ALL_LOG_DIRS, BrokerConfig
+from protocol.compression import Compression
+from storage.config.config_def import BadSetting
 from storage.config.log_config import log_config
 
 _MIN_DEDUPE_BUFFER_BYTES = 1024 * 1024
@@ -101,8 +103,11 @@ def find_conflict(config: BrokerConfig) -> str | None:
         or _check_roll_time(config)
         or _check_retention(config)
         or _check_cleaner(config)
+        or _check_timeouts(config)
+        or _check_sizes(config)
         or _check_cordoned_dirs(config)
         or _check_groups(config)
+        or _check_classes(config)
     )
 
 
@@ -127,7 +132,11 @@ def _check_roll_time(config: BrokerConfig) -> str | None:
 
 
 def _check_retention(config: BrokerConfig) -> str | None:
-    if log_config({}, config.given).retention_ms == 0:
+    try:
+        defaults = log_config({}, config.given)
+    except BadSetting as invalid:  # a broker's value that no topic may have
+        return str(invalid)
+    if defaults.retention_ms == 0:
         return "log.retention.ms must be unlimited (-1) or, greater than or equal to 1"
     return None
 
@@ -136,6 +145,36 @@ def _check_cleaner(config: BrokerConfig) -> str | None:
     threads, _, _, resources = config.cleaner_settings()
     if threads and resources.memory_bytes <= _MIN_DEDUPE_BUFFER_BYTES:
         return "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."
+    return None
+
+
+def _check_timeouts(config: BrokerConfig) -> str | None:
+    wait = config.number("replica.fetch.wait.max.ms")
+    if wait > config.number("replica.socket.timeout.ms"):
+        return (
+            "replica.socket.timeout.ms should always be at least replica.fetch.wait.max.ms to prevent unnecessary socket "
+            "timeouts"
+        )
+    if wait > config.number("replica.lag.time.max.ms"):
+        return (
+            "replica.fetch.wait.max.ms should always be less than or equal to replica.lag.time.max.ms to prevent frequent "
+            "changes in ISR"
+        )
+    delay, idle = "connection.failed.authentication.delay.ms", "connections.max.idle.ms"
+    if 0 <= config.number(idle) <= config.number(delay):
+        return (
+            f"{delay}={config.number(delay)} should always be less than {idle}={config.number(idle)} to prevent failed "
+            "authentication responses from timing out"
+        )
+    return None
+
+
+def _check_sizes(config: BrokerConfig) -> str | None:
+    if 0 < config.number("queued.max.request.bytes") < config.number("socket.request.max.bytes"):
+        return "queued.max.request.bytes must be larger or equal to socket.request.max.bytes"
+    for name in ("offsets.topic.compression.codec", "share.coordinator.state.topic.compression.codec"):
+        if config.number(name) not in set(Compression):
+            return f"Unknown compression type id: {config.number(name)}"
     return None
 
 
@@ -152,27 +191,58 @@ def _check_cordoned_dirs(config: BrokerConfig) -> str | None:
     return None
 
 
-_BOUNDED_INTERVALS = (
+_BOUNDED = (
     ("group.consumer.", "heartbeat.interval.ms"),
     ("group.consumer.", "session.timeout.ms"),
     ("group.consumer.", "assignment.interval.ms"),
+    ("group.share.", "heartbeat.interval.ms"),
+    ("group.share.", "session.timeout.ms"),
+    ("group.share.", "record.lock.duration.ms"),
+    ("group.share.", "delivery.count.limit"),
+    ("group.share.", "partition.max.record.locks"),
     ("group.share.", "assignment.interval.ms"),
+    ("group.streams.", "heartbeat.interval.ms"),
+    ("group.streams.", "session.timeout.ms"),
     ("group.streams.", "assignment.interval.ms"),
 )
-"""Settings between a `min.` and a `max.` setting of the same prefix; of share and streams groups the dynamic ones."""
+"""Settings between a `min.` and a `max.` setting of the same prefix."""
 
 
 def _check_groups(config: BrokerConfig) -> str | None:
     if "classic" not in config.texts("group.coordinator.rebalance.protocols"):
         return "Disabling the 'classic' protocol is not supported."
-    for prefix, name in _BOUNDED_INTERVALS:
+    for prefix, name in _BOUNDED:
         lowest, highest = f"{prefix}min.{name}", f"{prefix}max.{name}"
         for one, other in ((highest, lowest), (prefix + name, lowest)):
             if config.number(one) < config.number(other):
                 return f"{one} must be greater than or equal to {other}"
         if config.number(prefix + name) > config.number(highest):
             return f"{prefix}{name} must be less than or equal to {highest}"
-    heartbeat, session = "group.consumer.heartbeat.interval.ms", "group.consumer.session.timeout.ms"
-    if config.number(heartbeat) >= config.number(session):
-        return f"{heartbeat} must be less than {session}"
+    for prefix in ("group.consumer.", "group.share.", "group.streams."):
+        heartbeat, session = f"{prefix}heartbeat.interval.ms", f"{prefix}session.timeout.ms"
+        if config.number(heartbeat) >= config.number(session):
+            return f"{heartbeat} must be less than {session}"
+    standbys, most = "group.streams.num.standby.replicas", "group.streams.max.standby.replicas"
+    if config.number(standbys) > config.number(most):
+        return f"{standbys} must be less than or equal to {most}"
+    if config.number("group.share.max.share.sessions") < config.number("group.share.max.size"):
+        return "group.share.max.share.sessions must be greater than or equal to group.share.max.size"
+    return None
+
+
+_KAFKA_CLASSES = "org.apache.kafka."
+_LISTS_OF_CLASSES = {
+    "group.share.assignors": ("simple",),
+    "kafka.metrics.reporters": (),
+    "metric.reporters": (),
+}
+"""Settings with the names of classes, and names that are none."""
+
+
+def _check_classes(config: BrokerConfig) -> str | None:
+    """Kafka's own classes need not be loaded; this broker has no others."""
+    for name, others in _LISTS_OF_CLASSES.items():
+        for value in config.texts(name):
+            if value not in others and not value.startswith(_KAFKA_CLASSES):
+                return f"{name}: Class {value} cannot be found"
     return None

@@ -116,8 +116,6 @@ def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     modules = {mechanism: _login_module(config, name, mechanism) for mechanism in mechanisms}
     max_receive, delay_ms = _value(config, name, _MAX_RECEIVE), config.number(_FAILURE_DELAY)
     assert isinstance(max_receive, int)
-    if delay_ms >= config.number("connections.max.idle.ms") >= 0:
-        raise ConfigError(f"{_FAILURE_DELAY}={delay_ms} should always be less than connections.max.idle.ms")
     max_reauth_ms = {mechanism: _max_reauth_ms(config, name, mechanism) for mechanism in mechanisms}
     validation, callback = None, str(_value(config, name, HANDLER, PLAIN) or "").replace(_PLAIN_HANDLER, "")
     if OAUTHBEARER in modules:

@@ -55,8 +55,8 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
         ({"node.id": "1", "broker.id": "2"}, "You must set `node.id` to the same value as `broker.id`."),
-        ({"log.dirs": ""}, "configuration log.dirs: it must not be empty"),
-        ({"process.roles": ""}, "configuration process.roles: it must not be empty"),
+        ({"log.dirs": ""}, "Configuration 'log.dirs' must not be empty"),
+        ({"process.roles": ""}, "Configuration .process.roles. must not be empty"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a unique name"),
         ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
@@ -84,6 +84,20 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
         ),
         ({"group.consumer.migration.policy": "sideways"}, "DISABLED, DOWNGRADE, UPGRADE, BIDIRECTIONAL"),
         ({"log.cleaner.dedupe.buffer.size": "1048576"}, "at least 1MB per cleaner thread"),
+        ({"log.flush.interval.ms": "-1"}, "Invalid value -1 for configuration flush.ms: Value must be at least 0"),
+        ({"replica.socket.timeout.ms": "499"}, "replica.socket.timeout.ms should always be at least"),
+        ({"replica.lag.time.max.ms": "499"}, "less than or equal to replica.lag.time.max.ms"),
+        ({"connections.max.idle.ms": "100"}, "delay.ms=100 should always be less than connections.max.idle.ms=100 to"),
+        ({"queued.max.request.bytes": "1"}, "must be larger or equal to socket.request.max.bytes"),
+        ({"offsets.topic.compression.codec": "5"}, "Unknown compression type id: 5"),
+        ({"group.share.max.share.sessions": "199"}, "greater than or equal to group.share.max.size"),
+        ({"group.streams.num.standby.replicas": "3"}, "less than or equal to group.streams.max.standby.replicas"),
+        (
+            {"group.streams.heartbeat.interval.ms": "45001", "group.streams.max.heartbeat.interval.ms": "50000"},
+            "group.streams.heartbeat.interval.ms must be less than group.streams.session.timeout.ms",
+        ),
+        ({"metric.reporters": "nope.Class"}, "metric.reporters: Class nope.Class cannot be found"),
+        ({"kafka.metrics.reporters": "nope.Class"}, "kafka.metrics.reporters: Class nope.Class cannot be found"),
     ],
 )
 def test_conflicting_settings_are_a_sentence(settings: dict[str, str], words: str) -> None:

@@ -173,7 +173,7 @@ class AppendPipeline:
             return lookup
         valid, batches, log_append_time_ms = validate(records, self._rules, wall_ms, origin)
         if len(valid) > self._segment_bytes:
-            raise self._too_large(len(valid))
+            raise KafkaError(ErrorCode.RECORD_LIST_TOO_LARGE)  # without a message, as in Apache Kafka
         offset = self.next_offset
         markers = None
         if batches[0][1].producer_id >= 0 or len(batches) > 1:
@@ -202,7 +202,11 @@ class AppendPipeline:
         position, last = batches[-1]
         size = position + last.size
         if size > self._segment_bytes:
-            raise self._too_large(size)
+            raise KafkaError(
+                ErrorCode.RECORD_LIST_TOO_LARGE,
+                f"Message batch size is {size} bytes in append to partition {self._name}, which exceeds the maximum "
+                f"configured segment size of {self._segment_bytes}.",
+            )
         _, first = batches[0]
         if first.base_offset < self.next_offset:
             raise KafkaError(
@@ -320,13 +324,6 @@ class AppendPipeline:
                         return duplicate
             offset += header.last_offset_delta + 1
         return None
-
-    def _too_large(self, size: int) -> KafkaError:
-        return KafkaError(
-            ErrorCode.RECORD_LIST_TOO_LARGE,
-            f"Message batch size is {size} bytes in append to partition {self._name}, which exceeds the maximum "
-            f"configured segment size of {self._segment_bytes}.",
-        )
 
 
 def _markers(records: Buffer, batches: list[PositionedBatch]) -> list[EndTransactionMarker | None]:

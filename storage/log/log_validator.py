@@ -166,7 +166,7 @@ def validate(
     if base_offset:
         _refuse_base_offset(header, rules)
     if size > rules.max_message_bytes:
-        _refuse_size(size, rules)
+        _refuse_size()
     view = records if isinstance(records, memoryview) else memoryview(records)
     if crc32c(view[ATTRIBUTES_POSITION:]) != crc:
         _refuse_crc(header, rules)
@@ -327,7 +327,7 @@ def _rebuilt(
     attributes = header.attributes & ~COMPRESSION_MASK | rules.codec
     rebuilt = assemble(header._replace(attributes=attributes), compress(rules.codec, body, rules.level))
     if len(rebuilt) > rules.max_message_bytes:
-        _refuse_size(len(rebuilt), rules)
+        _refuse_size()
     return rebuilt, parse_header(rebuilt)
 
 
@@ -416,7 +416,7 @@ def _validate_internal(
     if origin == AppendOrigin.COORDINATOR:
         for index, (position, header) in enumerate(batches):
             if header.size > rules.max_message_bytes:
-                _refuse_size(header.size, rules)
+                _refuse_size()
             if rules.uses_log_append_time:
                 stamped = set_max_timestamp(records, position, header, TimestampType.LOG_APPEND_TIME, wall_ms)
                 batches[index] = (position, stamped)
@@ -454,12 +454,9 @@ def _refuse_base_offset(header: BatchHeader, rules: BatchRules) -> NoReturn:
     )
 
 
-def _refuse_size(size: int, rules: BatchRules) -> NoReturn:
-    raise KafkaError(
-        ErrorCode.MESSAGE_TOO_LARGE,
-        f"The record batch size in the append to {rules.partition} is {size} bytes which exceeds the "
-        f"maximum configured value of {rules.max_message_bytes}.",
-    )
+def _refuse_size() -> NoReturn:
+    """Without a message, as in Apache Kafka: each client has a sentence for this code."""
+    raise KafkaError(ErrorCode.MESSAGE_TOO_LARGE)
 
 
 def _refuse_crc(header: BatchHeader, rules: BatchRules) -> NoReturn:

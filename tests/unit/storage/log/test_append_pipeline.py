@@ -56,7 +56,7 @@ def test_a_rejected_append_changes_nothing(log: Log) -> None:
     with pytest.raises(RejectedRecords):
         append_records(log, produced("a", timestamp_ms=NOW_MS * 2))
     error = refused(ErrorCode.RECORD_LIST_TOO_LARGE, lambda: append_records(log, produced("x" * 1000)))
-    assert "maximum configured segment size of 1000" in str(error.message)
+    assert error.message is None
     assert log.log_end_offset == 0
     assert append(log, "a") == 0
 

@@ -144,6 +144,8 @@ class BrokerLifecycle:
         if self._next_heartbeat is None and not self._is_in_flight:
             self._send_heartbeat()
         broker = image.brokers.get(self._registration.broker_id)
+        if broker is None and self._is_active:
+            self.heartbeat_now()  # an operator has unregistered this broker: the response makes it register again
         if broker is None or broker.epoch != self.epoch:
             return
         if not self._is_active and broker.is_active:

@@ -161,9 +161,6 @@ def unregister(context: DecisionContext, request: UnregisterBrokerRequest) -> De
         message = f"Broker ID {request.broker_id} is not currently registered"
         code = ErrorCode.BROKER_ID_NOT_REGISTERED
         return Decision([], UnregisterBrokerResponse(error_code=code, error_message=message))
-    if broker.broker_id == context.node_id:
-        message = f"Broker {broker.broker_id} is this node's own and runs."
-        return Decision([], UnregisterBrokerResponse(error_code=ErrorCode.INVALID_REQUEST, error_message=message))
     record = stored_records.UnregisterBrokerRecord(broker_id=broker.broker_id, broker_epoch=broker.epoch)
 
     def is_affected(state: PartitionState) -> bool:

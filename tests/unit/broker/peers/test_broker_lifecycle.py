@@ -209,6 +209,18 @@ def test_a_stale_broker_epoch_registers_again(rig: Rig) -> None:
     assert rig.beat().broker_epoch == 9
 
 
+def test_an_unregistered_broker_registers_again_immediately(rig: Rig) -> None:
+    """Without waiting for the next heartbeat: a node of its own leads nothing until then."""
+    rig.registered()
+    rig.beat()
+    rig.publish(epoch=7, is_active=True)
+    assert rig.sent == []
+    rig.publisher.image = SimpleNamespace(**{**vars(image(epoch=7)), "brokers": {}})
+    rig.lifecycle.image_published(rig.publisher.image)
+    assert rig.beat(error_code=ErrorCode.STALE_BROKER_EPOCH).broker_epoch == 7
+    assert isinstance(rig.sent[0][1], quorum.BrokerRegistrationRequest)
+
+
 def test_heartbeats_are_sent_when_an_earlier_process_registers_later(rig: Rig) -> None:
     """A controller that pauses may read the request of the ended process after that of the new one."""
     rig.register()

@@ -521,11 +521,7 @@ def test_a_large_config_change_is_split_into_batches(harness: ControllerHarness)
     assert len(harness.image.broker_config(1)) >= 300
 
 
-def test_the_local_broker_cannot_be_unregistered(harness: ControllerHarness) -> None:
-    """In Kafka it can, and registers again; here broker and controller share a process."""
+def test_the_local_broker_can_be_unregistered(harness: ControllerHarness) -> None:
     response = harness.ask(UnregisterBrokerRequest(broker_id=1))
-    assert (response.error_code, response.error_message) == (
-        ErrorCode.INVALID_REQUEST,
-        "Broker 1 is this node's own and runs.",
-    )
-    assert 1 in harness.image.brokers
+    assert response.error_code == ErrorCode.NONE
+    assert 1 not in harness.image.brokers

@@ -182,7 +182,7 @@ def _check_cordoned_dirs(config: BrokerConfig) -> str | None:
     cordoned = config.cordoned_log_dirs()
     if ALL_LOG_DIRS in cordoned:
         return f"When cordoned.log.dirs is set to {ALL_LOG_DIRS}, it must not contain other values"
-    missing = [path for path in cordoned if path not in config.log_dirs]
+    missing = [path for path in dict.fromkeys(cordoned) if path not in config.log_dirs]
     if missing:
         return (
             "All entries in cordoned.log.dirs must be present in log.dirs or log.dir. "

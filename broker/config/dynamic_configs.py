@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
+from typing import Final
 
 from broker.config import ignored_configs
 from broker.config.broker_config import BrokerConfig
@@ -97,6 +98,9 @@ def broker_setting(name: str) -> Setting | None:
     return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED_AND_SSL.get(name)
 
 
+_CONNECTION_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
+
+
 def is_dynamic(name: str) -> bool:
     """Whether a setting can be changed at run time."""
     return name in DYNAMIC or store_setting(name) is not None or is_listener_limit(name)
@@ -131,9 +135,13 @@ class DynamicBrokerConfig:
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
         error = find_conflict(proposed) or find_connection_error(proposed)
         if error is None:
-            return _cleaner_threads_error(current, proposed) or _thread_count_error(current, proposed)
-        # Java checks `group.*`, Scala's require() the rest.
-        return error if error.startswith("group.") else f"requirement failed: {error}"
+            return (
+                _cleaner_threads_error(current, proposed)
+                or _thread_count_error(current, proposed)
+                or _connections_error({name: after[name] for name in changed})
+            )
+        # Java checks these, Scala's require() the rest.
+        return error if error.startswith(("group.", "metric.")) else f"requirement failed: {error}"
 
 
 def _cleaner_threads_error(current: BrokerConfig, proposed: BrokerConfig) -> str | None:
@@ -157,6 +165,14 @@ def _thread_count_error(current: BrokerConfig, proposed: BrokerConfig) -> str | 
         bound = "be at least half" if after < before else "not be greater than double"
         sentence = f"Dynamic thread count update validation failed for {name}={after}"
         return f"{sentence}, value should {bound} the current value {before}"
+    return None
+
+
+def _connections_error(changed: Mapping[str, str]) -> str | None:
+    """0 would reject every connection, also that of an operator who changes it back."""
+    for name, text in changed.items():
+        if (name in _CONNECTION_LIMITS or is_listener_limit(name)) and int(text) == 0:
+            return f"Invalid {name} 0"
     return None
 
 

@@ -67,5 +67,5 @@ def _parsed(text: str) -> frozenset[tuple[int, int]] | None:
     """(partition, broker) of each throttled replica; None: all."""
     if text.strip() == "*":
         return None
-    pairs = (element.split(":") for element in text.split(","))
+    pairs = (element.split(":") for element in text.split(",") if element.strip())
     return frozenset((int(partition), int(broker)) for partition, broker in pairs)

@@ -34,7 +34,7 @@ def _replica_list(name: str) -> Callable[[Value], str | None]:
             return None
         for element in value:
             partition, colon, broker = element.partition(":")
-            if not (colon and partition.isdigit() and broker.isdigit()):
+            if element and not (colon and partition.isdigit() and broker.isdigit()):
                 return (
                     f"{name} must be the literal '*' or a list of replicas in the following format: "
                     "[partitionId]:[brokerId],[partitionId]:[brokerId],..."

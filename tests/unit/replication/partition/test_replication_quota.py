@@ -16,7 +16,8 @@ LISTED = "leader.replication.throttled.replicas"
 
 
 @pytest.mark.parametrize(
-    ("listed", "waits"), [("*", True), ("0:1", True), ("1:1,0:1", True), ("0:2,1:1", False), ("", False)]
+    ("listed", "waits"),
+    [("*", True), ("0:1", True), ("1:1,0:1", True), ("0:1,,", True), ("0:2,1:1", False), ("", False)],
 )
 def test_only_listed_replicas_wait(listed: str, waits: bool) -> None:
     quota = ReplicationQuotaManager(LEADER, 1, lambda topic: {LISTED: listed})

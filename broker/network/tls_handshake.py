@@ -4,8 +4,8 @@ RULES    1. The socket calls of a handshake are on the event loop, its steps in 
             milliseconds. Between receiving and the end of a step only the thread uses the transport.
          2. A step runs when its client has sent something. So clients that send nothing, or slowly, occupy no thread.
          3. A handshake that takes longer than `HANDSHAKE_TIMEOUT_S` is closed.
-         4. A failed handshake costs one log line, or one in a minute if the same host fails again and again; a peer that connects
-            and leaves without a byte costs none.
+         4. A failed handshake costs one log line, or one in a minute if the same host fails again and again; a peer that
+            connects and leaves without a byte costs none.
 NOT HERE Bytes (`tls_transport.py`), limits on connections (`listener.py`), reasons (docs/decisions/0067).
 """
 

@@ -128,7 +128,7 @@ def test_a_certificate_with_a_character_that_is_not_ascii_is_refused(
     text = certificates.ca.read_text()
     damaged = tmp_path / "ca.pem"
     damaged.write_text(text[:100] + "\u00a0" + text[100:], encoding="utf-8")  # as copied from a web page
-    with pytest.raises(ConfigError, match="ssl.truststore.location has no usable certificates"):
+    with pytest.raises(ConfigError, match=r"ssl\.truststore\.location has no usable certificates"):
         build({**keystore, "ssl.truststore.location": str(damaged)})
 
 

@@ -101,7 +101,7 @@ def test_config_changes_apply_to_the_next_heartbeat() -> None:
 
 
 def test_a_regular_expression_is_resolved_again_if_its_records_failed(made: LocalGroupHarness) -> None:
-    regex = {"subscribed_topic_names": None, "subscribed_topic_regex": "t.*"}
+    regex: dict[str, Any] = {"subscribed_topic_names": None, "subscribed_topic_regex": "t.*"}
     beat(made, "a", **regex)
     epoch = beat(made, "a", 0, **regex).member_epoch
     made.create_topic("t2", 1)

@@ -5,7 +5,8 @@ RULES    1. A shard becomes active after it has read its partition up to the log
          2. Records are applied after the append; the reply of a decision is sent after the commit. A reply without records
             waits for the records before it, so a response never contains state that can still be lost.
          3. A failed append does not change durable state. `on_commit` gets the error and undoes volatile changes.
-         4. The leader epoch is the coordinator epoch. A shard of an older epoch is closed and its waiting requests fail.
+         4. The leader epoch is the coordinator epoch. A shard stays active in the next epoch of the same leader, as at the end
+            of a reassignment. If another broker may have been the leader, it is closed and its waiting requests fail.
          5. Everything runs on one thread; clock and timers are passed in.
          6. Records of a producer's transaction are applied as pending until its marker is appended.
 NOT HERE Records and their batches (`stored_records.py`), decisions (`group_coordinator.py` and below), leadership
@@ -438,6 +439,9 @@ class CoordinatorRuntime(Generic[M]):
         shard = self.shards.get(partition)
         if shard is not None:
             if shard.epoch >= epoch:
+                return
+            if shard.epoch + 1 == epoch and shard.state is not ShardState.CLOSED:
+                shard.epoch = epoch
                 return
             self.on_resignation(partition)
         try:

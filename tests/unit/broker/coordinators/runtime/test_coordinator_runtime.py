@@ -218,6 +218,37 @@ def test_a_group_record_above_the_batch_limit_fails(made: LocalGroupHarness) -> 
     )
 
 
+# ---- elections
+
+
+@pytest.mark.parametrize(("epochs", "error"), [(1, ErrorCode.NONE), (2, ErrorCode.NOT_COORDINATOR)])
+def test_a_leader_that_is_elected_again_keeps_its_groups(
+    made: LocalGroupHarness, epochs: int, error: ErrorCode
+) -> None:
+    member = stable_group(made)
+    made.send("other", join_request(), 3)
+    assert made.take("other") is None, "it waits for the first member"
+    made.runtime.on_election(0, shard(made).epoch + epochs)  # of two epochs, one may have been another leader's
+    made.advance(10)
+    assert made.ask(join_request(member=member), 3).error_code == 0
+    joined: Any = made.take("other")
+    assert joined.error_code == error
+
+
+def test_a_shard_that_could_not_be_loaded_is_loaded_again_after_an_election(made: LocalGroupHarness) -> None:
+    made.ask(commit_request(3), 8)
+    damaged = BatchBuilder()
+    damaged.append(0, b"\0\1", b"not a commit")
+    made.logs[0].append(damaged.build())
+    start_loading(made)
+    made.advance(10)
+    assert made.ask(fetch_request(), 8).groups[0].error_code == ErrorCode.NOT_COORDINATOR
+    made.logs[0].batches.pop()
+    made.runtime.on_election(0, shard(made).epoch + 1)
+    made.advance(10)
+    assert committed(made) == 3
+
+
 # ---- loading
 
 
@@ -376,12 +407,14 @@ def test_waiting_requests_get_not_coordinator_when_the_coordinator_moves(made: L
     assert len(made.clock.timers) == 0
 
 
-def test_a_newer_leader_epoch_reloads_the_shard(made: LocalGroupHarness) -> None:
+def test_a_shard_is_reloaded_if_another_broker_may_have_been_the_leader(made: LocalGroupHarness) -> None:
     made.ask(commit_request(5), 8)
     old = shard(made)
-    made.runtime.on_election(0, old.epoch)
-    assert shard(made) is old
-    made.runtime.on_election(0, old.epoch + 1)
+    for epoch in (old.epoch, old.epoch + 1):
+        made.runtime.on_election(0, epoch)
+        assert shard(made) is old
+        assert old.epoch == epoch
+    made.runtime.on_election(0, old.epoch + 2)
     assert shard(made) is not old
     made.advance(5)
     assert committed(made) == 5

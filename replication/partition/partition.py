@@ -297,8 +297,8 @@ class Partition:
         """
         if not self.is_leader:
             raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if acks == ACKS_ALL and len(self.isr) < self.min_isr:
-            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)
+        if acks == ACKS_ALL and len(self.isr) < self.min_isr and origin.is_client:
+            raise KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS)  # coordinators check this before their appends wait
         if not self._is_leader_log_open:
             lookup = self.open_leader_log()
             if lookup is not None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from protocol.errors import ErrorCode, KafkaError
 from replication.partition.partition import ACKS_ALL, Append
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
@@ -57,5 +58,13 @@ class PartitionWriter:
 
 
 def append(replicas: ReplicaManager, key: tuple[str, int], batch: bytearray, wall_ms: int) -> Append:
-    """Append a coordinator's batch or marker with acks=all."""
+    """Append a coordinator's batch or marker with acks=all.
+
+    It is rejected at once or not at all, also if it has to wait for the disk: the coordinator applies its records meanwhile.
+    """
+    partition = replicas.partitions.get(key)
+    if partition is not None and partition.is_leader and len(partition.isr) < partition.min_isr:
+        rejected = Append(batch, ACKS_ALL, wall_ms, AppendOrigin.COORDINATOR)
+        rejected.fail(KafkaError(ErrorCode.NOT_ENOUGH_REPLICAS))
+        return rejected
     return replicas.appender.append(*key, batch, acks=ACKS_ALL, wall_ms=wall_ms, origin=AppendOrigin.COORDINATOR)

@@ -159,6 +159,22 @@ def test_a_step_down_fails_waiting_commits(tmp_path: Path) -> None:
     assert error_of(written.result()) is ErrorCode.NOT_COORDINATOR
 
 
+def test_an_append_that_waits_for_the_disk_is_not_rejected_later(tmp_path: Path) -> None:
+    worker = HeldSyncs()
+    harness = ReplicaHarness(tmp_path, worker=worker, disk=ColdDisk(keeps=False))
+    topics(harness, replicas=(1, 2), isr=(1, 2), min_insync_replicas=2)
+    groups = Coordination(harness)
+    worker.holds_reads = True
+    written = groups.commit(5)
+    harness.change(OFFSETS_TOPIC, isr=[1])
+    assert error_of(groups.commit(6).result()) is ErrorCode.COORDINATOR_NOT_AVAILABLE
+    worker.let_read()
+    worker.holds_reads = False
+    assert not written.is_done, "it waits for the other replica"
+    groups.runtime.close()
+    assert Coordination(harness).committed() == 5, "the offset that the group had is in the log"
+
+
 @pytest.mark.parametrize("size", [1, 40])
 def test_a_group_can_be_deleted_with_many_offsets(tmp_path: Path, size: int) -> None:
     harness = ReplicaHarness(tmp_path)

@@ -16,7 +16,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -57,7 +56,7 @@ from broker.peers.endpoints import (
 )
 from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
-from broker.process.event_loop import end_tasks, new_loop
+from broker.process.event_loop import STOP_SIGNALS, close_loop, new_loop
 from broker.process.frozen_objects import FrozenObjects, start_collecting
 from broker.process.readiness import announce_ready
 from broker.process.resource_limits import (
@@ -135,7 +134,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
         start_collecting()  # `barnabas serve` has disabled it
 
     loop.set_exception_handler(server.on_fault)
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in STOP_SIGNALS:
         loop.add_signal_handler(number, server.stop)
     try:
         server.start(ready)
@@ -145,8 +144,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
         raise StartError(f"the metadata log was not closed: {error}") from None
     finally:
         server.release()
-        end_tasks(loop)
-        loop.close()
+        close_loop(loop)
     if server.failure is not None:
         raise StartError(server.failure)
 

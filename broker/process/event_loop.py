@@ -4,7 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import time
+from typing import Final
+
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+"""End a node."""
 
 
 def process_age_s() -> float:
@@ -24,6 +29,17 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def close_loop(loop: asyncio.AbstractEventLoop) -> None:
+    """Ends all tasks and closes the loop of a process that is about to end, with the exit code that it has decided on.
+
+    Closing restores the default handlers of signals: a repeated SIGTERM would end the process with an error.
+    """
+    end_tasks(loop)
+    loop.close()
+    for number in STOP_SIGNALS:
+        signal.signal(number, signal.SIG_IGN)
 
 
 def end_tasks(loop: asyncio.AbstractEventLoop) -> None:

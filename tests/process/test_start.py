@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
 import signal
 import socket
@@ -44,6 +45,18 @@ def test_the_ready_line_is_the_only_line_on_standard_output(tmp_path: Path) -> N
         daemon.send_signal(signal.SIGTERM)
         rest, _ = daemon.communicate(timeout=20)
         assert (daemon.returncode, rest) == (0, b"")
+
+
+def test_repeated_signals_do_not_change_the_exit_code(tmp_path: Path) -> None:
+    """The last ones arrive when the logs are closed and the interpreter ends."""
+    with subprocess.Popen([*COMMAND, "--data-dir", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        while daemon.poll() is None:
+            daemon.send_signal(signal.SIGTERM)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                daemon.wait(0.0005)
+        assert daemon.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -106,6 +106,8 @@ _OWN: dict[str, Setting] = {
                 "How long a replica of the metadata log waits before a retry."),
         Setting("controller.quorum.voters", Kind.LIST, "", None,
                 "Controllers of a static quorum, as id@host:port."),
+        Setting("controller.socket.timeout.ms", Kind.INT, "30000", None,
+                "Timeout of clients' requests that a broker forwards to the controller."),
         Setting("delegation.token.expiry.check.interval.ms", Kind.LONG, "3600000", at_least(1),
                 "Interval at which the controller removes expired delegation tokens."),
         Setting("delegation.token.expiry.time.ms", Kind.LONG, "86400000", at_least(1),

@@ -32,7 +32,6 @@ client.quota.callback.class CLASS
 controller.quorum.append.linger.ms INT>=0 25
 controller.quorum.fetch.max.bytes INT>=1 1048576
 controller.quorum.fetch.snapshot.max.bytes INT>=1 1048576
-controller.socket.timeout.ms INT 30000
 create.topic.policy.class.name CLASS
 delete.records.purgatory.purge.interval.requests INT 1
 fetch.purgatory.purge.interval.requests INT 1000

@@ -1,6 +1,7 @@
 """A node's KRaft parts on the event loop: raft replica, controller, and the connections to those of other nodes.
 
-RULES    1. The raft replica has its own connections: a broker's request to the controller may wait for a commit.
+RULES    1. The raft replica has its own connections: a broker's request to the controller may wait for a commit. So have
+            clients' requests, which may wait longer than a heartbeat may.
 NOT HERE The requests (`replication/`), partitions and clients (`server.py`).
 """
 
@@ -71,8 +72,9 @@ class KraftRuntime:
         protocol = protocol_id(config, controller.listener)
         endpoint = Endpoint(controller.listener, controller.host, controller.port, protocol)
         controller_info = LocalController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
-        raft_peers, channel_peers = (self._controller_peers(controller.listener) for _ in range(2))
-        self._peers = (raft_peers, channel_peers)
+        timeouts = ("controller.quorum.request.timeout.ms",) * 2 + ("controller.socket.timeout.ms",)
+        self._peers = tuple(self._controller_peers(controller.listener, timeout) for timeout in timeouts)
+        raft_peers, channel_peers, client_peers = self._peers
         _, disk, worker, timers, clock = dependencies
         self.node = node = KRaftNode(
             Dependencies(disk, worker, timers, clock, random.randrange, raft_peers.send_request_to),
@@ -92,7 +94,13 @@ class KraftRuntime:
             peers.image = lambda: node.image
             peers.voters = lambda: node.raft.state.voters
         self.channel = ControllerChannel(
-            config.node_id, node, node.publisher, channel_peers.send_request, timers, clock
+            config.node_id,
+            node,
+            node.publisher,
+            channel_peers.send_request,
+            client_peers.send_request,
+            timers,
+            clock,
         )
         """To the active controller."""
         self.registration = ControllerRegistration(config.node_id, controller_info, self.channel)
@@ -122,13 +130,14 @@ class KraftRuntime:
             self._dependencies.timers.schedule(self._dependencies.clock.mono_ms() + _RESIGN_DELAY_MS, end)
         return ended
 
-    def _controller_peers(self, listener: str) -> ControllerPeers:
+    def _controller_peers(self, listener: str, response_timeout: str) -> ControllerPeers:
+        """Connections to the other controllers; `response_timeout` is the setting with their timeout."""
         loop, _, _, timers, clock = self._dependencies
         timeout_ms = self._config.number("controller.quorum.request.timeout.ms")
         tls, login = self._tls.of(listener), peer_login(controller_credentials(self._config))
         name = f"barnabas-{self._config.node_id}"
         caller = ClientContext(loop, name, timers, clock.mono_ms, timeout_ms, tls, login)
-        return ControllerPeers(caller, self._quorum_config.bootstrap, listener)
+        return ControllerPeers(caller, self._quorum_config.bootstrap, listener, self._config.number(response_timeout))
 
     def _decision_context(self, image: MetadataImage) -> DecisionContext:
         config = self._config

@@ -1,17 +1,21 @@
 """The channel to the active controller, in this process or on another node (Kafka: NodeToControllerChannelManager).
 
 RULES    1. A request is retried until an active controller answers it: there is none during an election, and the known one
-            may have resigned (NOT_CONTROLLER).
+            may have resigned (NOT_CONTROLLER). If another controller is active and the old one does not answer for
+            `_PATIENCE_MS`, the request is sent to the new one.
          2. Requests are sent in order while the controller stays the same.
-         3. The controller of this process is called directly. A client's request to another node is in an envelope.
+         3. The controller of this process is called directly. A client's request to another node is in an envelope, on a
+            connection of its own: the controller may need long for it, and executes it twice if it is sent twice.
 NOT HERE Which node leads (`replication/metadata_log/kraft_replica.py`), connections (`network/peer.py`), the decisions.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import count
 from typing import Any, Final, NamedTuple
 
 from broker.network.peer import SendRequest
@@ -25,6 +29,7 @@ from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.timer_queue import Clock, TimerQueue
 
 _RETRY_MS: Final = 50
+_PATIENCE_MS: Final = 2_000
 
 
 class _Submitted(NamedTuple):
@@ -36,6 +41,13 @@ class _Submitted(NamedTuple):
     response: Completion[Any]
 
 
+class _Attempt(NamedTuple):
+    """A request that was sent to a controller, which has not answered."""
+
+    submitted: _Submitted
+    leader_id: int
+
+
 @dataclass(eq=False)
 class ControllerChannel:
     """Sends this broker's requests to the active controller."""
@@ -44,11 +56,14 @@ class ControllerChannel:
     _local: Controller | None
     _publisher: MetadataPublisher
     _send_request: SendRequest
+    _send_envelope: SendRequest
     _timers: TimerQueue
     _clock: Clock
     _leader_id: int = field(default=-1, init=False)
     _silent_since_ms: int | None = field(default=None, init=False)
     _queue: deque[_Submitted] = field(default_factory=deque, init=False)
+    _attempts: dict[int, _Attempt] = field(default_factory=dict, init=False)
+    _attempt_ids: Iterator[int] = field(default_factory=count, init=False)
 
     def __post_init__(self) -> None:
         self._leader_since_ms = self._clock.mono_ms()
@@ -69,6 +84,17 @@ class ControllerChannel:
         self._leader_id = leader_id
         self._leader_since_ms = self._clock.mono_ms()
         self._send_queued()
+        if self._attempts:
+            self._timers.schedule(self._clock.mono_ms() + _PATIENCE_MS, self._abandon_attempts)
+
+    def _abandon_attempts(self) -> None:
+        """Send the requests again that an earlier controller has not answered (rule 1)."""
+        if self._leader_id < 0:
+            return
+        for number, attempt in list(self._attempts.items()):
+            if attempt.leader_id != self._leader_id:
+                del self._attempts[number]
+                self._enqueue(attempt.submitted)
 
     def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
         """Sends a request of this broker, or of a client, to the active controller."""
@@ -93,13 +119,18 @@ class ControllerChannel:
         elif client is None:
             sent = self._send_request(self._leader_id, request)
         else:
-            sent = self._send_request(self._leader_id, envelope(request, client)).map(
+            sent = self._send_envelope(self._leader_id, envelope(request, client)).map(
                 partial(response_in, request, client)
             )
-        sent.then(partial(self._on_response, submitted))
+        number = next(self._attempt_ids)
+        self._attempts[number] = _Attempt(submitted, self._leader_id)
+        sent.then(partial(self._on_response, number))
 
-    def _on_response(self, submitted: _Submitted, sent: Completion[Message | None]) -> None:
-        answer = sent.result()
+    def _on_response(self, number: int, sent: Completion[Message | None]) -> None:
+        attempt = self._attempts.pop(number, None)
+        if attempt is None:
+            return
+        submitted, answer = attempt.submitted, sent.result()
         if answer is not None:
             self._silent_since_ms = None
         elif self._silent_since_ms is None:

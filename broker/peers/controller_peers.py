@@ -22,12 +22,15 @@ _FIRST_BOOTSTRAP: Final = -2
 class ControllerPeers(PeerConnections):
     """Connections to the other controllers."""
 
-    def __init__(self, caller: ClientContext, bootstrap: Sequence[HostAndPort], listener: str) -> None:
+    def __init__(
+        self, caller: ClientContext, bootstrap: Sequence[HostAndPort], listener: str, response_timeout_ms: int
+    ) -> None:
         """`bootstrap` are controller.quorum.bootstrap.servers, `listener` is the controller listener's name.
 
         `image` and `voters` are set when they are known.
         """
         super().__init__(caller, self._address_of)
+        self._response_timeout_ms = response_timeout_ms
         self._bootstrap = bootstrap
         self._listener = listener
         self._learned_addresses: dict[int, HostAndPort] = {}
@@ -37,7 +40,7 @@ class ControllerPeers(PeerConnections):
     def send_request(self, node_id: int, request: Message) -> Response:
         """Sends a request to a controller."""
         waits_ms = request.max_wait_ms if isinstance(request, FetchRequest) else 0
-        return self.connection(node_id).send_request(request, self._caller.timeout_ms + waits_ms)
+        return self.connection(node_id).send_request(request, self._response_timeout_ms + waits_ms)
 
     def send_request_to(
         self,

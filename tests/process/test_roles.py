@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,10 +12,14 @@ from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker, Cluster
 from barnabas.cluster import free_ports
+from protocol.errors import ErrorCode
+from protocol.messages.admin import CreateTopicsRequest
 from tests.support.cluster import identity_of, joining_node
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
 from tests.support.librdkafka import create_topic, produce
+from tests.support.loading import topic
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -55,6 +60,25 @@ def test_brokers_serve_with_another_controller_and_without_a_quorum(cluster: Clu
     cluster.start()
     create_topic(cluster.bootstrap, "last", 2, 2)
     produce(cluster.bootstrap, "last", [b"v"], acks="all")
+
+
+def test_a_forwarded_request_that_takes_long_is_executed_once() -> None:
+    """Its commit waits for controllers that do not run."""
+    request = CreateTopicsRequest(topics=[topic("slow")], timeout_ms=60_000)
+    with (
+        Cluster(1, 3, settings={**SETTINGS, "controller.quorum.fetch.timeout.ms": "60000"}) as cluster,
+        RawClient(cluster.bootstrap, timeout_s=3) as client,
+    ):
+        others = [number for number in cluster.nodes if number not in (1, leader(cluster))]
+        for number in others:
+            cluster.nodes[number].signal(signal.SIGSTOP)
+        client.send(request, 7)
+        with pytest.raises(TimeoutError):
+            client.receive_frame()
+        for number in others:
+            cluster.nodes[number].signal(signal.SIGCONT)
+        client.socket.settimeout(60)
+        assert client.receive(request, 7).topics[0].error_code == ErrorCode.NONE
 
 
 def test_a_stopping_leader_of_the_quorum_resigns(cluster: Cluster) -> None:

@@ -209,7 +209,8 @@ class Process:
         node.publisher.call_soon = node.log.call_soon = self._soon
         node.controller.on_failed = _fail
         self.publisher = node.publisher
-        self.channel = ControllerChannel(self.node_id, node, node.publisher, self._ask_controller, self.timers, self)
+        ask = self._ask_controller
+        self.channel = ControllerChannel(self.node_id, node, node.publisher, ask, ask, self.timers, self)
         node.quorum.on_leader_changed = self._on_leader_changed
         self._registration = ControllerRegistration(self.node_id, node_specific, self.channel)
 

@@ -15,6 +15,7 @@ from protocol.messages import quorum
 from protocol.messages.admin import CreatableTopic, CreatableTopicResult, CreateTopicsRequest, CreateTopicsResponse
 from protocol.schema import Message
 from replication.completion import Completion
+from replication.controller.controller_client import Client
 from replication.controller.error_responses import not_controller_response
 from replication.timer_queue import TimerQueue
 
@@ -34,7 +35,10 @@ class Rig:
         local: Any = SimpleNamespace(submit=self._submit)
         publisher: Any = SimpleNamespace(image=image())
         self.publisher = publisher
-        self.channel = ControllerChannel(OWN, local, publisher, self._send_request, self.timers, clock)
+        self.envelopes: list[tuple[int, Completion[Any]]] = []
+        self.channel = ControllerChannel(
+            OWN, local, publisher, self._send_request, self._send_envelope, self.timers, clock
+        )
         registration = quorum.BrokerRegistrationRequest(
             broker_id=OWN, cluster_id="cluster", incarnation_id=b"I" * 16, listeners=[], features=[], rack=None,
             log_dirs=[b"D" * 16],
@@ -51,6 +55,11 @@ class Rig:
     def _send_request(self, node: int, request: Message) -> Completion[Any]:
         response: Completion[Any] = Completion()
         self.sent.append((node, request, response))
+        return response
+
+    def _send_envelope(self, node: int, _: Message) -> Completion[Any]:
+        response: Completion[Any] = Completion()
+        self.envelopes.append((node, response))
         return response
 
     def _is_active(self) -> None:
@@ -95,6 +104,10 @@ def image(epoch: int = -1, *, is_active: bool = False) -> Any:
     brokers = {} if epoch < 0 else {OWN: SimpleNamespace(epoch=epoch, is_active=is_active)}
     offset = 40 if brokers else 0
     return SimpleNamespace(brokers=brokers, metadata_version=30, features={"metadata.version": 30}, offset=offset)
+
+
+def new_topic() -> CreateTopicsRequest:
+    return CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
 
 
 @pytest.fixture
@@ -286,7 +299,7 @@ def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
 
 def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
-    request = CreateTopicsRequest(topics=[CreatableTopic(name="t", num_partitions=1, replication_factor=1)])
+    request = new_topic()
     answer = rig.channel.submit(request)
     rig.next()[2].complete(not_controller_response(request))
     assert not answer.is_done
@@ -296,3 +309,31 @@ def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None
     created = CreateTopicsResponse(topics=[CreatableTopicResult(name="t", error_code=ErrorCode.NONE)])
     response.complete(created)
     assert answer.result() is created
+
+
+def test_a_request_to_an_earlier_controller_is_sent_to_the_next_one_if_it_is_not_answered(rig: Rig) -> None:
+    """The earlier one may be cut off."""
+    rig.channel.leader_changed(OTHER)
+    request = new_topic()
+    answer = rig.channel.submit(request)
+    _, _, late = rig.next()
+    rig.channel.leader_changed(-1)
+    rig.channel.leader_changed(3)
+    rig.wait(1_999)
+    assert rig.sent == []
+    rig.wait(1)
+    node, again, response = rig.next()
+    assert (node, again) == (3, request)
+    late.complete(not_controller_response(request))
+    response.complete(CreateTopicsResponse(topics=[]))
+    rig.wait(10_000)
+    assert answer.result() is response.value
+    assert rig.sent == []
+
+
+def test_requests_of_clients_have_a_connection_of_their_own(rig: Rig) -> None:
+    """A heartbeat does not wait for them, and its shorter timeout does not send them twice."""
+    rig.channel.leader_changed(OTHER)
+    rig.channel.submit(new_topic(), Client("User:a", "127.0.0.1"))
+    assert [node for node, _ in rig.envelopes] == [OTHER]
+    assert rig.sent == []

@@ -3,6 +3,8 @@
 RULES    1. A request is retried until an active controller answers it: there is none during an election, and the known one
             may have resigned (NOT_CONTROLLER). If another controller is active and the old one does not answer for
             `_PATIENCE_MS`, the request is sent to the new one.
+            A client's request is not sent any more `_CLIENT_TIMEOUT_MS` after it arrived: the client gets REQUEST_TIMED_OUT, as
+            from Apache Kafka.
          2. Requests are sent in order while the controller stays the same.
          3. The controller of this process is called directly. A client's request to another node is in an envelope, on a
             connection of its own: the controller may need long for it, and executes it twice if it is sent twice.
@@ -20,16 +22,18 @@ from typing import Any, Final, NamedTuple
 
 from broker.network.peer import SendRequest
 from broker.peers.forwarding import envelope, response_in
+from protocol.errors import ErrorCode
 from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller_client import Client, Controller
-from replication.controller.error_responses import is_not_controller_response
+from replication.controller.error_responses import error_response, is_not_controller_response
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
 from replication.timer_queue import Clock, TimerQueue
 
 _RETRY_MS: Final = 50
 _PATIENCE_MS: Final = 2_000
+_CLIENT_TIMEOUT_MS: Final = 60_000
 
 
 class _Submitted(NamedTuple):
@@ -39,6 +43,8 @@ class _Submitted(NamedTuple):
     client: Client | None
     """The client whose request is forwarded; None: the request is this broker's own."""
     response: Completion[Any]
+    deadline_ms: int | None
+    """When a client's request expires."""
 
 
 class _Attempt(NamedTuple):
@@ -99,20 +105,32 @@ class ControllerChannel:
     def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
         """Sends a request of this broker, or of a client, to the active controller."""
         response: Completion[Any] = Completion()
-        self._enqueue(_Submitted(request, client, response))
+        deadline_ms = None if client is None else self._clock.mono_ms() + _CLIENT_TIMEOUT_MS
+        submitted = _Submitted(request, client, response, deadline_ms)
+        self._enqueue(submitted)
+        if deadline_ms is not None:
+            response.expire_at(self._timers, deadline_ms, partial(self._expire, submitted))
         return response
 
+    def _expire(self, submitted: _Submitted) -> None:
+        """Answer a client whose request no controller has answered (rule 1)."""
+        self._queue = deque(other for other in self._queue if other is not submitted)
+        timed_out = error_response(submitted.request, ErrorCode.REQUEST_TIMED_OUT, "The request timed out.")
+        submitted.response.complete(timed_out)
+
     def _enqueue(self, submitted: _Submitted) -> None:
+        if submitted.deadline_ms is not None and self._clock.mono_ms() >= submitted.deadline_ms:
+            self._expire(submitted)
+            return
         self._queue.append(submitted)
         self._send_queued()
 
     def _send_queued(self) -> None:
-        waiting = self._queue
-        while waiting and self._leader_id >= 0:
-            self._send(waiting.popleft())
+        while self._queue and self._leader_id >= 0:
+            self._send(self._queue.popleft())
 
     def _send(self, submitted: _Submitted) -> None:
-        request, client, _ = submitted
+        request, client = submitted.request, submitted.client
         if self._leader_id == self._node_id:
             assert self._local is not None, "the leader has a controller"
             sent = self._local.submit(request, client)

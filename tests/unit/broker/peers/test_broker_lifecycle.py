@@ -337,3 +337,22 @@ def test_requests_of_clients_have_a_connection_of_their_own(rig: Rig) -> None:
     rig.channel.submit(new_topic(), Client("User:a", "127.0.0.1"))
     assert [node for node, _ in rig.envelopes] == [OTHER]
     assert rig.sent == []
+
+
+@pytest.mark.parametrize("leader_id", [-1, OTHER])
+def test_a_client_s_request_expires_when_no_controller_answers(rig: Rig, leader_id: int) -> None:
+    """Otherwise it would change the cluster hours later, when there is a controller again."""
+    rig.channel.leader_changed(leader_id)
+    answer = rig.channel.submit(new_topic(), Client("User:a", "127.0.0.1"))
+    own = rig.channel.submit(new_topic())
+    rig.wait(59_999)
+    assert not answer.is_done
+    rig.wait(1)
+    assert answer.result().topics[0].error_code == ErrorCode.REQUEST_TIMED_OUT
+    assert not own.is_done
+    for _, response in rig.envelopes:
+        response.complete(None)
+    rig.channel.leader_changed(3)
+    rig.wait(5_000)
+    assert [node for node, _ in rig.envelopes if node == 3] == []
+    assert [node for node, _, _ in rig.sent if node == 3] == [3]

@@ -71,7 +71,12 @@ class KraftRuntime:
         """Of this process."""
         protocol = protocol_id(config, controller.listener)
         endpoint = Endpoint(controller.listener, controller.host, controller.port, protocol)
-        controller_info = LocalController(self.incarnation_id, (endpoint,), listens=bool(config.controller_listeners))
+        controller_info = LocalController(
+            self.incarnation_id,
+            (endpoint,),
+            listens=bool(config.controller_listeners),
+            is_broker="broker" in config.roles,
+        )
         timeouts = ("controller.quorum.request.timeout.ms",) * 2 + ("controller.socket.timeout.ms",)
         self._peers = tuple(self._controller_peers(controller.listener, timeout) for timeout in timeouts)
         raft_peers, channel_peers, client_peers = self._peers

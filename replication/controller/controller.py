@@ -6,7 +6,8 @@ RULES    1. Decisions use the newest image, which contains uncommitted records. 
          3. A new leader starts from the log end, committed or not. A replica that stops leading answers pending requests with
             NOT_CONTROLLER and discards its uncommitted images; the log of the next leader decides about the records.
          4. After a failure of the metadata log, nothing is published and no request is answered.
-         5. The broker of this node has no session timeout; other brokers are fenced when their session expires.
+         5. The broker of this node has no session timeout; other brokers are fenced when their session expires. One of them may
+            have this node's id: the node was a broker before.
          6. If unclean elections are enabled for a topic, its leaderless partitions get leaders at once. Apache Kafka waits for
             the next periodic check.
 NOT HERE The decisions (`topics.py`, `config_changes.py`, `registration.py`, `broker_heartbeats.py`, `alter_partition.py`,
@@ -76,6 +77,8 @@ class LocalController(NamedTuple):
     endpoints: tuple[Endpoint, ...]
     listens: bool = True
     """Whether other nodes can connect to these endpoints."""
+    is_broker: bool = True
+    """Whether this node is a broker too."""
 
 
 _log = logging.getLogger("barnabas.controller")
@@ -169,7 +172,8 @@ class Controller:
             self._write(self._bootstrap_batch(self._bootstrap_records))
         self._register_local()
         for broker_id, broker in self._context.image.brokers.items():
-            if broker_id != node_id and not broker.is_fenced:
+            is_local = self._local.is_broker and broker_id == node_id  # rule 5
+            if not is_local and not broker.is_fenced:
                 self._heartbeat_tracker.touch(broker_id, broker.epoch, self._clock.mono_ms())
         self._periodic_tasks.activate()
 

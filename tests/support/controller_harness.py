@@ -123,6 +123,7 @@ class ControllerHarness:
         self.images: list[tuple[MetadataImage, MetadataDelta]] = []
         self.identity = self.format()
         self.incarnation = b""
+        self.is_broker = True
         self.topic_ids: deque[bytes] = deque()
         self.incarnations: deque[bytes] = deque()
         self.timers = TimerQueue()
@@ -170,7 +171,7 @@ class ControllerHarness:
         self.incarnation = self.incarnations.popleft() if self.incarnations else fresh
         clock: Any = SimpleNamespace(mono_ms=lambda: self.mono_ms, wall_ms=lambda: WALL_MS)
         dependencies = Dependencies(self.disk, self.worker, self.timers, clock, self.dice.randrange, _no_peer)
-        local = LocalController(self.incarnation, CONTROLLER_ENDPOINTS)
+        local = LocalController(self.incarnation, CONTROLLER_ENDPOINTS, is_broker=self.is_broker)
         self.node = KRaftNode(
             dependencies,
             self.identity,

@@ -12,6 +12,7 @@ import pytest
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages import stored_records
+from protocol.messages.cluster import UnregisterBrokerRequest
 from protocol.messages.quorum import BrokerHeartbeatRequest
 from protocol.messages.stored_records import BrokerFeature
 from replication.controller.brokers.broker_heartbeat_tracker import BrokerHeartbeatTracker
@@ -305,3 +306,23 @@ def test_a_session_belongs_to_one_registration() -> None:
     assert not heartbeat_tracker.has_valid_session(2, 5)
     timers.run_due(1100)
     assert expired == [2]
+
+
+def test_a_node_that_is_no_broker_any_more_fences_the_broker_that_it_was(tmp_path: Path) -> None:
+    """It leads the quorum, and its broker was not stopped by itself but by another process.roles."""
+    harness = ControllerHarness(tmp_path).start()
+    other_epoch = harness.activate_broker()
+    topic_id = harness.create([1, 2])
+    harness.log.close()
+    later = ControllerHarness(tmp_path)
+    later.is_broker = False
+    later.lead()
+    harness, later.mono_ms = later, 2_000
+    assert not harness.image.brokers[1].is_fenced
+    harness.wait(SESSION_MS // 2)
+    harness.heartbeat(other_epoch)
+    harness.wait(SESSION_MS // 2)
+    assert harness.image.brokers[1].is_fenced
+    state = harness.partition(topic_id)
+    assert (state.leader, state.isr) == (2, (2,))
+    assert harness.ask(UnregisterBrokerRequest(broker_id=1)).error_code == ErrorCode.NONE

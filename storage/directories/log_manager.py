@@ -30,6 +30,7 @@ from contextlib import nullcontext
 from functools import partial
 from typing import Final
 
+from protocol.errors import KafkaError
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
 from storage.directories.deletions import Deletions
@@ -198,6 +199,8 @@ class LogManager:
                     log.open()
                 except StorageError as error:
                     self.go_offline(log.directory, error)
+                except KafkaError as error:  # every request to the partition gets the same error
+                    _log.warning("%s cannot be opened: %s", log.name, error.message or error.code.name)
                 yield log
 
     def shutdown(self, broker_epoch: int = NO_BROKER_EPOCH) -> None:
@@ -230,7 +233,11 @@ class LogManager:
         if len(rest) > RECOVERED_AT_SHUTDOWN or any(map(self.engines.is_unidentified, rest)):
             return False
         for log in rest:
-            log.open()
+            try:
+                log.open()
+            except KafkaError as error:
+                _log.warning("%s cannot be opened: %s", log.name, error.message or error.code.name)
+                return False
         return True
 
     def go_offline(self, directory: str, error: StorageError) -> list[Log]:

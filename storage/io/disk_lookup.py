@@ -125,8 +125,9 @@ class PendingLookups:
         return self._pending[key]
 
     def discard(self, key: Hashable) -> None:
-        """Discard a cached result."""
-        self._results.pop(key, None)
+        """Discard a cached result; an error stays until `done`."""
+        if not isinstance(self._results.get(key), KafkaError):
+            self._results.pop(key, None)
 
     def cancel(self) -> None:
         """Discard all results, also those of pending lookups, and ignore their disk errors."""

@@ -32,7 +32,14 @@ from storage.io.file_handle_cache import USED
 from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, TRANSACTION_INDEX
 from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
 from storage.segments.segment import MAX_RELATIVE_OFFSET, Segment
-from storage.segments.segment_files import LARGEST_BATCH_BYTES, BatchPosition, SegmentFiles, header_at, headers_from
+from storage.segments.segment_files import (
+    LARGEST_BATCH_BYTES,
+    BatchPosition,
+    SegmentFiles,
+    header_at,
+    headers_from,
+    refuse_old_message,
+)
 
 _RECOVERY_READ_BYTES = 1 << 20
 _RECENT_BATCHES = 64
@@ -231,6 +238,9 @@ class ActiveSegment(Segment):
         """Check every batch, rebuild the indexes and truncate the log after the last valid batch.
 
         The index files may be wrong until it ends; a repetition gives the same result. Aborted transactions are not changed.
+
+        Raises:
+            KafkaError: UNSUPPORTED_FOR_MESSAGE_FORMAT; the files are unchanged.
         """
         self._resume(_summary_of_empty(self.base_offset))
         position = 0
@@ -245,6 +255,7 @@ class ActiveSegment(Segment):
                 break
             position = self.size
         if position < end:
+            refuse_old_message(file, position)
             _log.warning("Truncating %s from %d to %d bytes: no valid batch follows", self.path(LOG), end, position)
             file.truncate(position)
             file.sync()

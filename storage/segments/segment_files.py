@@ -15,10 +15,20 @@ import logging
 from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
+from zlib import crc32
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
-from protocol.records import BATCH_OVERHEAD, LENGTH_POSITION, LOG_OVERHEAD, MAGIC, BatchHeader, parse_header
+from protocol.records import (
+    BATCH_OVERHEAD,
+    LENGTH_POSITION,
+    LOG_OVERHEAD,
+    MAGIC,
+    MAGIC_POSITION,
+    MIN_RECORD_OVERHEAD,
+    BatchHeader,
+    parse_header,
+)
 from storage.io.disk import File
 from storage.io.disk_lookup import Read, read_waiting
 from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, TransactionIndex
@@ -26,6 +36,8 @@ from storage.segments.indexes import CorruptIndex, OffsetIndex, TimeIndex, Trans
 _LENGTH: Final = Struct(">i")
 _SHORT_HEADER: Final = Struct(">qi11xi")  # base offset, batch length, last offset delta
 _ENTRY_HEADER: Final = Struct(">qi4xb6xi")  # with the magic byte
+_OLD_HEADER: Final = Struct(">8xiIb")  # of formats before v2: length, CRC-32 of all that follows, magic byte
+_CRC_BYTES: Final = 4
 _SMALLEST_LENGTH: Final = BATCH_OVERHEAD - LOG_OVERHEAD
 FIRST_READ_BYTES: Final = 4096  # the default index interval
 LONG_READ_BYTES: Final = 65536  # for longer scans
@@ -125,6 +137,22 @@ def headers_from(log: File, size: int, position: int) -> Iterator[tuple[int, Bat
             at += header.size
         stride = BATCH_OVERHEAD if at > 2 * stride else LONG_READ_BYTES
         position += at
+
+
+def refuse_old_message(log: File, position: int) -> None:
+    """Raise KafkaError if there is a whole message of format v0 or v1, which Apache Kafka reads: it must not be truncated."""
+    data = log.pread(_OLD_HEADER.size, position)
+    if len(data) < _OLD_HEADER.size:
+        return
+    length, crc, magic = _OLD_HEADER.unpack(data)
+    if magic not in {0, 1} or not MIN_RECORD_OVERHEAD <= length <= LARGEST_BATCH_BYTES:
+        return
+    body = log.pread(length - _CRC_BYTES, position + MAGIC_POSITION)
+    if len(body) == length - _CRC_BYTES and crc32(body) == crc:
+        raise KafkaError(
+            ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT,
+            f"{log.path} has records in message format v{magic} at position {position}; only v2 is supported",
+        )
 
 
 def header_at(log: File, position: int) -> BatchHeader:

@@ -11,6 +11,7 @@ from random import Random
 import pytest
 
 import storage.directories.log_manager
+from protocol.errors import KafkaError
 from protocol.primitives import uuid_text
 from storage.config.log_config import LogConfig
 from storage.directories.future_logs import new_future_log
@@ -21,6 +22,7 @@ from storage.directories.partition_directory import parse_partition_dir_name, su
 from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
+from tests.support.batches import old_message
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import (
     BIG,
@@ -249,6 +251,23 @@ def test_large_logs_are_recovered_at_the_start(tmp_path: Path, monkeypatch: pyte
     manager.load()
     assert [log.name for log in manager.recover()] == ["t-1"]
     assert [log.is_open for _, log in sorted(manager.logs.items())] == [False, True, False]
+
+
+@pytest.mark.parametrize("is_at_start", [True, False])
+def test_a_log_that_cannot_be_opened_ends_neither_start_nor_shutdown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_at_start: bool
+) -> None:
+    if is_at_start:
+        monkeypatch.setattr(storage.directories.log_manager, "LAZY_RECOVERY_BYTES", 0)
+    append(created(started(tmp_path)), "a")
+    path = tmp_path / "t-0" / f"{0:020d}.log"
+    path.write_bytes(old_message(1, NOW_MS))
+    manager = started(tmp_path)
+    with pytest.raises(KafkaError):
+        manager.logs["t", 0].open()
+    manager.shutdown()
+    assert not (tmp_path / CLEAN_SHUTDOWN).exists()
+    assert path.read_bytes() == old_message(1, NOW_MS)
 
 
 @pytest.mark.parametrize(("limit", "is_clean"), [(5, True), (0, False)])

@@ -7,12 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from protocol.errors import ErrorCode, KafkaError
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction
 from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.segment_engine import SegmentEngine
+from tests.support.batches import old_message
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, append, bases, batch, contents, filled, opened, read, sync_files
 
@@ -311,3 +313,44 @@ def test_delete_writes_nothing(tmp_path: Path) -> None:
     disk.fail_writes = errno.ENOSPC
     engine.delete()
     assert disk.open_files == 0
+
+
+# ---- message formats before v2 ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("magic", [0, 1])
+@pytest.mark.parametrize("recovery_point", [None, 0], ids=["stopped", "killed"])
+def test_records_in_an_old_message_format_are_refused_and_kept(
+    tmp_path: Path, magic: int, recovery_point: int | None
+) -> None:
+    filled(tmp_path, 3, config=SMALL).close()
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(old_message(magic, NOW_MS) * 2 + log.read_bytes())
+    before = contents(tmp_path)
+    engine = SegmentEngine(Disk(), str(tmp_path), SMALL)
+    start = engine.open(recovery_point)
+    with pytest.raises(KafkaError) as refused:
+        _ = engine.end_offset if start is None else engine.recover(start, lambda *_: None)
+    assert refused.value.code == ErrorCode.UNSUPPORTED_FOR_MESSAGE_FORMAT
+    assert contents(tmp_path) == before
+
+
+def test_reads_keep_a_closed_segment_in_an_old_message_format(tmp_path: Path) -> None:
+    filled(tmp_path, 25, config=SMALL).close()
+    log = tmp_path / f"{0:020d}.log"
+    log.write_bytes(old_message(1, NOW_MS) * 200)
+    before = contents(tmp_path)
+    engine = opened(tmp_path, SMALL)
+    with pytest.raises(KafkaError, match="message format v1"):
+        read(engine, 5)
+    assert read(engine, 15)
+    assert contents(tmp_path) == before
+
+
+def test_a_torn_message_of_an_old_format_is_truncated(tmp_path: Path) -> None:
+    filled(tmp_path, 3, config=SMALL).close()
+    log = tmp_path / f"{0:020d}.log"
+    whole = log.read_bytes()
+    log.write_bytes(whole + old_message(1, NOW_MS)[:-1])
+    recovered(tmp_path, 0)
+    assert log.read_bytes() == whole

@@ -306,7 +306,8 @@ def _check_keys_and_timestamps(
         timestamp_errors = [(index, text) for index in range(header.record_count)]
     else:
         timestamp_errors = []
-    if timestamp_errors:
+    refused = set(keyless)
+    if any(index not in refused for index, _ in timestamp_errors):  # a record without a key is refused for that alone
         raise RejectedRecords(
             ErrorCode.INVALID_TIMESTAMP,
             "One or more records have been rejected due to invalid timestamp",

@@ -216,6 +216,11 @@ def _bodies(now_ms: int) -> Iterator[Case]:
         yield Case(f"second record without key, {codec.name}", "plain", data, OK, OK)
     both = bytes(with_body(record(0, None) + record(1, None), 2, now_ms))
     yield Case("no record with a key", "compact", both, BAD, BAD, (0, 1))
+    late = now_ms + 2 * HOUR_MS
+    neither = bytes(with_body(record(0, None) + record(1, None), 2, late))
+    yield Case("no record with a key, and two hours ahead", "compact", neither, BAD, BAD, (0, 1))
+    one = bytes(with_body(record(0, None) + record(1), 2, late))
+    yield Case("one record without a key, and two hours ahead", "compact", one, LATE, LATE, (0, 1))
 
 
 def _codecs(now_ms: int) -> Iterator[Case]:

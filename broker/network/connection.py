@@ -16,6 +16,8 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
         10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
             that closes the connection are not.
+        11. At the end of the peer's stream, queued requests that may be pipelined are served before the connection is closed: a
+            producer that waits for no response closes its connection behind its last records.
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -70,6 +72,7 @@ class Connection:
         "_arrivals_ns",
         "_completed_ns",
         "_dispatcher",
+        "_has_ended",
         "_has_unsent",
         "_in_flight",
         "_in_flight_bytes",
@@ -119,6 +122,7 @@ class Connection:
         self._unsent_times: list[RequestTimes] = []  # of the responses that are not sent completely
         self._in_flight: deque[_InFlightRequest] = deque()
         self._in_flight_bytes = 0
+        self._has_ended = False  # the peer sends no more, and requests are queued (rule 11)
         self._has_unsent = False
         self._is_send_scheduled = False
         self._is_reading = False
@@ -178,7 +182,7 @@ class Connection:
             if count is None:
                 return
             if count == 0:
-                self.close()
+                self._on_end()
                 return
             frames = self._reader.received(count)
         except MalformedRequest as error:
@@ -196,6 +200,15 @@ class Connection:
         self._queued_frames.extend(frames)
         self._arrivals_ns.extend([time.monotonic_ns()] * len(frames))
         self._serve_queued()
+
+    def _on_end(self) -> None:
+        """The peer sends no more (rule 11)."""
+        frames = self._queued_frames
+        if frames and self._dispatcher.can_pipeline(frames[0]):
+            self._has_ended = True
+            self._watch_reading(wanted=False)
+        else:
+            self.close()
 
     def receive_soon(self) -> None:
         """Receives in the next iteration of the loop (rule 7), or because TLS has bytes that the socket does not announce."""
@@ -219,7 +232,10 @@ class Connection:
             self._loop.call_soon(self._serve_queued)
         sender.is_holding = False
         self._flush_held()
-        if not self.is_closed and self._unmute_timer is None:
+        if self._has_ended:
+            if not frames:
+                self.close()
+        elif not self.is_closed and self._unmute_timer is None:
             waiting_bytes = sum(map(len, frames))
             self._watch_reading(wanted=len(frames) < _MAX_QUEUED_FRAMES and waiting_bytes < _MAX_QUEUED_BYTES)
 

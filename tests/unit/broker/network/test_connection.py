@@ -371,6 +371,27 @@ def test_a_closing_request_waits_for_the_earlier_ones(harness: ConnectionHarness
     assert (harness.transport.sent, harness.transport.is_closed) == (b"1;", True)
 
 
+def test_queued_requests_that_may_be_pipelined_are_served_at_the_end_of_the_stream(harness: ConnectionHarness) -> None:
+    bodies = [b"overlapping%03d" % number for number in range(module._MAX_IN_FLIGHT + 3)]
+    harness.receive(*bodies)
+    harness.receive_bytes(b"")
+    assert (list(harness.pending), harness.transport.is_closed) == (bodies[: module._MAX_IN_FLIGHT], False)
+    for body in bodies[:2]:
+        harness.pending[body].complete(None)  # acks=0
+        harness.loop.run_soon()
+    assert (list(harness.pending), harness.transport.is_closed) == (bodies[:-1], False)
+    harness.pending[bodies[2]].complete(None)
+    harness.loop.run_soon()
+    assert (list(harness.pending), harness.transport.is_closed) == (bodies, True)
+    assert harness.loop.readers == {}
+
+
+def test_other_queued_requests_are_not_served_at_the_end_of_the_stream(harness: ConnectionHarness) -> None:
+    harness.receive(b"later", b"later2")
+    harness.receive_bytes(b"")
+    assert (list(harness.pending), harness.transport.is_closed) == ([b"later"], True)
+
+
 def test_an_immediate_response_waits_for_the_earlier_ones(harness: ConnectionHarness) -> None:
     harness.receive(b"overlapping1", b"overlapping now")
     assert harness.transport.sent == b""

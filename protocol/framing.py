@@ -7,7 +7,8 @@ FORMAT   frame      i32 length of the rest, then header and message
 RULES    1. A length below zero or above the limit is refused before any allocation.
          2. A returned frame is a writable buffer of its own: produced batches are patched in place.
          3. Small frames are copied from a scratch buffer that all connections share. A large frame is received
-            into its own buffer, which grows with the received bytes: a declared length alone reserves little memory.
+            into its own buffer, which grows with the received bytes: a declared length alone reserves little memory. Only as
+            much as an earlier frame of the connection had is allocated at once.
 NOT HERE Sockets (`broker/network`), messages and versions (`codec.py`, `api.py`).
 """
 
@@ -27,6 +28,8 @@ _LENGTH_AND_ID = Struct(">ii")
 _PREFIX = 4
 SCRATCH_BYTES = 65536
 _INITIAL_BYTES = 1024 * 1024
+_FIRST_BYTES = 16 * 1024
+"""The first allocation for a large frame, if the connection has sent none before."""
 _TLS_HANDSHAKE = b"\x16\x03"
 _HTTP_METHODS = (b"GET ", b"POST", b"PUT ", b"HEAD", b"PRI ", b"OPTI", b"CONN")
 _new_tuple = tuple.__new__
@@ -35,19 +38,22 @@ _new_tuple = tuple.__new__
 class FrameReader:
     """Splits one connection's stream into frames: receive into `space`, then pass the number of bytes to `received`."""
 
-    __slots__ = ("_filled", "_frame", "_length", "_prefix", "_scratch", "initial_bytes", "max_frame_bytes")
+    __slots__ = (
+        "_filled", "_frame", "_largest", "_length", "_prefix", "_scratch", "initial_bytes", "max_frame_bytes",
+    )  # fmt: skip
 
     def __init__(self, max_frame_bytes: int, scratch: bytearray, initial_bytes: int = _INITIAL_BYTES) -> None:
         """Accept frames of up to `max_frame_bytes`; of a frame, at most `initial_bytes` are allocated before they arrive."""
         self.max_frame_bytes = max_frame_bytes
         """The limit of the frames that begin later."""
         self.initial_bytes = initial_bytes
-        """The most bytes that are allocated for a frame before they arrive."""
+        """The most bytes that are allocated for a frame before they arrive, after an earlier frame of that size."""
         self._scratch = scratch
         self._prefix = b""  # the received part of an incomplete length
         self._frame: bytearray | None = None  # an incomplete frame
         self._filled = 0  # received bytes of `_frame`
         self._length = 0  # declared length of `_frame`
+        self._largest = _FIRST_BYTES  # of the large frames that are complete
 
     def space(self) -> bytearray | memoryview:
         """The buffer for the next bytes: the rest of a large frame, or the scratch buffer."""
@@ -67,6 +73,7 @@ class FrameReader:
             if self._filled == len(frame):
                 if self._filled == self._length:
                     self._frame = None
+                    self._largest = max(self._largest, self._filled)
                     return [frame]
                 self._frame = bytearray(min(2 * len(frame), self._length))
                 self._frame[: len(frame)] = frame
@@ -102,7 +109,7 @@ class FrameReader:
 
     def _start_large_frame(self, beginning: memoryview, length: int) -> None:
         """Receive the rest of a frame into its own buffer."""
-        frame = bytearray(min(length, max(self.initial_bytes, 2 * len(beginning))))
+        frame = bytearray(min(length, max(min(self.initial_bytes, self._largest), 2 * len(beginning))))
         frame[: len(beginning)] = beginning
         self._frame, self._filled, self._length = frame, len(beginning), length
 

@@ -43,11 +43,20 @@ def test_an_invalid_length_is_malformed(length: int) -> None:
 
 
 def test_a_declared_length_allocates_little_memory() -> None:
-    """A declared length of 100 MiB with 100 received bytes allocates a mebibyte."""
+    """A declared length of 100 MiB with 100 received bytes allocates 16 KiB."""
     reader = FrameReader(100 << 20, bytearray(1024))
     assert feed(reader, struct.pack(">i", 100 << 20) + bytes(100), [1024]) == []
     assert reader._frame is not None
-    assert len(reader._frame) <= 1 << 20
+    assert len(reader._frame) <= 16 << 10
+
+
+@pytest.mark.parametrize(("earlier", "allocated"), [(300_000, 300_000), (3_000_000, 1 << 20), (5_000, 16 << 10)])
+def test_as_much_as_an_earlier_frame_had_is_allocated_at_once(earlier: int, allocated: int) -> None:
+    reader = FrameReader(100 << 20, bytearray(1024))
+    assert len(feed(reader, struct.pack(">i", earlier) + bytes(earlier), [100_000])) == 1
+    assert feed(reader, struct.pack(">i", 90 << 20) + bytes(100), [1024]) == []
+    assert reader._frame is not None
+    assert len(reader._frame) == allocated
 
 
 def test_a_large_frame_is_received_in_growing_buffers() -> None:

@@ -96,6 +96,7 @@ def client_apis(
     limits = config.number("offsets.topic.num.partitions"), config.number("transaction.max.timeout.ms")
     transactions = TransactionHandlers(coordinators.transactions, groups, ids, image, authorizer, *limits)
     instances = ClientInstances(image, lambda: new_uuid(secrets.token_bytes))
+    telemetry = TelemetryHandlers(instances, client_metrics, config.number("telemetry.max.bytes"))
     return ApiVersionsHandler(node).table_of(
         [
             *ProduceHandler(ProduceServices(replicas, purgatory.timers, verification, authorizer)).routes(),
@@ -123,7 +124,8 @@ def client_apis(
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *SearchHandler(search, purgatory.timers, authorizer).routes(),
-            *TelemetryHandlers(instances, client_metrics, config.number("telemetry.max.bytes")).routes(),
+            # Without a page nobody reads the metrics of clients, and Apache Kafka without a receiver has no such APIs.
+            *(telemetry.routes() if config.metrics_listener is not None else ()),
         ]
     )
 

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from barnabas import Broker
-from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
 from protocol.messages.metadata import ApiVersionsRequest
@@ -66,10 +65,8 @@ def test_a_broker_answers_as_expected(request: pytest.FixtureRequest, api: str, 
 # ---- which APIs are served
 
 _SHARE, _STREAMS = "share groups are not served", "streams groups are not served"
-_REPORTS = "Kafka serves them where a plug-in takes what clients report; it is shown here (docs/decisions/0028)"
 
 DIFFERENCES: dict[int, str] = {
-    **dict.fromkeys((ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY), _REPORTS),
     **dict.fromkeys(range(76, 80), _SHARE),  # ShareGroupHeartbeat to ShareAcknowledge
     **dict.fromkeys(range(83, 88), _SHARE),  # InitializeShareGroupState to ReadShareGroupStateSummary
     **dict.fromkeys(range(88, 90), _STREAMS),  # StreamsGroupHeartbeat, StreamsGroupDescribe

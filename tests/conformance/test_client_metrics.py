@@ -12,6 +12,7 @@ import confluent_kafka
 import pytest
 
 from barnabas import Broker
+from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.telemetry import GetTelemetrySubscriptionsRequest, PushTelemetryRequest
@@ -168,8 +169,15 @@ def test_clients_get_the_answers_of_kafka() -> None:
     classes = compile_java(TAKER)
     with ApacheKafka({"metric.reporters": "MetricsTaker"}, classes=classes) as kafka:
         theirs = run_script(kafka.bootstrap)
-    with Broker() as broker:
+    with Broker(settings={"barnabas.metrics.listener": "HTTP://127.0.0.1:0"}) as broker:
         assert run_script(broker.bootstrap) == theirs
+
+
+def test_without_a_page_clients_are_not_asked_for_metrics(kafka_broker: Broker) -> None:
+    """Nobody could read them, and librdkafka writes a line to standard error for each client that may send some."""
+    with RawClient(kafka_broker.bootstrap) as client:
+        response = client.ask(SOFTWARE, 4)
+    assert not {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} & {row.api_key for row in response.api_keys}
 
 
 # ---- published metrics

@@ -20,17 +20,17 @@ import base64
 import contextlib
 import json
 import os
-import shutil
 import signal
 import socket
 import tempfile
 import uuid
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Self
 
 from barnabas.cluster_security import ClusterSecurity
-from barnabas.embedded import Broker, BrokerError, Service
+from barnabas.embedded import Broker, BrokerError, Service, remove_folder
 from barnabas.security import Security, SecurityError
 
 PLAN = "cluster.json"
@@ -68,8 +68,10 @@ class Cluster(Service):
         start_timeout_s: float = 60.0,
     ) -> None:
         _check_arguments(nodes, controllers, settings or {})
-        self._is_temporary = data_dir is None
+        self._is_temporary, self._owner = data_dir is None, os.getpid()
         self.folder = Path(tempfile.mkdtemp(prefix="barnabas-cluster-") if data_dir is None else data_dir)
+        if self._is_temporary:
+            weakref.finalize(self, remove_folder, self.folder, self._owner)
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             plan = _load_or_create_plan(self.folder, nodes, controllers, host, port)
@@ -153,7 +155,7 @@ class Cluster(Service):
             for node in self.nodes.values():
                 node.close()
             if self._is_temporary:
-                shutil.rmtree(self.folder, ignore_errors=True)
+                remove_folder(self.folder, self._owner)
 
 
 def free_ports(count: int, host: str = "127.0.0.1") -> list[int]:

@@ -11,7 +11,9 @@ RULES    1. Nothing of the daemon is imported here: it is another process with a
          4. A temporary directory is deleted by `close()`, at the end of the `with` block, when a broker object without a
             running daemon is garbage-collected, and at the exit of this process.
          5. A restarted broker keeps its port and data.
-         6. Only the standard library is used; certificates need `cryptography`.
+         6. The daemon has a process group of its own: Ctrl-C in the terminal interrupts this process, not the daemon.
+         7. A forked process leaves the daemon and its data alone.
+         8. Only the standard library is used; certificates need `cryptography`.
 NOT HERE Certificates, users and the settings of clients (`security.py`), the pytest fixtures (`pytest_plugin.py`), the
          daemon's side of the pipe (`__main__.py`).
 """
@@ -99,7 +101,8 @@ class Broker(Service):
         self.ready_line = ""
         self._arguments = list(arguments)
         self._folder = Path(tempfile.mkdtemp(prefix="barnabas-"))
-        weakref.finalize(self, _remove, self._folder, os.getpid())
+        self._owner = os.getpid()
+        weakref.finalize(self, remove_folder, self._folder, self._owner)
         self.data_dir = self._folder / "data" if data_dir is None else Path(data_dir)
         self.log_path = self._folder / "broker.log"
         self._security = None if security is None else BrokerSecurity(security, self._folder / "certs", host)
@@ -163,8 +166,9 @@ class Broker(Service):
 
     def launch(self) -> None:
         """Starts the daemon; call `wait_until_ready` next."""
-        if self._process is not None:
-            raise BrokerError(f"The broker is running already, as process {self._process.pid}.")
+        if self.is_running:
+            raise BrokerError(f"The broker is running already, as process {self.pid}.")
+        self._end_process(kill=True)  # cleans up after a daemon that ended by itself
         self._log_end = self.log_path.stat().st_size if self.log_path.exists() else 0
         read_end, write_end = os.pipe()
         try:
@@ -176,6 +180,7 @@ class Broker(Service):
                     stderr=log,
                     env=_environment(read_end),
                     pass_fds=(read_end,),
+                    process_group=0,
                 )
         except BaseException:
             os.close(write_end)
@@ -217,7 +222,7 @@ class Broker(Service):
 
     def restart(self) -> Self:
         """Stops if it runs, then starts on the same port and data."""
-        if self._process is not None:
+        if self.is_running:
             self.stop()
         return self.start()
 
@@ -226,7 +231,7 @@ class Broker(Service):
         try:
             self._end_process(kill=False)
         finally:
-            _remove(self._folder, os.getpid())
+            remove_folder(self._folder, self._owner)
 
     def _command(self) -> list[str]:
         # -P: modules in the working directory do not shadow the standard library or the daemon.
@@ -309,8 +314,8 @@ def _close_all() -> None:
             broker.close()
 
 
-def _remove(folder: Path, owner: int) -> None:
-    """Deletes the folder, unless this is a forked process."""
+def remove_folder(folder: Path, owner: int) -> None:
+    """Deletes a folder, unless this is a process that the owner has forked."""
     if owner == os.getpid():
         shutil.rmtree(folder, ignore_errors=True)
 

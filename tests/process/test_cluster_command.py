@@ -154,3 +154,14 @@ def test_close_deletes_a_temporary_folder() -> None:
         assert cluster.nodes[1].log_path == folder / "node-1.log"
         assert os.path.exists(folder / "node-1" / "meta.properties")
     assert not folder.exists()
+
+
+def test_a_forked_process_leaves_nodes_and_data_alone() -> None:
+    with Cluster(1) as cluster:
+        child = os.fork()
+        if child == 0:
+            cluster.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert cluster.nodes[1].log_path.exists()
+        assert cluster.nodes[1].is_running

@@ -9,6 +9,7 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -156,6 +157,33 @@ def test_an_unreferenced_running_broker_runs_until_the_process_exits(tmp_path: P
     assert folder.startswith(str(tmp_path))
     assert not is_alive(int(pid))
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("start_again", [Broker.start, Broker.restart])
+def test_a_broker_that_crashed_starts_again(start_again: Callable[[Broker], Broker]) -> None:
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        os.kill(broker.pid, signal.SIGKILL)
+        os.waitid(os.P_PID, broker.pid, os.WEXITED | os.WNOWAIT)
+        start_again(broker)
+        assert broker.is_running
+
+
+def test_signals_of_the_terminal_do_not_reach_the_daemon() -> None:
+    """Ctrl-C ends the loop of a consumer at a prompt, or a test; the broker remains."""
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        assert os.getpgid(broker.pid) != os.getpgid(0)
+
+
+def test_a_forked_process_leaves_daemon_and_data_alone() -> None:
+    """It may end inside the block, or with its own `close`."""
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        child = os.fork()
+        if child == 0:
+            broker.close()
+            os._exit(0)
+        assert os.waitpid(child, 0)[1] == 0
+        assert broker.log_path.parent.exists()
+        assert is_alive(broker.pid)
 
 
 def test_starting_twice_is_refused() -> None:

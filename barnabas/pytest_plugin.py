@@ -89,7 +89,13 @@ def kafka_topic(kafka_broker: Broker | ForeignBroker, request: pytest.FixtureReq
 
 def _settings(pytestconfig: pytest.Config) -> dict[str, str]:
     lines: list[str] = pytestconfig.getini("barnabas_settings")
-    return SETTINGS | dict(line.split("=", 1) for line in lines)
+    settings = dict(SETTINGS)
+    for line in lines:
+        name, separator, value = line.partition("=")
+        if not separator:
+            raise pytest.UsageError(f"barnabas_settings: {line!r} is not of the form name=value")
+        settings[name.strip()] = value.strip()
+    return settings
 
 
 def _create_topic(bootstrap: str, name: str) -> None:

@@ -124,7 +124,7 @@ def client_apis(
             *DeleteRecordsHandler(replicas, purgatory, authorizer).routes(),
             *log_dirs.routes(),
             *SearchHandler(search, purgatory.timers, authorizer).routes(),
-            # Without a page nobody reads the metrics of clients, and Apache Kafka without a receiver has no such APIs.
+            # Without a page the metrics of clients are not read; Apache Kafka without a receiver has no such APIs.
             *(telemetry.routes() if config.metrics_listener is not None else ()),
         ]
     )

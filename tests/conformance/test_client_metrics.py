@@ -174,7 +174,7 @@ def test_clients_get_the_answers_of_kafka() -> None:
 
 
 def test_without_a_page_clients_are_not_asked_for_metrics(kafka_broker: Broker) -> None:
-    """Nobody could read them, and librdkafka writes a line to standard error for each client that may send some."""
+    """No page shows them, and librdkafka writes a line to standard error for each client that may send some."""
     with RawClient(kafka_broker.bootstrap) as client:
         response = client.ask(SOFTWARE, 4)
     assert not {ApiKey.GET_TELEMETRY_SUBSCRIPTIONS, ApiKey.PUSH_TELEMETRY} & {row.api_key for row in response.api_keys}

@@ -21,5 +21,5 @@ def test_lines_may_have_blanks_around_the_name() -> None:
 
 
 def test_a_line_without_a_value_is_a_sentence() -> None:
-    with pytest.raises(pytest.UsageError, match="barnabas_settings: 'num.partitions' is not of the form name=value"):
+    with pytest.raises(pytest.UsageError, match=r"barnabas_settings: 'num\.partitions' is not of the form name=value"):
         _settings(config("num.partitions"))

@@ -491,6 +491,9 @@ class GroupCoordinator:
     def finish_loading(self) -> Iterator[None]:
         """Decode the loaded offsets and start the members' sessions."""
         yield from self.offsets.finish_loading()
+        for group_id in self.classic_groups.keys() & self.consumer_groups.keys():
+            # A classic group whose first record was committed too late: it was removed without a tombstone.
+            del self.classic_groups[group_id]
         wall_ms = self._context.wall_ms()
         pending = {group_id for commits in self.offsets.open_transactions.values() for group_id, _, _ in commits}
         for group_id in (*self.offsets.by_group, *pending):

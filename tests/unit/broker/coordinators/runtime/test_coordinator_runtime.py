@@ -21,6 +21,7 @@ from protocol.schema import Message
 from tests.support.group_harness import FakeLog, LocalGroupHarness
 from tests.support.group_requests import (
     commit_request,
+    consumer_heartbeat,
     error_of,
     fetch_request,
     heartbeat_request,
@@ -184,6 +185,20 @@ def test_a_group_without_its_first_record_is_removed(made: LocalGroupHarness) ->
     made.logs[0].refusal = None
     made.advance(600_000)
     assert made.ask(ListGroupsRequest(), 5).groups == []
+
+
+def test_a_group_whose_first_record_is_late_can_become_a_consumer_group(made: LocalGroupHarness) -> None:
+    log = made.logs[0]
+    log.is_holding = True
+    made.ask(join_request(), 3)
+    made.advance(5_000)
+    assert not shard(made).coordinator.classic_groups
+    log.is_holding = False
+    log.release()
+    joined = made.ask(consumer_heartbeat("m", 0, rebalance_timeout_ms=1_000, subscribed_topic_names=["t"], owned={}), 1)
+    assert joined.error_code == 0
+    made.restart()
+    assert [group.group_type for group in made.ask(ListGroupsRequest(), 5).groups] == ["consumer"]
 
 
 def test_a_failed_replacement_keeps_the_static_member(made: LocalGroupHarness) -> None:

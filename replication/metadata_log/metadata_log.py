@@ -377,8 +377,7 @@ class MetadataLog:
     def write_snapshot_chunk(self, chunk: WriteSnapshotChunk, wall_ms: int) -> Completion[None]:
         """Write a chunk of a leader's snapshot; after the last one the log restarts at the snapshot's end offset."""
         name = SnapshotName(chunk.snapshot.offset, chunk.snapshot.epoch)
-        work = self.snapshots.write_chunks(name, chunk.position, [chunk.piece], is_last=chunk.is_last)
-
+        work = self.snapshots.receive_chunk(name, chunk.position, chunk.piece, is_last=chunk.is_last)
         done: Completion[None] = Completion()
 
         def on_written(written: IoResult) -> None:

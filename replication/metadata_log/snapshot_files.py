@@ -53,6 +53,7 @@ class SnapshotFiles:
         self.directory = directory
         self._unfinished: list[str] = []
         self._damaged: list[tuple[str, CorruptMetadata]] = []
+        self._receiving: SnapshotName | None = None
         self.files: list[SnapshotFile] = []
         """From the oldest to the newest."""
         for file in files:
@@ -146,10 +147,25 @@ class SnapshotFiles:
         finally:
             file.close()
 
+    def receive_chunk(self, name: SnapshotName, position: int, chunk: Buffer, *, is_last: bool) -> Callable[[], None]:
+        """A job that writes a chunk of another replica's snapshot, and deletes another one that was not received completely.
+
+        Call `add_received` after the last one.
+        """
+        abandoned, self._receiving = self._receiving, None if is_last else name
+        write = self.write_chunks(name, position, [chunk], is_last=is_last)
+
+        def run() -> None:
+            if abandoned is not None and abandoned != name:
+                self._disk.unlink(self.path(abandoned) + PART, missing_ok=True)
+            write()
+
+        return run
+
     def write_chunks(
         self, name: SnapshotName, position: int, chunks: Iterable[Buffer], *, is_last: bool
     ) -> Callable[[], None]:
-        """A job that writes chunks of a snapshot; after the last one of another replica, call `add_received`."""
+        """A job that writes chunks of a snapshot."""
         disk, directory, path = self._disk, self.directory, self.path(name)
 
         def run() -> None:

@@ -255,6 +255,19 @@ def test_a_chunk_outside_of_a_snapshot_is_empty(node: Node, position: int, lengt
     assert len(found[0]) == length
 
 
+def test_a_snapshot_that_was_not_received_completely_is_deleted(node: Node) -> None:
+    """The leader deleted it meanwhile, and sends a newer one."""
+    files = node.harness.log.snapshots
+    for offset in (1_000, 2_000, 3_000):
+        for position in (0, 4):
+            files.receive_chunk(SnapshotName(offset, 9), position, b"part", is_last=False)()
+    newest = SnapshotName(3_000, 9)
+    assert node.files(".part") == [f"{newest}.part"]
+    files.receive_chunk(newest, 8, b"last", is_last=True)()
+    assert node.files(".part") == []
+    assert Path(files.path(newest)).read_bytes() == b"partpartlast"
+
+
 def test_a_failed_snapshot_leaves_no_file_and_is_retried_when_the_next_is_due(tmp_path: Path) -> None:
     disk = FaultyDisk()
     node = Node(tmp_path, SnapshotSettings(), disk=disk)

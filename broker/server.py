@@ -233,13 +233,13 @@ class Server:
             raise StartError(error.message or error.code.name) from None
 
     def _bind(self, endpoints: list[Endpoint], dispatcher: Dispatcher, listeners: list[Listener]) -> None:
-        settings = self._config.socket_settings()
+        settings, counts = self._config.socket_settings(), self._sasl.metrics
         quotas = ConnectionQuotas.of(self._config, are_brokers=listeners is self.listeners)
         for endpoint in endpoints:
             tls = self._tls.of(endpoint.name)
             try:
-                authentication = self._sasl.of_listener(endpoint.name, dispatcher)
-                listeners.append(Listener(self._loop, *endpoint, dispatcher, settings, tls, authentication, quotas))
+                login = self._sasl.of_listener(endpoint.name, dispatcher)
+                listeners.append(Listener(self._loop, *endpoint, dispatcher, settings, tls, login, quotas, counts))
             except OSError as error:
                 raise _bind_error(endpoint, error, "--listen or the setting listeners") from None
 

@@ -34,6 +34,7 @@ from broker.process.timer import mono_ms
 from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.security.authorizer import ANONYMOUS
 from broker.security.tls_context import ListenerTls
+from broker.telemetry.authentication_metrics import AuthenticationMetrics, Outcome
 from protocol.framing import SCRATCH_BYTES, FrameReader
 
 _log = logging.getLogger("barnabas.network")
@@ -65,8 +66,12 @@ class Listener:
         tls: ListenerTls | None = None,
         authentication: Authentication | None = None,
         quotas: ConnectionQuotas | None = None,
+        authentications: AuthenticationMetrics | None = None,
     ) -> None:
-        """With `authentication`, clients are not served before they are authenticated. Listeners can share `quotas`."""
+        """With `authentication`, clients are not served before they are authenticated. Listeners can share `quotas`.
+
+        `authentications` counts handshakes, if there is `tls`.
+        """
         self._loop = loop
         self.name = name
         self._dispatcher = dispatcher
@@ -80,7 +85,10 @@ class Listener:
         """Accepted sockets that wait for a rate or a slot."""
         self.quotas = quotas or ConnectionQuotas()
         self.quotas.add_listener(name, lambda: self._connections)
-        self._tls = None if tls is None else _ListenerHandshakes(loop, tls)
+        self._authentications = authentications
+        self._tls = None if tls is None else _ListenerHandshakes(loop, tls, self._count_handshake)
+        if authentications is not None and tls is not None:
+            authentications.add_listener(name)
         self._next_connection_id = 1
         self._refusal_logged_mono_s = 0.0
         self._is_rejecting = False
@@ -264,6 +272,12 @@ class Listener:
         transport.on_buffered = connection.receive_soon
         connection.start()
 
+    def _count_handshake(self, *, has_failed: bool) -> None:
+        if self._authentications is not None and has_failed:
+            self._authentications.count(self.name, Outcome.FAILED)
+        elif self._authentications is not None and self._authentication is None:  # else the login counts
+            self._authentications.count(self.name, Outcome.SUCCESSFUL)
+
     def _is_above_descriptor_limit(self, peer_host: str) -> bool:
         """Whether log files need the descriptor of one more connection."""
         count = len(self._connections) + len(self._held)
@@ -294,9 +308,11 @@ class Listener:
 class _ListenerHandshakes:
     """The TLS handshakes of a listener."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ListenerTls) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, tls: ListenerTls, count: Callable[..., None]) -> None:
+        """`count` is called with `has_failed` at the end of a handshake, unless the client is gone."""
         self._loop = loop
         self._tls = tls
+        self._count = count
         self._steps = WorkerThread(loop, "tls-handshakes")
         self._buffers = TlsBuffers()
         self.running: set[TlsHandshake] = set()
@@ -322,10 +338,13 @@ class _ListenerHandshakes:
         def complete(handshake: TlsHandshake) -> None:
             info.principal = self._tls.principal(handshake.transport.peer_certificate())
             self.running.discard(handshake)
+            self._count(has_failed=False)
             on_complete(handshake.transport, info)
 
         def closed(handshake: TlsHandshake) -> None:
             self.running.discard(handshake)
+            if handshake.has_failed:
+                self._count(has_failed=True)
             on_closed(info)
 
         transport = TlsTransportLayer(accepted, self._tls.context, self._buffers)

@@ -40,6 +40,7 @@ class TlsHandshake:
         "_peer",
         "_steps",
         "_timeout",
+        "has_failed",
         "is_closed",
         "transport",
     )
@@ -62,6 +63,8 @@ class TlsHandshake:
         self._on_closed = on_closed
         self._is_stepping = self._is_complete = False
         self.is_closed = False
+        self.has_failed = False
+        """Whether it was closed because the client is not authenticated, rather than gone."""
         self._timeout = loop.call_later(HANDSHAKE_TIMEOUT_S, self._fail, "it takes too long")
         loop.add_reader(transport.fileno(), self._on_readable)
 
@@ -139,6 +142,7 @@ class TlsHandshake:
 
     def _fail(self, sentence: str) -> None:
         log_closing(*self._peer, f"the TLS handshake failed: {sentence}")
+        self.has_failed = True
         self.close()
 
     def _unwatch(self) -> None:

@@ -1,6 +1,8 @@
 """How often clients authenticated, by listener, for the metrics page (Kafka: socket-server-metrics).
 
 RULES    1. An authentication is repeated if the connection was authenticated before (KIP-368).
+         2. A failed TLS handshake is a failed authentication, a complete one successful if no login follows. A client that goes
+            away during a handshake counts as neither.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ class Outcome(StrEnum):
 
 
 class AuthenticationMetrics:
-    """The counters of all listeners with SASL."""
+    """The counters of all listeners with SASL or TLS."""
 
     def __init__(self) -> None:
         self._counts: dict[str, Counter[str]] = {}
 
     def add_listener(self, name: str) -> None:
         """Shows the counters of a listener, which begin at 0."""
-        self._counts[name] = Counter()
+        self._counts.setdefault(name, Counter())
 
     def count(self, listener: str, outcome: Outcome) -> None:
         """Counts one."""
         self._counts[listener][outcome] += 1
 
     def names(self, _now_ms: int) -> list[str]:
-        """The counters, if a listener has SASL."""
+        """The counters, if a listener has SASL or TLS."""
         return list(Outcome) if self._counts else []
 
     def numbers(self, name: str) -> list[Sample]:

@@ -7,6 +7,7 @@ import re
 import socket
 import ssl
 import struct
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -50,11 +51,12 @@ class Node:
         key = self.certificates.create("node", "/CN=node", password=PASSWORD)
         self.client = self.certificates.create("client", SUBJECT)
         self.stranger = Certificates(folder / "other").create("stranger", SUBJECT)
-        plain, *ports = free_ports(3)
+        plain, self._metrics_port, *ports = free_ports(4)
         self.encrypted, self.mutual = (f"127.0.0.1:{port}" for port in ports)
         settings = {
             "listeners": f"PLAINTEXT://127.0.0.1:{plain},SSL://{self.encrypted},MUTUAL://{self.mutual}",
             "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,SSL:SSL,MUTUAL:SSL,CONTROLLER:PLAINTEXT",
+            "barnabas.metrics.listener": f"HTTP://127.0.0.1:{self._metrics_port}",
             "ssl.keystore.type": "PEM",
             "ssl.keystore.location": str(key),
             "ssl.key.password": PASSWORD,
@@ -74,6 +76,14 @@ class Node:
         if certificate is not None:
             settings |= {"ssl.certificate.location": str(certificate), "ssl.key.location": str(certificate)}
         return settings
+
+    def authentications(self, outcome: str) -> float:
+        """How many were successful, or failed, on the listener that encrypts."""
+        with urllib.request.urlopen(f"http://127.0.0.1:{self._metrics_port}/metrics", timeout=10) as answer:
+            page = answer.read().decode()
+        found = re.search(rf'^{outcome}_authentication_total{{listener="SSL"}} (\S+)$', page, re.MULTILINE)
+        assert found is not None, page
+        return float(found[1])
 
 
 @pytest.fixture(scope="module")
@@ -150,6 +160,20 @@ def test_the_principal_is_the_mapped_subject(node: Node) -> None:
     client = AdminClient({"bootstrap.servers": node.mutual, **node.ssl(other)})
     assert client.describe_acls(ANY_ACL).result(10) == []  # librdkafka passes over the error code
     assert "Principal = User:CN=other is Denied operation = DESCRIBE" in node.broker.log()
+
+
+def test_handshakes_are_counted_as_authentications(node: Node) -> None:
+    before = [node.authentications(outcome) for outcome in ("successful", "failed")]
+    assert metadata(node.encrypted, node.ssl()) == 1
+    host, _, port = node.encrypted.partition(":")
+    with socket.create_connection((host, int(port)), timeout=10):
+        pass  # it goes away, which is no failure
+    for _ in range(2):
+        with socket.create_connection((host, int(port)), timeout=10) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            assert client.recv(100) == b""
+    until(lambda: node.authentications("failed") == before[1] + 2, "both failures are counted")
+    assert node.authentications("successful") >= before[0] + 1
 
 
 def test_a_plaintext_client_costs_one_log_line_and_others_are_served(node: Node) -> None:

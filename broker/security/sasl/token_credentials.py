@@ -3,6 +3,8 @@
 RULES    1. The user is the id, the password the secret in base64. Credentials are derived at the first login and kept: that
             takes a few milliseconds, once for each token, mechanism and node.
          2. An expired token is refused, also before the controller removes it.
+         3. So is a token of an owner that is no user, such as "Group:admin": the right to create it was not that to be the user
+            with this name. Apache Kafka lets it log in as "User:admin".
 NOT HERE The clients that may have a token (`broker/handlers/admin/delegation_tokens.py`).
 """
 
@@ -20,6 +22,7 @@ from broker.security.sasl.scram import MIN_ITERATIONS, ScramCredential, TokenCre
 from replication.metadata.delegation_tokens import TokenSettings, find_token, is_expired
 from replication.metadata.image import MetadataImage
 
+_USER: Final = "User"
 _SALT_BYTES: Final = 20
 _MAX_KEPT: Final = 10_000
 
@@ -36,7 +39,9 @@ class TokenCredentials:
         token = find_token(self._image(), token_id)
         if not self._settings.is_enabled or token is None or is_expired(token, self._wall_ms()):
             return None
-        owner = token.owner.partition(":")[2]
+        kind, _, owner = token.owner.partition(":")
+        if kind != _USER:
+            return None
         return TokenCredential(self._credential(hash_name, token_id), owner, token.expiration_timestamp)
 
     def _credential(self, hash_name: str, token_id: str) -> ScramCredential:

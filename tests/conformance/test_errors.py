@@ -1,4 +1,4 @@
-"""Error codes of Metadata, on any broker.
+"""Error codes of Metadata and DescribeTopicPartitions, on any broker.
 
 NOT HERE Errors of Produce (`test_read_and_write_path.py`), of admin requests (`test_admin_answers.py`), of batches
          (`test_produced_batches.py`), of sequence numbers (`test_producer_state.py`).
@@ -13,7 +13,12 @@ import pytest
 
 from barnabas import Broker
 from protocol.errors import ErrorCode
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic
+from protocol.messages.metadata import (
+    DescribeTopicPartitionsRequest,
+    MetadataRequest,
+    MetadataRequestTopic,
+    TopicRequest,
+)
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -49,3 +54,11 @@ def test_a_name_that_no_topic_can_have_is_invalid_and_not_only_unknown(
     """With auto-creation and without: clients give up instead of retrying."""
     answer = described(client, name, may_make=may_make, version=version)
     assert (answer.error_code, answer.name) == (ErrorCode.INVALID_TOPIC_EXCEPTION, name)
+
+
+def test_described_partitions_of_topics_that_do_not_exist(client: Any) -> None:
+    """Java's describeTopics raises the exception of the code."""
+    codes = {"a b": ErrorCode.INVALID_TOPIC_EXCEPTION, "none.such": ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    request = DescribeTopicPartitionsRequest(topics=[TopicRequest(name=name) for name in codes])
+    answer = client.ask(request, 0)
+    assert {topic.name: topic.error_code for topic in answer.topics} == codes

@@ -314,7 +314,7 @@ class MetadataHandlers(ForwardingHandlers):
             described.error_code = ErrorCode.TOPIC_AUTHORIZATION_FAILED
             return described
         if topic is None:
-            described.error_code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            described.error_code = _unknown_topic_error(name)
         else:
             described.topic_id = topic.topic_id
         described.topic_authorized_operations = self._authorized_operations(context, Resource.TOPIC, name)

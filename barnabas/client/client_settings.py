@@ -26,6 +26,11 @@ MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _STORES = ("ssl.truststore.location", "ssl.keystore.location")
 _SECURITY = ("security.", "sasl.", "ssl.")
+# The format of Java's properties: two backslashes are one, also at the end of a line.
+_PROPERTY = re.compile(r"((?:\\.|[^\\=:])+)[=:](.*)")
+_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
+_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 _JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
 _LIBRDKAFKA_NAMES = {
     "security.protocol": "security.protocol",
@@ -80,21 +85,37 @@ class Security(NamedTuple):
 
 
 def read_properties(path: Path) -> dict[str, str]:
-    """Reads a file as Kafka's tools take with --command-config: lines of NAME=VALUE. Raises ClientError."""
+    """Reads a file as Kafka's tools take with --command-config: lines of NAME=VALUE, in the format of Java's properties.
+
+    Raises:
+        ClientError: the file cannot be read, or a line has another form.
+    """
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8 text"
         raise ClientError(f"The client settings {path} cannot be read: {reason}.") from failure
-    found = {}
-    for line in re.sub(r"\\\r?\n\s*", "", text).splitlines():
-        name, equals, value = line.strip().partition("=")
-        if not name or name.startswith(("#", "!")):
+    found, joined = {}, ""
+    lines = text.splitlines()
+    for number, line in enumerate(lines, 1):
+        if not joined and (not line.strip() or line.strip()[0] in "#!"):
             continue
-        if not equals:
+        joined += line.strip()
+        if _CONTINUES.search(joined):
+            joined = joined[:-1]
+            if number < len(lines):
+                continue
+        match = _PROPERTY.fullmatch(joined)
+        if match is None:
             raise ClientError(f"The client settings {path} have a line that is not NAME=VALUE.")
-        found[name.strip()] = value.strip()
+        name, value = (_ESCAPE.sub(_unescaped, part.strip()) for part in match.groups())
+        found[name], joined = value, ""
     return found
+
+
+def _unescaped(escape: re.Match[str]) -> str:
+    text = escape[1]
+    return chr(int(text[1:], 16)) if len(text) > 1 else _ESCAPES.get(text, text)
 
 
 def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:

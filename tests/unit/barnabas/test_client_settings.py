@@ -30,6 +30,17 @@ def test_a_file_is_read_as_kafkas_tools_read_it(tmp_path: Path) -> None:
     assert read_properties(path) == {"security.protocol": "SSL", "sasl.jaas.config": "a b=c;"}
 
 
+def test_a_file_has_javas_escapes(tmp_path: Path) -> None:
+    """`Broker.write_client_properties` writes passwords with backslashes so."""
+    path = tmp_path / "client.properties"
+    path.write_text(
+        'sasl.jaas.config=a password="x\\\\\\\\y";\nssl.key.password: z\\\\\nclient\\:id=\\u00e9\n# no \\\nb=c\\'
+    )
+    assert read_properties(path) == {
+        "sasl.jaas.config": 'a password="x\\\\y";', "ssl.key.password": "z\\", "client:id": "\xe9", "b": "c"
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("content", ["security.protocol\n", None])
 def test_a_file_that_cannot_be_read_is_named_in_one_sentence(tmp_path: Path, content: str | None) -> None:
     path = tmp_path / "client.properties"

@@ -38,6 +38,9 @@ QUICK_START = {
 """The settings without a file: one node, like Kafka's example `server.properties`."""
 
 
+_PROPERTY = re.compile(r"((?:\\.|[^\\=:])*)[=:](.*)", re.DOTALL)
+_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+"""An odd number of backslashes; two are one that is escaped."""
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
@@ -116,21 +119,23 @@ def _read_properties(path: str) -> list[tuple[str, str, int]]:
             continue
         first = first if joined else number
         joined += stripped
-        if joined.endswith("\\"):
+        if _CONTINUES.search(stripped):
             joined = joined[:-1]
-            continue
-        properties.append((*_split_property(joined, path, first), first))
+            if number < len(lines):
+                continue
+        if joined:
+            properties.append((*_split_property(joined, path, first), first))
         joined = ""
     return properties
 
 
 def _split_property(line: str, path: str, number: int) -> tuple[str, str]:
-    parts = re.split("[=:]", line, maxsplit=1)
-    if len(parts) < 2:
+    match = _PROPERTY.fullmatch(line)
+    if match is None:
         # The line may be a part of a key or of a JAAS text.
         raise ConfigError(f"{path}, line {number} is not of the form name=value")
-    name, value = parts
-    return name.strip(), re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, value.strip())
+    name, value = (re.sub(r"\\(u[0-9a-fA-F]{4}|.)", _unescaped, part.strip()) for part in match.groups())
+    return name, value
 
 
 def _unescaped(escape: re.Match[str]) -> str:

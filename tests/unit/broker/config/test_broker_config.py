@@ -40,6 +40,14 @@ def test_the_old_name_of_node_id_has_the_same_value(settings: dict[str, str]) ->
     assert (config.node_id, config.number("node.id"), config.number("broker.id")) == (7, 7, 7)
 
 
+def test_two_backslashes_at_the_end_of_a_line_are_one(tmp_path: Path) -> None:
+    """As Java reads properties: the line does not continue."""
+    file = tmp_path / "server.properties"
+    file.write_text("ssl.key.password=a\\\\\nnum.partitions=3\nsuper\\.users=b\\")
+    given = load_config(str(file), {}).given
+    assert (given["ssl.key.password"], given["num.partitions"], given["super.users"]) == ("a\\", "3", "b")
+
+
 def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\n\nnum.partitions=none\n")

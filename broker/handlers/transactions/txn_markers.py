@@ -9,6 +9,7 @@ NOT HERE Appending a marker (`coordinators/transactions/txn_marker_writer.py`).
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Final
 
 from broker.coordinators.runtime.coordinator_runtime import error_code
@@ -105,13 +106,11 @@ class TxnMarkersHandler(AuthorizingHandlers):
             if refusal is None:
                 waiting += [((topic.name, result.partition_index), result) for result in partitions]
 
-        def respond(_done: None) -> transactions.DescribeProducersResponse:
-            for (_, result), partition in zip(waiting, opened, strict=True):
-                _describe(result, partition)
-            return response
-
-        opened = [open_partition(self._replicas, key) for key, _ in waiting]
-        return all_done(opened).map(respond)
+        opened = []
+        for key, result in waiting:
+            opened.append(open_partition(self._replicas, key))
+            opened[-1].then(partial(_describe, result))  # at once: the log may be closed while others are opened
+        return all_done(opened).map(lambda _: response)
 
     def _topic_error(self, context: RequestContext, topic: str) -> KafkaError | None:
         """The error of a topic, if any."""

@@ -3,7 +3,8 @@
 RULES    1. A deleted partition needs no marker; a failed write has a KafkaError.
          2. In `__consumer_offsets` the group coordinator appends the marker and applies it to pending offsets.
          3. From transaction version 2 on a marker's epoch is above that of the records. A marker with a lower or equal epoch
-            is a late one of an earlier transaction and is rejected (KIP-1228).
+            is a late one of an earlier transaction and is rejected (KIP-1228). Not so with the last epoch of all, above which
+            there is none: Apache Kafka ends a transaction in this way that a producer has begun with it by mistake.
          4. One request per leader. A missing response counts as NOT_LEADER_OR_FOLLOWER: the coordinator retries and looks up
             the leader again.
 NOT HERE The decision and retries (`transaction_coordinator.py`).
@@ -18,7 +19,7 @@ from broker.coordinators.group_coordinator import OFFSETS_TOPIC, GroupCoordinato
 from broker.coordinators.runtime.coordinator_runtime import Commit, CoordinatorRuntime
 from broker.coordinators.runtime.partition_writer import append
 from broker.coordinators.transactions.remote_verification import SendToBroker
-from broker.coordinators.transactions.transaction import TV_2, TopicPartition
+from broker.coordinators.transactions.transaction import FENCING_EPOCH, TV_2, TopicPartition
 from broker.coordinators.transactions.transaction_coordinator import Marker, WrittenMarkers
 from broker.coordinators.transactions.transaction_verification import TransactionVerification
 from protocol.control_records import ControlType, end_txn_marker
@@ -143,6 +144,7 @@ def _is_late(marker: Marker, partition: Partition) -> bool:
         and producer is not None
         and producer.txn_first_offset >= 0
         and marker.epoch <= producer.epoch
+        and not marker.epoch == producer.epoch == FENCING_EPOCH
     )
 
 

@@ -238,6 +238,13 @@ def test_a_late_marker_does_not_end_the_next_transaction(rig: Rig) -> None:
     assert rig.mark((producer[0], 1), version=0) is ErrorCode.NONE
 
 
+def test_a_transaction_with_the_last_epoch_of_all_can_be_ended(rig: Rig) -> None:
+    last = begin(rig.coordinator)[0], 32767
+    rig.append(last)
+    assert rig.mark((last[0], 32766)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert rig.mark(last) is ErrorCode.NONE
+
+
 def test_deleted_partitions_need_no_marker(rig: Rig) -> None:
     marker = Marker(1, 0, is_commit=True, coordinator_epoch=0, version=2)
     written = rig.markers.write(marker, [("gone", 0), ("t", 9), T0])

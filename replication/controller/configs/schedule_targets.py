@@ -52,12 +52,12 @@ class ScheduleTargets:
             return "the target does not exist"
         if image.topic_config(target).get(DELIVER_TO) or target in self._in_request:
             return "the target is a schedule topic itself"
-        source = next((name for name, other in self._all() if other == topic), None)
-        return None if source is None else f"{topic} is the target of {source}"
+        is_target = topic in self._targets()
+        # The client may not know the schedule topic's name.
+        return f"{topic} is the target of another schedule topic" if is_target else None
 
-    def _all(self) -> Iterable[tuple[str, str | None]]:
-        """Topics and their targets."""
-        for (kind, name), configs in self._image.configs.items():
+    def _targets(self) -> Iterable[str | None]:
+        for (kind, _), configs in self._image.configs.items():
             if kind == ResourceType.TOPIC:
-                yield name, configs.get(DELIVER_TO)
-        yield from self._in_request.items()
+                yield configs.get(DELIVER_TO)
+        yield from self._in_request.values()

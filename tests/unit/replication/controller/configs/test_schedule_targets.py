@@ -44,7 +44,7 @@ def refusal(target: str, reason: str) -> tuple[ErrorCode, str]:
         ({"c": "d"}, "b", None),
         ({"c": "b"}, "b", None),
         ({"b": "c"}, "b", ITSELF),
-        ({"c": "a"}, "b", "a is the target of c"),
+        ({"c": "a"}, "b", "a is the target of another schedule topic"),
         ({}, "x", "the target does not exist"),
         ({}, "a", NO_TARGET),
         ({}, "__consumer_offsets", NO_TARGET),

@@ -102,9 +102,8 @@ def test_a_gap_after_recent_appends_is_a_loss_even_in_a_compacted_segment(tmp_pa
 
 def test_our_own_compaction_leaves_no_gap_between_segments(tmp_path: Path) -> None:
     log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=700))
-    for _ in range(4):
-        for number in range(8):
-            put(log, (f"k{number % 3}", "v" * 50))
+    for number in range(64):
+        put(log, (f"k{number % 3}" if number % 4 else f"own{number}", "v" * 50))
     closed(log)
     put(log, ("last", "v"))
     compact(log, NOW_MS)

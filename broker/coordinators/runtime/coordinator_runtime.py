@@ -96,7 +96,7 @@ class ShardContext(Clock, Protocol):
     """The coordinator epoch."""
 
     def schedule(self, delay_ms: int, event: Event) -> Timer:
-        """Run `event` after a delay and execute its decision, if the shard is still active then."""
+        """Run `event` after a delay, or at the end of loading, and execute its decision, if the shard is active then."""
 
     def run_after(
         self, completion: Completion[T], event: Callable[[Completion[T]], CoordinatorDecision[Reply] | None]
@@ -168,7 +168,7 @@ class Shard(Generic[M]):
         self._log = runtime.open_log(partition)
         self.pending_commit = _COMMITTED
         """The commit that covers all state of the coordinator; it has failed if its append is late."""
-        self._deleted_while_loading: dict[str, bytes] = {}
+        self._events_while_loading: list[Event] = []
         self._started_mono_ms = self.mono_ms()
         self.coordinator: M = runtime.make_coordinator(self)
         self._loader = Loader(self._log, self.coordinator)
@@ -180,7 +180,7 @@ class Shard(Generic[M]):
     # ---- serving
 
     def schedule(self, delay_ms: int, event: Event) -> Timer:
-        """Run `event` after a delay, if the shard is still active then."""
+        """Run `event` after a delay, or at the end of loading, if the shard is active then."""
         return self._timers.schedule(self.mono_ms() + delay_ms, lambda: self._run_event(event))
 
     def run_after(
@@ -205,7 +205,9 @@ class Shard(Generic[M]):
         return reply
 
     def _run_event(self, event: Event) -> None:
-        if self.state is ShardState.ACTIVE:
+        if self.state is ShardState.LOADING:
+            self._events_while_loading.append(event)
+        elif self.state is ShardState.ACTIVE:
             decision = event()
             if decision is not None:
                 self.execute(decision)
@@ -278,10 +280,7 @@ class Shard(Generic[M]):
 
     def on_topics_deleted(self, deleted: Mapping[str, bytes]) -> None:
         """Pass deleted topics to the coordinator, after loading if it is not active yet."""
-        if self.state is ShardState.LOADING:
-            self._deleted_while_loading.update(deleted)
-        else:
-            self._run_event(lambda: self.coordinator.on_topics_deleted(deleted))
+        self._run_event(lambda: self.coordinator.on_topics_deleted(deleted))
 
     # ---- loading
 
@@ -308,8 +307,9 @@ class Shard(Generic[M]):
         self._runtime.times.record_load(took_ms)
         if count:
             _log.info("loaded %s-%d: %d records in %d ms", self._runtime.topic, self.partition, count, took_ms)
-        if self._deleted_while_loading:
-            self.on_topics_deleted(self._deleted_while_loading)
+        for event in self._events_while_loading:
+            self._run_event(event)
+        self._events_while_loading.clear()
 
     def close(self) -> None:
         """Stop serving: another broker leads the partition, or this broker stops."""

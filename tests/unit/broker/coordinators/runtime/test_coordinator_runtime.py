@@ -392,6 +392,24 @@ def test_topics_deleted_during_loading_lose_their_offsets(made: LocalGroupHarnes
     assert committed(made) == -1
 
 
+def test_sessions_that_end_during_loading_end_after_it(
+    monkeypatch: pytest.MonkeyPatch, made: LocalGroupHarness
+) -> None:
+    monkeypatch.setattr("broker.coordinators.group_coordinator.ITEMS_PER_STEP", 1)
+    groups = [f"g{index}" for index in range(5)]
+    for group in groups:
+        stable_group(made, group)
+    start_loading(made)
+    made.advance(3)
+    assert made.runtime.is_loading
+    made.clock.now_mono_ms += 60_000
+    made.advance(20_000)
+    assert not made.runtime.is_loading
+    assert {group: shard(made).coordinator.classic_groups[group].state for group in groups} == dict.fromkeys(
+        groups, State.EMPTY
+    )
+
+
 # ---- resignation
 
 

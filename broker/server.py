@@ -307,7 +307,9 @@ class Server:
         )
         self._lifecycle = BrokerLifecycle(self._channel, self._broker_registration(), self._timers, self._clock, config)
         channel, lifecycle = self._channel, self._lifecycle
-        self._assignments_manager = AssignmentsManager(channel, lifecycle, self._log_manager, config.node_id)
+        self._assignments_manager = AssignmentsManager(
+            channel, lifecycle, self._log_manager, config.node_id, self._timers, self._clock
+        )
         self._log_dir_moves = LogDirMoves(self._replicas, self._io, self._timers, self._clock)
         prefetcher = PageCachePrefetcher(self._io, self._replicas.directory_failed, memory_bytes())
         for listener in self.listeners:

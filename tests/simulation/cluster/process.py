@@ -260,7 +260,9 @@ class Process:
         lifecycle.on_fenced_for_full_disk = policy.set_fenced
         lifecycle.on_failed = _fail
         lifecycle.on_active = self._on_active
-        self._directories = AssignmentsManager(self.channel, lifecycle, self.log_manager, self.node_id)
+        self._directories = AssignmentsManager(
+            self.channel, lifecycle, self.log_manager, self.node_id, self.timers, clock
+        )
         self.replicas.on_isr_proposed = AlterPartitionManager(
             self.channel, lifecycle, self.node_id, self.timers, clock
         ).submit

@@ -12,7 +12,7 @@ from broker.peers.assignments_manager import AssignmentsManager
 from protocol.errors import ErrorCode
 from protocol.messages import common, quorum
 from protocol.messages.common import PartitionIndex
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.controller.partitions.assign_replicas_to_dirs import assign_replicas
 from replication.metadata.feature_levels import WITH_DIRECTORIES
 from replication.metadata.image import (
@@ -125,8 +125,13 @@ def reported_directories(
         submit=submit,
     )
     image: Any = controller.image
-    list(AssignmentsManager(controller, controller, harness.log_manager, 1).reconcile([partition], image))
+    list(assignments_manager(harness, controller).reconcile([partition], image))
     return [directory.id for request in requested for directory in request.directories]
+
+
+def assignments_manager(harness: ReplicaHarness, controller: Any) -> AssignmentsManager:
+    clock: Any = SimpleNamespace(mono_ms=lambda: harness.mono_ms)
+    return AssignmentsManager(controller, controller, harness.log_manager, 1, harness.timers, clock)
 
 
 def test_only_changed_directories_are_reported(tmp_path: Path) -> None:
@@ -139,6 +144,30 @@ def test_only_changed_directories_are_reported(tmp_path: Path) -> None:
     assert (
         reported_directories(ReplicaHarness(tmp_path / "older", directories=2), b"x" * 16, WITH_DIRECTORIES - 1) == []
     )
+
+
+def test_assignments_of_a_stale_broker_epoch_are_sent_again(tmp_path: Path) -> None:
+    """The epoch is stale while the broker registers again; the next request has the new one."""
+    harness = ReplicaHarness(tmp_path, directories=2)
+    harness.create()
+    partition = harness.partition()
+    requested: list[Any] = []
+    codes = [E.STALE_BROKER_EPOCH, E.STALE_BROKER_EPOCH, E.NONE]
+
+    def submit(request: Any) -> Completion[Any]:
+        requested.append(request)
+        return completed(quorum.AssignReplicasToDirsResponse(error_code=codes[len(requested) - 1], directories=[]))
+
+    image = SimpleNamespace(topics_by_name=harness.image.topics_by_name, metadata_version=WITH_DIRECTORIES)
+    controller: Any = SimpleNamespace(image=image, epoch=-1, submit=submit)
+    assignments_manager(harness, controller).assign(partition)
+    controller.epoch = 12
+    for _ in range(5):
+        harness.mono_ms += 1000
+        harness.timers.run_due(harness.mono_ms)
+    assert [request.broker_epoch for request in requested] == [-1, 12, 12]
+    home = harness.log_manager.directory_ids[partition.log.directory]
+    assert [request.directories[0].id for request in requested] == [home] * 3
 
 
 def test_a_moved_replica_is_reported(tmp_path: Path) -> None:

@@ -107,10 +107,6 @@ _OPEN_LOGS_PER_FREEZE = 128
 
 _OFFLINE = "log directory %s is offline: %s"
 _MAX_LISTED = 20
-_CONTROLLED_SHUTDOWN_TIMEOUT_MS = 30_000
-"""The longest controlled shutdown."""
-_NO_CONTROLLER_TIMEOUT_MS = 1_500
-"""How long a controlled shutdown waits for the election of a controller."""
 
 
 class StartError(Exception):
@@ -530,18 +526,8 @@ class Server:
         self._io.stop_waiting_for_space()
         if "broker" in self._config.roles and self._config.value("controlled.shutdown.enable"):
             self._lifecycle.begin_controlled_shutdown().then(lambda _: self._shut_down())
-            self._timers.schedule(self._clock.mono_ms() + _CONTROLLED_SHUTDOWN_TIMEOUT_MS, self._shut_down)
-            self._check_controller()
         else:
             self._shut_down()
-
-    def _check_controller(self) -> None:
-        """Without a controller no other broker can take over the partitions: stops waiting."""
-        if self._channel.leaderless_ms >= _NO_CONTROLLER_TIMEOUT_MS:
-            _log.warning("no active controller: shutting down without moving leaders")
-            self._shut_down()
-        elif not self._is_shut_down:
-            self._timers.schedule(self._clock.mono_ms() + _NO_CONTROLLER_TIMEOUT_MS, self._check_controller)
 
     def _shut_down(self) -> None:
         """The controlled shutdown is over: closes all connections and resigns as controller."""

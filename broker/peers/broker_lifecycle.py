@@ -5,7 +5,8 @@ RULES    1. It registers once per process; again if the controller does not know
          2. When the image has reached its registration, it asks to be unfenced. When the image shows it unfenced, it accepts
             clients (`on_active`).
          3. It sends a heartbeat every broker.heartbeat.interval.ms, and immediately after a change. One heartbeat is in flight.
-         4. It shuts down when the controller allows it.
+         4. It shuts down when the controller allows it, when that takes too long, or when there is no active controller, so
+            that no other broker can take over its partitions.
          5. While a log directory is full it asks to be fenced, so that other brokers lead: writes here would wait. While it is
             fenced for that, it leads nothing (`on_fenced_for_full_disk`).
          6. If no controller accepts the registration within initial.broker.registration.timeout.ms, startup fails with the
@@ -18,6 +19,7 @@ from __future__ import annotations
 import copy
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig
@@ -52,6 +54,10 @@ _NO_CONTROLLER: Final = (
 )
 _SHUTDOWN_POLL_MS: Final = 50
 """How often the controller is asked whether the shutdown may complete."""
+_SHUTDOWN_TIMEOUT_MS: Final = 30_000
+"""The longest controlled shutdown."""
+_NO_CONTROLLER_TIMEOUT_MS: Final = 1_500
+"""How long a controlled shutdown waits for the election of a controller."""
 _RETRY_MS: Final = 500
 
 
@@ -168,13 +174,26 @@ class BrokerLifecycle:
         self.heartbeat_now()
 
     def begin_controlled_shutdown(self) -> Completion[None]:
-        """Starts the controlled shutdown; completes when the controller allows it."""
-        self._shutdown = Completion()
+        """Starts the controlled shutdown; completes when the broker may stop (rule 4)."""
+        shutdown = self._shutdown = Completion()
         if self.epoch == _UNREGISTERED:
-            self._shutdown.complete(None)
+            shutdown.complete(None)
+            return shutdown
+        deadline_ms = self._clock.mono_ms() + _SHUTDOWN_TIMEOUT_MS
+        shutdown.expire_at(self._timers, deadline_ms, lambda: shutdown.complete(None))
+        self.heartbeat_now()
+        self._check_controller(shutdown)
+        return shutdown
+
+    def _check_controller(self, shutdown: Completion[None]) -> None:
+        if shutdown.is_done:
+            return
+        if self._channel.leaderless_ms >= _NO_CONTROLLER_TIMEOUT_MS:
+            _log.warning("no active controller: shutting down without moving leaders")
+            shutdown.complete(None)
         else:
-            self.heartbeat_now()
-        return self._shutdown
+            again = partial(self._check_controller, shutdown)
+            self._timers.schedule(self._clock.mono_ms() + _NO_CONTROLLER_TIMEOUT_MS, again)
 
     # ------------------------------------------------------------ heartbeats
     def _send_heartbeat(self) -> None:

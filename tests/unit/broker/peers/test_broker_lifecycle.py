@@ -297,6 +297,32 @@ def test_a_controlled_shutdown_waits_for_the_controller(rig: Rig) -> None:
     assert on_shutdown_allowed == ["ended"]
 
 
+def test_a_controlled_shutdown_ends_without_a_controller(rig: Rig, caplog: pytest.LogCaptureFixture) -> None:
+    ended: list[int] = []
+    rig.registered()
+    rig.beat()
+    rig.channel.leader_changed(-1)
+    began_ms = rig.now_ms
+    rig.lifecycle.begin_controlled_shutdown().then(lambda _: ended.append(rig.now_ms - began_ms))
+    rig.wait(1499)
+    assert ended == []
+    rig.wait(1)
+    assert ended == [1500]
+    assert "no active controller: shutting down without moving leaders" in caplog.text
+
+
+def test_a_controlled_shutdown_ends_after_30_s(rig: Rig) -> None:
+    ended: list[int] = []
+    rig.registered()
+    rig.beat()
+    began_ms = rig.now_ms
+    rig.lifecycle.begin_controlled_shutdown().then(lambda _: ended.append(rig.now_ms - began_ms))
+    while not ended:
+        rig.beat(is_fenced=True)
+        rig.wait(50)
+    assert ended == [30_000]
+
+
 def test_not_controller_in_the_topics_of_a_response_is_retried(rig: Rig) -> None:
     rig.channel.leader_changed(OTHER)
     request = new_topic()

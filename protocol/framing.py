@@ -81,7 +81,7 @@ class FrameReader:
         scratch = self._scratch
         if not self._prefix and count > _PREFIX:  # the usual case: one complete small frame
             (length,) = _LENGTH.unpack_from(scratch)
-            if length == count - _PREFIX:
+            if length == count - _PREFIX and length <= self.max_frame_bytes:
                 return [scratch[_PREFIX:count]]
         received = memoryview(scratch)[:count]
         return self._split(memoryview(self._prefix + received) if self._prefix else received)

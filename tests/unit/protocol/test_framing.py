@@ -42,6 +42,12 @@ def test_an_invalid_length_is_malformed(length: int) -> None:
         feed(reader, struct.pack(">i", length) + b"x", [64])
 
 
+def test_a_complete_frame_above_the_limit_is_malformed() -> None:
+    reader = FrameReader(1000, bytearray(4096))
+    with pytest.raises(MalformedRequest, match="frame of 1001 bytes, the limit is 1000"):
+        feed(reader, struct.pack(">i", 1001) + bytes(1001), [4096])
+
+
 def test_a_declared_length_allocates_little_memory() -> None:
     """A declared length of 100 MiB with 100 received bytes allocates 16 KiB."""
     reader = FrameReader(100 << 20, bytearray(1024))

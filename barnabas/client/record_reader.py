@@ -154,7 +154,8 @@ class RecordReader:
                     self._on_failure(fetcher, found)
                     continue
                 for fetched in found:
-                    if fetched.partition in self._positions and fetcher in self._fetchers:
+                    # A fetcher may have fetched a partition again before its error was seen here.
+                    if fetched.partition in fetcher.partitions and fetcher in self._fetchers:
                         page = self._page(fetched)
                         if page is not None:
                             yield page

@@ -1,0 +1,83 @@
+"""Reading partitions of one leader while the log of one of them begins later than expected."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from collections.abc import Collection, Mapping
+
+from barnabas.client.cluster import Cluster, Node
+from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE
+from barnabas.client.record_batches import encode_batch, encode_record
+from barnabas.client.record_reader import RecordReader
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.client.wire import Api, Fields, array, text
+
+_TRIMMED, _OTHER = TopicPartition("orders", 0), TopicPartition("orders", 1)
+_START = 100
+
+
+class TrimmedLeader(Node):
+    """A leader that answers each Fetch at once: partition 0 begins at `_START`, partition 1 at 0; both have one record."""
+
+    def __init__(self, fetches: threading.Semaphore) -> None:
+        self._fetches = fetches
+
+    def ask(self, api: Api, body: bytes) -> Fields:
+        assert api is Api.FETCH
+        self._fetches.release()
+        answers = []
+        at = 25 + 4 + 2 + len(_TRIMMED.topic) + 4
+        for _ in range(*struct.unpack_from(">i", body, at - 4)):
+            number, _, offset = struct.unpack_from(">iiq", body, at)
+            at += 28
+            first = _START if number == _TRIMMED.partition else 0
+            error = OFFSET_OUT_OF_RANGE if offset < first else 0
+            records = _batch(first) if offset == first else b""
+            data = struct.pack(">i", len(records)) + records
+            answers.append(struct.pack(">ihqqqi", number, error, first + 1, first + 1, first, 0) + data)
+        topic = text(_TRIMMED.topic) + array(answers)
+        return Fields(struct.pack(">ihi", 0, 0, 0) + array([topic]))
+
+    def close(self) -> None:
+        pass
+
+
+class TrimmedCluster(Cluster):
+    """A cluster with one leader; `fetches` is released for each Fetch."""
+
+    def __init__(self) -> None:
+        self.fetches = threading.Semaphore(0)
+
+    def leaders(self, topic: str, needed: Collection[int] | None = None, *, may_create: bool = False) -> dict[int, int]:
+        return {0: 1, 1: 1}
+
+    def connect(self, node_id: int) -> Node:
+        return TrimmedLeader(self.fetches)
+
+    def offsets(
+        self, timestamps: Mapping[TopicPartition, int], *, committed: bool = False
+    ) -> dict[TopicPartition, int]:
+        return dict.fromkeys(timestamps, _START)
+
+
+def _batch(offset: int) -> bytes:
+    return struct.pack(">q", offset) + encode_batch([encode_record(0, 0, None, b"value", ())], 0, 0)[8:]
+
+
+def test_a_partition_that_is_trimmed_is_read_on_beside_others_of_its_leader() -> None:
+    cluster, gaps = TrimmedCluster(), []
+    reader = RecordReader(cluster, {_TRIMMED: (0, _START + 1), _OTHER: (0, 2)}, on_gap=lambda *gap: gaps.append(gap))
+    pages = reader.pages()
+    found = []
+    for page in pages:
+        assert page is not None
+        found += [(record.partition, record.offset) for record in page.records]
+        if len(found) == 1:
+            for _ in range(4):  # the responses to the second and the third Fetch wait, with the error of the first
+                assert cluster.fetches.acquire(timeout=10)
+        if len(found) == 2:
+            break
+    reader.close()
+    assert sorted(found) == [(0, _START), (1, 0)]
+    assert gaps == [(_TRIMMED, 0, _START)]

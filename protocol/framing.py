@@ -138,7 +138,7 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     """Parses the fixed part of a request's header; the tagged fields of a flexible header begin at `end`.
 
     Raises:
-        MalformedRequest: the frame is too short, or the client id is not UTF-8.
+        MalformedRequest: the frame is too short.
     """
     if len(frame) < _HEADER.size:
         raise MalformedRequest(f"frame of {len(frame)} bytes is shorter than a request header")
@@ -149,10 +149,7 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     end += length
     if end > len(frame):
         raise MalformedRequest("client id runs past the end of the frame")
-    try:
-        client_id = frame[_HEADER.size : end].decode()
-    except UnicodeDecodeError:
-        raise MalformedRequest("client id is not UTF-8") from None
+    client_id = frame[_HEADER.size : end].decode("utf-8", "replace")  # as other strings
     return _new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, end))  # half the time of a call
 
 

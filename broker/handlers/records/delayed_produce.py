@@ -151,7 +151,7 @@ class DelayedProduce:
             try:
                 name = self._services.topic_name(self._ctx, name, topic.topic_id)
             except KafkaError as error:
-                refusal = error
+                refusal = error.with_traceback(None)  # its frames would keep the request until a garbage collection
         indexes = [data.index for data in topic.partition_data]
         self._topics.append(RequestedTopic(topic.name, topic.topic_id, name, indexes))
         return name, refusal

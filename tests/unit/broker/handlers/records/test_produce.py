@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
@@ -155,6 +157,24 @@ def test_internal_topics_are_for_kafkas_own_tools(harness: ReplicaHarness) -> No
     harness.create("__consumer_offsets")
     assert code(harness.produce("__consumer_offsets")) == ErrorCode.INVALID_TOPIC_EXCEPTION
     assert code(harness.produce("__consumer_offsets", client_id="__admin_client")) == ErrorCode.NONE
+
+
+class Frame(bytearray):
+    """The bytes of a request."""
+
+
+def test_a_refused_topic_leaves_no_reference_to_the_request(harness: ReplicaHarness) -> None:
+    harness.create("__consumer_offsets")
+    frame = Frame(batch())
+    reference = weakref.ref(frame)
+    gc.disable()
+    try:
+        answer = harness.produce("__consumer_offsets", records=frame)
+        del frame
+        assert code(answer) == ErrorCode.INVALID_TOPIC_EXCEPTION
+        assert reference() is None
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------- transactions

@@ -370,7 +370,7 @@ class ReplicaManager:
             except StorageError as error:
                 raise self.on_storage_error(partition, error) from error
         except KafkaError as error:
-            completion.fail(error)
+            completion.fail(error.with_traceback(None))  # a frame of it refers to the completion
             return
         if isinstance(found, DiskLookup):
             self.await_disk(partition, found, lambda: self._attempt(topic, index, attempt, completion))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -481,3 +482,21 @@ def test_nothing_is_acknowledged_before_all_batches_of_a_request_are_written(
     appends = harness.replicas.appender.append_all([("t", 0, batch()) for _ in range(65)], acks=1, wall_ms=NOW_MS)
     assert [append.value.base_offset for append in appends] == list(range(1, 66))
     assert steps == ["write"] * 2 + ["acks"] * 65
+
+
+def test_a_lookup_that_fails_leaves_no_garbage(harness: ReplicaHarness) -> None:
+    """Nothing that only a garbage collection would free: a request may name many unknown partitions."""
+
+    def attempt(partition: Partition) -> None:
+        raise AssertionError
+
+    reference = weakref.ref(attempt)
+    gc.disable()
+    try:
+        lookup = harness.replicas.lookup("t", 9, attempt)
+        assert isinstance(lookup.error, KafkaError)
+        assert lookup.error.code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        del lookup, attempt
+        assert reference() is None
+    finally:
+        gc.enable()

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
+from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.decoder_compiler import compile_decoder
 from protocol.encoder_compiler import compile_encoder
 from protocol.primitives import Buffer
@@ -28,6 +29,7 @@ Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
 _decoders: dict[tuple[type[Message], int], Decoder[Message]] = {}
+_request_decoders: dict[tuple[type[Message], int], Decoder[Message]] = {}
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
@@ -45,6 +47,15 @@ def decoder(cls: type[M], version: int) -> Decoder[M]:
     if function is None:
         _check_version(cls, version)
         function = _decoders[cls, version] = compile_decoder(cls, version)
+    return function  # type: ignore[return-value]
+
+
+def request_decoder(cls: type[M], version: int) -> Decoder[M]:
+    """As `decoder`, for a request of a peer: it has at most MAX_REQUEST_ELEMENTS in all its arrays together."""
+    function = _request_decoders.get((cls, version))
+    if function is None:
+        _check_version(cls, version)
+        function = _request_decoders[cls, version] = compile_decoder(cls, version, MAX_REQUEST_ELEMENTS)
     return function  # type: ignore[return-value]
 
 

@@ -3,7 +3,8 @@
 RULES    1. Lengths are checked before an allocation or a loop. Whether the message fits in the buffer is checked once,
             at its end; slices past the end of the buffer are short until then.
          2. An array has at most MAX_ARRAY_LENGTH elements and no more than the remaining bytes; a tagged section has
-            at most MAX_TAGGED_FIELDS fields; a string has at most 32,767 bytes.
+            at most MAX_TAGGED_FIELDS fields; a string has at most 32,767 bytes. The arrays and tagged sections of a request
+            have at most MAX_REQUEST_ELEMENTS together: in nested arrays each element may have as many again.
          3. As in Kafka: any non-zero byte is true, invalid UTF-8 becomes U+FFFD, a negative length is null, a tag
             that belongs to another version of the struct is refused, an unknown tag is kept. Stricter than Kafka:
             a known tagged field must have exactly its declared size.
@@ -27,9 +28,12 @@ MAX_ARRAY_LENGTH = 1_000_000
 MAX_TAGGED_FIELDS = 10_000
 
 
-def compile_decoder(cls: type[Message], version: int) -> Any:
-    """Compiles the function (buffer, position) -> (message, end position) for one version of a message."""
-    return _DecoderBuilder(cls, version).compile_message(wire_of(cls))
+def compile_decoder(cls: type[Message], version: int, max_elements: int | None = None) -> Any:
+    """Compiles the function (buffer, position) -> (message, end position) for one version of a message.
+
+    `max_elements` limits the elements of all arrays together.
+    """
+    return _DecoderBuilder(cls, version, max_elements).compile_message(wire_of(cls))
 
 
 # Functions that the compiled source calls for unusual input.
@@ -45,6 +49,10 @@ def _refuse_null(name: str) -> NoReturn:
 
 def _refuse_length(name: str, length: int) -> NoReturn:
     raise MalformedRequest(f"{name} cannot have {length} elements or bytes here")
+
+
+def _refuse_elements(count: int) -> NoReturn:
+    raise MalformedRequest(f"the arrays of the request have more than {count} elements")
 
 
 def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
@@ -69,8 +77,6 @@ def _check_count(buffer: Buffer, position: int, name: str, count: int) -> None:
 
 def _unknown(message: Message, buffer: Buffer, position: int, count: int) -> int:
     """Keeps the tagged fields of a struct that declares none; returns the position after them."""
-    if count > 127:
-        count, position = read_uvarint(buffer, position - 1)
     if count > MAX_TAGGED_FIELDS:
         raise MalformedRequest(f"{count} tagged fields in one struct")
     for _ in range(count):
@@ -114,19 +120,21 @@ _new = object.__new__
 
 
 class _DecoderBuilder(SourceBuilder):
-    """Writes `decode(b, p)`: `b` is the buffer, `p` the position, `n` the current length or count.
+    """Writes `decode(b, p)`: `b` is the buffer, `p` the position, `n` the current length or count, `t` the elements so far.
 
     A compact length or count is stored plus one, and zero is null; `n` holds the stored number.
     """
 
-    def __init__(self, cls: type[Message], version: int) -> None:
+    def __init__(self, cls: type[Message], version: int, max_elements: int | None) -> None:
         super().__init__("decode", cls, version, globals())
+        self._max_elements = max_elements
         self.has_records = _holds_records(wire_of(cls))
 
     def compile_message(self, wire: Wire) -> Any:
         with self.block("def decode(b, p):"):
             # Decoding strings from bytes is faster than from a memoryview; copying a small frame is cheap.
             self.line("if type(b) is not memoryview: b = memoryview(b)" if self.has_records else "b = bytes(b)")
+            self._start_counting()
             with self.block("try:"):
                 self._struct(wire, "m", 0)
                 self._end_run()
@@ -150,7 +158,10 @@ class _DecoderBuilder(SourceBuilder):
             tagged = [f for f in fields if f.tag is not None]
             reader = self._tagged_reader(wire, tagged) if tagged else "_unknown"
             self._length("B")
-            self.line(f"if n: p = {reader}({target}, b, p, n)")
+            with self.block("if n:"):
+                self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
+                self._count("n")
+                self.line(f"p = {reader}({target}, b, p, n)")
 
     def _defaults(self, target: str, fields: list[Field]) -> None:
         """Set the fields that this version lacks or that are tagged."""
@@ -168,7 +179,7 @@ class _DecoderBuilder(SourceBuilder):
         """Reads the known tagged fields of a struct in a separate function, because they are rare."""
         name = self.constant(wire.message, "T", lambda: None)
         with self.function(f"def {name}(m, b, p, n):"):
-            self.line("if n > 127: n, p = read_uvarint(b, p - 1)")
+            self._start_counting()  # of the arrays in it: no array of a request has elements with such fields
             self.line(f"if n > {MAX_TAGGED_FIELDS}: _refuse_length('tagged fields', n)")
             with self.block("for _ in range(n):"):
                 self.line("t, p = read_uvarint(b, p)")
@@ -259,6 +270,7 @@ class _DecoderBuilder(SourceBuilder):
             self.line(f"if n > 127: _check_count(b, p, {name!r}, n)")
             null, count = "if n < 0:", "n"
         with self._unless_null(null, target, nullable):
+            self._count(count)
             self.line(f"{target} = a{depth} = []")
             with self.block(f"for _ in range({count}):"):
                 self._element(element, depth)
@@ -270,6 +282,7 @@ class _DecoderBuilder(SourceBuilder):
         with self.block(f"if 0 < n <= {FEW}:" if self.flexible else f"if 0 <= n < {FEW}:"):
             if self.flexible:
                 self.line("n -= 1")
+            self._count("n")
             self.line(f"{target} = [*{few}[n](b, p)] if n else []")
             self.line(f"p += {size} * n")
         with self.block("else:"):
@@ -277,6 +290,17 @@ class _DecoderBuilder(SourceBuilder):
             self.line(f"{target}, p = {reader}(b, p, n, {code!r}, {name!r})")
             if not nullable:
                 self.line(f"if {target} is None: _refuse_null({name!r})")
+            self._count(f"len({target} or ())")
+
+    def _start_counting(self) -> None:
+        if self._max_elements is not None:
+            self.line("t = 0")
+
+    def _count(self, count: str) -> None:
+        """Counts elements, if they are limited."""
+        if self._max_elements is not None:
+            self.line(f"t += {count}")
+            self.line(f"if t > {self._max_elements}: _refuse_elements({self._max_elements})")
 
     def _element(self, element: Wire, depth: int) -> None:
         """The body of an array's loop: reads one element and appends it."""

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from struct import Struct
 from typing import Final, NamedTuple
 
+from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import MalformedRequest
 from protocol.framing import Part
 from protocol.primitives import read_uvarint, uvarint
@@ -73,10 +74,13 @@ def decode_request(frame: bytearray, position: int, version: int) -> OffsetCommi
         member_id, at = _string(data, at + _I32.size)
         instance_id, at = _string(data, at) if data[at] else (None, at + 1)
         count, at = _count(data, at)
-        topics = []
+        topics, room = [], MAX_REQUEST_ELEMENTS * ROW_BYTES
         for _ in range(count):
             topic, at = _topic(data, at, version)
             topics.append(topic)
+            room -= ROW_BYTES + len(topic.rows)
+            if room < 0:  # the general codec refuses it
+                return None
     except (_UnusualForm, IndexError, UnicodeDecodeError, MalformedRequest, struct.error):
         return None
     if data[at:] != b"\0" or not topics:

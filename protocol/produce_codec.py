@@ -14,6 +14,7 @@ import struct
 from struct import Struct
 from typing import Final, NamedTuple
 
+from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import MalformedRequest
 from protocol.framing import Part
 from protocol.primitives import read_uvarint, uvarint
@@ -76,18 +77,21 @@ class ProduceTopicsLayout:
                 return None
             position += self._head.size
             topics: list[ProducedTopic] = []
+            room = MAX_REQUEST_ELEMENTS
             for _ in range(count - self._is_flexible):
-                topic, position = self._decode_topic(frame, position)
+                topic, position = self._decode_topic(frame, position, room)
                 if topic is None:
                     return None
                 topics.append(topic)
+                room -= 1 + len(topic.indexes)
         except (struct.error, MalformedRequest):  # it is cut short
             return None
         if self._is_flexible and not frame.startswith(b"\0", position):
             return None
         return ProducedTopics(acks, timeout_ms, topics)
 
-    def _decode_topic(self, frame: bytearray, position: int) -> tuple[ProducedTopic | None, int]:
+    def _decode_topic(self, frame: bytearray, position: int, room: int) -> tuple[ProducedTopic | None, int]:
+        """Decodes a topic with fewer partitions than `room`; None if it does not have the usual form."""
         start, name, topic_id = position, "", b""
         if self._has_ids:
             topic_id = bytes(frame[position : position + _ID_BYTES])
@@ -98,6 +102,8 @@ class ProduceTopicsLayout:
             if not name:
                 return None, position
         count, position = self._length(frame, position, 4)
+        if count >= room:
+            return None, position
         echoed_bytes = frame[start:position]
         indexes: list[int] = []
         records: list[memoryview] = []

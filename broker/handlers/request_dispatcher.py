@@ -25,7 +25,7 @@ from broker.process.watchdog import Watchdog
 from broker.security.authorizer import NotLoaded
 from broker.telemetry.request_metrics import ApiMetrics, RequestMetrics
 from protocol.api import APIS, ApiKey, api_name, request_header_version, response_header_version
-from protocol.codec import decoder, encoder
+from protocol.codec import decoder, encoder, request_decoder
 from protocol.errors import ErrorCode, MalformedRequest
 from protocol.framing import Part, frame_response, parse_request_header
 from protocol.messages.headers import RequestHeader
@@ -148,7 +148,7 @@ class Dispatcher:
             ApiKey(api_key),
             route.handler,
             None if route.fast_path is None else route.fast_path(api_version),
-            decoder(request_class, api_version),
+            request_decoder(request_class, api_version),
             encoder(response_class, api_version),
             response_class,
             request_header_version(api_key, api_version) >= 2,

@@ -6,7 +6,8 @@ import tracemalloc
 
 import pytest
 
-from protocol.codec import decode, decoder, encode, encoder
+from protocol.codec import decode, decoder, encode, encoder, request_decoder
+from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import MalformedRequest
 from protocol.messages.admin import DeleteTopicsRequest
 from protocol.messages.groups import ListGroupsRequest
@@ -20,10 +21,12 @@ from protocol.messages.metadata import (
 from protocol.messages.produce_fetch import (
     FetchRequest,
     FetchResponse,
+    FetchTopic,
     ProduceRequest,
 )
 from protocol.messages.stored_records import BrokerRegistrationChangeRecord, FeatureLevelRecord
 from protocol.primitives import uvarint
+from protocol.schema import Message
 from tests.support.messages import message
 
 
@@ -201,6 +204,38 @@ def test_a_struct_has_at_most_ten_thousand_tagged_fields(cls: type[ApiVersionsRe
     assert len(allowed) == 10_000
     with pytest.raises(MalformedRequest, match="10001"):
         decode(cls, version, before + uvarint(10_001) + fields)
+
+
+def forgotten_topics(topics: int, partitions: int) -> FetchRequest:
+    one = FetchTopic(topic="t", partitions=[0] * partitions)
+    return FetchRequest(max_wait_ms=0, min_bytes=0, topics=[], forgotten_topics_data=[one] * topics)
+
+
+def many_topics(tags: int) -> MetadataRequest:
+    topic = MetadataRequestTopic(name="t")
+    topic.unknown_tagged_fields = dict.fromkeys(range(tags), b"")
+    return MetadataRequest(topics=[topic] * 50)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "refused", "version"),
+    [
+        (forgotten_topics(1, MAX_REQUEST_ELEMENTS - 1), forgotten_topics(1, MAX_REQUEST_ELEMENTS), 12),
+        (forgotten_topics(50, 4999), forgotten_topics(50, 5000), 12),
+        (forgotten_topics(50, 4999), forgotten_topics(50, 5000), 11),
+        (forgotten_topics(31_250, 7), forgotten_topics(31_251, 7), 11),  # short arrays are decoded otherwise
+        (forgotten_topics(31_250, 7), forgotten_topics(31_251, 7), 12),
+        (many_topics(4999), many_topics(5000), 12),
+    ],
+)
+def test_the_arrays_and_tagged_sections_of_a_request_have_a_limit_together(
+    allowed: Message, refused: Message, version: int
+) -> None:
+    cls = type(allowed)
+    assert request_decoder(cls, version)(encode(allowed, version), 0)[0] == allowed
+    with pytest.raises(MalformedRequest, match="the arrays of the request have more than 250000 elements"):
+        request_decoder(cls, version)(encode(refused, version), 0)
+    assert decode(cls, version, encode(refused, version)) == refused, "other messages have no such limit"
 
 
 def test_unknown_tagged_fields_are_preserved_in_tag_order() -> None:

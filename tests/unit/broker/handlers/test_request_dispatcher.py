@@ -13,11 +13,20 @@ from broker.network.exchange import CloseConnection, ConnectionInfo
 from broker.security.authorizer import NotLoaded
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, encode
-from protocol.errors import ErrorCode
-from protocol.messages.groups import HeartbeatRequest, HeartbeatResponse
+from protocol.codegen import MAX_REQUEST_ELEMENTS
+from protocol.errors import ErrorCode, MalformedRequest
+from protocol.messages.groups import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    OffsetCommitRequest,
+    OffsetCommitRequestPartition,
+    OffsetsTopic,
+)
 from protocol.messages.headers import RequestHeader
-from protocol.messages.metadata import MetadataRequest, MetadataResponse
-from protocol.messages.produce_fetch import FetchRequest
+from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.produce_fetch import FetchRequest, PartitionProduceData, ProduceRequest, TopicProduceData
+from protocol.offset_commit_codec import decode_request as decode_offset_commit
+from protocol.produce_codec import ProduceTopicsLayout
 from protocol.schema import Message, fields_of
 from replication.completion import Completion, completed, failed
 
@@ -122,3 +131,27 @@ def test_a_fault_without_an_error_field_closes_the_connection(request_: Message,
     assert "error_code" in {field.name for field in fields_of(APIS[ApiKey(request_.API_KEY)].response)}
     with pytest.raises(CloseConnection, match=r"handler of .* failed"):
         answer_of(request_, version)
+
+
+def test_a_request_with_very_many_elements_closes_the_connection() -> None:
+    """Also one whose usual form a fast path decodes."""
+    dispatcher = Dispatcher()
+    dispatcher.serve(Router([Route(ApiKey.METADATA, 12, 12, faulty)]))
+    frame = frame_of(MetadataRequest(topics=[MetadataRequestTopic(name="t")] * (MAX_REQUEST_ELEMENTS + 1)), 12)
+    with pytest.raises(MalformedRequest, match="more than 250000 elements"):
+        dispatcher.dispatch(frame, CONNECTION, 0)
+
+
+@pytest.mark.parametrize("count", [1, MAX_REQUEST_ELEMENTS])
+def test_fast_paths_leave_very_many_elements_to_the_general_codec(count: int) -> None:
+    data = [PartitionProduceData(index=index, records=b"") for index in range(count)]
+    produce = ProduceRequest(acks=1, timeout_ms=0, topic_data=[TopicProduceData(name="t", partition_data=data)])
+    rows = [
+        OffsetCommitRequestPartition(partition_index=index, committed_offset=1, committed_metadata=None)
+        for index in range(count)
+    ]
+    topic = OffsetsTopic(name="t", partitions=rows)
+    commit = OffsetCommitRequest(group_id="g", member_id="", topics=[topic])
+    is_usual = count < MAX_REQUEST_ELEMENTS
+    assert (ProduceTopicsLayout(9).decode_request(bytearray(encode(produce, 9)), 0) is not None) is is_usual
+    assert (decode_offset_commit(bytearray(encode(commit, 9)), 0, 9) is not None) is is_usual

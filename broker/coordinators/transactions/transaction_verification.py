@@ -5,7 +5,8 @@ RULES    1. A partition with records of the current transaction needs no verific
          2. A marker that is written during a verification fails it with INVALID_TXN_STATE: records appended after the marker
             would never be completed. The marker of the previous transaction does not count; since version 2 it has the epoch
             of the next transaction and can arrive while a request to a remote coordinator is queued.
-         3. Verifications of one producer complete in order, so its batches keep their order. After a batch was rejected,
+         3. Verifications of one producer complete in order, also those without a query, so its batches keep their order. After
+            a batch was rejected,
             later batches are rejected until the first one is retried, unless the leader epoch has changed: another leader
             may have appended it.
          4. Errors unknown to older producers are mapped to retriable ones.
@@ -124,26 +125,45 @@ class TransactionVerification:
         """The errors of partitions that must not be written."""
         if support < TransactionSupport.ADD_PARTITION and not self.is_enabled:
             return completed({})
+        waiting = self._pending.get(producer.producer_id)
+        errors, unverified = self._unverified(producer, partitions)
+        if not unverified and waiting is None:
+            return completed(errors)
+        until_mono_ms = self._clock.mono_ms() + self._max_wait_ms
+        verified: Completion[PartitionErrors] = Completion()
+        pending = _PendingVerification(
+            transactional_id, producer, partitions, support, verified, until_mono_ms, errors, set()
+        )
+        if waiting is None:
+            self._pending[producer.producer_id] = deque([pending])
+            self._start(producer.producer_id)
+        else:
+            waiting.append(pending)
+        return verified
+
+    def _unverified(
+        self, producer: ProducerIdAndEpoch, partitions: Sequences
+    ) -> tuple[PartitionErrors, dict[TopicPartition, int]]:
+        """The errors of partitions with a later epoch (rule 5), and the partitions to verify (rule 1)."""
         errors: PartitionErrors = {}
-        unknown: dict[TopicPartition, int] = {}
+        unverified: dict[TopicPartition, int] = {}
         for key, sequence in partitions.items():
             state = self._producer_state(key, producer)
             if state is not None and state.epoch > producer.epoch:
                 errors[key] = KafkaError(ErrorCode.INVALID_PRODUCER_EPOCH)
             elif state is None or state.txn_first_offset < 0 or state.epoch != producer.epoch:
-                unknown[key] = sequence
-        if not unknown:
-            return completed(errors)
-        until_mono_ms = self._clock.mono_ms() + self._max_wait_ms
-        verified: Completion[PartitionErrors] = Completion()
-        pending = _PendingVerification(
-            transactional_id, producer, unknown, support, verified, until_mono_ms, errors, set()
-        )
-        waiting = self._pending.setdefault(producer.producer_id, deque())
-        waiting.append(pending)
-        if len(waiting) == 1:
+                unverified[key] = sequence
+        return errors, unverified
+
+    def _start(self, producer_id: int) -> None:
+        """Start the first verification of a producer; partitions may have changed while it waited for its turn."""
+        waiting = self._pending[producer_id]
+        errors, unverified = self._unverified(waiting[0].producer, waiting[0].partitions)
+        pending = waiting[0] = waiting[0]._replace(partitions=unverified, errors=errors)
+        if unverified:
             self._query(pending)
-        return verified
+        else:
+            self._complete(pending, {})
 
     def on_marker(self, partition: TopicPartition, marker: Marker) -> None:
         """A marker is about to be appended (rule 2)."""
@@ -213,7 +233,7 @@ class TransactionVerification:
         waiting = self._pending[producer_id]
         waiting.popleft()
         if waiting:
-            self._query(waiting[0])
+            self._start(producer_id)
         else:
             del self._pending[producer_id]
 

@@ -177,6 +177,29 @@ def test_verifications_of_a_producer_complete_in_order(rig: Rig) -> None:
     assert rig.results == [{}, {}]
 
 
+def test_a_batch_waits_for_an_earlier_one_that_is_verified_with_another_partition(rig: Rig) -> None:
+    producer = begin(rig.coordinator)
+    assert rig.verify(producer) == {}
+    rig.append(producer)
+    rig.log.is_holding = True
+    assert rig.verify(producer, TransactionSupport.ADD_PARTITION, T0, ("t", 1), sequence=1) is None
+    assert rig.verify(producer, sequence=2) is None
+    rig.log.release()
+    assert rig.results[1:] == [{}, {}]
+
+
+def test_a_batch_that_waited_is_not_appended_behind_a_marker(rig: Rig) -> None:
+    producer = begin(rig.coordinator)
+    assert rig.verify(producer) == {}
+    rig.append(producer)
+    rig.log.is_holding = True
+    assert rig.verify(producer, TransactionSupport.ADD_PARTITION, ("t", 1)) is None
+    assert rig.verify(producer, sequence=1) is None
+    assert rig.mark((producer[0], 1), is_commit=False) is ErrorCode.NONE
+    rig.log.release()
+    assert rig.results[1:] == [{}, {T0: ErrorCode.INVALID_PRODUCER_EPOCH}]
+
+
 def test_a_later_epoch_in_the_partition_is_rejected_without_a_query(rig: Rig) -> None:
     rig.append((7, 3))
     rig.coordinator.transactions.close()

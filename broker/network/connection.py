@@ -16,8 +16,9 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
         10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
             that closes the connection are not.
-        11. At the end of the peer's stream, queued requests that may be pipelined are served before the connection is closed: a
-            producer that waits for no response closes its connection behind its last records.
+        11. At the end of the peer's stream, requests that may be pipelined are served and answered before the connection is
+            closed: a producer that waits for no response closes its connection behind its last records, and one that waits
+            may have closed its side only. Other requests, such as a Fetch that waits for records, are cancelled.
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -122,7 +123,7 @@ class Connection:
         self._unsent_times: list[RequestTimes] = []  # of the responses that are not sent completely
         self._in_flight: deque[_InFlightRequest] = deque()
         self._in_flight_bytes = 0
-        self._has_ended = False  # the peer sends no more, and requests are queued (rule 11)
+        self._has_ended = False  # the peer sends no more, and requests are queued or in flight (rule 11)
         self._has_unsent = False
         self._is_send_scheduled = False
         self._is_reading = False
@@ -203,11 +204,17 @@ class Connection:
 
     def _on_end(self) -> None:
         """The peer sends no more (rule 11)."""
-        frames = self._queued_frames
-        if frames and self._dispatcher.can_pipeline(frames[0]):
+        frames, in_flight = self._queued_frames, self._in_flight
+        first = in_flight[0].api_key if in_flight else frames[0] if frames else None
+        if first is not None and self._dispatcher.can_pipeline(first):
             self._has_ended = True
             self._watch_reading(wanted=False)
         else:
+            self.close()
+
+    def _close_if_ended(self) -> None:
+        """Closes the connection if the peer sends no more and has all responses."""
+        if self._has_ended and not (self._queued_frames or self._in_flight or self._has_unsent):
             self.close()
 
     def receive_soon(self) -> None:
@@ -233,8 +240,7 @@ class Connection:
         sender.is_holding = False
         self._flush_held()
         if self._has_ended:
-            if not frames:
-                self.close()
+            self._close_if_ended()
         elif not self.is_closed and self._unmute_timer is None:
             waiting_bytes = sum(map(len, frames))
             self._watch_reading(wanted=len(frames) < _MAX_QUEUED_FRAMES and waiting_bytes < _MAX_QUEUED_BYTES)
@@ -338,6 +344,7 @@ class Connection:
         self._flush_held()
         if self._queued_frames and not self.is_closed:
             self._loop.call_soon(self._serve_queued)
+        self._close_if_ended()
 
     def _fail(self, error: Exception) -> None:
         """Closes the connection after an error of a request; raises any error that is not the client's."""

@@ -63,7 +63,7 @@ def retain(log: Log, wall_ms: int) -> bool | DiskLookup:
     if is_full:
         end_offset, log.retention_due_ms = min(end_offset, engine.segments()[-1].base_offset), 0
     if end_offset > engine.start_offset:
-        if end_offset == engine.end_offset:
+        if end_offset == engine.end_offset and not is_full:  # else the last segment is empty; it waits for an append
             opened.roll(wall_ms)
         opened.trim(max(end_offset, offsets.log_start_offset), wall_ms)
     return bases[MAX_SEGMENTS_PER_PASS:] == [engine.start_offset]

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from storage.io.deferred_file_ops import DiskSpace
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 from storage.log.retention import is_retention_due, retain
@@ -125,3 +126,13 @@ def test_a_schedule_topic_keeps_what_is_not_delivered_yet(log: Log) -> None:
 def test_a_follower_of_a_schedule_topic_deletes_what_its_leader_has_deleted(log: Log) -> None:
     log.open().trim(3, NOW_MS)
     assert kept(log, NOW_MS * 2, barnabas_deliver_to="target", retention_ms=1) == [3, 4, 5]
+
+
+def test_on_a_full_disk_all_expires_while_an_append_to_the_next_segment_waits(log: Log) -> None:
+    log.open().roll(NOW_MS)
+    prepared = wait_for_disk(log.open().appends.prepare, produced("x"), leader_epoch=0, wall_ms=NOW_MS)
+    log.files.disk_space = DiskSpace(is_full=True)
+    assert kept(log, NOW_MS, retention_bytes=0) == []
+    prepared.write()
+    prepared.commit(NOW_MS)
+    assert values_of(log) == [(6, "x")]

@@ -208,6 +208,8 @@ class CommitLog:
     def release_replaced(self) -> None:
         """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends."""
         self._release_slices()
+        for file in self.files:
+            file.forget_sealed_previous()
         if self._numbers.has_released:
             self.submit(self._collect_numbers)
 
@@ -470,7 +472,7 @@ class CommitLog:
 
     def _next_file(self, *, is_append: bool) -> LogFile:
         last = self.files[-1] if self.files else None
-        start = self._next_start(0 if last is None else last.end)
+        start = 0 if last is None else -(-last.end // self.file_bytes) * self.file_bytes
         self._ahead.skip_to(start)
         if is_append and last is not None:
             self._check_reserve()
@@ -489,9 +491,6 @@ class CommitLog:
         """Raise StorageError if the next file would leave less than the reserve (rule 8)."""
         if len(self._ahead) * self.file_bytes + self.usable_bytes < self.file_bytes * 3 // 2:
             raise StorageError("write to", self.directory, OSError(ENOSPC, os.strerror(ENOSPC)))
-
-    def _next_start(self, end: int) -> int:
-        return -(-end // self.file_bytes) * self.file_bytes
 
     # ---- sealing -----------------------------------------------------------------------------------------
 

@@ -192,6 +192,11 @@ class LogFile:
     def __repr__(self) -> str:
         return f"LogFile({self.path!r}, {self.start}..{self.end})"
 
+    def forget_sealed_previous(self) -> None:
+        """Stop referring to the file before it if that is sealed: a run may replace it."""
+        if self.previous is not None and self.previous.is_sealed:
+            self.previous = None
+
     def unregister(self) -> None:
         """No file handle cache refers to the file any more."""
         self.log.unregister()

@@ -163,9 +163,17 @@ def is_full(error: Exception | None) -> bool:
 
 
 def attempt(run: Run) -> Exception | None:
-    """Runs a job; returns its exception."""
+    """Runs a job; returns its exception.
+
+    That of a full disk has no traceback: its frames would keep files open whose deletion makes space.
+    """
     try:
         run()
+    except StorageError as error:
+        if error.is_full:
+            error.__cause__ = error.__context__ = None
+            return error.with_traceback(None)
+        return error
     except Exception as error:  # noqa: BLE001  # rule 2
         return error
     return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 from asyncio import AbstractEventLoop, new_event_loop
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -431,6 +432,32 @@ def test_a_write_waits_for_space_and_later_writes_wait_behind_it(
     worker.write("data", 0, lambda: None).then(results.report)
     loop.run_forever()
     assert results == [None, ("data", False), ("data", True), None, None]
+
+
+@pytest.mark.usefixtures("fast_retries")
+def test_a_write_that_waits_for_space_holds_nothing_of_earlier_attempts(
+    loop: AbstractEventLoop, worker: IoThreadPool
+) -> None:
+    """Such as a file that is deleted meanwhile."""
+    held: list[ref[Held]] = []
+    alive: list[int] = []
+
+    def write() -> None:
+        alive.append(sum(known() is not None for known in held))
+        file = Held()
+        held.append(ref(file))
+        if len(held) <= 3:
+            raise StorageError("write", "data/t-0/0.log", OSError(errno.ENOSPC, ""))
+
+    worker.write("data", 2**30, lambda: None).then(lambda _: loop.stop())  # the next one is inline
+    loop.run_forever()
+    gc.disable()
+    try:
+        worker.write("data", 0, write).then(lambda _: loop.stop())
+        loop.run_forever()
+    finally:
+        gc.enable()
+    assert alive == [0, 0, 0, 0]
 
 
 @pytest.mark.usefixtures("fast_retries")

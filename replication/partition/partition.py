@@ -111,12 +111,16 @@ class Append(Completion[AppendInfo]):
 
 
 class DivergingEpoch(Exception):
-    """The reader's log diverges: the last epoch in common, and its end offset in this log."""
+    """The reader's log diverges: the last epoch in common, and its end offset in this log.
 
-    def __init__(self, epoch: int, end_offset: int) -> None:
+    `offsets` are high watermark, last stable offset and log start offset.
+    """
+
+    def __init__(self, epoch: int, end_offset: int, offsets: tuple[int, int, int]) -> None:
         super().__init__(epoch, end_offset)
         self.epoch = epoch
         self.end_offset = end_offset
+        self.offsets = offsets
 
 
 class Partition:
@@ -437,7 +441,8 @@ class Partition:
         if epoch == NO_EPOCH or end_offset == NO_OFFSET or position.offset < self.log.log_start_offset:
             raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE)
         if epoch < position.last_fetched_epoch or end_offset < position.offset:
-            raise DivergingEpoch(epoch, end_offset)
+            offsets = self.high_watermark, opened.reader.last_stable_offset, self.log.log_start_offset
+            raise DivergingEpoch(epoch, end_offset, offsets)
 
     def find_offset(
         self,

@@ -214,6 +214,7 @@ class DelayedFetch(DelayedOperation):
             return _ReadResult(self._error_data(partition, error.code), 0, has_more=True)
         except DivergingEpoch as diverged:
             data = self._error_data(partition, ErrorCode.NONE)
+            data.high_watermark, data.last_stable_offset, data.log_start_offset = diverged.offsets
             data.diverging_epoch = FetchEpochEndOffset(epoch=diverged.epoch, end_offset=diverged.end_offset)
             return _ReadResult(data, 0, has_more=True)
         if isinstance(info, DiskLookup):
@@ -390,7 +391,7 @@ class DelayedFetch(DelayedOperation):
     def _update_response(self, partition: FetchedPartition, read: _ReadResult) -> bool:
         """Whether the response contains the partition (rule 3); stores the sent values."""
         data = read.data
-        if data.error_code or data.diverging_epoch is not None:
+        if data.error_code:
             partition.sent_high_watermark = -1  # send it again after the error
             return True
         has_changed = (
@@ -398,6 +399,7 @@ class DelayedFetch(DelayedOperation):
             or partition.sent_high_watermark != data.high_watermark
             or partition.sent_log_start_offset != data.log_start_offset
             or data.preferred_read_replica >= 0
+            or data.diverging_epoch is not None
         )
         partition.sent_high_watermark = data.high_watermark
         partition.sent_log_start_offset = data.log_start_offset

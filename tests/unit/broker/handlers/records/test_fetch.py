@@ -241,6 +241,7 @@ def test_a_diverging_follower_is_answered_at_once(harness: ReplicaHarness) -> No
     data = fetched(harness.fetch("r", offset=5, replica=2, last_fetched_epoch=2, leader_epoch=3))
     assert data.error_code == 0
     assert (data.diverging_epoch.epoch, data.diverging_epoch.end_offset) == (1, 3)
+    assert (data.high_watermark, data.last_stable_offset, data.log_start_offset) == (0, 0, 0)
     assert data.records == b""
     assert harness.partition("r").followers[2].end_offset == -1
 

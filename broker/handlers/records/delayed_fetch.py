@@ -241,7 +241,7 @@ class DelayedFetch(DelayedOperation):
         return _new_tuple(_ReadResult, (data, info.size, has_more))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:
-        name = self._services.topic_name(partition.topic_id)
+        name = self._services.topic_name(partition.topic_id, partition)
         if partition.topic is None:
             self._fetch_context.set_topic_name(partition, name)
         return name

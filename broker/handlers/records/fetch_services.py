@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from broker.handlers.records.fetch_sessions import FetchSessions
+from broker.handlers.records.fetch_sessions import FetchedPartition, FetchSessions
 from broker.handlers.router import RequestContext
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.errors import ErrorCode, KafkaError
@@ -51,16 +51,21 @@ class FetchServices:
             for leader_only in (True, False)
         }
 
-    def topic_name(self, topic_id: bytes) -> str:
-        """The name of a topic.
+    def topic_name(self, topic_id: bytes, partition: FetchedPartition | None = None) -> str:
+        """The name of a topic, of which a fetch has this partition.
 
         Raises:
-            KafkaError: the id is unknown.
+            KafkaError: the id is unknown; if the partition knows the name, the topic was deleted, or created again.
         """
-        topic = self.replicas.image.topics_by_id.get(topic_id)
-        if topic is None:
+        image = self.replicas.image
+        topic = image.topics_by_id.get(topic_id)
+        if topic is not None:
+            return topic.name
+        if partition is None or partition.topic is None:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_ID)
-        return topic.name
+        successor = image.topics_by_name.get(partition.topic)
+        is_replaced = successor is not None and partition.index in successor.partitions
+        raise KafkaError(ErrorCode.INCONSISTENT_TOPIC_ID if is_replaced else ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     def authorize_consumer(
         self, ctx: RequestContext, topic: str, references: Callable[[], int] | None = None, *, log_denied: bool = True

@@ -155,7 +155,7 @@ def test_a_deleted_topic_completes_a_waiting_fetch(harness: ReplicaHarness) -> N
     harness.delete("t")
     harness.drain_purgatory()
     assert code(by_name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    assert code(by_id) == ErrorCode.UNKNOWN_TOPIC_ID
+    assert code(by_id) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 def test_a_completed_transaction_wakes_a_read_committed_fetch(harness: ReplicaHarness) -> None:

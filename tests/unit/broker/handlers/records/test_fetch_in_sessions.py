@@ -53,6 +53,19 @@ def test_a_topic_created_during_the_session_is_served(harness: ReplicaHarness) -
     assert offsets(fetched(client.fetch())) == [0]
 
 
+def test_a_session_is_told_that_its_topic_was_deleted_and_that_another_has_its_name(harness: ReplicaHarness) -> None:
+    """As in Apache Kafka: UNKNOWN_TOPIC_ID is for an id that was never known."""
+    client = Client(harness, version=13, max_wait_ms=0)
+    client.fetch({("t", 0): 0, ("t", 1): 0})
+    harness.delete("t")
+    answer = client.fetch()
+    assert {code(answer, 0, index) for index in (0, 1)} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+    harness.create("t", partitions=1)
+    answer = client.fetch()
+    codes = {one.partition_index: one.error_code for topic in answer.message.responses for one in topic.partitions}
+    assert codes == {0: ErrorCode.INCONSISTENT_TOPIC_ID, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
 def test_a_new_high_watermark_completes_a_follower_fetch(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2, 3))
     harness.load("r")

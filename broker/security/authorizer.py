@@ -7,7 +7,7 @@ NOT HERE ACLs (`standard_authorizer.py`), authentication (`tls_context.py`).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Protocol
+from typing import Final, Protocol
 
 from replication.metadata.acls import CLUSTER_NAME
 
@@ -85,6 +85,10 @@ class AuthorizableRequest(Protocol):
 class Authorizer(Protocol):
     """Authorizes operations."""
 
+    @property
+    def version(self) -> int:
+        """Increases when decisions may differ from earlier ones."""
+
     def authorize(
         self,
         request: AuthorizableRequest,
@@ -109,6 +113,8 @@ class Authorizer(Protocol):
 
 class AllowAll:
     """Allows everything, like Apache Kafka without `authorizer.class.name`."""
+
+    version: Final = 0
 
     def authorize(
         self,

@@ -70,6 +70,7 @@ class StandardAuthorizer:
         self._index = AclIndex()
         self._acls: Mapping[bytes, Acl] | None = None
         self._cache: dict[_Question, _Rule] = {}
+        self.version = 0
 
     def update(self, acls: Mapping[bytes, Acl]) -> None:
         """The entries of a published image, by id; the mapping never changes."""
@@ -77,6 +78,7 @@ class StandardAuthorizer:
             self._index.replace(acls)
             self._acls = acls
             self._cache.clear()
+            self.version += 1
 
     def authorize(
         self,

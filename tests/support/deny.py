@@ -6,6 +6,8 @@ from __future__ import annotations
 class Deny:
     """Denies (operation, resource type, resource name); without a name or with None, all resources of the type."""
 
+    version = 0
+
     def __init__(self, *denied: tuple[str, str] | tuple[str, str, str | None]) -> None:
         self._denied = set(denied)
 
@@ -27,6 +29,8 @@ class Deny:
 
 class DenyingAuthorizer:
     """Refuses everything once it `is_strict`; records (operation, resource type, name)."""
+
+    version = 0
 
     def __init__(self) -> None:
         self.is_strict = False

@@ -42,6 +42,7 @@ class FetchServices:
         self.sessions = sessions
         self.purgatory = purgatory
         self.authorizer = authorizer
+        sessions.authorizer_version = lambda: authorizer.version
         self.max_bytes = max_bytes
         self.select_replica: SelectReplica | None = None
         """Set together with `sessions.sends_high_watermarks`."""

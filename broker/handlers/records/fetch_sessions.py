@@ -3,7 +3,7 @@
 RULES    1. A session's epoch is 1 after creation and increases with every request; another epoch gets
             INVALID_FETCH_SESSION_EPOCH. Epoch 0 creates a session and closes the one in the request, epoch -1 closes it.
          2. A partition is *dirty* when a read may return something new: at first, after a request changed it, after its end
-            offset, high watermark or leader changed, and while the last read returned records, an error, or was cut by a
+            offset, high watermark, leader or ACLs changed, and while the last read returned records, an error, or was cut by a
             limit. A fetch reads dirty partitions only. A partition that returned records moves to the end of the order, so
             that no partition starves.
          3. A session watches its partitions all the time; a sessionless fetch only while it waits.
@@ -189,7 +189,9 @@ class FetchContext:
 class FetchSession(FetchContext):
     """A fetch session, kept between requests (Kafka: FetchSession)."""
 
-    __slots__ = ("created_mono_ms", "epoch", "is_closed", "last_used_mono_ms", "session_id", "uses_topic_ids")
+    __slots__ = (
+        "authorizer_version", "created_mono_ms", "epoch", "is_closed", "last_used_mono_ms", "session_id", "uses_topic_ids",
+    )  # fmt: skip
 
     is_incremental = True
 
@@ -203,6 +205,8 @@ class FetchSession(FetchContext):
         self.created_mono_ms = mono_ms
         self.last_used_mono_ms = mono_ms
         self.is_closed = False
+        self.authorizer_version = 0
+        """The version of the decisions that clean partitions were read with."""
 
     @property
     def eviction_order(self) -> tuple[bool, int, int]:
@@ -227,6 +231,8 @@ class FetchSessions:
         self.slots = slots
         self.sends_high_watermarks = False
         """Whether followers get a new high watermark at once."""
+        self.authorizer_version: Callable[[], int] = lambda: 0
+        """The version of the decisions about clients."""
         self._by_id: dict[int, FetchSession] = {}  # least recently used first
 
     def __len__(self) -> int:
@@ -284,8 +290,16 @@ class FetchSessions:
             is_follower = session.is_follower
             self.remove(session.session_id)
             return FetchContext(self._purgatory, is_follower=is_follower)
+        self._recheck_rights(session)
         self._advance(session, mono_ms)
         return session
+
+    def _recheck_rights(self, session: FetchSession) -> None:
+        """Read all partitions if ACLs have changed: the client may not read some any more."""
+        version = self.authorizer_version()
+        if session.authorizer_version != version:
+            session.authorizer_version = version
+            session.dirty.update(dict.fromkeys(session.partitions.values()))
 
     def _find(self, session_id: int, epoch: int) -> FetchSession | ErrorCode:
         """The session whose next request has this epoch (rule 1)."""
@@ -298,6 +312,8 @@ class FetchSessions:
         """The requested partition of a session, if no other one is dirty and no request of the session waits."""
         session = self._find(request.session_id, request.session_epoch)
         if isinstance(session, ErrorCode) or session.waiter is not None:
+            return None
+        if session.authorizer_version != self.authorizer_version():
             return None
         partition = session.partitions.get((request.topic_id or request.topic, request.partition))
         if partition is None or partition.topic is None:
@@ -334,6 +350,7 @@ class FetchSessions:
             self._purgatory, session_id, mono_ms, is_follower=is_follower, uses_topic_ids=uses_topic_ids
         )
         session.is_woken_by_all |= self.sends_high_watermarks
+        session.authorizer_version = self.authorizer_version()
         session.watch_all()
         by_id[session_id] = session
         return session

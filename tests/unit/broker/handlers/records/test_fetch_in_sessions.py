@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
+from broker.security.standard_authorizer import StandardAuthorizer
 from protocol.errors import ErrorCode
+from replication.metadata.acls import Acl, OperationCode, PatternCode, PermissionCode, ResourceCode
 from replication.partition.replica_manager import MAX_LAG_MS
 from tests.support.replica_harness import Answer, Client, ReplicaHarness, batch, fetched, named, note_looks, offsets
 
@@ -64,6 +66,33 @@ def test_a_session_is_told_that_its_topic_was_deleted_and_that_another_has_its_n
     answer = client.fetch()
     codes = {one.partition_index: one.error_code for topic in answer.message.responses for one in topic.partitions}
     assert codes == {0: ErrorCode.INCONSISTENT_TOPIC_ID, 1: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+
+
+def test_a_consumer_at_the_end_of_a_log_gets_the_error_when_its_right_is_withdrawn(tmp_path: Path) -> None:
+    """Also of partitions without new records, which are not read otherwise."""
+    authorizer = StandardAuthorizer()
+    authorizer.update({bytes(16): _allow("t"), b"n" * 16: _allow("n")})
+    harness = ReplicaHarness(tmp_path, authorizer=authorizer)
+    for name in ("t", "n"):
+        harness.create(name)
+        harness.load(name)
+    client = Client(harness, max_wait_ms=0)
+    client.fetch({("t", 0): 1, ("n", 0): 1})
+    assert named(client.fetch()) == []
+    authorizer.update({b"n" * 16: _allow("n")})
+    for _ in range(2):
+        answer = client.fetch()
+        assert (named(answer), code(answer)) == ([("t", 0)], ErrorCode.TOPIC_AUTHORIZATION_FAILED)
+    authorizer.update({bytes(16): _allow("t"), b"n" * 16: _allow("n")})
+    answer = client.fetch()
+    assert (named(answer), code(answer)) == ([("t", 0)], ErrorCode.NONE)
+    assert named(client.fetch()) == []
+
+
+def _allow(topic: str) -> Acl:
+    return Acl(
+        ResourceCode.TOPIC, topic, PatternCode.LITERAL, "User:*", "*", OperationCode.ALL, PermissionCode.ALLOW
+    )
 
 
 def test_a_new_high_watermark_completes_a_follower_fetch(harness: ReplicaHarness) -> None:

@@ -120,6 +120,8 @@ class MetadataHandlers(ForwardingHandlers):
     ) -> list[CreatableTopic]:
         if not (self._auto_create and request.allow_auto_topic_creation):
             return []
+        if any(one.topic_id != ZERO_UUID for one in requested):
+            return []  # the names do not count
         existing = self._controller.image.topics_by_name
         names = {
             name

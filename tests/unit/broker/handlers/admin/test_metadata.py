@@ -69,18 +69,29 @@ def test_metadata_contains_brokers_topics_and_leaders(tmp_path: Path) -> None:
 def test_auto_created_topics_have_the_given_settings_of_the_broker_else_those_of_the_controller(
     tmp_path: Path, given: dict[str, str], partitions: int, replicas: int
 ) -> None:
-    harness, submitted = ReplicaHarness(tmp_path), list[Any]()
+    (topic,) = topics_created_by(tmp_path, given, MetadataRequestTopic(name="new"))
+    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", partitions, replicas)
+
+
+def test_a_request_by_topic_id_creates_no_topic(tmp_path: Path) -> None:
+    """Its names do not count, as in Apache Kafka."""
+    requested = [MetadataRequestTopic(name="new"), MetadataRequestTopic(topic_id=b"?" * 16, name="other")]
+    assert topics_created_by(tmp_path, {}, *requested) == []
+
+
+def topics_created_by(path: Path, settings: dict[str, str], *requested: MetadataRequestTopic) -> list[Any]:
+    """The topics of the CreateTopics that a Metadata request causes."""
+    harness, created = ReplicaHarness(path), list[Any]()
 
     def submit(request: Any, *_: object) -> Completion[Any]:
-        submitted.append(request)
+        created.extend(request.topics)
         return Completion()
 
     controller: Any = SimpleNamespace(image=harness.image, submit=submit)
-    config, addresses = BrokerConfig(given), AdvertisedEndpoints(SELF, frozenset())
+    config, addresses = BrokerConfig(settings), AdvertisedEndpoints(SELF, frozenset())
     handlers = MetadataHandlers(controller, addresses, AllowAll(), config, lambda _: None, run_inline)
-    handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=[MetadataRequestTopic(name="new")]))
-    (topic,) = submitted[0].topics
-    assert (topic.name, topic.num_partitions, topic.replication_factor) == ("new", partitions, replicas)
+    handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=list(requested)))
+    return created
 
 
 class Turns:

@@ -155,6 +155,19 @@ def test_unknown_dynamic_configs_are_described_without_their_values(kind: str, n
         assert (value, rest[:3]) == (None, [source, True, int(Kind.UNKNOWN)])
 
 
+@pytest.mark.parametrize(("name", "source"), [("1", 2), ("", 3)])
+@pytest.mark.parametrize("kind", BOTH)
+def test_dynamic_limits_of_listeners_are_described(kind: str, name: str, source: int) -> None:
+    limit = "listener.name.plaintext.max.connections"
+    with running(kind) as broker, RawClient(broker.bootstrap) as client:
+        wanted = resource(BROKER, name, (limit, SET, "50"))
+        (altered,) = client.ask(admin.IncrementalAlterConfigsRequest(resources=[wanted]), 1).responses
+        assert altered.error_code == ErrorCode.NONE
+        until(lambda: limit in described(client, BROKER, name), "the limit is described")
+        value, _, *rest = described(client, BROKER, name)[limit]
+        assert (value, rest[:3]) == ("50", [source, False, int(Kind.INT)])
+
+
 def of_file(name: str, value: str | None, kind: Kind, *defaults: tuple[str, str, int]) -> tuple[object, ...]:
     """A description of a setting of the file, and the default of the one that it overrides."""
     return value, True, 4, value is None, int(kind), [(name, value, 4), *defaults]

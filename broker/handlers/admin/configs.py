@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
-from broker.config.dynamic_configs import DYNAMIC, broker_setting
+from broker.config.dynamic_configs import DYNAMIC, broker_setting, is_dynamic
 from broker.config.ignored_configs import IGNORED
 from broker.config.listener_prefix import general_name
 from broker.config.ssl_definitions import IGNORED_AND_SSL
@@ -193,7 +193,7 @@ class ConfigHandlers(AuthorizingHandlers):
             return [
                 _entry(setting, text, [_synonym(key, text, ConfigSource.ALL_BROKERS)])
                 for key, text, setting in rows
-                if key in DYNAMIC or setting.kind is Kind.UNKNOWN
+                if is_dynamic(key) or setting.kind is Kind.UNKNOWN
             ]
         node_id = self._config.node_id
         check_node_id(name, node_id, "Broker", f"broker id, expected {node_id} or empty string, but")

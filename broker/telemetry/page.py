@@ -160,11 +160,13 @@ class MetricsPage:
             await _write(writer, status, body, "application/json", is_head=request.is_head)
         else:
             await self._metrics(writer, request, parse_qs(query).get("names", [Dialect.JMX.value])[0])
+        if request.method not in _METHODS:  # it may have a body
+            await _ignore(reader, writer)
 
     async def _metrics(self, writer: asyncio.StreamWriter, request: _Request, names: str) -> None:
         if names not in {dialect.value for dialect in Dialect}:
             known = ", ".join(dialect.value for dialect in Dialect)
-            await _write(writer, 400, f"there are no names {names!r}; there are {known}\n")
+            await _write(writer, 400, f"there are no names {names!r}; there are {known}\n", is_head=request.is_head)
             return
         dialect = Dialect(names)
         form = Format(request.accept, dialect)

@@ -31,11 +31,11 @@ def main(arguments: list[str], variables: Mapping[str, str], mounted: Path) -> i
     """Runs the command; returns its exit status."""
     wait_s = 0.0
     if arguments[:1] == [WAIT]:
-        if len(arguments) < 2 or not arguments[1].isdigit():
+        if len(arguments) < 2 or not re.fullmatch("[0-9]{1,9}", arguments[1]):
             sys.stderr.write(USAGE)
             return 2
         wait_s, arguments = float(arguments[1]), arguments[2:]
-    found = re.fullmatch(r"(.*):(\d+)", arguments[0] if arguments else _own_address(variables, mounted))
+    found = re.fullmatch(r"(.*):([0-9]{1,5})", arguments[0] if arguments else _own_address(variables, mounted))
     if len(arguments) > 1 or found is None:
         sys.stderr.write(USAGE)
         return 2
@@ -65,8 +65,11 @@ def find_reason(host: str, port: int) -> str | None:
         return None
     if status != 503:
         return f"{host}:{port} is not the metrics listener of a node ({_SETTING})"
-    answer = json.loads(body)
-    count = answer["count"]
+    try:
+        answer = json.loads(body)
+        count = answer["count"]
+    except (ValueError, TypeError, KeyError):
+        return f"{host}:{port} answers {status} without the reason of a node: is it a proxy? ({_SETTING})"
     names = [f"{partition['topic']}-{partition['partition']}" for partition in answer["partitions"][:_SHOWN]]
     names += ["…"] if count > _SHOWN else []
     return (

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from barnabas.cli.number_options import whole_number
+
 if TYPE_CHECKING:
     from barnabas.client.cluster import Cluster
 
@@ -113,6 +115,6 @@ def _address(text: str) -> tuple[str, int]:
         host, port = text, str(DEFAULT_PORT)
     if ":" in host and not (host.startswith("[") and host.endswith("]")):
         raise click.UsageError(f"--bootstrap takes an IPv6 address in brackets, as [::1]:9092, and {text!r} has none.")
-    if not host or not port.isdecimal() or not 0 < int(port) < 1 << 16:
+    if not host or not 0 < (whole_number(port) or 0) < 1 << 16:
         raise click.UsageError(f"--bootstrap takes HOST:PORT[,HOST:PORT...], not {text!r}.")
     return host.strip("[]"), int(port)

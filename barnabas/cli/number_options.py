@@ -10,6 +10,7 @@ import click
 
 from barnabas.client.errors import ArgumentError
 
+_WHOLE = re.compile("[0-9]{1,18}")
 _RANGE = re.compile(r"([0-9]{1,18})(?:-([0-9]{1,18}))?")
 
 
@@ -22,6 +23,11 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value} is not a finite number.", param, ctx)
         return number
+
+
+def whole_number(text: str) -> int | None:
+    """The number of at most 18 digits; None if it is none."""
+    return int(text) if _WHOLE.fullmatch(text) else None
 
 
 def number_ranges(text: str) -> list[range]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from barnabas.cli.number_options import whole_number
 from barnabas.cli.records.parsed_record import ParsedRecord
 from barnabas.client.cluster import Cluster
 from barnabas.client.errors import ArgumentError, ClientError
@@ -60,9 +61,10 @@ class Partitioner:
 
 
 def _number(choice: str | None) -> int:
-    if choice is None or not choice.isdecimal():
+    number = whole_number(choice or "")
+    if number is None:
         raise ArgumentError(f"--partition takes a number or {BY_KEY}, not {choice}.")
-    return int(choice)
+    return number
 
 
 def partition_of_key(key: bytes, partitions: int) -> int:

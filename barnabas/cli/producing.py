@@ -9,6 +9,7 @@ NOT HERE The options' meaning (`produce.py`), formats (`records/`), partitions (
 from __future__ import annotations
 
 import os
+import re
 import select
 import stat
 import sys
@@ -33,6 +34,7 @@ from barnabas.client.record_batches import Header
 from barnabas.client.record_writer import RecordWriter, WriteOptions
 from barnabas.signals import StopSignals
 
+_TIMESTAMP = re.compile("-?[0-9]{1,19}")
 CHUNK_BYTES = 1 << 16
 LINGER_S = 0.1
 
@@ -245,8 +247,7 @@ def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecor
 
 
 def _is_timestamp(text: str) -> bool:
-    digits = text.removeprefix("-")
-    return digits.isdecimal() and -TIMESTAMP_LIMIT <= int(text) < TIMESTAMP_LIMIT
+    return _TIMESTAMP.fullmatch(text) is not None and -TIMESTAMP_LIMIT <= int(text) < TIMESTAMP_LIMIT
 
 
 def _header(text: str) -> Header:

@@ -29,6 +29,10 @@ def verbs() -> Iterator[Verbs]:
         ("topics trim there:3-1 --all", "The partitions 3-1 are none: the lower number is first, as in 4-6."),
         ("consume there -p 3-1", "The partitions 3-1 are none: the lower number is first, as in 4-6."),
         (f"topics trim there:{'9' * 5000} --all", "Partitions are written 0,2,4-6, not '999"),
+        (f"produce there --timestamp {'9' * 5000}", "--timestamp takes Unix milliseconds or now, not 999"),
+        (f"produce there -i /dev/null -p {'9' * 5000}", "--partition takes a number or by-key, not 999"),
+        (f"consume there --json-path .a[{'9' * 5000}]", "is no path; .order.items[0].id=7 is."),
+        (f"configs describe broker {'9' * 5000}", "The name of a broker is its id, or default, not '999"),
         ("topics list --timeout nan", "nan is not a finite number."),
         ("produce there --rate nan", "nan is not a finite number."),
         ("configs describe broker-logger default", "The name of a broker-logger is its id, not 'default'."),
@@ -41,9 +45,19 @@ def test_wrong_arguments(line: str, sentence: str, verbs: Verbs) -> None:
     assert sentence in ended.err
 
 
-def test_no_address() -> None:
-    ended = Verbs(",").run("topics list")
-    assert (ended.code, "--bootstrap names no node." in ended.err) == (2, True)
+@pytest.mark.parametrize(
+    ("address", "sentence"),
+    [(",", "--bootstrap names no node."), (f"there:{'9' * 5000}", "--bootstrap takes HOST:PORT[,HOST:PORT...], not")],
+)
+def test_no_address(address: str, sentence: str) -> None:
+    ended = Verbs(address).run("topics list")
+    assert (ended.code, sentence in ended.err) == (2, True)
+
+
+def test_a_number_of_the_input_that_is_too_long(verbs: Verbs, tmp_path: Path) -> None:
+    (tmp_path / "records").write_text(f"{'9' * 5000}:v")
+    ended = verbs.run(f"produce there -q -f %p:%v -i {tmp_path}/records")
+    assert (ended.code, ended.err) == (1, "barnabas: Record 1 of the input is malformed: there is no number for %p.\n")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe,0,1\n", b"there,0\n", b"there,0,-1\n", b"there,0,%s\n" % (b"9" * 5000)])

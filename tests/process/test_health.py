@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -69,10 +70,30 @@ def test_the_metrics_listener_is_found_in_the_containers_settings(
     )
 
 
-@pytest.mark.parametrize("arguments", [["--wait"], ["--wait", "soon"], ["nonsense"], ["127.0.0.1:1", "more"]])
+@pytest.mark.parametrize(
+    "arguments",
+    [["--wait"], ["--wait", "soon"], ["--wait", "\u00b2"], ["nonsense"], [f"a:{'9' * 5000}"], ["127.0.0.1:1", "more"]],
+)
 def test_wrong_arguments_of_safe_to_stop_are_a_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert health.main(["--safe-to-stop", *arguments]) == 2
     assert capsys.readouterr().err == "usage: barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]\n"
+
+
+def test_a_proxy_in_front_of_the_metrics_listener_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"127.0.0.1:{proxy.getsockname()[1]}"
+
+        def answer() -> None:
+            client, _ = proxy.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 19\r\n\r\nno healthy upstream")
+
+        with ThreadPoolExecutor(1) as thread:
+            done = thread.submit(answer)
+            assert health.main(["--safe-to-stop", address]) == 1
+            done.result()
+    assert f"{address} answers 503 without the reason of a node" in capsys.readouterr().err
 
 
 def test_a_broker_is_not_a_metrics_listener(capsys: pytest.CaptureFixture[str]) -> None:

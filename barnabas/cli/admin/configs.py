@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from barnabas.cli.admin.common import ClusterOptions, as_object, cluster_options, for_each, show
+from barnabas.cli.number_options import whole_number
 from barnabas.cli.output import print_json
 from barnabas.cli.verb import run_verb
 
@@ -143,7 +144,7 @@ def _name(kind: str, name: str) -> str:
     """The name of a resource in requests. Raises click.UsageError."""
     if kind == "broker" and name == DEFAULTS:
         return ""
-    if kind in {"broker", "broker-logger"} and not name.isdecimal():
+    if kind in {"broker", "broker-logger"} and whole_number(name) is None:
         allowed = f"its id, or {DEFAULTS}," if kind == "broker" else "its id,"
         raise click.UsageError(f"The name of a {kind} is {allowed} not {name!r}.")
     return name

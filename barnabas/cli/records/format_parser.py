@@ -18,13 +18,14 @@ from base64 import b64decode
 from binascii import Error as DecodingError
 from collections.abc import Callable, Iterable, Iterator
 
+from barnabas.cli.number_options import whole_number
 from barnabas.cli.records.layout import BINARY_NUMBERS, SIZES, Part
 from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord, check_place
 from barnabas.client.errors import ArgumentError
 from barnabas.client.record_batches import Header
 
 _READ = frozenset("tkvTKVhHpodexy")
-_NUMBER = re.compile(rb"-?\d+")
+_NUMBER = re.compile(rb"-?[0-9]{1,19}(?![0-9])")
 _NO_NUMBER = re.compile(rb"[^\d-]")
 
 
@@ -148,8 +149,8 @@ def _literal(literal: bytes) -> _Step:
 
 def _number(part: Part) -> _Step:
     letter, modifier = part.letter, part.modifier
-    if modifier.isdecimal() and letter in SIZES | {"H"}:
-        fixed = int(modifier)
+    fixed = whole_number(modifier)
+    if fixed is not None and letter in SIZES | {"H"}:
         return lambda reading: reading.numbers.__setitem__(letter, fixed)
     if modifier in BINARY_NUMBERS:
         size, order = BINARY_NUMBERS[modifier]

@@ -19,7 +19,7 @@ from barnabas.client.errors import ArgumentError
 from barnabas.client.record_batches import Record
 
 Filter = Callable[[Record], bool]
-_STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(-?\d+)\]|\[(\"(?:[^\"\\]|\\.)*\")\]")
+_STEP = re.compile(r"\.([A-Za-z_][\w-]*)|\[(-?[0-9]{1,18})\]|\[(\"(?:[^\"\\]|\\.)*\")\]")
 _NOTHING = object()
 
 

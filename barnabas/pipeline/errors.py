@@ -33,6 +33,10 @@ _KNOWN = (
         r"The broker refused Spark's login: \1",
     ),
     (
+        re.compile(r"FAILED_READ_FILE\.FILE_NOT_EXIST"),
+        "A file was deleted while Spark read it, perhaps by the compaction of an archive: run the job again.",
+    ),
+    (
         re.compile(r"UnknownTopicOrPartitionException"),
         "A topic was deleted while Spark read it: name existing topics and run the job again.",
     ),

@@ -6,15 +6,17 @@ import errno
 import fcntl
 import json
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.trim import Verified, read_verified, write_verified
+from barnabas.pipeline.store import archive_reader
 from barnabas.pipeline.store import publish as publishing
 from barnabas.pipeline.store.durable_files import sync
 from barnabas.pipeline.store.folder import ArchiveFolder
-from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Range, write_entry
+from barnabas.pipeline.store.manifest import Contents, DataFile, Entry, Manifest, Range, write_entry
 from barnabas.pipeline.store.publish import publish, recover, staging_of
 from tests.pipeline.crashes import Crash, crash
 from tests.pipeline.killing.kill_at_step import end_before_change
@@ -98,6 +100,28 @@ def test_a_committed_file_survives_a_power_failure(folder: ArchiveFolder, monkey
     synced.clear()
     recover(folder)  # as if the process was killed between the renames and their syncs
     assert {*_folders_below(folder.path, target)} <= synced
+
+
+def test_a_reader_that_meets_a_compaction_reads_the_new_files(
+    folder: ArchiveFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = staged_entry(folder, 0)
+    publish(folder, folder.manifest(), first)
+    merged = staged_entry(folder, 1, replaces=tuple(file.path for file in first.files))
+    read_manifest = archive_reader.complete_manifest
+
+    def compact_afterwards(folder: ArchiveFolder) -> Manifest:
+        manifest = read_manifest(folder)
+        if manifest.next_sequence == 1:
+            publish(folder, folder.manifest(), merged)
+        return manifest
+
+    monkeypatch.setattr(archive_reader, "complete_manifest", compact_afterwards)
+    monkeypatch.setattr(archive_reader, "read_files", lambda _spark, _base, paths: Mock(select=lambda *_: paths))
+    assert archive_reader.read_archive(Mock(), folder.path) == [file.path for file in merged.files]
+    (folder.path / merged.files[0].path).unlink()
+    with pytest.raises(JobError, match=r"1 files of the archive .* are missing, for example topic=a/date=2026-01-01"):
+        archive_reader.read_archive(Mock(), folder.path)
 
 
 def _folders_below(root: Path, path: Path) -> list[Path]:

@@ -4,6 +4,8 @@ RULES    1. The manifest names the data files. Other files in the folder are not
          2. If the last entry's files are not all in place, the reader waits for the writer to move them. If no job holds the
             lock, the reader moves them itself.
          3. Column names and types equal those of the Kafka source.
+         4. A compaction deletes the files that it merges. If files are missing and the manifest has a new entry, it is read again. A
+            query whose files are deleted later fails, and can be repeated.
 NOT HERE What other readers of the folder see (`publish.py`, rule 4).
 """
 
@@ -14,6 +16,7 @@ from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import cast
 
+from pyspark.errors import AnalysisException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from pyspark.sql.types import StructType
@@ -38,7 +41,17 @@ COLUMNS = ("key", "value", "topic", "partition", "offset", "timestamp", "timesta
 def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] | None = None) -> DataFrame:
     """Returns the records of an archive, of all topics or of these. Raises JobError if a topic or a file is missing."""
     folder = ArchiveFolder(Path(path))
-    manifest = complete_manifest(folder)
+    while True:
+        manifest = complete_manifest(folder)
+        records = _read(spark, folder, manifest, topics)
+        if records is not None:
+            return records.select(*COLUMNS)
+        if folder.manifest().next_sequence == manifest.next_sequence:
+            raise _missing(folder, manifest)
+
+
+def _read(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: Collection[str] | None) -> DataFrame | None:
+    """Returns the records, or None if a file is missing: a job may have compacted it since the manifest was read (rule 4)."""
     topics_held = set(manifest.topic_ids())
     for topic in topics or ():
         if topic not in topics_held:
@@ -49,15 +62,22 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
             if manifest.ranges
             else no_records(spark)
         )
-        return (records if topics is None else records.where(f.col("topic").isin(*topics))).select(*COLUMNS)
+        return records if topics is None else records.where(f.col("topic").isin(*topics))
     files = [file for file in manifest.files.values() if topics is None or file.topic in topics]
-    missing = missing_files(folder, files)
-    if missing:
-        raise JobError(
-            f"{len(missing)} files of the archive {folder.path} are missing, for example {missing[0].path}: restore them from "
-            "a backup."
-        )
-    return read_files(spark, folder.path, [file.path for file in files]).select(*COLUMNS)
+    if missing_files(folder, files):
+        return None
+    try:
+        return read_files(spark, folder.path, [file.path for file in files])
+    except AnalysisException as failure:
+        if failure.getCondition() != "PATH_NOT_FOUND":
+            raise
+        return None
+
+
+def _missing(folder: ArchiveFolder, manifest: Manifest) -> JobError:
+    missing = missing_files(folder, manifest.files.values())
+    example = f", for example {missing[0].path}" if missing else ""
+    return JobError(f"{len(missing)} files of the archive {folder.path} are missing{example}: restore them from a backup.")
 
 
 def read_files(spark: SparkSession, base: Path, paths: Iterable[str], schema: str = SCHEMA) -> DataFrame:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,9 @@ from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import TableSettings, table
 from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.errors import JobError
-from barnabas.pipeline.jobs.table import COLUMNS, latest_by_key, merge
+from barnabas.pipeline.jobs.table import COLUMNS, is_shown, last_of_partitions, ranked
 from tests.pipeline.topics import MINUTE_MS, START_MS, create, send
+from tests.support.seeds import seed_of
 
 pytestmark = pytest.mark.long
 
@@ -39,12 +41,14 @@ def test_the_highest_offset_wins_and_between_partitions_the_later_timestamp(spar
         (b"c", None, 0, 4, 500),
         (None, b"5", 0, 5, 500),
     )
-    latest = latest_by_key(records)
-    assert values(latest) == {b"a": b"2", b"b": b"3", b"c": None}
+    latest = ranked(last_of_partitions(records))
+    assert values(latest.where("place = 1")) == {b"a": b"2", b"b": b"3", b"c": None}
+    assert values(latest.where(is_shown())) == {b"a": b"2", b"b": b"3"}
     old = literal(
-        spark, (b"a", b"0", 0, 0, 5000), (b"b", b"9", 1, 9, 600), (b"c", b"8", 0, 0, 1), (b"d", b"7", 0, 0, 1)
+        spark, (b"a", b"0", 0, 0, 5000), (b"b", b"9", 2, 9, 600), (b"c", b"8", 0, 0, 1), (b"d", b"7", 0, 0, 1)
     )
-    assert values(merge(old, latest)) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
+    latest = ranked(last_of_partitions(old.unionByName(records)))
+    assert values(latest.where("place = 1")) == {b"a": b"2", b"b": b"9", b"c": None, b"d": b"7"}
 
 
 def test_runs_update_a_table(spark: Any, kafka_broker: Any, topic: str, tmp_path: Path) -> None:
@@ -102,4 +106,45 @@ def test_an_older_record_of_a_later_round_does_not_restore_a_deleted_key(
     assert report.rounds > 2
     assert report.rows == 7
     assert values(spark.read.parquet(str(tmp_path / "t" / "current"))).keys() == {b"%d" % n for n in range(7)}
-    assert not (tmp_path / "t" / "current" / "_deleted").exists(), "forgotten by who has caught up"
+    assert (tmp_path / "t" / "current" / "_hidden").exists(), "partition 0 might get an older record"
+
+
+def test_deletions_are_forgotten_at_the_end_of_the_topic(
+    spark: Any, kafka_broker: Any, topic: str, tmp_path: Path
+) -> None:
+    records = [{"key": b"%d" % n, "value": None, "partition": n % 2} for n in range(8)]
+    send(kafka_broker.bootstrap, topic, records)
+    settings = TableSettings(
+        bootstrap=kafka_broker.bootstrap, topic=topic, into=tmp_path / "t", max_offsets_per_trigger=4
+    )
+    assert table(spark, settings).rows == 0
+    assert (tmp_path / "t" / "versions" / "00000001" / "_hidden").exists()
+    assert not (tmp_path / "t" / "current" / "_hidden").exists()
+
+
+def test_an_older_record_of_the_winning_partition_restores_the_record_of_another(
+    spark: Any, kafka_broker: Any, topic: str, tmp_path: Path
+) -> None:
+    """Rounds give the table that one round over all records gives."""
+    settings = TableSettings(bootstrap=kafka_broker.bootstrap, topic=topic, into=tmp_path / "t")
+    rng = random.Random(seed := seed_of())
+    ends = [0, 0]
+    last: dict[bytes, dict[int, tuple[int, int, bytes | None]]] = {}
+    for _ in range(4):
+        records = []
+        for n in range(24):
+            key, value, partition = (
+                b"%d" % rng.randrange(9),
+                None if rng.random() < 0.25 else b"%d" % n,
+                rng.randrange(2),
+            )
+            ms = START_MS + rng.randrange(1000)
+            last.setdefault(key, {})[partition] = (ms, ends[partition], value)
+            ends[partition] += 1
+            records.append({"key": key, "value": value, "partition": partition, "timestamp": ms})
+        send(kafka_broker.bootstrap, topic, records)
+        table(spark, settings)
+        winners = {key: max((*record[:2], part, record[2]) for part, record in of.items()) for key, of in last.items()}
+        expected = {key: value for key, (*_, value) in winners.items() if value is not None}
+        assert values(spark.read.parquet(str(tmp_path / "t" / "current"))) == expected, f"seed {seed}"
+        last = {key: of for key, of in last.items() if len(of) > 1 or key in expected}

@@ -1,12 +1,15 @@
 """Maintains the latest value of each key of a topic as a Parquet table: the content of a compacted topic.
 
 FORMAT   current/*.parquet       the table
-         current/_deleted/       deleted keys, while more rounds follow (rule 4); readers ignore it
+         current/_hidden/        last records of a key and a partition that the table does not show (rule 4); readers ignore it
+                                 (`_deleted` in versions written before 2026-11-28: deleted keys)
          _barnabas/table.json    the current version, its topic and its end offsets
 RULES    1. Version and offsets are committed together (`store/versions.py`).
          2. The record with the highest offset of a partition wins; between partitions the later timestamp.
          3. A record without a value deletes its key. A record without a key is counted and skipped.
-         4. Deleted keys are kept until the table has caught up, since an older record of another partition may follow.
+         4. Of a key in several partitions the last record of each is kept: the winner's partition may get an older timestamp,
+            and then the record of another partition wins. A deletion that is the key's only record is kept until the table
+            has caught up, since an older record of another partition may follow.
 NOT HERE Decoding: the table holds bytes.
 """
 
@@ -15,10 +18,11 @@ from __future__ import annotations
 import dataclasses
 import time
 from dataclasses import dataclass
+from functools import reduce
 from pathlib import Path
 
 from pyspark import StorageLevel
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession, Window
 from pyspark.sql import functions as f
 
 from barnabas.client.topic_partition import TopicPartition
@@ -32,8 +36,9 @@ from barnabas.pipeline.settings import setting
 from barnabas.pipeline.store.archive_reader import no_records
 from barnabas.pipeline.store.versions import Versions, open_versions
 
-DELETED = "_deleted"
+HIDDEN, FORMER_HIDDEN = "_hidden", "_deleted"
 COLUMNS = "key binary, value binary, partition int, offset bigint, timestamp timestamp"
+KEPT = ("key", "value", "partition", "offset", "timestamp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +140,8 @@ class _Run:
         records = read_spans(self.spark, self.settings, spans)
         version = self.state.version + 1
         staged = self.versions.stage()
-        self._write(merge(self._known(), latest_by_key(records)), staged, drop_deleted=drop_deleted)
+        last = ranked(last_of_partitions(self._known().unionByName(records.select(*KEPT))))
+        self._write(last, staged, drop_deleted=drop_deleted)
         counted = records.select(f.count("*").alias("all"), f.count("key").alias("keyed")).first()
         assert counted is not None, "an aggregate has one row"
         rows = self.spark.read.schema(COLUMNS).parquet(str(staged)).count()
@@ -148,57 +154,51 @@ class _Run:
         self._without_key += counted["all"] - counted["keyed"]
         return int(counted["all"])
 
-    def _write(self, latest: DataFrame, staged: Path, *, drop_deleted: bool) -> None:
-        """Writes the table, and the deleted keys if more rounds follow (rule 4)."""
+    def _write(self, last: DataFrame, staged: Path, *, drop_deleted: bool) -> None:
+        """Writes the table, and the records that it does not show (rule 4)."""
+        last.persist(StorageLevel.DISK_ONLY)  # used several times, computed once
         try:
-            if not drop_deleted:
-                latest.persist(StorageLevel.DISK_ONLY)  # written twice, read once
-                latest.where("value is null").write.parquet(str(staged / DELETED))
-            latest.where("value is not null").write.mode("append").parquet(str(staged))
+            hidden = last.where(~is_shown())
+            if drop_deleted:
+                hidden = hidden.where("partitions > 1")
+            if not hidden.isEmpty():
+                hidden.select(*KEPT).write.parquet(str(staged / HIDDEN))
+            last.where(is_shown()).select(*KEPT).write.mode("append").parquet(str(staged))
         finally:
-            latest.unpersist()
+            last.unpersist()
 
     def _known(self) -> DataFrame:
-        """The latest record of each key, including deletions (rule 4)."""
+        """The last record of each key and partition."""
         if not self.state.version:
             return no_records(self.spark, COLUMNS)
         version = self.versions.path(self.state.version)
         read = self.spark.read.schema(COLUMNS)
-        rows = read.parquet(str(version))
-        return rows.union(read.parquet(str(version / DELETED))) if (version / DELETED).exists() else rows
+        folders = [version, *(path for name in (HIDDEN, FORMER_HIDDEN) if (path := version / name).exists())]
+        return reduce(DataFrame.unionByName, [read.parquet(str(folder)) for folder in folders])
 
 
 # --- the steps --------------------------------------------------------------------------------------------------------
 
 
-def latest_by_key(records: DataFrame) -> DataFrame:
-    """Returns the winning record of each key (rules 2 and 3)."""
-    fields = f.struct("timestamp", "offset", "value")
-    keyed = records.where("key is not null")
-    last_of_partition = keyed.groupBy("key", "partition").agg(f.max_by(fields, "offset").alias("last"))
-    record = f.struct(
-        f.col("last.timestamp").alias("timestamp"),
-        f.col("last.offset").alias("offset"),
-        "partition",
-        f.col("last.value").alias("value"),
-    )
-    order = f.struct("last.timestamp", "last.offset", "partition")
-    winner = last_of_partition.groupBy("key").agg(f.max_by(record, order).alias("last"))
-    return winner.select("key", "last.value", "last.partition", "last.offset", "last.timestamp")
+def last_of_partitions(records: DataFrame) -> DataFrame:
+    """Returns the last record of each key in each partition."""
+    record = f.struct("value", "offset", "timestamp")
+    last = records.where("key is not null").groupBy("key", "partition").agg(f.max_by(record, "offset").alias("last"))
+    return last.select("key", "last.value", "partition", "last.offset", "last.timestamp")
 
 
-def merge(rows: DataFrame, latest: DataFrame) -> DataFrame:
-    """Merges rows with newer records; a record without a value also replaces its row (rule 3)."""
-    columns = ("key", "value", "partition", "offset", "timestamp")
-    old = rows.select(f.struct(*columns).alias("old"), "key")
-    new = latest.select(f.struct(*columns).alias("new"), "key")
-    is_newer = f.col("new").isNotNull() & (
-        f.col("old").isNull()
-        | (f.col("old.partition") == f.col("new.partition"))
-        | (f.col("old.timestamp") <= f.col("new.timestamp"))
+def ranked(last: DataFrame) -> DataFrame:
+    """Adds the record's `place` among those of its key, 1 for the winner (rule 2), and the number of its `partitions`."""
+    of_key = Window.partitionBy("key")
+    newest_first = of_key.orderBy(*(f.desc(name) for name in ("timestamp", "offset", "partition")))
+    return last.withColumn("place", f.row_number().over(newest_first)).withColumn(
+        "partitions", f.count("*").over(of_key)
     )
-    row = f.when(is_newer, f.col("new")).otherwise(f.col("old"))
-    return old.join(new, "key", "full_outer").select(row.alias("row")).select("row.*")
+
+
+def is_shown() -> Column:
+    """Returns a column: whether the table shows a ranked record (rules 2 and 3)."""
+    return (f.col("place") == 1) & f.col("value").isNotNull()
 
 
 def _state(versions: Versions, cluster: str, topic: Topic) -> _State:

@@ -178,3 +178,13 @@ JVM_ENDED = r"Spark's JVM ended, killed or out of memory: run the job again\."
 def test_a_failure_of_spark_is_one_sentence(failure: str | Exception, log: str, sentence: str) -> None:
     error = RuntimeError(failure) if isinstance(failure, str) else failure
     assert re.fullmatch(sentence, describe_failure(error, log))
+
+
+def test_an_archive_refuses_dead_letters_that_it_would_archive() -> None:
+    """Also if their topic is created by the first malformed record, and matches the pattern."""
+    for chosen in ({"topic": ("malformed",)}, {"pattern": ".*"}, {"pattern": "flights|mal.*"}):
+        with pytest.raises(JobError, match="malformed is archived itself"):
+            ArchiveSettings(into="/x", dead_letters="malformed", **chosen)
+    assert ArchiveSettings(into="/x", dead_letters="malformed", pattern="mal").pattern == "mal"
+    with pytest.raises(JobError, match=r"--pattern '\[' is not a regular expression"):
+        ArchiveSettings(into="/x", pattern="[")

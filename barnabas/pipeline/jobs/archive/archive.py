@@ -9,6 +9,7 @@ RULES    1. A round reads fixed offsets, stages files, and commits files and off
 
 from __future__ import annotations
 
+import re
 import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -58,6 +59,16 @@ class ArchiveSettings(ContinuousSettings):
     trim: bool = setting("Delete the records on the broker that the last audit has verified.", False)
     group: str | None = setting("The consumer group that shows the progress.  [default: barnabas-archive-<id>]", None)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            matches = re.compile("" if self.pattern is None else self.pattern).fullmatch
+        except re.error as failure:
+            raise JobError(f"--pattern {self.pattern!r} is not a regular expression: {failure}.") from failure
+        letters = self.dead_letters
+        if letters and (letters in as_tuple(self.topic) or matches(letters)):  # the topic may not exist yet
+            raise JobError(f"{letters} is archived itself: choose another topic for the dead letters.")
+
 
 @dataclass
 class ArchiveReport:
@@ -92,8 +103,6 @@ def archive(spark: SparkSession, settings: ArchiveSettings, on_step: OnStep = la
     topics = brokers.find_topics(settings.topic, settings.pattern)  # before the folder is created
     if settings.format not in (None, *SINK_FORMATS):
         raise JobError(f"--format takes {', '.join(SINK_FORMATS)}, not {settings.format}.")
-    if settings.dead_letters in topics:
-        raise JobError(f"{settings.dead_letters} is archived itself: choose another topic for the dead letters.")
     folder = ArchiveFolder(settings.into)
     session = isolated_session(spark)
     with folder.lock():

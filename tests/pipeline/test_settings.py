@@ -188,3 +188,8 @@ def test_an_archive_refuses_dead_letters_that_it_would_archive() -> None:
     assert ArchiveSettings(into="/x", dead_letters="malformed", pattern="mal").pattern == "mal"
     with pytest.raises(JobError, match=r"--pattern '\[' is not a regular expression"):
         ArchiveSettings(into="/x", pattern="[")
+
+
+def test_a_continuous_archive_refuses_to_trim() -> None:
+    with pytest.raises(JobError, match="--trim and --continuous exclude each other"):
+        ArchiveSettings(into="/x", topic=("flights",), continuous=True, trim=True)

@@ -68,6 +68,8 @@ class ArchiveSettings(ContinuousSettings):
         letters = self.dead_letters
         if letters and (letters in as_tuple(self.topic) or matches(letters)):  # the topic may not exist yet
             raise JobError(f"{letters} is archived itself: choose another topic for the dead letters.")
+        if self.trim and self.continuous:
+            raise JobError("--trim and --continuous exclude each other: trim in another run, after an audit.")
 
 
 @dataclass

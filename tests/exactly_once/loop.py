@@ -9,6 +9,7 @@ RULES    1. A writer fills a topic in transactions, some of them aborted; two me
 from __future__ import annotations
 
 import random
+import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from itertools import zip_longest
@@ -40,6 +41,8 @@ SETTINGS = {
     "transaction.abort.timed.out.transaction.cleanup.interval.ms": 1000,
     "auto.create.topics.enable": "false",
 }
+NO_OFFSET = re.compile(r"OffsetFetchResponse: .* offset -1, .*: NO_ERROR")
+"""What librdkafka logs about an OffsetFetch response without an offset and without an error."""
 STALLED_S = 90
 """The limit without any progress: a killed member is replaced after seconds, and the machine may be busy."""
 
@@ -159,9 +162,17 @@ def start_clients(processes: ProcessGroup, topics: dict[str, int]) -> None:
     processes.start("processor_aiokafka", PROCESSORS[2], SOURCE, MANUAL)
 
 
+def check_fetched_offsets(folder: Path) -> None:
+    """Raises if a processor of librdkafka was told that its group has no committed offset; all groups have one."""
+    for log in folder.glob("processor-*.log"):
+        for line in log.read_text(errors="replace").splitlines():
+            assert NO_OFFSET.search(line) is None, f"{log.name}: {line}"
+
+
 def check_result(folder: Path) -> None:
     """Raises if the histories hold an anomaly, or if a target differs from its source in what `last` has read."""
     check_for_anomalies(folder)
+    check_fetched_offsets(folder)
     found = read_by(folder, "last")
     for partition in range(PARTITIONS):
         carried = [transformed(value) for value in found[SOURCE, partition]]

@@ -38,7 +38,7 @@ def process_records(client: Client) -> None:
     )  # fmt: skip
     producer = Producer(client)
     while not client.stop_requested.is_set():
-        messages: list[Any] = [one for one in consumer.consume(AT_MOST, POLL_S) if is_record(one)]
+        messages: list[Any] = [one for one in consumer.consume(AT_MOST, POLL_S) if is_record(consumer, one)]
         if not messages:
             continue
         producer.begin()

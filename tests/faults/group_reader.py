@@ -18,7 +18,7 @@ def read(client: Client) -> None:
     while not client.stop_requested.is_set():
         messages: list[Any] = consumer.consume(100, POLL_S)
         for message in messages:
-            if is_record(message):
+            if is_record(consumer, message):
                 topic_and_partition = message.topic(), message.partition()
                 client.history.note("polled", "", *topic_and_partition, message.offset(), message.value().decode())
     consumer.close()

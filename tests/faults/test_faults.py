@@ -6,6 +6,7 @@ CLUSTER_FAULTS_SEED replays a run.
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -72,6 +73,15 @@ def test_a_lost_write_fails_the_check(tmp_path: Path) -> None:
     other.note("committed", "s")
     other.close()
     with pytest.raises(AssertionError, match="unseen: s of s"):
+        check_result(tmp_path)
+
+
+@pytest.mark.parametrize(("error", "fails"), [("NO_ERROR", True), ("UNSTABLE_OFFSET_COMMIT", False)])
+def test_a_committed_offset_that_is_not_found_fails_the_check(tmp_path: Path, error: str, fails: bool) -> None:
+    write_histories(tmp_path, ["<a>", "<b>", "<c>"])
+    line = f"OffsetFetchResponse: source [2] offset -1, leader epoch -1, metadata 0 byte(s): {error}"
+    (tmp_path / "processor-a.log").write_text(f"%7|1.0|OFFSETFETCH|rdkafka#consumer-1| [thrd:main]: {line}\n")
+    with pytest.raises(AssertionError, match="NO_ERROR") if fails else nullcontext():
         check_result(tmp_path)
 
 

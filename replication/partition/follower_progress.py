@@ -38,6 +38,19 @@ class FetchPosition:
         return 0
 
 
+class DivergingEpoch(Exception):
+    """The reader's log diverges; `offsets` are high watermark, last stable offset and log start offset of this log.
+
+    `epoch` is the last one in common, `end_offset` its end in this log.
+    """
+
+    def __init__(self, epoch: int, end_offset: int, offsets: tuple[int, int, int]) -> None:
+        super().__init__(epoch, end_offset)
+        self.epoch = epoch
+        self.end_offset = end_offset
+        self.offsets = offsets
+
+
 @dataclass(slots=True, eq=False)
 class FollowerProgress:
     """The fetch state of one follower."""

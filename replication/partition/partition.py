@@ -27,7 +27,7 @@ from protocol.records import NO_TIMESTAMP
 from replication.completion import Completion
 from replication.metadata.image import PartitionState
 from replication.partition.append_history import AppendHistory
-from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, FetchPosition, FollowerProgress
+from replication.partition.follower_progress import NO_EPOCH, NO_OFFSET, DivergingEpoch, FetchPosition, FollowerProgress
 from replication.partition.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -108,19 +108,6 @@ class Append(Completion[AppendInfo]):
             return ErrorCode.NONE
         assert isinstance(self.error, KafkaError)
         return self.error.code
-
-
-class DivergingEpoch(Exception):
-    """The reader's log diverges: the last epoch in common, and its end offset in this log.
-
-    `offsets` are high watermark, last stable offset and log start offset.
-    """
-
-    def __init__(self, epoch: int, end_offset: int, offsets: tuple[int, int, int]) -> None:
-        super().__init__(epoch, end_offset)
-        self.epoch = epoch
-        self.end_offset = end_offset
-        self.offsets = offsets
 
 
 class Partition:

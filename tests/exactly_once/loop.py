@@ -163,7 +163,7 @@ def start_clients(processes: ProcessGroup, topics: dict[str, int]) -> None:
 
 
 def check_fetched_offsets(folder: Path) -> None:
-    """Raises if a processor of librdkafka was told that its group has no committed offset; all groups have one."""
+    """Raises if a processor of librdkafka received no committed offset of its group; all groups have one."""
     for log in folder.glob("processor-*.log"):
         for line in log.read_text(errors="replace").splitlines():
             assert NO_OFFSET.search(line) is None, f"{log.name}: {line}"

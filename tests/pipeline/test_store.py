@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 from pathlib import Path
+from typing import Any
 from unittest.mock import Mock
 
 import pytest
@@ -118,7 +119,8 @@ def test_a_reader_that_meets_a_compaction_reads_the_new_files(
 
     monkeypatch.setattr(archive_reader, "complete_manifest", compact_afterwards)
     monkeypatch.setattr(archive_reader, "read_files", lambda _spark, _base, paths: Mock(select=lambda *_: paths))
-    assert archive_reader.read_archive(Mock(), folder.path) == [file.path for file in merged.files]
+    found: Any = archive_reader.read_archive(Mock(), folder.path)
+    assert found == [file.path for file in merged.files]
     (folder.path / merged.files[0].path).unlink()
     with pytest.raises(JobError, match=r"1 files of the archive .* are missing, for example topic=a/date=2026-01-01"):
         archive_reader.read_archive(Mock(), folder.path)

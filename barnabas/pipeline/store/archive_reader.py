@@ -4,8 +4,8 @@ RULES    1. The manifest names the data files. Other files in the folder are not
          2. If the last entry's files are not all in place, the reader waits for the writer to move them. If no job holds the
             lock, the reader moves them itself.
          3. Column names and types equal those of the Kafka source.
-         4. A compaction deletes the files that it merges. If files are missing and the manifest has a new entry, it is read again. A
-            query whose files are deleted later fails, and can be repeated.
+         4. A compaction deletes the files that it merges. If files are missing and the manifest has a new entry, it is read
+            again. A query whose files are deleted later fails, and can be repeated.
 NOT HERE What other readers of the folder see (`publish.py`, rule 4).
 """
 
@@ -50,7 +50,9 @@ def read_archive(spark: SparkSession, path: Path | str, topics: Collection[str] 
             raise _missing(folder, manifest)
 
 
-def _read(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: Collection[str] | None) -> DataFrame | None:
+def _read(
+    spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics: Collection[str] | None
+) -> DataFrame | None:
     """Returns the records, or None if a file is missing: a job may have compacted it since the manifest was read (rule 4)."""
     topics_held = set(manifest.topic_ids())
     for topic in topics or ():
@@ -77,7 +79,9 @@ def _read(spark: SparkSession, folder: ArchiveFolder, manifest: Manifest, topics
 def _missing(folder: ArchiveFolder, manifest: Manifest) -> JobError:
     missing = missing_files(folder, manifest.files.values())
     example = f", for example {missing[0].path}" if missing else ""
-    return JobError(f"{len(missing)} files of the archive {folder.path} are missing{example}: restore them from a backup.")
+    return JobError(
+        f"{len(missing)} files of the archive {folder.path} are missing{example}: restore them from a backup."
+    )
 
 
 def read_files(spark: SparkSession, base: Path, paths: Iterable[str], schema: str = SCHEMA) -> DataFrame:

@@ -36,7 +36,8 @@ from protocol.messages.produce_fetch import (
     PartitionData,
 )
 from replication.completion import Completion
-from replication.partition.partition import DivergingEpoch, Partition, Reader
+from replication.partition.follower_progress import DivergingEpoch
+from replication.partition.partition import Partition, Reader
 from replication.purgatory import DelayedOperation
 from storage.io.disk_lookup import DiskLookup
 

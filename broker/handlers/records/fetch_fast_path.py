@@ -16,7 +16,7 @@ from protocol.errors import KafkaError
 from protocol.framing import Part
 from protocol.single_partition_codec import FetchLayout
 from replication.partition.follower_progress import FetchPosition
-from replication.partition.partition import DivergingEpoch
+from replication.partition.follower_progress import DivergingEpoch
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation
 

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.errors import ErrorCode
 from replication.metadata.image import PartitionState
-from replication.partition.follower_progress import FetchPosition
+from replication.partition.follower_progress import DivergingEpoch, FetchPosition
 from replication.partition.list_offsets import (
     EARLIEST,
     EARLIEST_LOCAL,
@@ -22,7 +22,6 @@ from replication.partition.list_offsets import (
 from replication.partition.partition import (
     ACKS_ALL,
     ACKS_LEADER,
-    DivergingEpoch,
     Partition,
     Reader,
     end_key,

@@ -330,22 +330,6 @@ class TestRuns:
         assert not replaced & set(opened)
         assert bytes_of(process[0]) == expected
 
-    def test_the_file_that_is_written_does_not_keep_the_one_before_open(self, tmp_path: Path) -> None:
-        process = Process(tmp_path)
-        append_to(process[0])
-        process[0].roll(NOW_MS)
-        process[0].trim(1)
-        process.log.finish_active()
-        replaced = process.log.files[0].path
-        expected = append_to(process[0])
-        clean(process)
-        process.log.release_replaced()
-        gc.collect()
-        opened = [file.path for file in gc.get_objects() if type(file) is File and file.fileno() >= 0]
-        assert not Path(replaced).exists()
-        assert replaced not in opened
-        assert bytes_of(process[0]) == expected
-
     def test_truncations_and_resets_after_a_cleaning_apply_to_the_run(self, tmp_path: Path) -> None:
         process = Process(tmp_path)
         expected = fill_and_delete_odd(process, 6, 30)

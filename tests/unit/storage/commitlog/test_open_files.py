@@ -1,16 +1,20 @@
-"""The open files of a commit log of many files."""
+"""The open files of a commit log: of many files, and after a cleaning."""
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 
 from storage.directories.log_manager import LogManager
-from storage.io.disk import Disk
+from storage.io.disk import Disk, File
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Isolation, Log
 from tests.support.logs import TOPIC_ID, append
+from tests.support.segments import NOW_MS
+from tests.unit.storage.commitlog.test_cleaning import clean
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of
 from tests.unit.storage.directories.test_engines import COMMIT_LOG
 from tests.unit.storage.directories.test_log_manager import started
 
@@ -47,3 +51,20 @@ def test_fewer_than_100_files_stay_open_while_everything_is_read(
             wait_for_disk(log.open().reader.read, offset, read_bytes, Isolation.LOG_END)
             most = max(most, disk.open_files)
     assert most < 100
+
+
+def test_the_file_that_is_written_does_not_keep_the_one_before_open(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    append_to(process[0])
+    process[0].roll(NOW_MS)
+    process[0].trim(1)
+    process.log.finish_active()
+    replaced = process.log.files[0].path
+    expected = append_to(process[0])
+    clean(process)
+    process.log.release_replaced()
+    gc.collect()
+    opened = [file.path for file in gc.get_objects() if type(file) is File and file.fileno() >= 0]
+    assert not Path(replaced).exists()
+    assert replaced not in opened
+    assert bytes_of(process[0]) == expected

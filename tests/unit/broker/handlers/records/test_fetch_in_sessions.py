@@ -90,9 +90,7 @@ def test_a_consumer_at_the_end_of_a_log_gets_the_error_when_its_right_is_withdra
 
 
 def _allow(topic: str) -> Acl:
-    return Acl(
-        ResourceCode.TOPIC, topic, PatternCode.LITERAL, "User:*", "*", OperationCode.ALL, PermissionCode.ALLOW
-    )
+    return Acl(ResourceCode.TOPIC, topic, PatternCode.LITERAL, "User:*", "*", OperationCode.ALL, PermissionCode.ALLOW)
 
 
 def test_a_new_high_watermark_completes_a_follower_fetch(harness: ReplicaHarness) -> None:

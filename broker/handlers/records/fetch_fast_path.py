@@ -15,8 +15,7 @@ from broker.handlers.router import RequestContext
 from protocol.errors import KafkaError
 from protocol.framing import Part
 from protocol.single_partition_codec import FetchLayout
-from replication.partition.follower_progress import FetchPosition
-from replication.partition.follower_progress import DivergingEpoch
+from replication.partition.follower_progress import DivergingEpoch, FetchPosition
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation
 

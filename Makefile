@@ -29,7 +29,7 @@ COMPILED_TESTS := tests/unit tests/property tests/simulation
 
 SIMULATED = $(if $(SECONDS),--seconds $(SECONDS)) $(if $(HISTORIES),--histories $(HISTORIES)) $(if $(SEED),--seed $(SEED))
 
-.PHONY: help run demo test test-all test-rest test-commitlog goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-commitlog sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
+.PHONY: help run demo test test-all test-rest test-commitlog goldens fuzz kill damage conformance exactly-once kill-pipeline cluster-faults spark-client sim sim-commitlog sim-fulldisks sim-coordinators sim-quorum sim-cluster compare-groups compare-decisions bench check audit fmt setup kafka-jars man wheel wheel-compiled image deb compile pure test-compiled clean
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/  make \1\t\2/p' Makefile | expand -t 22
@@ -87,6 +87,9 @@ sim-coordinators: .venv/.test ## groups and transactions that crash between any 
 
 sim-commitlog: .venv/.test ## the same with all logs in commit logs, SECONDS=60 long; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation commitlog $(SIMULATED)
+
+sim-fulldisks: .venv/.test ## both on disks that are full for a while, SECONDS=60 long; SEED=... repeats one
+	@exec $(BIN)/python -m tests.simulation fulldisks $(SIMULATED)
 
 sim-quorum: .venv/.test ## elections and replication of the metadata log on nodes that crash and networks that fail, SECONDS=60 long; SEED=... repeats one
 	@exec $(BIN)/python -m tests.simulation quorum $(SIMULATED)

@@ -11,6 +11,7 @@ from tests.simulation.runner import run
 PARTS = {
     "storage": "the storage engine on a disk that loses power",
     "commitlog": "the same with all logs in commit logs",
+    "fulldisks": "both on disks that are full for a while",
     "coordinators": "group and transaction coordinators that restart between any two batches",
     "transactions": "a transactional producer whose broker is killed",
     "quorum": "a metadata quorum with crashes and network faults",

@@ -6,6 +6,7 @@ RULES    1. Each changing call is one step. The process can end before any step 
          3. A `Fault` makes one kind of call below one path fail with EIO or ENOSPC, once or until it is removed. A failed write
             may have written a part; a failed sync loses its changes (file_system.py rule 4).
          4. `before_step` runs before each step of work outside the loop: other threads run meanwhile.
+         5. On a full disk most writes, creations and renames fail with ENOSPC; a failed write may have written a part.
 """
 
 from __future__ import annotations
@@ -19,6 +20,9 @@ from random import Random
 from protocol.primitives import Buffer
 from storage.io.disk import Disk, File, Lock, Mapping, StorageError
 from tests.simulation.file_system import DirectoryNode, FileNode, FileSystem, fail
+
+FULL_SHARE = 0.8
+"""The share of the calls that need space and find none on a full disk."""
 
 
 class ProcessEnded(BaseException):
@@ -87,7 +91,7 @@ class SimulatedFile(_SimulatedHandle):
         if disk.short_io and len(data) > 1 and disk.random.random() < 0.2:
             data = data[: disk.random.randrange(1, len(data))]
         try:
-            disk.step("write", self.path)
+            disk.step("write", self.path, takes_space=True)
         except (ProcessEnded, OSError):
             if not disk.has_ended_earlier:
                 self.node.write(data[: disk.random.randrange(len(data) + 1)], position)
@@ -109,8 +113,8 @@ class SimulatedFile(_SimulatedHandle):
         self.node.truncate(size)
 
     def allocate(self, size: int) -> bool:
-        """Do nothing: space is not simulated."""
-        return True
+        """Whether there is space."""
+        return not self._disk.is_full
 
     def sync_once(self) -> None:
         """Make the file durable, or lose its changes (rule 3)."""
@@ -154,6 +158,8 @@ class SimulatedDisk(Disk):
         self.fault: Fault | None = None
         self.has_failed: set[str] = set()
         """The paths of faults that occurred."""
+        self.is_full = False
+        """Whether the disk has no free space (rule 5)."""
         self.has_ended = False
         self.has_ended_earlier = False
         self.before_step: Callable[[], None] | None = None
@@ -167,8 +173,8 @@ class SimulatedDisk(Disk):
 
     # ---- faults ----------------------------------------------------------------------------------------------
 
-    def step(self, kind: str, path: str) -> None:
-        """Count a changing call.
+    def step(self, kind: str, path: str, *, takes_space: bool = False) -> None:
+        """Count a changing call; `takes_space`: it fails on a full disk.
 
         Raises:
             ProcessEnded: the process ends before the call.
@@ -186,6 +192,8 @@ class SimulatedDisk(Disk):
                 self.has_ended = True
                 raise ProcessEnded
         self._apply_fault(kind, path)
+        if takes_space and self.is_full and self.random.random() < FULL_SHARE:
+            raise fail(errno.ENOSPC)
 
     def before_read(self, path: str) -> None:
         """Apply read faults."""
@@ -218,7 +226,7 @@ class SimulatedDisk(Disk):
         with _reported("open", path):
             node = self.file_system.find(path)
             if node is None and create:
-                self.step("make", path)
+                self.step("make", path, takes_space=True)
                 node = self.file_system.make_file(path)
                 node.modified_ms = self.now_ms
             if not isinstance(node, FileNode):
@@ -304,10 +312,10 @@ class SimulatedDisk(Disk):
         raise NotImplementedError
 
     def space(self, path: str) -> tuple[int, int]:
-        """A constant: space is not simulated."""
-        return 1 << 40, 1 << 40
+        """The same at all times, but on a full disk."""
+        return 1 << 40, 0 if self.is_full else 1 << 40
 
     def _do(self, kind: str, action: str, path: str, change: Callable[[], None]) -> None:
         with _reported(action, path):
-            self.step(kind, path)
+            self.step(kind, path, takes_space=kind == "make")
             change()

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from tests.simulation.cluster.simulator import simulate as simulate_cluster
 from tests.simulation.commitlog.simulator import simulate as simulate_commit_logs
 from tests.simulation.coordinators.simulator import simulate as simulate_coordinators
+from tests.simulation.fulldisks.simulator import simulate as simulate_full_disks
 from tests.simulation.quorum.simulator import simulate as simulate_quorum
 from tests.simulation.runner import Simulate, check_new_seeds, check_seeds
 from tests.simulation.storage.simulator import Simulation as StorageSimulation
@@ -57,6 +58,7 @@ FIXED_SEEDS = [
         ],
         id="commitlog-found-later",
     ),
+    *seeds_of("fulldisks", simulate_full_disks, 100, 50),
     *seeds_of("compaction", COMPACTING, 40, 20),
     pytest.param(COMPACTING, [81], id="compaction-81"),
     *seeds_of("coordinators", simulate_coordinators, 12, 12),
@@ -67,6 +69,7 @@ FIXED_SEEDS = [
 NEW_SEEDS = [
     pytest.param(simulate_storage, 10.0, 1500, id="storage", marks=pytest.mark.long),
     pytest.param(simulate_commit_logs, 10.0, 1500, id="commitlog", marks=pytest.mark.long),
+    pytest.param(simulate_full_disks, 10.0, 1500, id="fulldisks", marks=pytest.mark.long),
     pytest.param(simulate_coordinators, 2.0, 1_000_000, id="coordinators", marks=pytest.mark.long),
     pytest.param(simulate_transactions, float("inf"), 25, id="transactions"),
     pytest.param(simulate_quorum, 10.0, 1_000_000, id="quorum", marks=pytest.mark.long),

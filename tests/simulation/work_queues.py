@@ -8,6 +8,8 @@ RULES    1. `push` appends work to a queue; the `run_…` methods run the first 
          4. Kinds of work in `held` wait, as on a full disk, until `release`.
          5. On a slow disk, appends that follow each other in a queue run at the same time (concurrent_calls.py). Their
             results are reported in their order, when all have ended.
+         6. With `waits_for_space`, work that finds a full disk waits at the head of its queue until `retry`, as in the broker.
+            Background work reports the error.
 """
 
 from __future__ import annotations
@@ -18,6 +20,7 @@ from itertools import islice, takewhile
 from random import Random
 from typing import NamedTuple
 
+from storage.io.deferred_file_ops import no_op
 from storage.io.disk import StorageError
 from tests.simulation.concurrent_calls import ConcurrentCalls
 from tests.simulation.simulated_disk import SimulatedDisk
@@ -61,6 +64,10 @@ class WorkQueues:
         self.held: frozenset[str] = frozenset()
         self.is_paused = False
         """Whether the loop does not run between steps."""
+        self.waits_for_space = False
+        self.on_space_change: Callable[[str, bool], None] = lambda _directory, _has_space: None
+        """Called with a log directory when work there finds no space, and when it is retried."""
+        self._without_space: set[QueueKey] = set()
 
     def push(self, kind: str, directory: str, work: Work, on_done: Done, *, is_append: bool = False) -> None:
         key = (kind, directory)
@@ -82,27 +89,36 @@ class WorkQueues:
 
     def _run_queue(self, key: QueueKey) -> None:
         queue = self._queues[key]
-        while queue and key not in self._busy and key[0] not in self.held:
+        while queue and self._may_run(key):
             self._run(key)
 
     def run_any(self) -> bool:
-        """Run the first item of a random queue; False if all are empty, busy or held."""
-        queues = [
-            key for key, queue in self._queues.items() if queue and key not in self._busy and key[0] not in self.held
-        ]
+        """Run the first item of a random queue; False if all are empty, busy, held or without space."""
+        queues = [key for key, queue in self._queues.items() if queue and self._may_run(key)]
         if not queues:
             return False
         self._run(self._random.choice(queues))
         return True
 
+    def _may_run(self, key: QueueKey) -> bool:
+        return key not in self._busy and key not in self._without_space and key[0] not in self.held
+
     def run_file_ops(self, directory: str) -> bool:
-        """Run all renames and writes of a directory; False if one of its queues is busy."""
+        """Run all renames and writes of a directory; False if one of its queues is busy or without space."""
         if self.is_busy(directory):
             return False
         for key in (("name", directory), ("write", directory)):
             while self._queues.get(key):
+                if key in self._without_space:
+                    return False
                 self._run(key)
         return True
+
+    def retry(self) -> None:
+        """Let the queues continue that wait for space (rule 6)."""
+        waiting, self._without_space = self._without_space, set()
+        for directory in {key[1] for key in waiting}:
+            self.on_space_change(directory, True)
 
     def is_busy(self, directory: str) -> bool:
         """Whether work on a directory runs now."""
@@ -121,8 +137,20 @@ class WorkQueues:
         finally:
             self._busy.discard(key)
             self._disk.before_step = outer
-        for item, error in zip(items, errors, strict=True):
+        for number, (item, error) in enumerate(zip(items, errors, strict=True)):
+            if error is not None and error.is_full and self.waits_for_space and key[0] != "background":
+                self._put_back(key, items[number:], errors[number:])
+                break
             item.on_done(error)
+
+    def _put_back(self, key: QueueKey, items: list[_Item], errors: list[StorageError | None]) -> None:
+        """Work that ran at the same time waits too; only the results of what succeeded are still to be reported."""
+        waiting = [
+            item._replace(work=no_op) if error is None else item for item, error in zip(items, errors, strict=True)
+        ]
+        self._queues[key].extendleft(reversed(waiting))
+        self._without_space.add(key)
+        self.on_space_change(key[1], False)
 
     def _take(self, queue: deque[_Item]) -> list[_Item]:
         """The first item, or the appends at the head of the queue that run at the same time (rule 5)."""

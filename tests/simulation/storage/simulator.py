@@ -22,6 +22,7 @@ from random import Random
 
 from storage.config.log_config import LogConfig
 from storage.directories.future_logs import take_interrupted_moves
+from storage.directories.log_maintenance import invalidate_checkpoints
 from storage.directories.log_manager import LogManager
 from storage.directories.summary_file import LOG_SUMMARIES
 from storage.io.disk import StorageError
@@ -52,6 +53,8 @@ class Simulation:
 
     manager_type = LogManager
     operations_type = Operations
+    plays_full_disks = False
+    """Whether disks are full for a while, and work waits for space (tests/simulation/fulldisks)."""
 
     def __init__(
         self, random: Random, steps: int = STEPS, *, is_compacting: bool | None = None, is_slow: bool = False
@@ -67,8 +70,8 @@ class Simulation:
             self.file_system.make_directory(path)
         self.file_system.sync_all()
         self.now_ms = START_MS
-        self.has_faults = random.random() < 0.25
-        self._runs_immediately = random.random() < 0.4 and not is_slow
+        self.has_faults = random.random() < 0.25 and not self.plays_full_disks
+        self._runs_immediately = random.random() < 0.4 and not is_slow and not self.plays_full_disks
         self._is_slow = is_slow
         self.is_compacting = random.random() < 0.3 if is_compacting is None else is_compacting
         self.restarts = 12 if random.random() < 0.25 else 2
@@ -99,8 +102,17 @@ class Simulation:
                 self.crash()
         self.trace_step("end")
         self.disk.fuse = self.disk.fault = None
+        self.free_disk()
         self.queues.run_all()
         self.operations.check_all_logs()
+
+    def free_disk(self) -> None:
+        """The disk has space again."""
+        self.disk.is_full = False
+        self.queues.retry()
+
+    def _on_space_change(self, directory: str, has_space: bool) -> None:
+        self.manager.disk_space[directory].is_full = not has_space
 
     def trace_step(self, what: str) -> None:
         self.trace[-1] = f"{self.trace[-1]} {what}".strip()
@@ -175,7 +187,9 @@ class Simulation:
         """The callback for I/O work on a directory."""
 
         def result_arrived(error: StorageError | None) -> None:
-            if error is not None:
+            if error is not None and error.is_full and self.plays_full_disks:  # of background work, which is given up
+                invalidate_checkpoints(self.manager, directory)
+            elif error is not None:
                 self.go_offline(directory, error)
             elif then is not None:
                 then()
@@ -218,7 +232,9 @@ class Simulation:
             self.notice_offline()
         self.manager.submit = partial(self._queue_file_op, "write")
         self.manager.submit_directory_op = partial(self._queue_file_op, "name")
-        self.manager.engines.submit = partial(self._queue_file_op, "background")
+        self.manager.engines.submit = self.manager.submit_reclaim_op = self._queue_reclaim_op
+        self.queues.waits_for_space = self.plays_full_disks
+        self.queues.on_space_change = self._on_space_change
         for partition in self.partitions:
             self.open_log(partition, is_new=not partition.directories)
         known = {partition.key for partition in self.partitions}
@@ -234,11 +250,21 @@ class Simulation:
     def _queue_file_op(self, kind: str, directory: str, change: Callable[[], None]) -> None:
         self.queues.push(kind, directory, change, self.on_result(directory))
 
+    def _queue_reclaim_op(self, directory: str, change: Callable[[], None]) -> None:
+        def on_result(error: StorageError | None) -> None:
+            if error is not None and error.is_full and self.plays_full_disks:
+                self._queue_file_op("write", directory, change)
+            else:
+                self.on_result(directory)(error)
+
+        self.queues.push("background", directory, change, on_result)
+
     def _draw_crash(self) -> None:
         self.disk.fuse = self.random.randrange(400) if self.random.random() < 0.7 else None
 
     def restart_cleanly(self) -> None:
         """Stop cleanly and start; the power may fail in between."""
+        self.free_disk()
         self.queues.run_all()
         self.operations.recover_all_open()
         for partition in self.partitions:
@@ -333,7 +359,8 @@ class Simulation:
         try:
             log.open()
         except StorageError as error:
-            self.failed(error)
+            if not (error.is_full and self.plays_full_disks):  # else it is opened when there is space
+                self.failed(error)
             return None
         if partition.log is not log:  # its commit log failed meanwhile
             return None

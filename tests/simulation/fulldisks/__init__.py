@@ -1,0 +1,1 @@
+"""Simulation of storage on disks that are full for a while."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from barnabas.admin.client import Client
-from barnabas.admin.errors import Refused
+from barnabas.admin.errors import Refused, check
 from barnabas.admin.groups import GroupDescription, Member, committed_offsets
 from barnabas.admin.offsets import LATEST, list_offsets
 from barnabas.client.topic_partition import TopicPartition
@@ -56,11 +56,13 @@ def _row(tp: TopicPartition, committed: int | None, end: int | None, member: Mem
 
 
 def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
-    """The high watermarks; without partitions of topics that were deleted."""
+    """The high watermarks; without partitions of topics that were deleted, and those that have no leader."""
     found: dict[TopicPartition, int] = {}
-    for topic in sorted({tp.topic for tp in partitions}):
+    for topic in client.metadata({tp.topic for tp in partitions}).topics:
+        led = {TopicPartition(topic.name, part.partition_index) for part in topic.partitions if part.leader_id >= 0}
         try:
-            offsets = list_offsets(client, {tp: LATEST for tp in partitions if tp.topic == topic})
+            check(topic.error_code, None, f"find topic {topic.name}", f"Describe on topic {topic.name}")
+            offsets = list_offsets(client, dict.fromkeys(sorted(led.intersection(partitions)), LATEST))
         except Refused as failure:
             if failure.name != "UNKNOWN_TOPIC_OR_PARTITION":
                 raise

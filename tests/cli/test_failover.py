@@ -50,6 +50,8 @@ def test_partitions_with_a_leader_are_read_while_others_have_none() -> None:
         subprocess.run([*COMMAND, "topics", "create", "t", *at, "--assign", "1", "--assign", "2"], check=True)
         for number in ("0", "1"):
             subprocess.run([*COMMAND, "produce", "t", *at, "-l", "-p", number], input=b"x\n", check=True)
+        reset = ["groups", "reset", "g", *at, "--topic", "t", "--to-earliest", "--execute"]
+        subprocess.run([*COMMAND, *reset], check=True, timeout=TIMEOUT_S)
         cluster.nodes[2].kill()
 
         def leaders() -> list[int]:
@@ -63,3 +65,6 @@ def test_partitions_with_a_leader_are_read_while_others_have_none() -> None:
             [*COMMAND, "consume", *at, "t", "-p", "0", "-f", "%v"], capture_output=True, check=True, timeout=TIMEOUT_S
         )
         assert done.stdout == b"x"
+        lag = [*COMMAND, "groups", "lag", "g", "--partitions", "--json", *at]
+        done = subprocess.run(lag, capture_output=True, check=True, timeout=TIMEOUT_S)
+        assert [json.loads(line)["lag"] for line in done.stdout.splitlines()] == [1, None]

@@ -113,6 +113,17 @@ def test_reset_reads_a_plan(verbs: Verbs, topic: str, tmp_path: Path) -> None:
     assert verbs.run(f"groups reset planned --from-file {plan}").code == 2
 
 
+def test_reset_names_partitions_without_an_offset_to_shift(verbs: Verbs, topic: str) -> None:
+    group = f"of-{topic}"
+    assert f"has none for {topic}-0, {topic}-1, {topic}-2." in verbs.refused(
+        f"groups reset {group} --topic {topic} --shift-by -1 --execute"
+    )
+    verbs.rows(f"groups reset {group} --topic {topic}:1 --to-offset 5 --execute")
+    shifted = verbs.run(f"groups reset {group} --topic {topic} --shift-by -1 --execute --json")
+    assert [(row["partition"], row["target"]) for row in shifted.rows()] == [(1, 4)]
+    assert shifted.err == f"Left out, since group {group} or the file has no offset for them: {topic}-0, {topic}-2.\n"
+
+
 def test_a_group_with_members_keeps_its_offsets(verbs: Verbs, topic: str) -> None:
     consumer = KafkaConsumer(
         topic, bootstrap_servers=verbs.bootstrap, group_id="classic", auto_offset_reset="earliest", client_id="reader"

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from barnabas.admin.client import Client
     from barnabas.admin.groups import GroupDescription
     from barnabas.admin.lag import LagRow
-    from barnabas.admin.reset import Target
+    from barnabas.admin.reset import Move, Target
     from barnabas.client.topic_partition import TopicPartition
 
 STATES = ("Empty", "Stable", "PreparingRebalance", "CompletingRebalance", "Assigning", "Reconciling", "Dead")
@@ -178,12 +178,26 @@ def reset(
 
     with cluster.connect() as client:
         _require_no_members(client, name)
-        moves = plan(client, name, _chosen(client, name, topics, target), target)
+        partitions = _chosen(client, name, topics, target)
+        moves = plan(client, name, partitions, target)
+        _note_left_out(name, partitions, moves)
         if execute:
             api.commit_offsets(client, name, {TopicPartition(row.topic, row.partition): row.target for row in moves})
     show_tuples(Move, moves, as_json=as_json)
     if not execute:
         note(NOT_EXECUTED)
+
+
+def _note_left_out(name: str, partitions: Sequence[TopicPartition], moves: Sequence[Move]) -> None:
+    """Names what a shift or a file leaves out. Raises Refused if that is everything."""
+    from barnabas.admin.errors import Refused
+
+    moved = {(move.topic, move.partition) for move in moves}
+    left_out = ", ".join(str(tp) for tp in partitions if tp not in moved)
+    if not moves:
+        raise Refused(f"There is no offset to start from: group {name} or the file has none for {left_out}.")
+    if left_out:
+        note(f"Left out, since group {name} or the file has no offset for them: {left_out}.")
 
 
 def _target(goals: dict[str, Any]) -> Target:

@@ -65,6 +65,9 @@ def test_partitions_with_a_leader_are_read_while_others_have_none() -> None:
             [*COMMAND, "consume", *at, "t", "-p", "0", "-f", "%v"], capture_output=True, check=True, timeout=TIMEOUT_S
         )
         assert done.stdout == b"x"
+        describe = [*COMMAND, "topics", "describe", "t", "--offsets", "--json", *at]
+        done = subprocess.run(describe, capture_output=True, check=True, timeout=TIMEOUT_S)
+        assert [part["end"] for part in json.loads(done.stdout)["partitions"]] == [1, None]
         lag = [*COMMAND, "groups", "lag", "g", "--partitions", "--json", *at]
         done = subprocess.run(lag, capture_output=True, check=True, timeout=TIMEOUT_S)
         assert [json.loads(line)["lag"] for line in done.stdout.splitlines()] == [1, None]

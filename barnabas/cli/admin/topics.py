@@ -80,10 +80,14 @@ def describe(names: tuple[str, ...], *, offsets: bool, cluster: ClusterOptions, 
 
     with cluster.connect() as client:
         found, exit_code = for_each(names, lambda name: api.describe_topics(client, [name])[0])
-        limits = ranges(client, api.partitions_of(client, [topic.name for topic in found])) if offsets and found else {}
+        led = [
+            TopicPartition(topic.name, row.partition) for topic in found for row in topic.partitions if row.leader >= 0
+        ]
+        limits = ranges(client, led) if offsets else {}
 
-    def limit(topic: str, partition: int) -> dict[str, int]:
-        return limits[TopicPartition(topic, partition)]._asdict() if offsets else {}
+    def limit(topic: str, partition: int) -> dict[str, int | None]:
+        known = limits.get(TopicPartition(topic, partition))
+        return {} if not offsets else {"start": None, "end": None} if known is None else known._asdict()
 
     rows = [(topic.name, row, limit(topic.name, row.partition)) for topic in found for row in topic.partitions]
     if as_json:

@@ -102,7 +102,7 @@ class ConfigHandlers(AuthorizingHandlers):
         found = [
             ConfigResource(resource_name=name, resource_type=kind)
             for kind in dict.fromkeys(requested_types)
-            for name in _names(self._image(), kind)
+            for name in _names(self._image(), kind, context.connection.listener_name)
         ]
         return ListConfigResourcesResponse(error_code=ErrorCode.NONE, config_resources=found)
 
@@ -212,12 +212,12 @@ class ConfigHandlers(AuthorizingHandlers):
         ]
 
 
-def _names(image: MetadataImage, kind: int) -> Iterable[str]:
-    """The names of the resources of a type."""
+def _names(image: MetadataImage, kind: int, listener: str) -> Iterable[str]:
+    """The names of the resources of a type; of brokers those with this listener, fenced ones included."""
     if kind == ResourceType.TOPIC:
         return image.topics_by_name
     if kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
-        return [str(broker_id) for broker_id, broker in image.brokers.items() if not broker.is_fenced]
+        return [str(broker_id) for broker_id, broker in image.brokers.items() if broker.endpoint(listener)]
     return [name for resource, name in image.configs if resource == kind]
 
 

@@ -1,0 +1,25 @@
+"""ListConfigResources: the brokers that are named."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from broker.config.broker_config import BrokerConfig
+from broker.handlers.admin.configs import ConfigHandlers
+from broker.security.authorizer import AllowAll
+from protocol.api import ApiKey
+from protocol.messages import stored_records
+from protocol.messages.admin import ListConfigResourcesRequest
+from replication.metadata.image import ResourceType
+from tests.support.replica_harness import ReplicaHarness
+
+
+def test_fenced_brokers_have_configs_too(tmp_path: Path) -> None:
+    """As in Apache Kafka: an operator finds the configs of a broker that is down."""
+    harness = ReplicaHarness(tmp_path)
+    handlers = ConfigHandlers(lambda: harness.image, BrokerConfig({}), AllowAll())
+    harness.apply(stored_records.BrokerRegistrationChangeRecord(broker_id=2, broker_epoch=102, fenced=1))
+    for kind in (ResourceType.BROKER, ResourceType.BROKER_LOGGER):
+        request = ListConfigResourcesRequest(resource_types=[kind])
+        answer = handlers.list_config_resources(harness.context(ApiKey.LIST_CONFIG_RESOURCES, 1), request)
+        assert [one.resource_name for one in answer.config_resources] == ["1", "2", "3"]

@@ -8,6 +8,7 @@ RULES    1. Responses are created from the image only.
          4. A topic that the principal may not describe is left out, or gets TOPIC_AUTHORIZATION_FAILED if it was
             requested, as in Kafka; a request by id does not get its name.
          5. A response with many partitions is created in slices (replication/cooperative_tasks.py), from one image.
+         6. Version 0 names only replicas on unfenced brokers; a partition with others gets REPLICA_NOT_AVAILABLE.
 NOT HERE Changes (`topics.py`, `replication/controller`).
 """
 
@@ -228,17 +229,18 @@ class MetadataHandlers(ForwardingHandlers):
         for described, topic in found:
             add = described.partitions.append
             for index, state in topic.partitions.items():
-                add(
-                    MetadataResponsePartition(
-                        error_code=_leader_error(state, reachable, context.api_version),
-                        partition_index=index,
-                        leader_id=state.leader if state.leader in reachable else -1,
-                        leader_epoch=state.leader_epoch,
-                        replica_nodes=list(state.replicas),
-                        isr_nodes=list(state.isr),
-                        offline_replicas=_offline_replicas(state, reachable, image),
-                    )
+                partition = MetadataResponsePartition(
+                    error_code=_leader_error(state, reachable, context.api_version),
+                    partition_index=index,
+                    leader_id=state.leader if state.leader in reachable else -1,
+                    leader_epoch=state.leader_epoch,
+                    replica_nodes=list(state.replicas),
+                    isr_nodes=list(state.isr),
+                    offline_replicas=_offline_replicas(state, reachable, image),
                 )
+                if context.api_version == 0:
+                    _remove_unreachable(partition, reachable)
+                add(partition)
                 yield
 
     # ------------------------------------------------------------ DescribeCluster
@@ -372,6 +374,16 @@ def _leader_error(state: PartitionState, reachable: frozenset[int], version: int
     if state.leader in reachable:
         return ErrorCode.NONE
     return ErrorCode.LISTENER_NOT_FOUND if state.leader >= 0 and version >= 6 else ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def _remove_unreachable(partition: MetadataResponsePartition, reachable: frozenset[int]) -> None:
+    """Name only brokers that the response contains (rule 6)."""
+    if partition.error_code == ErrorCode.NONE and not reachable.issuperset(
+        partition.replica_nodes + partition.isr_nodes
+    ):
+        partition.error_code = ErrorCode.REPLICA_NOT_AVAILABLE
+    partition.replica_nodes = [replica for replica in partition.replica_nodes if replica in reachable]
+    partition.isr_nodes = [replica for replica in partition.isr_nodes if replica in reachable]
 
 
 def _offline_replicas(state: PartitionState, reachable: frozenset[int], image: MetadataImage) -> list[int]:

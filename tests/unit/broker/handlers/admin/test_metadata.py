@@ -15,6 +15,7 @@ from broker.handlers.admin.metadata import MAX_PARTITIONS_AT_ONCE, MetadataHandl
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages import stored_records
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from replication.completion import Completion
@@ -56,6 +57,25 @@ def test_metadata_contains_brokers_topics_and_leaders(tmp_path: Path) -> None:
     answer = routes_of(harness, "t")
     assert [broker.node_id for broker in answer.brokers] == [2, 3]
     assert [(p.leader_id, p.leader_epoch) for p in answer.topics[0].partitions] == [(2, 0), (3, 1)]
+
+
+def test_version_0_names_only_replicas_on_unfenced_brokers(tmp_path: Path) -> None:
+    """Old clients cannot read a response whose partitions name brokers that it does not contain; as in Apache Kafka."""
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", replicas=(1, 2, 3), leader=2)
+    harness.create("u", replicas=(2, 3), leader=2)
+    harness.apply(stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, fenced=1))
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("t", "u")])
+    described = {}
+    for version in (0, 1):
+        answer: Any = handlers_of(harness).metadata(harness.context(ApiKey.METADATA, version), request)
+        described[version] = [
+            (p.error_code, p.leader_id, p.replica_nodes, p.isr_nodes)
+            for topic in answer.topics
+            for p in topic.partitions
+        ]
+    assert described[0] == [(ErrorCode.REPLICA_NOT_AVAILABLE, 2, [2, 3], [2, 3]), (ErrorCode.NONE, 2, [2, 3], [2, 3])]
+    assert described[1] == [(ErrorCode.NONE, 2, [1, 2, 3], [1, 2, 3]), (ErrorCode.NONE, 2, [2, 3], [2, 3])]
 
 
 @pytest.mark.parametrize(

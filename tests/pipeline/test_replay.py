@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ pytest.importorskip("pyspark")
 from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.replay import window_of
-from barnabas.pipeline.kafka.sender import RateLimiter, _transactions
+from barnabas.pipeline.kafka.sender import SECONDS_PER_TRANSACTION, RateLimiter, _transactions
 from tests.pipeline.topics import MINUTE_MS, START_MS, begin_transaction, create, minutes, read_all, send, transactional
 
 pytestmark = pytest.mark.long
@@ -103,3 +104,19 @@ def test_rows_are_split_into_transactions() -> None:
     parts = [list(part) for part in _transactions(range(45_000), RateLimiter(None))]
     assert [len(part) for part in parts] == [20_000, 20_000, 5_000]
     assert [row for part in parts for row in part] == list(range(45_000))
+
+
+def test_a_transaction_ends_before_a_long_wait_for_the_rate(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker would abort it after its timeout, and the task would fail."""
+    clock = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(time, "sleep", lambda seconds: clock.__setitem__(0, clock[0] + seconds))
+    for rate, sizes in ((0.01, [1] * 5), (0.5, [5]), (0.25, [3, 2]), (None, [5])):
+        durations = []
+        parts = []
+        for part in _transactions(range(5), RateLimiter(rate)):
+            began = clock[0]
+            parts.append(len(list(part)))
+            durations.append(clock[0] - began)
+        assert parts == sizes, rate
+        assert max(durations) <= SECONDS_PER_TRANSACTION

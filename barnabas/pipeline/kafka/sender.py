@@ -191,13 +191,18 @@ class RateLimiter:
         self._started = time.monotonic()
         self._count = 0
 
+    def wait_s(self) -> float:
+        """Returns the seconds until the next record may be sent."""
+        if self._rate is None:
+            return 0.0
+        return max(0.0, (self._count + 1) / self._rate - (time.monotonic() - self._started))
+
     def step(self) -> None:
         """Waits until the next record may be sent."""
+        wait_s = self.wait_s()
         self._count += 1
-        if self._rate is not None:
-            ahead = self._count / self._rate - (time.monotonic() - self._started)
-            if ahead > 0:
-                time.sleep(ahead)
+        if wait_s:
+            time.sleep(wait_s)
 
 
 def call_with_timeout(seconds: float, call: Callable[[], T], message: str) -> T:
@@ -225,12 +230,13 @@ def _transactions(rows: Iterable[Any], limiter: RateLimiter) -> Iterator[Iterato
 
 
 def _limited(rows: Iterator[Any], limiter: RateLimiter) -> Iterator[Any]:
+    """The other rows of a transaction, which ends rather than wait beyond its time: brokers abort it after a minute."""
     ends = time.monotonic() + SECONDS_PER_TRANSACTION
-    for row in itertools.islice(rows, RECORDS_PER_TRANSACTION - 1):
+    for _ in range(RECORDS_PER_TRANSACTION - 1):
+        if time.monotonic() + limiter.wait_s() > ends or (row := next(rows, None)) is None:
+            return
         limiter.step()
         yield row
-        if time.monotonic() > ends:
-            return
 
 
 def _bytes(value: Any) -> bytes | None:

@@ -78,6 +78,16 @@ def without_finality(rows: Rows) -> dict[tuple[int, str | None], tuple[int, floa
     return {key: row[:2] for key, row in rows.items()}
 
 
+def write_former_names(into: Path) -> None:
+    """Changes an aggregate into one that was written before 2026-11-28."""
+    state = into / "_barnabas" / "aggregate.json"
+    state.write_text(state.read_text().replace('"computation"', '"asked"'))
+    for path in (into / "current" / "late").glob("*.parquet"):
+        rows = pq.ParquetFile(path).read()
+        former = ["came_in" if name == "arrival_version" else name for name in rows.column_names]
+        pq.write_table(rows.rename_columns(former), path)
+
+
 def test_open_windows_are_updated_and_late_records_are_stored_separately(
     spark: Any, settings: AggregateSettings, topic: str
 ) -> None:
@@ -119,12 +129,15 @@ def test_open_windows_are_updated_and_late_records_are_stored_separately(
     topic_partitions = {TopicPartition(topic, 0): 6, TopicPartition(topic, 1): 4}
     assert brokers.committed(f"barnabas-aggregate-{state['id']}", topic_partitions) == topic_partitions
 
-    send(settings.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1)])
+    write_former_names(settings.into)
+    send(settings.bootstrap, topic, [flight(62, "DL", 0, 1), flight(63, "DL", 0, 1), flight(33, "BB", 2, 1)])
     brokers.delete_records({TopicPartition(topic, 1): 5})
     with pytest.raises(JobError, match=r"broker deleted the offsets 4 to 4 of .*-1 before they were read"):
         aggregate(spark, settings)
     fourth = aggregate(spark, replace(settings, fail_on_data_loss=False))
-    assert (fourth.records, fourth.lost, rows_in(settings.into)[1, "DL"]) == (1, 1, (1, 0, False))
+    assert (fourth.records, fourth.lost, rows_in(settings.into)[1, "DL"]) == (2, 1, (1, 0, False))
+    late = pq.read_table(settings.into / "current" / "late").to_pylist()
+    assert sorted((row["carrier"], row["arrival_version"]) for row in late) == [("BB", 4), ("DL", 3), ("UA", 3)]
 
     with pytest.raises(JobError, match="--window takes a duration"):
         replace(settings, window="often")

@@ -29,7 +29,7 @@ def test_each_kind_of_difference_is_classified(spark: Any) -> None:
     kept = [(0, 0), (2, 20), (2, 20), (3, 31), (4, 40), (4, 41), (5, 50), (9, 90)]
     held = spark.createDataFrame([("t", 0, *row) for row in kept], HASHED)
     found = {row.offset: (row.kind, row.copies) for row in differences(topic, held).collect()}
-    assert found == {1: ("lost", 0), 2: ("doubled", 2), 3: ("altered", 1), 4: ("altered", 2), 9: ("strange", 1)}
+    assert found == {1: ("lost", 0), 2: ("doubled", 2), 3: ("altered", 1), 4: ("altered", 2), 9: ("unexpected", 1)}
 
 
 def test_gaps_and_decreasing_timestamps_are_found(spark: Any) -> None:

@@ -29,7 +29,7 @@ from tests.support.waiting import until
 pytestmark = pytest.mark.long
 
 ROUND = 60
-KINDS = ("lost", "doubled", "altered", "strange")
+KINDS = ("lost", "doubled", "altered", "unexpected")
 FILES = ("missing_files", "unknown_files", "altered_files", "unreadable_files")
 SOON = {"log.cleaner.backoff.ms": 200, "log.initial.task.delay.ms": 200}
 

@@ -22,7 +22,7 @@ from tests.pipeline.crashes import Crash, crash
 from tests.pipeline.topics import create, minutes, read_all, send
 
 PARTITIONS = 2
-FOUND = ("lost", "doubled", "altered", "strange", "unknown_files", "altered_files", "unreadable_files", "misdecoded")
+FOUND = ("lost", "doubled", "altered", "unexpected", "unknown_files", "altered_files", "unreadable_files", "misdecoded")
 
 
 def needs_jars(kind: str) -> None:
@@ -154,7 +154,7 @@ def test_an_audit_finds_changes_of_a_table(spark: Any, lake: ArchiveSettings) ->
         "lost": 1,
         "altered": 1,
         "doubled": 1,
-        "strange": 2,
+        "unexpected": 2,
         "altered_files": [one, other],
         "unknown_files": ["ghost-0"],
         "unreadable_files": ["1 records without topic, partition or offset"],

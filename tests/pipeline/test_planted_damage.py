@@ -126,8 +126,8 @@ def whole(spark: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Audi
             archive(spark, settings)
         audited = AuditSettings(bootstrap=broker.bootstrap, archive=folder / "archive")
         report = audit(spark, audited)
-        assert (report.agrees, report.malformed, report.missing_letters, report.lines) == (True, 16, 0, [])
-        assert report.letters == [{"topic": "letters", "sent": 16, "missing": 0}]
+        assert (report.agrees, report.malformed, report.missing_dead_letters, report.lines) == (True, 16, 0, [])
+        assert report.dead_letter_topics == [{"topic": "letters", "sent": 16, "missing": 0}]
         yield audited
 
 
@@ -183,8 +183,8 @@ class Damage(DamagedCopy):
             rows[2]["offset"] = 1000
 
         self.change(self.files()[0], change)
-        records = ["lost: one-0, offset 0", "altered: one-1, offset 0", "strange: one-7, offset 2"]
-        return [*records, "lost: one-0, offset 2", "lost: one-0, offset 4", "strange: one-0, offset 1000"]
+        records = ["lost: one-0, offset 0", "altered: one-1, offset 0", "unexpected: one-7, offset 2"]
+        return [*records, "lost: one-0, offset 2", "lost: one-0, offset 4", "unexpected: one-0, offset 1000"]
 
     def a_duplicate_instead_of_another_record(self) -> list[str]:
         path = self.files("two")[0]
@@ -381,7 +381,7 @@ class Damage(DamagedCopy):
         ]
 
     def letters_in_another_topic(self) -> list[str]:
-        self.change_entry(1, lambda fields: fields.update(letters_topic="other-letters"))
+        self.change_entry(1, lambda fields: fields.update(dead_letters_topic="other-letters"))
         return ["letter missing: one-0, offset 10"]
 
     def an_archive_without_decoding(self) -> list[str]:
@@ -398,7 +398,7 @@ class Damage(DamagedCopy):
     def added_aborted_records(self) -> list[str]:
         path = self.files("two")[0]
         self.change(path, lambda rows: rows.append({**rows[-1], "partition": 0, "offset": 12}))
-        return ["strange: two-0, offset 12", f"altered file: {self.name(path)}"]
+        return ["unexpected: two-0, offset 12", f"altered file: {self.name(path)}"]
 
 
 KINDS = [name for name in vars(Damage) if not name.startswith("_")]
@@ -437,20 +437,21 @@ def test_an_intact_copy_agrees(spark: Any, damaged: DamagedCopy) -> None:
         text = damaged.entry(sequence).read_text().replace(old.name, new.name, 1)
         damaged.entry(sequence).write_text(text)
         damaged.change_entry(
-            sequence, lambda fields: (fields.pop("letters_topic"), [file.pop("sha256") for file in fields["files"]])
+            sequence,
+            lambda fields: (fields.pop("dead_letters_topic"), [file.pop("sha256") for file in fields["files"]]),
         )
     report = audit(spark, damaged.settings)
-    assert (report.agrees, report.letters) == (True, []), report.lines
+    assert (report.agrees, report.dead_letter_topics) == (True, []), report.lines
     assert len(set(digests(damaged.files()).values())) == len(damaged.files())
 
 
 def test_a_missing_last_entry_is_found(spark: Any, damaged: DamagedCopy) -> None:
-    """Its files are unknown and its records strange; without any entry there is nothing to compare."""
+    """Its files are unknown and its records unexpected; without any entry there is nothing to compare."""
     fields = json.loads(damaged.entry(1).read_text())
     damaged.entry(1).unlink()
     report = audit(spark, damaged.settings)
     assert report.unknown_files == sorted(file["path"] for file in fields["files"])
-    assert report.strange == sum(read["count"] for read in fields["ranges"])
+    assert report.unexpected == sum(read["count"] for read in fields["ranges"])
     damaged.entry(0).unlink()
     with pytest.raises(JobError, match="has no entry: there is nothing to compare"):
         audit(spark, damaged.settings)

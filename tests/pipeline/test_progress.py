@@ -25,7 +25,7 @@ def test_the_remaining_time_is_the_lag_divided_by_the_rate() -> None:
     assert (progress.rate, progress.remaining_s, progress.summary()) == (None, None, [])
     progress.add_step(STEP)
     progress.add_step({"round": 1, "records": 500, "seconds": 1.0, "behind": 1000})
-    progress.add_step({"round": 2, "joined_files": 4})
+    progress.add_step({"round": 2, "compacted_files": 4})
     assert (progress.rate, progress.remaining_s) == (500.0, 2.0)
     assert progress.summary() == ["500 records/s", "about 2 s left"]
 
@@ -61,10 +61,10 @@ def test_a_terminal_shows_a_bar_and_a_pipe_gets_lines(capsys: pytest.CaptureFixt
     screen = io.StringIO()
     reporter = Reporter("archive", as_json=False, terminal=Console(file=screen, force_terminal=True, width=120))
     reporter.step(STEP)
-    reporter.step({"round": 1, "joined_files": 4})
+    reporter.step({"round": 1, "compacted_files": 4})
     reporter.finish(succeeded=True)
     assert "1,000 records, 3,000 behind, 500 records/s, about 6 s left" in screen.getvalue()
     assert " 25%" in screen.getvalue()
-    assert "joined files 4" in capsys.readouterr().err
+    assert "compacted files 4" in capsys.readouterr().err
     Reporter("archive", as_json=False, terminal=Console(file=screen)).step(STEP)
     assert "behind 3,000, 500 records/s, about 6 s left" in capsys.readouterr().err

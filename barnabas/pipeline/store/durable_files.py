@@ -9,7 +9,7 @@ import hashlib
 import json
 import os
 import typing
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
@@ -52,8 +52,12 @@ def read_json(path: Path, parse: Callable[[Any], T], name: str = "", advice: str
         raise JobError(f"{name or path} is damaged: {failure}; {advice}.") from failure
 
 
-def from_fields(kind: type[T], fields: dict[str, Any]) -> T:
-    """Builds a dataclass and checks the type of each value. Raises TypeError."""
+def from_fields(kind: type[T], fields: dict[str, Any], former_names: Mapping[str, str] | None = None) -> T:
+    """Builds a dataclass and checks the type of each value. Raises TypeError.
+
+    `former_names` maps names of fields in older files to those of the dataclass.
+    """
+    fields = {(former_names or {}).get(name, name): value for name, value in fields.items()}
     instance: Any = kind(**fields)
     for name, expected in _field_types(typing.cast("Any", kind)):
         if not isinstance(getattr(instance, name), expected):

@@ -5,8 +5,9 @@ FORMAT   _barnabas/manifest/<sequence, 12 digits>.json, numbered from 0 without 
              ranges   [{topic, topic_id, partition, start, end, lost_before, count, checksum}]   offsets read (append only)
              files    [{path, bytes, sha256, contents: [{partition, count, first, last, checksum}]}]    files added
              replaces [path]                                                                     files removed
-             malformed, dead_letters, letters_topic     numbers of records and of dead letters, and the topic of these
-         Entries written before 2026-11-22 have no `sha256` and no `letters_topic`.
+             malformed, dead_letters, dead_letters_topic     numbers of records and of dead letters, and the topic of these
+         Entries written before 2026-11-22 have no `sha256` and no `dead_letters_topic`; until 2026-11-28 it was named
+         `letters_topic`.
 RULES    1. An entry is written to a temporary file, synced and renamed. It never changes.
          2. The ranges of a partition are contiguous. `lost_before` is the first offset of a gap that the broker had deleted.
          3. A checksum is a sum over records: independent of their order, and additive.
@@ -36,6 +37,7 @@ NAME = re.compile(r"(\d{12})\.json")
 DATA_PATH = re.compile(r"topic=[^/]+/date=[+-]?\d{4,}-\d\d-\d\d/[^/]+\.parquet")
 """A timestamp in microseconds instead of milliseconds has a five-digit year, which Spark writes with a sign."""
 KINDS = ("append", "compact")
+FORMER_NAMES = {"letters_topic": "dead_letters_topic"}
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ class Entry:
     replaces: tuple[str, ...] = ()
     malformed: int = 0
     dead_letters: int = 0
-    letters_topic: str = ""
+    dead_letters_topic: str = ""
 
     def as_text(self) -> str:
         """Returns the entry as JSON."""
@@ -133,6 +135,7 @@ class Entry:
                 "files": tuple(from_fields(DataFile, part) for part in files),
                 "replaces": tuple(fields["replaces"]),
             },
+            FORMER_NAMES,
         )
         if entry.kind not in KINDS:
             raise ValueError(f"unknown kind {entry.kind}")
@@ -213,8 +216,8 @@ def _inconsistency(entry: Entry, old: Iterable[DataFile]) -> str:
         return f"{entry.malformed} of its records are malformed"
     if entry.dead_letters not in (0, entry.malformed):
         return f"it has {entry.dead_letters} dead letters for {entry.malformed} malformed records"
-    if entry.letters_topic and not entry.dead_letters:
-        return f"it names the dead letter topic {entry.letters_topic}, but has no dead letters"
+    if entry.dead_letters_topic and not entry.dead_letters:
+        return f"it names the dead letter topic {entry.dead_letters_topic}, but has no dead letters"
     if not entry.files:
         return ""
     appended = {tp: (total.count, total.checksum) for tp, total in read.items() if total.count}

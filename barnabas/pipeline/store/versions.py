@@ -52,7 +52,7 @@ class Versions:
         self._staging = folder / INTERNAL / "staging"
         self.state_file = folder / INTERNAL / f"{name}.json"
 
-    def state(self, kind: type[T]) -> T | None:
+    def state(self, kind: type[T], former_names: Mapping[str, str] | None = None) -> T | None:
         """Returns the last committed state; None if the folder is empty. Raises JobError if it is damaged."""
         if not self.state_file.exists():
             other_names = [
@@ -63,7 +63,7 @@ class Versions:
                     f"{self.folder} is not a {self._name} and not empty ({other_names[0]}): choose another folder."
                 )
             return None
-        return read_json(self.state_file, lambda fields: from_fields(kind, fields))
+        return read_json(self.state_file, lambda fields: from_fields(kind, fields, former_names))
 
     def path(self, number: int) -> Path:
         """Returns the folder of a version."""

@@ -45,6 +45,8 @@ from barnabas.pipeline.store.archive_reader import COLUMNS, no_records
 from barnabas.pipeline.store.versions import Versions, open_versions
 
 SECOND_US = 1_000_000
+FORMER_NAMES = {"asked": "computation"}
+"""Fields of aggregate.json until 2026-11-28."""
 RARE_COUNTS = (MALFORMED, LEFT_OUT, TIMELESS, "late", "lost")
 """Counts that a step reports only if they are not 0."""
 
@@ -124,7 +126,7 @@ class _State:
     cluster: str
     topic: str
     topic_id: str
-    asked: dict[str, Any]
+    computation: dict[str, Any]
     decoding: dict[str, str]
     version: int = 0
     ends: dict[str, int] = field(default_factory=dict)
@@ -257,7 +259,8 @@ class _Run:
         writer.windows(windows.result_rows(now, spec, is_final=f.col("is_final")))
         writes_late = after.late > before.late or previous is None
         late_sums = windows.merge_sums([windows.late(sums, spec, before.watermark_us)], spec)
-        writer.late(windows.result_rows(late_sums, spec, came_in=f.lit(after.version)) if writes_late else None)
+        arrival = {windows.ARRIVAL: f.lit(after.version)}
+        writer.late(windows.result_rows(late_sums, spec, **arrival) if writes_late else None)
         shutil.rmtree(staged / "round")
         rows = writer.counts()
         after = replace(after, windows=rows[FINAL] + rows[OPEN], final=rows[FINAL])
@@ -324,7 +327,7 @@ def _state(
     spark: SparkSession, settings: AggregateSettings, spec: WindowSpec, versions: Versions, source: InputSource
 ) -> _State:
     """The current state; it belongs to one topic of one cluster and one computation."""
-    state = versions.state(_State)
+    state = versions.state(_State, FORMER_NAMES)
     if state is None:
         decode_format, schema, framing = settings.decode, settings.schema, settings.framing
         decoding = choose_decoding(spark, decode_format, schema, framing, _sample(spark, settings, source))
@@ -339,9 +342,9 @@ def _state(
     if (state.cluster, state.topic) != (source.cluster, source.topic.name):
         raise JobError(f"{versions.folder} is the aggregate of the topic {state.topic} of the cluster {state.cluster}.")
     for name, value in _computation(settings).items():
-        if state.asked[name] != value:
+        if state.computation[name] != value:
             raise JobError(
-                f"{versions.folder} was created with --{name} {_display(state.asked[name])}, not {_display(value)}: "
+                f"{versions.folder} was created with --{name} {_display(state.computation[name])}, not {_display(value)}: "
                 "use another folder for another computation."
             )
     decoding = Decoding(**state.decoding)

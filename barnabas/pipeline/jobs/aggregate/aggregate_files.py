@@ -6,6 +6,7 @@ FORMAT   windows/final-<version>-<number>.parquet   windows that no longer chang
          sums/is_final=false/*.parquet              the sums of open windows, for the next round
 RULES    1. Final and late files are hard-linked into the next version. They are rewritten only to merge too many small files.
          2. `windows` and `late` always have a file, so that readers find the schema.
+         3. Late files with the former name of a column are rewritten before others are added: all have the same columns.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from pathlib import Path
 import pyarrow.parquet as pq
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as f
+
+from barnabas.pipeline.jobs.aggregate.windows import ARRIVAL, FORMER_ARRIVAL
 
 FINAL, OPEN, LATE = "final", "open", "late"
 WINDOWS = "windows"
@@ -67,14 +70,13 @@ class VersionWriter:
         """Fills a folder with the previous version's lasting files and with these rows."""
         target = self._staged / folder
         target.mkdir()
-        linked, small = self._carried_over(folder, lasting)
+        linked, merged = self._carried_over(folder, lasting)
         for path in linked:
             os.link(path, target / path.name)
         if rows is None:
             return
-        if small:
-            old = rows.sparkSession.read.schema(rows.schema).parquet(*map(str, small))
-            rows = rows.unionByName(old)
+        if merged:
+            rows = rows.unionByName(_read_former(rows, merged))
         scratch = self._staged / "scratch"
         ordered = rows.hint("rebalance").sortWithinPartitions(*_sortable(rows))
         ordered.withColumn("kind", kind).write.partitionBy("kind").parquet(str(scratch))
@@ -91,12 +93,23 @@ class VersionWriter:
             path.rename(target / f"{kind}-{self._number:08d}-{number:05d}.parquet")
 
     def _carried_over(self, folder: str, kind: str) -> tuple[list[Path], list[Path]]:
-        """The previous files to link, and the small ones to merge (rule 1)."""
+        """The previous files to link, and those to merge: small ones, or former ones (rules 1 and 3)."""
         if self._previous is None:
             return [], []
         files = sorted((self._previous / folder).glob(f"{kind}-*.parquet"))
         small = [path for path in files if path.stat().st_size < SMALL_BYTES]
-        return ([path for path in files if path not in small], small) if len(small) > MOST_SMALL else (files, [])
+        former = [path for path in files if FORMER_ARRIVAL in pq.read_schema(path).names]
+        merged = {*(small if len(small) > MOST_SMALL else ()), *former}
+        return [path for path in files if path not in merged], sorted(merged)
+
+
+def _read_former(rows: DataFrame, files: Iterable[Path]) -> DataFrame:
+    """Reads files with the columns of these rows, also files with the former name of a column (rule 3)."""
+    if ARRIVAL not in rows.columns:
+        return rows.sparkSession.read.schema(rows.schema).parquet(*map(str, files))
+    both = rows.withColumn(FORMER_ARRIVAL, f.col(ARRIVAL)).schema
+    old = rows.sparkSession.read.schema(both).parquet(*map(str, files))
+    return old.withColumn(ARRIVAL, f.coalesce(ARRIVAL, FORMER_ARRIVAL)).drop(FORMER_ARRIVAL)
 
 
 def _sortable(rows: DataFrame) -> list[str]:

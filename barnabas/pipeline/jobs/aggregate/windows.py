@@ -27,7 +27,9 @@ from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate.measures import Measure, NamedExpression
 
 COUNTED, MALFORMED, LEFT_OUT, TIMELESS = "counted", "malformed", "left_out", "timeless"
-OWN_COLUMNS = ("window_start", "window_end", "records", "is_final", "came_in")
+ARRIVAL, FORMER_ARRIVAL = "arrival_version", "came_in"
+"""The column of late rows with the version in which they arrived, and its name until 2026-11-28."""
+OWN_COLUMNS = ("window_start", "window_end", "records", "is_final", ARRIVAL, FORMER_ARRIVAL)
 _START, _OUTCOME, _TIME = "start_us", "outcome", "time_us"
 
 

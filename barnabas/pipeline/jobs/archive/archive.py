@@ -186,7 +186,7 @@ class _Run:
         schema = SCHEMA + decoded_fields(self.spark, self._decoding)
         while above and (entry := compact(self.spark, self.folder, self._manifest, above, schema)):
             self._report.compacted += len(entry.replaces)
-            self.on_step({"round": entry.sequence, "joined_files": len(entry.replaces), "files": len(entry.files)})
+            self.on_step({"round": entry.sequence, "compacted_files": len(entry.replaces), "files": len(entry.files)})
 
     def _finish(self) -> ArchiveReport:
         self._report.seconds = time.monotonic() - self._started
@@ -250,7 +250,7 @@ class _Run:
             written.files,
             malformed=written.malformed,
             dead_letters=sent_letters,
-            letters_topic=(self.settings.dead_letters or "") if sent_letters else "",
+            dead_letters_topic=(self.settings.dead_letters or "") if sent_letters else "",
         )
 
     def _report_round(self, entry: Entry, behind: int, seconds: float) -> None:

@@ -1,4 +1,4 @@
-"""Compares topics with their archive: finds lost, doubled, altered and strange records.
+"""Compares topics with their archive: finds lost, doubled, altered and unexpected records.
 
 RULES    1. The audit reads what any reader finds: every data file in the folder, whether the manifest names it or not. It
             also checks the manifest: each of its files must exist, unchanged.
@@ -53,7 +53,7 @@ from barnabas.pipeline.store.manifest import Manifest, Total, totals_of
 
 MAX_FAULT_LINES = 50
 """The most files reported of each kind of fault."""
-DIFFERENCES = ("lost", "doubled", "altered", "strange")
+DIFFERENCES = ("lost", "doubled", "altered", "unexpected")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ class PartitionAudit:
     lost: int = 0
     doubled: int = 0
     altered: int = 0
-    strange: int = 0
+    unexpected: int = 0
     compacted_since: int = 0
     gaps: dict[str, int] = field(default_factory=dict)
     steps_back: int = 0
@@ -109,7 +109,7 @@ class AuditReport:
     lost: int
     doubled: int
     altered: int
-    strange: int
+    unexpected: int
     files: int
     missing_files: list[str]
     unknown_files: list[str]
@@ -118,8 +118,8 @@ class AuditReport:
     misdecoded: int
     malformed: int
     miscounted_rounds: list[str]
-    missing_letters: int
-    letters: list[dict[str, Any]]
+    missing_dead_letters: int
+    dead_letter_topics: list[dict[str, Any]]
     cut_off: list[str]
     partitions: list[dict[str, Any]]
     examples: list[dict[str, Any]]
@@ -227,8 +227,8 @@ class _Audit:
             misdecoded=self.files.misdecoded,
             malformed=malformed.count,
             miscounted_rounds=malformed.miscounted,
-            missing_letters=sum(topic.missing or 0 for topic in malformed.dead_letter_topics),
-            letters=[asdict(topic) for topic in malformed.dead_letter_topics],
+            missing_dead_letters=sum(topic.missing or 0 for topic in malformed.dead_letter_topics),
+            dead_letter_topics=[asdict(topic) for topic in malformed.dead_letter_topics],
             cut_off=cut_off,
             partitions=[
                 {**asdict(partition), "pending": partition.pending, "agrees": partition.agrees}
@@ -280,7 +280,7 @@ class _Audit:
             return []
         found = differences(in_blocks(topic, differing_blocks), in_blocks(archived, differing_blocks)).cache()
         try:
-            is_compacted = (f.col("kind") == "strange") & f.col("topic").isin(self._compacted())
+            is_compacted = (f.col("kind") == "unexpected") & f.col("topic").isin(self._compacted())
             for row in found.where(is_compacted).groupBy("topic", "partition").count().collect():
                 self._audit_of(row).compacted_since = row["count"]
             for row in found.where(~is_compacted).groupBy("kind", "topic", "partition").count().collect():

@@ -2,7 +2,7 @@
 
 RULES    1. A block is a fixed number of offsets of one partition. Two sides with equal counts and sums agree in it.
          2. Only differing blocks are compared by record. A record is *lost* (not in the archive), *doubled* (more than once in
-            the archive), *altered* (on both sides with different content) or *strange* (not in the topic).
+            the archive), *altered* (on both sides with different content) or *unexpected* (not in the topic).
          3. Both sides have the columns topic, partition, offset, hash.
 """
 
@@ -64,7 +64,7 @@ def differences(topic: DataFrame, archived: DataFrame) -> DataFrame:
     )
     kind = (
         f.when(f.col("copies").isNull(), "lost")
-        .when(f.col("live").isNull(), "strange")
+        .when(f.col("live").isNull(), "unexpected")
         .when((f.col("low") != f.col("live")) | (f.col("high") != f.col("live")), "altered")
         .when(f.col("copies") > 1, "doubled")
     )

@@ -27,7 +27,7 @@ STARTS = "topic string, partition int, offset bigint, round bigint"
 
 @dataclass
 class DeadLetterTopic:
-    """The letters of one topic; `missing` is None if the topic no longer has all its records."""
+    """The dead letters in one topic; `missing` is None if the topic no longer has all its records."""
 
     topic: str
     sent: int
@@ -49,7 +49,7 @@ class AuditedMalformed:
         self.missing: list[dict[str, Any]] = []
 
     def check(self, settings: BrokerSettings, brokers: Brokers, max_examples: int) -> None:
-        """Compares counts and letters; keeps at most `max_examples` missing letters."""
+        """Compares counts and dead letters; keeps at most `max_examples` missing ones."""
         self._malformed.cache()
         try:
             found = {row["round"]: row["count"] for row in self._malformed.groupBy("round").count().collect()}
@@ -58,7 +58,7 @@ class AuditedMalformed:
                 if (count := found.get(entry.sequence, 0)) != entry.malformed:
                     message = f"counted {entry.malformed} malformed records, and the archive has {count} of its offsets"
                     self.miscounted.append(f"round {entry.sequence} {message}")
-            for topic in sorted({entry.letters_topic for entry in self._rounds} - {""}):
+            for topic in sorted({entry.dead_letters_topic for entry in self._rounds} - {""}):
                 self.dead_letter_topics.append(self._check_letters(topic, settings, brokers, max_examples))
         finally:
             self._malformed.unpersist()
@@ -72,7 +72,9 @@ class AuditedMalformed:
 
     def faults(self) -> list[str]:
         """Returns the faults as sentences."""
-        missing = [f"{topic.missing} letters of {topic.topic}" for topic in self.dead_letter_topics if topic.missing]
+        missing = [
+            f"{topic.missing} dead letters of {topic.topic}" for topic in self.dead_letter_topics if topic.missing
+        ]
         return [*self.miscounted, *missing]
 
     def lines(self) -> list[dict[str, Any]]:
@@ -80,14 +82,14 @@ class AuditedMalformed:
         records = [f"{row['topic']}-{row['partition']}, offset {row['offset']}" for row in self.missing]
         return [
             *({"fault": "miscounted", "where": message} for message in self.miscounted),
-            *({"fault": "letter missing", "where": message} for message in records),
+            *({"fault": "dead letter missing", "where": message} for message in records),
         ]
 
     def _check_letters(
         self, topic: str, settings: BrokerSettings, brokers: Brokers, max_examples: int
     ) -> DeadLetterTopic:
         """Compares the letters of a topic with the malformed records of its rounds (rule 2)."""
-        rounds = [entry for entry in self._rounds if entry.letters_topic == topic]
+        rounds = [entry for entry in self._rounds if entry.dead_letters_topic == topic]
         result = DeadLetterTopic(topic, sum(entry.dead_letters for entry in rounds))
         spans = _complete_spans(brokers, topic)
         if spans:

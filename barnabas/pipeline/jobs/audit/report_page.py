@@ -83,7 +83,7 @@ def _partitions_table(partitions: list[dict[str, Any]]) -> str:
         "lost": "lost",
         "doubled": "doubled",
         "altered": "altered",
-        "strange": "strange",
+        "unexpected": "unexpected",
         "compacted_since": "compacted since",
         "pending": "waiting",
         "steps_back": "steps back in time",
@@ -127,7 +127,7 @@ def _files(report: Any) -> list[str]:
     }
     counts = {
         "records whose data or error differs from the decoded value": report.misdecoded,
-        "malformed records without a dead letter": report.missing_letters,
+        "malformed records without a dead letter": report.missing_dead_letters,
     }
     wrong = [f"<p class='no'>{count:,} {label}</p>" for label, count in counts.items() if count]
     return wrong + [

@@ -16,8 +16,9 @@ from barnabas.pipeline import ArchiveSettings, AuditSettings, archive, audit
 from barnabas.pipeline.brokers import Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.audit.comparison import differences, gaps, steps_back
+from barnabas.pipeline.jobs.audit.files_check import AuditedFiles
 from barnabas.pipeline.kafka.batch_lookup import GapCounts, count_gap
-from tests.pipeline.topics import create, minutes, send_transaction, transactional
+from tests.pipeline.topics import create, minutes, send, send_transaction, transactional
 
 pytestmark = pytest.mark.long
 
@@ -94,3 +95,22 @@ def test_only_verified_records_are_trimmed(spark: Any, archived: tuple[AuditSett
     assert set(brokers.beginning_offsets(topic_partitions).values()) == {153}, "the last twenty were not audited"
     report = audit(spark, replace(settings, topic=(topic,)))
     assert (report.agrees, report.records) == (True, 20)
+
+
+def test_an_audit_of_files_that_are_compacted_meanwhile_has_no_result(
+    spark: Any, archiving: ArchiveSettings, topic: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send(archiving.bootstrap, topic, minutes(30))
+    archive(spark, replace(archiving, compact_above=0, max_offsets_per_trigger=10))
+    settings = AuditSettings(bootstrap=archiving.bootstrap, archive=archiving.into)
+    check = AuditedFiles.check
+
+    def check_after_compaction(files: AuditedFiles) -> None:
+        assert archive(spark, replace(archiving, compact_above=1)).compacted
+        check(files)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(AuditedFiles, "check", check_after_compaction)
+        with pytest.raises(JobError, match="were compacted during the audit"):
+            audit(spark, settings)
+    assert audit(spark, settings).agrees

@@ -11,6 +11,7 @@ RULES    1. The audit reads what any reader finds: every data file in the folder
          5. An audit without faults permits `archive --trim`; an audit with faults withdraws the permission. The audit stores
             each partition's archived end: if a later audit finds a smaller end, rounds were cut off.
          6. Each fault is a line of the report, with its position.
+         7. An archive may be written meanwhile. If a job compacts files that the audit reads, the audit has no result.
 """
 
 from __future__ import annotations
@@ -186,6 +187,20 @@ class _Audit:
         _, self._reached = read_verified(self.folder)
 
     def run(self) -> AuditReport:
+        try:
+            report, reached = self._run()
+        finally:
+            self._refuse_compacted()  # instead of faults or errors that are its consequences
+        write_verified(self.folder, report.when, self._verified() if report.agrees else [], reached)
+        return report
+
+    def _refuse_compacted(self) -> None:
+        """Raises JobError if a job has replaced files of the archive since the audit began (rule 7)."""
+        if self.manifest.files.keys() - self.folder.manifest().files.keys():
+            raise JobError(f"Files of the archive {self.folder.path} were compacted during the audit: run it again.")
+
+    def _run(self) -> tuple[AuditReport, dict[str, int]]:
+        """Returns the report and the largest ends of all audits."""
         self.files.check()
         self.on_step({"step": "files", "files": len(self.files.readable), "at_fault": len(self.files.faults())})
         examples = self._compare()
@@ -198,9 +213,7 @@ class _Audit:
         cut_off = self._cut_off(ends)
         check_jvm_alive(self.spark)  # a killed JVM may have returned incomplete results
         report = self._report(examples, malformed, cut_off)
-        reached = {tp: max(ends.get(tp, 0), self._reached.get(tp, 0)) for tp in ends | self._reached}
-        write_verified(self.folder, report.when, self._verified() if report.agrees else [], reached)
-        return report
+        return report, {tp: max(ends.get(tp, 0), self._reached.get(tp, 0)) for tp in ends | self._reached}
 
     def _check_malformed(self) -> AuditedMalformed:
         malformed = AuditedMalformed(self.spark, self.manifest.rounds, self.files.malformed(), self.topics)

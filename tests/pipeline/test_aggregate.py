@@ -13,6 +13,7 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 from barnabas.client.topic_partition import TopicPartition
@@ -173,6 +174,18 @@ def test_many_rounds_give_the_same_result_as_one(
     assert without_finality(rows_in(settings.into)) == expected_rows(flights)
     assert report.final == sum(row[2] for row in rows_in(settings.into).values())
     assert len(list((settings.into / "current" / "windows").glob("final-*"))) <= 3
+
+
+def test_a_version_without_late_records_keeps_all_late_files(spark: Any, tmp_path: Path) -> None:
+    """Also many small ones, and those of earlier versions of Barnabas: they are merged when others are added."""
+    assert spark.version
+    names = [f"late-{version:08d}-00000.parquet" for version in range(aggregate_files.MOST_SMALL + 1)]
+    for folder in ("before/late", "staged"):
+        (tmp_path / folder).mkdir(parents=True)
+    for name in names:
+        pq.write_table(pa.table({"records": [1], "came_in": [1]}), tmp_path / "before" / "late" / name)
+    aggregate_files.VersionWriter(tmp_path / "staged", len(names), tmp_path / "before").late(None)
+    assert sorted(path.name for path in (tmp_path / "staged" / "late").iterdir()) == names
 
 
 def test_an_interrupted_round_is_repeated_and_counted_once(

@@ -71,7 +71,7 @@ class VersionWriter:
         target = self._staged / folder
         target.mkdir()
         linked, merged = self._carried_over(folder, lasting)
-        for path in linked:
+        for path in (*linked, *(merged if rows is None else ())):
             os.link(path, target / path.name)
         if rows is None:
             return

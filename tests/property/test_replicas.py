@@ -195,11 +195,13 @@ class Machine:
         batches = self.batches_of(partition)
         if batches is None:
             return None
-        offsets = partition.log.offsets
-        committed = sum(header.base_offset < offsets.high_watermark for _, header in batches)
+        offsets, previous = partition.log.offsets, self.leaders.get(partition.key)
+        # Also what the previous leader has committed: its response may not be processed yet.
+        high_watermark = max(offsets.high_watermark, 0 if previous is None else previous.high_watermark)
+        committed = sum(header.base_offset < high_watermark for _, header in batches)
         kept = batches[: self.rng.randint(committed, len(batches))]
         epoch, start_offset = partition.leader_epoch + 1, offsets.log_start_offset
-        leader = SimulatedLeader(broker_id, epoch, kept, start_offset, offsets.high_watermark)
+        leader = SimulatedLeader(broker_id, epoch, kept, start_offset, high_watermark)
         for _ in range(self.rng.choice((0, 0, 1, 3))):
             leader.append(self.rng)
         if self.rng.random() < 0.1:

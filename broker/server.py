@@ -450,8 +450,7 @@ class Server:
         if offline:
             names = ", ".join(offline[:_MAX_LISTED]) + (", …" if len(offline) > _MAX_LISTED else "")
             _log.error("%d partitions are in log directories that this node does not have: %s", len(offline), names)
-        for _ in self._assignments_manager.reconcile(self._replicas.partitions.values(), self._publisher.image):
-            pass
+        self._assignments_manager.reconcile_now(self._replicas.partitions.values())
         self._log_dir_moves.resume()
         for listener in self.listeners:
             listener.start()

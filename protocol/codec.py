@@ -28,8 +28,7 @@ Encoder: TypeAlias = "Callable[[Message], list[Part]]"
 Decoder: TypeAlias = Callable[[Buffer, int], tuple[M, int]]
 
 _encoders: dict[tuple[type[Message], int], Encoder] = {}
-_decoders: dict[tuple[type[Message], int], Decoder[Message]] = {}
-_request_decoders: dict[tuple[type[Message], int], Decoder[Message]] = {}
+_decoders: dict[tuple[type[Message], int, int | None], Decoder[Message]] = {}
 
 
 def encoder(cls: type[Message], version: int) -> Encoder:
@@ -41,22 +40,21 @@ def encoder(cls: type[Message], version: int) -> Encoder:
     return function
 
 
-def decoder(cls: type[M], version: int) -> Decoder[M]:
-    """Returns the function (buffer, position) -> (message, end position)."""
-    function = _decoders.get((cls, version))
+def decoder(cls: type[M], version: int, max_elements: int | None = None) -> Decoder[M]:
+    """Returns the function (buffer, position) -> (message, end position).
+
+    `max_elements` limits the elements of all arrays together.
+    """
+    function = _decoders.get((cls, version, max_elements))
     if function is None:
         _check_version(cls, version)
-        function = _decoders[cls, version] = compile_decoder(cls, version)
+        function = _decoders[cls, version, max_elements] = compile_decoder(cls, version, max_elements)
     return function  # type: ignore[return-value]
 
 
 def request_decoder(cls: type[M], version: int) -> Decoder[M]:
-    """As `decoder`, for a request of a peer: it has at most MAX_REQUEST_ELEMENTS in all its arrays together."""
-    function = _request_decoders.get((cls, version))
-    if function is None:
-        _check_version(cls, version)
-        function = _request_decoders[cls, version] = compile_decoder(cls, version, MAX_REQUEST_ELEMENTS)
-    return function  # type: ignore[return-value]
+    """As `decoder`, for a request of a peer: it has at most MAX_REQUEST_ELEMENTS."""
+    return decoder(cls, version, MAX_REQUEST_ELEMENTS)
 
 
 def encode(message: Message, version: int) -> bytes:

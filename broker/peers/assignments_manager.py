@@ -77,9 +77,10 @@ class AssignmentsManager:
 
     def assign(self, partition: Partition) -> None:
         """Sends the directory of a partition that was moved."""
-        self._reconcile_now([partition])
+        self.reconcile_now([partition])
 
-    def _reconcile_now(self, partitions: Sequence[Partition]) -> None:
+    def reconcile_now(self, partitions: Iterable[Partition]) -> None:
+        """Sends the directories that differ from the published metadata, in one step."""
         for _ in self.reconcile(partitions, self._channel.image):
             pass
 
@@ -110,7 +111,7 @@ class AssignmentsManager:
         if response.error_code != ErrorCode.NONE:
             name = ErrorCode(response.error_code).name
             _log.warning("the controller refused directory assignments: %s; sending them again", name)
-            again = partial(self._reconcile_now, assigned)
+            again = partial(self.reconcile_now, assigned)
             self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, again)
             return
         replicas = [p for directory in response.directories for topic in directory.topics for p in topic.partitions]

@@ -177,7 +177,8 @@ def test_many_rounds_give_the_same_result_as_one(
 
 
 def test_a_version_without_late_records_keeps_all_late_files(spark: Any, tmp_path: Path) -> None:
-    """Also many small ones, and those of earlier versions of Barnabas: they are merged when others are added."""
+    """A round without late records links all late files into the next version. Only a round with late records merges
+    small files, and files whose column has its former name."""
     assert spark.version
     names = [f"late-{version:08d}-00000.parquet" for version in range(aggregate_files.MOST_SMALL + 1)]
     for folder in ("before/late", "staged"):

@@ -86,8 +86,10 @@ def describe(names: tuple[str, ...], *, offsets: bool, cluster: ClusterOptions, 
         limits = ranges(client, led) if offsets else {}
 
     def limit(topic: str, partition: int) -> dict[str, int | None]:
+        if not offsets:
+            return {}
         known = limits.get(TopicPartition(topic, partition))
-        return {} if not offsets else {"start": None, "end": None} if known is None else known._asdict()
+        return {"start": None, "end": None} if known is None else known._asdict()
 
     rows = [(topic.name, row, limit(topic.name, row.partition)) for topic in found for row in topic.partitions]
     if as_json:

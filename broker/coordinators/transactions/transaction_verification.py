@@ -6,9 +6,8 @@ RULES    1. A partition with records of the current transaction needs no verific
             would never be completed. The marker of the previous transaction does not count; since version 2 it has the epoch
             of the next transaction and can arrive while a request to a remote coordinator is queued.
          3. Verifications of one producer complete in order, also those without a query, so its batches keep their order. After
-            a batch was rejected,
-            later batches are rejected until the first one is retried, unless the leader epoch has changed: another leader
-            may have appended it.
+            a batch was rejected, later batches are rejected until the first one is retried, unless the leader epoch has
+            changed: another leader may have appended it.
          4. Errors unknown to older producers are mapped to retriable ones.
          5. A later epoch in the partition's producer state is rejected without a query.
 NOT HERE The coordinator's decision (`transaction_coordinator.py`).
@@ -131,12 +130,13 @@ class TransactionVerification:
             return completed(errors)
         until_mono_ms = self._clock.mono_ms() + self._max_wait_ms
         verified: Completion[PartitionErrors] = Completion()
+        to_verify = unverified if waiting is None else partitions  # `_start` looks again when its turn comes
         pending = _PendingVerification(
-            transactional_id, producer, partitions, support, verified, until_mono_ms, errors, set()
+            transactional_id, producer, to_verify, support, verified, until_mono_ms, errors, set()
         )
         if waiting is None:
             self._pending[producer.producer_id] = deque([pending])
-            self._start(producer.producer_id)
+            self._query(pending)
         else:
             waiting.append(pending)
         return verified
@@ -156,7 +156,7 @@ class TransactionVerification:
         return errors, unverified
 
     def _start(self, producer_id: int) -> None:
-        """Start the first verification of a producer; partitions may have changed while it waited for its turn."""
+        """Start the next verification of a producer; partitions may have changed while it waited for its turn."""
         waiting = self._pending[producer_id]
         errors, unverified = self._unverified(waiting[0].producer, waiting[0].partitions)
         pending = waiting[0] = waiting[0]._replace(partitions=unverified, errors=errors)

@@ -304,8 +304,7 @@ class Process:
     def _on_active(self) -> None:
         self.publisher.start()
         self.replicas.rename_strays()
-        for _ in self._directories.reconcile(self.replicas.partitions.values(), self.publisher.image):
-            pass
+        self._directories.reconcile_now(self.replicas.partitions.values())
         self._scheduled_tasks.start([])
 
     def stop(self) -> None:

@@ -24,7 +24,7 @@ import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
 from protocol.primitives import Buffer
@@ -253,7 +253,9 @@ class File:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._disk.handle_closed(descriptor)
-            close = os.close if os.fstat(descriptor).st_nlink else self._disk.close_deleted
+            close: Callable[[int], object] = os.close
+            with suppress(OSError):  # the disk has failed
+                close = os.close if os.fstat(descriptor).st_nlink else self._disk.close_deleted
             close(descriptor)
 
     def sync_once(self) -> None:
@@ -487,8 +489,10 @@ class Disk:
 
     def sync_files(self, files: Sequence[File]) -> dict[File, StorageError]:
         """Sync many files and directories; returns the failures, which are final."""
-        plain, directories = list(filter(is_plain, files)), list(filter(_is_plain_directory, files))
-        failures = sync_results([file for file in files if not is_plain(file) and not _is_plain_directory(file)], [])
+        plain = [file for file in files if is_plain(file)]
+        directories = [file for file in files if type(file).sync_once is Directory.sync_once]
+        others = [file for file in files if type(file).sync_once not in (File.sync_once, Directory.sync_once)]
+        failures = sync_results(others, [])
         for group in (plain, directories):
             for start in range(0, len(group), CAPACITY):
                 queued = group[start : start + CAPACITY]
@@ -563,10 +567,6 @@ class Disk:
 def is_plain(file: File) -> bool:
     """Whether a kernel queue may sync the file instead of its own method."""
     return type(file).sync_once is File.sync_once
-
-
-def _is_plain_directory(file: File) -> bool:
-    return type(file).sync_once is Directory.sync_once
 
 
 def sync_results(files: Sequence[File], results: Sequence[int]) -> dict[File, StorageError]:

@@ -235,6 +235,22 @@ def test_only_the_descriptors_of_deleted_files_are_closed_elsewhere(tmp_path: Pa
     os.close(descriptor)
 
 
+def test_a_file_on_a_disk_that_has_failed_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = Disk()
+    file = disk.open(f"{tmp_path}/a", write=True, create=True)
+    descriptor, fstat = file.fileno(), os.fstat
+
+    def fail(_: int) -> os.stat_result:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(os, "fstat", fail)
+        file.close()
+    assert disk.open_files == 0
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        fstat(descriptor)
+
+
 def test_space_and_sizes_are_reported(tmp_path: Path) -> None:
     disk = Disk()
     total_bytes, usable_bytes = disk.space(f"{tmp_path}")

@@ -138,9 +138,10 @@ class PageCachePrefetcher:
         """Whether a read belongs to a scan (rule 2), and where this read and those before it end."""
         if not position:
             self.end_scan(file)  # of another reader, or an earlier one
-        end, last_end = position + length, self.scan_of(file).end
-        is_scan = 0 <= last_end - position <= 2 * PREFETCH_BYTES  # what is read ahead, and a batch that was cut off
-        return is_scan, max(end, last_end) if is_scan else end
+        end, scan = position + length, self.scan_of(file)
+        is_next = 0 <= scan.end - position <= 2 * PREFETCH_BYTES  # what is read ahead, and a batch that was cut off
+        is_scan = is_next and (scan.is_continued or not _is_mostly_cached(file, position, length))
+        return is_scan, max(end, scan.end) if is_scan else end
 
     def record_scan(self, file: File, end: int, *, is_continued: bool) -> None:
         """Records that a file will be read up to `end`."""
@@ -184,10 +185,7 @@ class ReadAhead:
         if not isinstance(file, File):
             return True
         position, length = region.position + skip, min(limit, region.length - skip)
-        try:
-            return file.is_resident(position, length) and self._is_passed(file, position, position + length)
-        except StorageError:
-            return False  # the reader thread gets the same error and reports it
+        return _is_resident(file, position, length) and self._is_passed(file, position, position + length)
 
     def _is_passed(self, file: File, position: int, end: int) -> bool:
         """Whether the event loop may send a cached range (rule 2); reads on if it is the last one that was read."""
@@ -251,9 +249,9 @@ class ReadAhead:
             self._prefetch_range(file, position, length, is_scan=is_scan)
 
     def _read_on(self, file: File, position: int, length: int, *, is_scan: bool) -> None:
-        """Reads what follows in the file; no request waits for it."""
+        """Reads what follows in the file, unless it is cached; no request waits for it."""
         self._prefetcher.record_scan(file, position + length, is_continued=is_scan)
-        if length:
+        if length and (is_scan or not _is_resident(file, position, length)):
             self._prefetch_range(file, position, length, is_scan=is_scan)
 
     def _read_directly(self, file: File, position: int, length: int) -> Completion[bytes | None]:
@@ -282,7 +280,7 @@ class ReadAhead:
                 window = length + READ_AHEAD_BYTES
                 was_cached = file.cached_bytes(position, window) == window
             else:
-                was_cached = file.cached_bytes(position, length) >= length // 2
+                was_cached = _is_mostly_cached(file, position, length)
             file.announce_reads(following)
             length = file.prefetch(position, length, exactly=not is_scan)
             for next_position, next_length in following:
@@ -313,6 +311,17 @@ class ReadAhead:
 
         self._prefetcher.reads += 1
         return self._prefetcher.worker.read(directory, run).handle(check)
+
+
+def _is_resident(file: File, position: int, length: int) -> bool:
+    try:
+        return file.is_resident(position, length)
+    except StorageError:
+        return False  # the reader thread gets the same error and reports it
+
+
+def _is_mostly_cached(file: File, position: int, length: int) -> bool:
+    return file.cached_bytes(position, length) >= length // 2
 
 
 def _directory_of(file: File) -> str:

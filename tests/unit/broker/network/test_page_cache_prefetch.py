@@ -180,6 +180,31 @@ def test_each_reader_that_begins_with_the_file_scans_it(tmp_path: Path) -> None:
         rig.connect()
 
 
+def test_a_few_missing_pages_of_cached_records_begin_no_scan(tmp_path: Path) -> None:
+    """The kernel reclaims single pages: only their pieces wait for a thread, and nothing is read ahead."""
+    rig = Rig(tmp_path, 8 * MIB)
+    rig.file.pread(8 * MIB, 0)
+    for missing in (17, 600, 1900):
+        rig.file.drop_cache(missing * 4096, 4096)
+    for number in range(8):
+        rig.send(rig.region(number * MIB, MIB))
+    assert rig.transport.sent == rig.data
+    assert [(position, length) for _, position, length in rig.disk.warmed] == [
+        (0, MIB),
+        (2 * MIB, MIB),
+        (7 * MIB, MIB),
+    ]
+
+
+def test_the_cached_rest_of_a_region_is_not_read_again(tmp_path: Path) -> None:
+    rig = Rig(tmp_path, 8 * MIB)
+    rig.file.pread(8 * MIB, 0)
+    rig.file.drop_cache(17 * 4096, 4096)
+    rig.send(rig.region())
+    assert rig.transport.sent == rig.data
+    assert rig.disk.warmed == [("0.log", 0, PREFETCH_BYTES)]
+
+
 def test_reading_ahead_ends_where_all_that_follows_is_cached(tmp_path: Path) -> None:
     rig = Rig(tmp_path, 5 * MIB + READ_AHEAD_BYTES)
     rig.file.pread(READ_AHEAD_BYTES + 2 * MIB, 3 * MIB)

@@ -548,7 +548,8 @@ class CommitLog:
         for file in self.sealed_files:
             if not file.is_checked:
                 file.is_checked = True
-                if read_queue_header(self._disk, file.path, file.start, None) is None:
+                is_whole = read_queue_header(self._disk, file.path, file.start, None) is not None
+                if not is_whole and any(one is file for one in self.files):  # else a run has replaced it
                     _log.error("%s is damaged; the next start makes it again from the log file", queue_path(file.path))
                     with self._catalog_lock:
                         remove_catalog(self._disk, self.directory)

@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from storage.commitlog.catalog import CATALOG
 from storage.commitlog.cleaner import Cleaner
 from storage.commitlog.live_bytes import LiveBytes
 from storage.commitlog.run_choice import (
@@ -148,6 +149,25 @@ class TestSettledRuns:
         assert all(dead == 0 or dead < live for live, dead in spaces(process))
         assert {number: bytes_of(process[number]) for number in contents} == contents
         assert regions_of(process, 0) < 60 // 2
+
+    def test_a_file_that_is_settled_during_the_check_of_the_queues_is_not_damaged(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        process = Process(tmp_path)
+        fill(process, 4, 60, MEDIUM)
+        process.log.close()
+        monkeypatch.setattr("storage.commitlog.recovery._CHECKED_BYTES", -1)
+        again = Process(tmp_path)
+        again.log.open()
+        sealed = len(again.log.sealed_files)
+        checks = again.log.check_queues()
+        next(checks)
+        settle(again)
+        assert len(again.log.sealed_files) < sealed
+        for _ in checks:
+            pass
+        assert "is damaged" not in caplog.text
+        assert (tmp_path / "commitlog" / CATALOG).exists()
 
     def test_files_are_cleaned_while_others_are_settled(self, tmp_path: Path) -> None:
         process = Process(tmp_path)

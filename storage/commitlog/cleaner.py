@@ -214,8 +214,8 @@ class Cleaner:
             log.sync_written()
             disk.replace_atomically(queue_path(path), queue)
         except (DamagedSource, StorageError):
-            disk.unlink(path, missing_ok=True)
-            disk.unlink(queue_path(path) + TEMPORARY, missing_ok=True)
+            for written_path in (queue_path(path), path, queue_path(path) + TEMPORARY):  # a lone queue is a lost file
+                disk.unlink(written_path, missing_ok=True)
             raise
         self._commit(sources, run, queue)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Callable
 from pathlib import Path
 from random import Random
@@ -22,7 +24,7 @@ from storage.commitlog.run_choice import (
 )
 from storage.commitlog.run_file import is_settled_run
 from storage.inspection.commit_log_check import CommitLogCheck
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import TEMPORARY, Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
@@ -276,7 +278,41 @@ class _FillingDisk(FaultyDisk):
         return 1 << 30, max(self.left, 0)
 
 
+class _FailingDirectoryDisk(FaultyDisk):
+    """A disk on which the first sync of a directory after a rename fails, if it is armed."""
+
+    is_armed = False
+
+    def commit_temporary(self, path: str, suffix: str = TEMPORARY) -> None:
+        super().commit_temporary(path, suffix)
+        self.fail_syncs = errno.EIO if self.is_armed else 0
+
+    def sync_dir(self, path: str) -> None:
+        if self.fail_syncs:
+            self.is_armed, self.fail_syncs = False, 0
+            raise StorageError("sync", path, OSError(errno.EIO, os.strerror(errno.EIO)))
+        super().sync_dir(path)
+
+
 class TestDisks:
+    def test_a_run_whose_directory_cannot_be_synced_leaves_no_queue_file(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        """A queue file without its log file would be a lost file at the next start."""
+        disk = _FailingDirectoryDisk()
+        process = Process(tmp_path, disk)
+        expected = fill(process, 4, 60, MEDIUM)
+        sync(process[0])
+        disk.is_armed = True
+        with pytest.raises(StorageError):
+            settle(process)
+        assert {path.with_suffix("") for path in process.paths(".queue")} <= {
+            path.with_suffix("") for path in process.paths(".clog")
+        }
+        again = Process(tmp_path)
+        assert {number: bytes_of(again[number]) for number in expected} == expected
+        assert "are lost" not in caplog.text
+
     def test_nothing_is_settled_without_twice_the_space(self, tmp_path: Path) -> None:
         disk = _FillingDisk()
         process = Process(tmp_path, disk)

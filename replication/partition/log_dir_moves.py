@@ -105,8 +105,9 @@ class LogDirMoves:
         key = (topic, index)
         move = self.active.get(key)
         is_recreated = move is not None and self._replicas.partitions.get(key) is not move.partition
-        if move is not None and (move.directory != directory or is_recreated):
-            self._end(move)
+        cancelled = move if move is not None and (move.directory != directory or is_recreated) else None
+        if cancelled is not None:
+            self._end(cancelled)
             move = None
         try:
             partition = self._replicas.find(topic, index)
@@ -115,7 +116,11 @@ class LogDirMoves:
                 self._log_manager.placement.prefer((topic, index), directory)
             is_unassigned = error.code == ErrorCode.NOT_LEADER_OR_FOLLOWER
             return ErrorCode.REPLICA_NOT_AVAILABLE if is_unassigned else error.code
-        if partition.log.directory == directory or move is not None:
+        if move is not None:
+            return ErrorCode.NONE
+        if partition.log.directory == directory:
+            if cancelled is not None:
+                self.move_to_engine(partition)  # the settings may have changed since
             return ErrorCode.NONE
         if self._log_manager.offline:
             return ErrorCode.KAFKA_STORAGE_ERROR

@@ -151,6 +151,18 @@ def test_a_copy_in_another_directory_has_the_engine_of_the_settings(tmp_path: Pa
     assert harness.log.log_end_offset == 1
 
 
+@pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_a_cancelled_move_does_not_cancel_a_changed_setting(tmp_path: Path, before: str, after: str) -> None:
+    harness = stepped_harness(tmp_path, 2, barnabas_storage_engine=before)
+    here = harness.log.directory
+    harness.start_move(steps=2)
+    set_engine(harness, after)
+    harness.moves.alter("t", 0, here)
+    harness.executor.run_all()
+    assert (harness.log.directory, engine_of(harness.log)) == (here, after)
+    assert harness.log.log_end_offset == 1
+
+
 def test_a_changed_default_moves_no_log(tmp_path: Path) -> None:
     harness = stepped_harness(tmp_path, 1)
     harness.apply(

@@ -3,7 +3,8 @@
 RULES    1. Every replica indexes its own log up to its high watermark, in offset order. Batches are read on a reader thread and
             decoded by a worker in another process.
          2. Partitions take turns, one at a time. A turn ends after TURN_BYTES, or at the high watermark; then what was decoded
-            is written as a file, and a due merge goes one step on.
+            is written as a file, and a due merge goes one step on. One partition merges at a time, since the worker has one
+            merge in progress.
          3. A range is valid while the log has the range's leader epoch at its last offset (Raft's log matching): this finds
             truncated and deleted records, also after a restart. Invalid ranges, and those below the log's start, are deleted.
          4. After a failure that is not the index's own (a full disk, a killed worker) the partition waits for RETRY_CHECKS.
@@ -130,6 +131,8 @@ class KeyIndexer:
         """Jobs that failed."""
         self._indexes: dict[Log, PartitionIndex] = {}
         self._queue: deque[Partition] = deque()
+        self._merging: Log | None = None
+        """The log whose merge is in progress."""
         self._is_running = self._is_advancing = self._has_turn_ended = False
         self.has_more = False
         """Whether a turn has left work."""
@@ -184,6 +187,15 @@ class KeyIndexer:
             self._indexes.pop(log, None)
         else:
             self._indexes[log] = index
+
+    def may_merge(self, log: Log) -> bool:
+        """Whether no other merge is in progress (rule 2): the worker would drop that one."""
+        merging = self._merging
+        other = None if merging is None or merging.files.is_offline else self._indexes.get(merging)
+        if merging is not log and other is not None and other.merging:
+            return False
+        self._merging = log
+        return True
 
     def validate(self, log: Log, opened: OpenLog, index: PartitionIndex) -> None:
         """Drop invalid ranges (rule 3)."""
@@ -316,6 +328,7 @@ class _Turn:
         if done.error is not None:
             if not isinstance(done.error, KafkaError):
                 raise done.error
+            index.merging = ()  # so that others may merge
             self._end()  # the partition is offline, or was deleted
             return
         if self._log.offsets.truncation_count != self._truncation_count:  # what was decoded may be deleted
@@ -359,7 +372,7 @@ class _Turn:
     def _merge(self, index: PartitionIndex) -> None:
         """One step of a merge."""
         index.merging = index.merging or tuple(due_merge(index.ranges))
-        if index.merging:
+        if index.merging and self._indexer.may_merge(self._log):
             start_offset = self._log.offsets.log_start_offset if self._log.is_open else 0
             job = MergeRanges(self._log.files.index_path, self._digest, index.merging, start_offset)
             self._submit(job, lambda merged: self._on_merged(index, job.ranges, merged))

@@ -111,22 +111,24 @@ def merge(
 ) -> Iterator[IndexRange | None]:
     """Merge neighbouring ranges in steps: yields None after each, and finally the new range, whose sources are deleted.
 
+    Closing it before deletes what was written.
+
     Raises:
         DamagedIndex: of a source.
         StorageError: the disk is full or failed, or a file is missing.
     """
     assert all(first.end_offset == second.start_offset for first, second in pairwise(ranges)), ranges
     files = [IndexFile(disk, f"{directory}/{known.file_name}") for known in ranges]
-    writer = IndexWriter(disk, directory, ranges[0].start_offset)
     lowest = log_start_offset.to_bytes(OFFSET_END - HASH_BYTES, "big")
     drops = ranges[0].start_offset < log_start_offset
-    for entries in merged_pages([file.pages() for file in files]):
-        writer.append([entry for entry in entries if entry[HASH_BYTES:OFFSET_END] >= lowest] if drops else entries)
-        yield None
     least = min(known.min_timestamp_ms for known in ranges)
     greatest = max(known.max_timestamp_ms for known in ranges)
     whole = IndexRange(ranges[0].start_offset, *ranges[-1][1:3], 0, least, greatest)
-    found = writer.finish(whole, digest)
+    with IndexWriter(disk, directory, ranges[0].start_offset) as writer:
+        for entries in merged_pages([file.pages() for file in files]):
+            writer.append([entry for entry in entries if entry[HASH_BYTES:OFFSET_END] >= lowest] if drops else entries)
+            yield None
+        found = writer.finish(whole, digest)
     delete_ranges(disk, directory, [known for known in ranges if known.file_name != found.file_name])
     yield found
 

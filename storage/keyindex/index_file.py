@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from hashlib import blake2b
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Self
 from zlib import crc32
 
-from storage.io.disk import Disk, File
+from storage.io.disk import Disk, File, StorageError
 from storage.keyindex.entries import ENTRY_BYTES, HASH_BYTES, OFFSET_END
 
 SUFFIX: Final = ".keyindex"
@@ -77,10 +78,10 @@ def digest_of(topic_id: bytes, fields: Sequence[str]) -> bytes:
 
 
 class IndexWriter:
-    """Writes one file; the caller passes ascending entries.
+    """Writes one file; the caller passes ascending entries. An unfinished file is deleted at the end of the `with`.
 
     Raises:
-        StorageError: the disk is full or failed, or the directory was removed. The unfinished file may remain.
+        StorageError: the disk is full or failed, or the directory was removed.
     """
 
     def __init__(self, disk: Disk, directory: str, start_offset: int) -> None:
@@ -93,6 +94,16 @@ class IndexWriter:
         self._rest: list[bytes] = []
         self._fences: list[bytes] = []
         self._entry_count = 0
+        self._is_finished = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if not self._is_finished:
+            self._file.close()
+            with suppress(StorageError):  # the next start deletes it
+                self._disk.unlink(self._path, missing_ok=True)
 
     def append(self, entries: list[bytes]) -> None:
         """Write the full pages; the rest waits for the next call."""
@@ -117,6 +128,7 @@ class IndexWriter:
         self._file.close()
         found = found._replace(entry_count=entry_count)
         self._disk.rename(self._path, f"{self._directory}/{found.file_name}")
+        self._is_finished = True
         self._disk.sync_dir(self._directory)
         return found
 

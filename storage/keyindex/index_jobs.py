@@ -193,12 +193,12 @@ class IndexJobs:
         if pending is None or pending.directory != job.directory:
             return JobFailed("the entries in memory are lost", is_missing=True)  # a search has found damage
         pending.entries.sort()
-        writer = IndexWriter(self._disk, job.directory, pending.start_offset)
-        writer.append(pending.entries)
-        return writer.finish(pending.range, job.digest)
+        with IndexWriter(self._disk, job.directory, pending.start_offset) as writer:
+            writer.append(pending.entries)
+            return writer.finish(pending.range, job.digest)
 
     def _continue_merge(self, job: MergeRanges) -> IndexRange | None:
-        if self._merge is None or self._merge[0] != job:
+        if self._merge is None or self._merge[0][:-1] != job[:-1]:  # a later log start is for the next merge
             self._merge = job, merge(self._disk, job.directory, job.digest, job.ranges, job.log_start_offset)
         steps = self._merge[1]
         for _ in range(_MERGE_STEPS):
@@ -257,8 +257,6 @@ class IndexJobs:
         known = self._files.pop(path, None)
         if known is None or known[0] != stamp:
             known = stamp, IndexFile(self._disk, path)
-            # Deleted files would keep their space; it is time to look for them when there is a new one.
-            self._files = {name: file for name, file in self._files.items() if self._disk.exists(name)}
         self._files[path] = known
         if len(self._files) > _MAX_OPEN_FILES:
             del self._files[next(iter(self._files))]

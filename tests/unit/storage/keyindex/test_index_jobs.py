@@ -152,3 +152,22 @@ def test_a_deletion_in_another_partition_interrupts_nothing(directory: Directory
     directory.jobs.run(RemoveRanges(other.path, ()))
     assert isinstance(directory.end_merge(), IndexRange)
     assert isinstance(directory.write(), IndexRange)
+
+
+def test_a_full_disk_gets_back_the_space_of_an_unfinished_file(directory: Directory, full_disk: FullDisk) -> None:
+    directory.fill()
+    directory.add()
+    full_disk.is_full = True
+    assert isinstance(directory.write(), JobFailed)
+    assert directory.unfinished() == []
+    directory.begin_merge()
+    assert directory.unfinished() != []
+    assert isinstance(directory.end_merge(), JobFailed)
+    assert directory.unfinished() == []
+
+
+def test_a_merge_that_is_not_needed_any_more_leaves_no_file(directory: Directory) -> None:
+    directory.fill()
+    directory.begin_merge()
+    directory.jobs.run(RemoveRanges(directory.path, directory.ranges))
+    assert os.listdir(directory.path) == []

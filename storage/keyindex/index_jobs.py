@@ -257,6 +257,8 @@ class IndexJobs:
         known = self._files.pop(path, None)
         if known is None or known[0] != stamp:
             known = stamp, IndexFile(self._disk, path)
+            # Deleted files would keep their space; it is time to look for them when there is a new one.
+            self._files = {name: file for name, file in self._files.items() if self._disk.exists(name)}
         self._files[path] = known
         if len(self._files) > _MAX_OPEN_FILES:
             del self._files[next(iter(self._files))]

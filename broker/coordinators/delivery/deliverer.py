@@ -167,8 +167,9 @@ class Deliverer:
         return is_old and self._queue.next_due_ms() <= wall_ms + _LOAD_AHEAD_MS
 
     def _must_scan_ahead(self, wall_ms: int) -> bool:
-        horizon_ms = self._queue.horizon_ms
-        return horizon_ms != MAX_LONG and (wall_ms + _SCAN_AHEAD_MS >= horizon_ms or self._queue.is_half_empty)
+        queue = self._queue
+        ahead_ms = 0 if queue.was_scan_in_vain else _SCAN_AHEAD_MS
+        return queue.horizon_ms != MAX_LONG and (wall_ms + ahead_ms >= queue.horizon_ms or queue.is_half_empty)
 
     # ------------------------------------------------------------ steps
     def run(self) -> Steps[None]:

@@ -7,7 +7,7 @@ RULES    1. The queue is derived from the partition and can be rebuilt from it a
             sorted second are in a heap beside it.
          3. Above `max_bytes`, `shrink` drops the buckets that are due last, and from the horizon on nothing is added. A later
             scan of the partition (`begin_scan`) adds what is due after the old horizon; until it ends, only records that are
-            due before `complete_until_ms` are returned.
+            due before `complete_until_ms` are returned. A scan is in vain if the first bucket after the horizon is too large.
          4. `prepare` and `shrink` do the work that grows with a bucket in steps of about a millisecond. Nothing is added or
             taken between the steps.
 NOT HERE Reading the records (`record_loader.py`), when they are delivered (`deliverer.py`).
@@ -52,6 +52,8 @@ class DueQueue:
         """Pending records at or after the horizon, which are not in the queue."""
         self.horizon_ms = MAX_LONG
         self.complete_until_ms = 0  # before the first scan
+        self._kept_bytes = max_bytes  # when buckets were dropped
+        self._scanned_horizon_ms = -1  # before the last scan
 
     def __len__(self) -> int:
         """The number of pending records, with those that were dropped."""
@@ -59,8 +61,13 @@ class DueQueue:
 
     @property
     def is_half_empty(self) -> bool:
-        """Whether less than half of the memory is used, so that another scan is worth its cost."""
-        return self._bytes * 2 < self._max_bytes
+        """Whether less than half of the memory is used, and of what was kept, so that another scan is worth its cost."""
+        return self._bytes * 2 < min(self._max_bytes, self._kept_bytes)
+
+    @property
+    def was_scan_in_vain(self) -> bool:
+        """Whether the last scan could not add what is due after the horizon (rule 3)."""
+        return self.horizon_ms == self._scanned_horizon_ms
 
     @property
     def _bytes(self) -> int:
@@ -156,7 +163,7 @@ class DueQueue:
 
     def begin_scan(self) -> int:
         """Before a scan adds the records at or after the horizon again; returns the horizon."""
-        horizon_ms = self.complete_until_ms = self.horizon_ms
+        horizon_ms = self.complete_until_ms = self._scanned_horizon_ms = self.horizon_ms
         self.horizon_ms, self.dropped, self._dropped_first_offset = MAX_LONG, 0, MAX_LONG
         return horizon_ms
 
@@ -181,6 +188,7 @@ class DueQueue:
                 self._dropped_first_offset = min(self._dropped_first_offset, first_offset)
                 self.horizon_ms = number << buckets.bits
         self.complete_until_ms = min(self.complete_until_ms, self.horizon_ms)
+        self._kept_bytes = self._bytes
 
 
 class _Buckets:

@@ -27,6 +27,7 @@ from storage.log.log import AppendOrigin
 from tests.property.test_delivery import World, settle
 from tests.support.replica_harness import SELF
 
+HOUR_MS = 3_600_000
 RECORDS = 20_000
 MOST_IN_A_TURN = 2_000
 """A loader's thousand, and 400 that are read and added, or delivered."""
@@ -222,3 +223,31 @@ def test_only_an_interruption_that_lasts_is_reported(tmp_path: Path, caplog: pyt
     assert caplog.messages == []
     interrupt(5)
     assert caplog.messages == ["the delivery of s-0 to target is interrupted: COORDINATOR_LOAD_IN_PROGRESS"]
+
+
+@pytest.mark.parametrize("later_ms", [10 * HOUR_MS, 2 * HOUR_MS])
+def test_records_that_are_due_together_and_do_not_fit_into_the_queue_are_read_rarely(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_ms: int
+) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=3_000)
+    due_ms = [world.wall_ms() + HOUR_MS] * 4 + [world.wall_ms() + later_ms] * 1_000
+    builder = BatchBuilder()
+    for offset, at in enumerate(due_ms):
+        builder.append(world.wall_ms(), None, b"%d" % offset, (("deliver-at", b"%d" % at),))
+        world.due[offset] = at
+    assert world.harness.append("s", records=builder.build()).error is None
+    scans = 0
+    begin_scan = DueQueue.begin_scan
+
+    def counted(queue: DueQueue) -> int:
+        nonlocal scans
+        scans += 1
+        return begin_scan(queue)
+
+    monkeypatch.setattr(DueQueue, "begin_scan", counted)
+    while world.wall_ms() < due_ms[-1] - 100:
+        world.pass_time(10_000 if due_ms[-1] - world.wall_ms() > 100_000 else 100)
+        for _ in range(20):
+            world.run()
+    assert scans < 10
+    settle(world)

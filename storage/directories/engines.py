@@ -349,7 +349,15 @@ class Engines:
         log.drop(slot)
         log.sync()
         if slot.topic:
-            self._disk.remove_tree(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
+            self._remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
+
+    def _remove_index(self, path: str) -> None:
+        """Delete a key index, while the process that writes it may add and rename files: it has only the old path."""
+        deleted = path + DELETED
+        self._disk.remove_tree(deleted)  # of a deletion that a kill has ended
+        if self._disk.exists(path):
+            self._disk.rename(path, deleted)
+            self._disk.remove_tree(deleted)
 
     def _commit_log(self, directory: str) -> CommitLog:
         with self._creating:

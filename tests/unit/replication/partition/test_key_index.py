@@ -7,6 +7,7 @@ import random
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -475,3 +476,22 @@ def _instructions_of_an_append(harness: ReplicaHarness) -> int:
     harness.append(records=batch, acks=1)
     sys.settrace(None)
     return count
+
+
+def test_a_topic_is_deleted_while_its_index_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    topic = Topic(tmp_path, "commitlog")
+    topic.append(b"a")
+    topic.rig.build()
+    path = Path(topic.log.files.index_path)
+    rmdir = os.rmdir
+
+    def beside_the_index_process(removed: str) -> None:
+        with suppress(FileNotFoundError):
+            (path / f"{1:020d}.keyindex.new").touch()
+        rmdir(removed)
+
+    monkeypatch.setattr(os, "rmdir", beside_the_index_process)
+    topic.harness.create("other", barnabas_storage_engine="commitlog")
+    topic.harness.delete()
+    assert not topic.harness.partition("other").is_offline
+    assert [name for name in os.listdir(path.parent) if path.name in name] == []

@@ -14,8 +14,10 @@ NOT HERE Building (key_indexer.py), authorization and formats (the callers).
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import neg
 from typing import Any, Final, NamedTuple
 
 from protocol.errors import ErrorCode, KafkaError
@@ -37,6 +39,9 @@ MAX_RECORDS: Final = 10_000
 _BATCH_BYTES: Final = 4 << 20
 """Of the batches that are read at a time."""
 _ATTEMPTS: Final = 3
+_MORE_CANDIDATES: Final = 4
+"""How many times as many candidates are looked for when the last ones were not enough: compaction may have removed most."""
+_MOST_CANDIDATES: Final = MAX_RECORDS + 1
 
 
 class SearchQuery(NamedTuple):
@@ -141,6 +146,8 @@ class _Search:
         self._query = query
         self._attempts = 0
         self._found: list[Record] = []
+        self._candidates = 0
+        """How many were looked for the last time."""
         self._size = size
         self.answer: Completion[PartitionAnswer] = Completion()
 
@@ -148,7 +155,7 @@ class _Search:
         """Find out what is indexed, then look the value up."""
         self._attempts += 1
         self._size.bytes -= sum(map(size_of, self._found))
-        self._found = []
+        self._found, self._candidates = [], 0
         bounds = self._owner.replicas.lookup(self._topic, self._index, self._bounds)
         bounds.then(lambda done: self._continue(done, lambda known: self._find(known, known.to_offset)))
 
@@ -181,10 +188,12 @@ class _Search:
 
     def _find(self, known: PartitionAnswer, before_offset: int) -> None:
         """Look for candidates below an offset."""
-        query, wanted = self._query, self._query.limit + 1 - len(self._found)
+        query = self._query
+        wanted = max(query.limit + 1 - len(self._found), min(self._candidates * _MORE_CANDIDATES, _MOST_CANDIDATES))
         if before_offset <= known.from_offset:
             self._finish(known, is_cut=False)
             return
+        self._candidates = wanted
         job = FindOffsets(
             self._path(),
             query.field,
@@ -292,16 +301,33 @@ def _read_batches(view: EngineView, offsets: tuple[int, ...]) -> _Batches:
     Compaction may have removed a batch: the log returns the next one, which has none of the lower offsets.
     """
     batches: list[Buffer] = []
-    size, seen_from = 0, MAX_LONG
-    for number, offset in enumerate(offsets):
-        if offset < seen_from:
-            if size >= _BATCH_BYTES:
-                offsets = offsets[:number]
-                break
-            data = bytes(view.read_batches(offset, 0))
-            base_offset = parse_header(data).base_offset if data else MAX_LONG
-            if base_offset <= offset:
-                batches.append(data)
-            size, seen_from = size + len(data), min(offset, base_offset)
-    aborted = view.aborted(offsets[-1], offsets[0] + 1)
-    return _Batches(tuple(batches), len(offsets), tuple(aborted))
+    size = number = 0
+    while number < len(offsets) and size < _BATCH_BYTES:
+        offset = offsets[number]
+        data = bytes(view.read_batches(offset, 0))
+        base_offset = _base_offset(data)
+        if base_offset <= offset:
+            batches.append(data)
+            size += len(data)
+            number = bisect_left(offsets, -base_offset + 1, number, key=neg)
+        else:
+            number = _after_gap(view, offsets, number, base_offset)
+    aborted = view.aborted(offsets[number - 1], offsets[0] + 1)
+    return _Batches(tuple(batches), number, tuple(aborted))
+
+
+def _base_offset(data: bytes) -> int:
+    return parse_header(data).base_offset if data else MAX_LONG
+
+
+def _after_gap(view: EngineView, offsets: tuple[int, ...], number: int, base_offset: int) -> int:
+    """The number of the first offset that is below the gap in which the log has no batch; `base_offset` is after the gap."""
+
+    def is_in_gap(at: int) -> bool:
+        return at < len(offsets) and _base_offset(bytes(view.read_batches(offsets[at], 0))) == base_offset
+
+    step = 1
+    while is_in_gap(number + step):
+        number, step = number + step, step * 2
+    others = range(number + 1, min(number + step, len(offsets)))
+    return others.start + bisect_left(others, True, key=lambda at: not is_in_gap(at))

@@ -353,6 +353,34 @@ def test_a_record_is_found_once_after_compaction_has_removed_others_with_its_key
     assert not answer.is_cut
 
 
+def test_the_cost_of_a_search_grows_little_with_the_records_that_compaction_has_removed(
+    topic: Topic, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic.append(b"first")
+    for number in range(300):
+        topic.append(b"hot")
+        if number == 100:
+            topic.append(b"other")
+    topic.append(b"last")
+    closed(topic.log)
+    topic.rig.build()
+    assert compact(topic.log) is not None
+    reads = 0
+    base_offset_of = key_search._base_offset
+
+    def counted(data: bytes) -> int:
+        nonlocal reads
+        reads += 1
+        return base_offset_of(data)
+
+    monkeypatch.setattr(key_search, "_base_offset", counted)
+    answer = topic.rig.search(b"hot", limit=1)
+    assert [record.offset for record in answer.records] == [301]
+    assert not answer.is_cut
+    assert len(topic.rig.searcher.submitted) < 12
+    assert reads < 100
+
+
 def test_an_answer_has_a_limit_in_bytes(topic: Topic, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_search, "MAX_ANSWER_BYTES", 20)
     for _ in range(5):

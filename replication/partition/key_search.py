@@ -103,7 +103,7 @@ class KeySearch:
         """The answer of each partition, or its error.
 
         The errors are NOT_LEADER_OR_FOLLOWER and the like, and INVALID_REQUEST if the field is not indexed; of the completion
-        THROTTLING_QUOTA_EXCEEDED (rule 4).
+        THROTTLING_QUOTA_EXCEEDED (rule 4). Cancelling it ends the search.
         """
         if self.running >= MAX_SEARCHES:
             sentence = f"{MAX_SEARCHES} searches are running: try again"
@@ -113,11 +113,22 @@ class KeySearch:
         searches = [_Search(self, topic, index, query, size) for index in indexes]
         for search in searches:
             search.begin()
-        return all_done([search.answer for search in searches]).map(lambda _: self._answers_of(searches))
+        all_answers = all_done([search.answer for search in searches])
+        answers = all_answers.map(lambda _: self._answers_of(searches))
+        if not answers.is_done:
+            answers.on_cancel = partial(self._cancel, all_answers)
+        return answers
 
-    def _answers_of(self, searches: Sequence[_Search]) -> list[PartitionAnswer | KafkaError]:
+    def _cancel(self, all_answers: Completion[None]) -> None:
+        self._on_end()
+        all_answers.cancel()
+
+    def _on_end(self) -> None:
         self.running -= 1
         self.finished += 1
+
+    def _answers_of(self, searches: Sequence[_Search]) -> list[PartitionAnswer | KafkaError]:
+        self._on_end()
         answers: list[PartitionAnswer | KafkaError] = []
         for search in searches:
             error = search.answer.error
@@ -263,7 +274,9 @@ class _Search:
             else:
                 on_result(result)
 
-        self._owner.worker.submit(job).then(on_done)
+        submitted = self._owner.worker.submit(job)
+        self.answer.on_cancel = submitted.cancel
+        submitted.then(on_done)
 
     def _continue(self, done: Completion[Any], on_value: Callable[[Any], None]) -> None:
         if self.answer.is_done:

@@ -1,7 +1,7 @@
 """SearchRecords: searches in the key indexes of the partitions that this broker leads.
 
 RULES    1. A client needs Read on the topic.
-         2. A search takes at most TIMEOUT_MS; then the request gets REQUEST_TIMED_OUT.
+         2. A search takes at most TIMEOUT_MS; then it ends, and the request gets REQUEST_TIMED_OUT.
 NOT HERE The search (replication/partition/key_search.py), the same over HTTP (`search_page.py`).
 """
 
@@ -22,7 +22,7 @@ from protocol.messages.search import (
     SearchRecordsResponse,
 )
 from protocol.records import Record
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.partition.key_search import MAX_RECORDS, KeySearch, PartitionAnswer, SearchQuery
 from replication.timer_queue import TimerQueue
 
@@ -44,20 +44,22 @@ class SearchHandler(AuthorizingHandlers):
 
     def handle(self, ctx: RequestContext, request: SearchRecordsRequest) -> Completion[SearchRecordsResponse]:
         """Handle SearchRecords."""
-        response: Completion[SearchRecordsResponse] = Completion()
         if not self._is_authorized(ctx, Operation.READ, Resource.TOPIC, request.topic):
-            response.complete(_refusal(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _DENIED)))
-            return response
+            return completed(_refusal(KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED, _DENIED)))
         query = SearchQuery(request.field, request.value, request.from_ms, request.to_ms, request.max_records)
         try:
             partitions = self._partitions(request)
         except KafkaError as error:
-            response.complete(_refusal(error))
-            return response
+            return completed(_refusal(error))
         found = self._search.search(request.topic, partitions, query)
-        found.then(lambda done: response.complete(_answer(partitions, done)))
+        response = found.handle(lambda done: _answer(partitions, done))
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"The search took more than {TIMEOUT_MS // 1000} s")
-        response.expire_at(self._timers, ctx.mono_ms + TIMEOUT_MS, lambda: response.complete(_refusal(late)))
+
+        def expire() -> None:
+            response.complete(_refusal(late))
+            found.cancel()
+
+        response.expire_at(self._timers, ctx.mono_ms + TIMEOUT_MS, expire)
         return response
 
     def _partitions(self, request: SearchRecordsRequest) -> list[int]:

@@ -77,11 +77,15 @@ class SearchPage:
         except KafkaError as error:
             return completed(_error(error))
         found = self._search.search(topic, partitions, wanted)
-        response: Completion[HttpAnswer] = Completion()
-        found.then(lambda done: response.complete(self._page(topic, wanted.limit, done)))
+        response = found.handle(lambda done: self._page(topic, wanted.limit, done))
         late = KafkaError(ErrorCode.REQUEST_TIMED_OUT, f"the search took more than {TIMEOUT_MS // 1000} s")
         at_mono_ms = self._clock.mono_ms() + TIMEOUT_MS
-        response.expire_at(self._timers, at_mono_ms, lambda: response.complete(_error(late)))
+
+        def expire() -> None:
+            response.complete(_error(late))
+            found.cancel()
+
+        response.expire_at(self._timers, at_mono_ms, expire)
         return response
 
     def _authorize(self, topic: str, peer_host: str) -> None:

@@ -117,7 +117,20 @@ def test_a_search_that_takes_too_long_is_answered_with_a_timeout(searches: Searc
     searches.harness.pass_time(TIMEOUT_MS)
     assert answer.message.error_code == ErrorCode.REQUEST_TIMED_OUT
     assert page.result()[0] == 503
+    assert searches.rig.searches.running == 0
+
+
+@pytest.mark.parametrize("is_expired", [True, False])
+def test_a_search_that_is_not_needed_any_more_ends(searches: Searches, is_expired: bool) -> None:
+    page = searches.page.answer("topic=t&key=k", "127.0.0.1")
+    submitted = len(searches.rig.searcher.submitted)
+    if is_expired:
+        searches.harness.pass_time(TIMEOUT_MS)
+    else:
+        page.cancel()  # the client has closed its connection
+    assert [done.is_cancelled for _, done in searches.rig.searcher.queue] == [True] * 2
     searches.run()
+    assert len(searches.rig.searcher.submitted) == submitted
     assert searches.rig.searches.running == 0
 
 

@@ -4,6 +4,7 @@ FORMAT   Standard input and output of the process carry pickled values, one afte
 RULES    1. The process starts with the first work, and ends with the broker or by `end_process`.
          2. One thread writes to and reads from the pipes; results are completed on the event loop.
          3. Only the broker has the other ends of the pipes, so pickles are safe.
+         4. Work whose completion was cancelled is not begun.
 NOT HERE What is exchanged (`compaction_process.py`, `index_process.py`), the other side (`helper_main.py`).
 """
 
@@ -53,7 +54,14 @@ class HelperProcess:
         self._queue: SimpleQueue[Callable[[], bool]] = SimpleQueue()
         self._thread: Thread | None = None
         self._process: subprocess.Popen[bytes] | None = None
+        self._begun = 0
+        self._is_working = False
         self.is_stopped = False
+
+    @property
+    def work_in_progress(self) -> int | None:
+        """A number of the work that the thread does now; None if there is none."""
+        return self._begun if self._is_working else None
 
     def run(self, work: Callable[[], T], on_death: Callable[[HelperDied], T]) -> Completion[T]:
         """Calls `work` in the thread, where it may `send` and `receive`; if the process dies, `on_death`."""
@@ -69,12 +77,17 @@ class HelperProcess:
         if self._process is not None:
             self._queue.put(self._end_process)
 
+    def kill_process(self) -> None:
+        """Kills the process; the work in progress fails, and further work starts another one."""
+        process = self._process
+        if process is not None:
+            process.kill()
+
     def stop(self) -> None:
         """Kills the process; the work in progress is discarded."""
         self.is_stopped = True
-        thread, process = self._thread, self._process
-        if process is not None:
-            process.kill()
+        thread = self._thread
+        self.kill_process()
         if thread is not None:
             self._queue.put(lambda: not self._end_process())
             thread.join()
@@ -98,12 +111,16 @@ class HelperProcess:
             pass
 
     def _run(self, work: Callable[[], T], on_death: Callable[[HelperDied], T], done: Completion[T]) -> bool:
+        if done.is_cancelled:
+            return True
+        self._begun, self._is_working = self._begun + 1, True
         try:
             result = work()
         except (OSError, EOFError, pickle.PickleError) as error:
             process = self._process
             self._end_process()
             result = on_death(HelperDied(self._name, None if process is None else process.returncode, error))
+        self._is_working = False
         self._loop.call_soon_threadsafe(done.complete, result)
         return True
 

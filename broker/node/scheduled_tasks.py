@@ -91,7 +91,7 @@ class ScheduledTasks:
         self._schedule_compaction()
         self._every(_INDEX_CHECK_MS, self._key_index.indexer.check)
         self._every(_CLOSE_IDLE_MS, self._close_idle)
-        self._every(_CLOSE_IDLE_MS, self._key_index.end_unused_processes)
+        self._every(_CLOSE_IDLE_MS, self._key_index.check_processes)
         self._every(_SNAPSHOT_CHECK_MS, self._check_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._dependencies.clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")

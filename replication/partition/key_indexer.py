@@ -7,7 +7,8 @@ RULES    1. Every replica indexes its own log up to its high watermark, in offse
             merge in progress.
          3. A range is valid while the log has the range's leader epoch at its last offset (Raft's log matching): this finds
             truncated and deleted records, also after a restart. Invalid ranges, and those below the log's start, are deleted.
-         4. After a failure that is not the index's own (a full disk, a killed worker) the partition waits for RETRY_CHECKS.
+         4. After a failure that is not the index's own (a full disk, a killed worker) the partition waits for RETRY_CHECKS,
+            also if its files are not known yet.
             The log directory stays online: an index can be built again.
          5. An unchanged partition costs a comparison for each check, and a broker without indexed topics nothing.
 NOT HERE The files (storage/keyindex), searches (key_search.py), the schedule (`broker/node/scheduled_tasks.py`).
@@ -79,7 +80,6 @@ class PartitionIndex:
         """The ranges of a merge that is not finished."""
         self.complete_mark: object = None
         """`mark_of` the log when everything was indexed; None before."""
-        self.waits_for_checks = 0
 
     def end_offset(self, log_start_offset: int) -> int:
         """All records from the log's start up to here are indexed."""
@@ -130,6 +130,8 @@ class KeyIndexer:
         self.failures = 0
         """Jobs that failed."""
         self._indexes: dict[Log, PartitionIndex] = {}
+        self._delays: dict[Log, int] = {}
+        """How many checks a log waits after a failure."""
         self._queue: deque[Partition] = deque()
         self._merging: Log | None = None
         """The log whose merge is in progress."""
@@ -139,7 +141,12 @@ class KeyIndexer:
 
     def check(self) -> None:
         """Index what was committed since, unless that is under way."""
-        if self._is_running or self.is_stopped or not (self._indexes or self._replicas.has_indexed_topics):
+        self._delays = {log: delay - 1 for log, delay in self._delays.items() if delay > 1}
+        if not self._is_running and (self._indexes or self._replicas.has_indexed_topics):
+            self._begin_turns()
+
+    def _begin_turns(self) -> None:
+        if self.is_stopped:
             return
         partitions = self._replicas.partitions.values()
         indexed = [p for p in partitions if p.log.config.barnabas_index_keys or p.log in self._indexes]
@@ -149,13 +156,10 @@ class KeyIndexer:
         self.next_turn()
 
     def _is_due(self, log: Log) -> bool:
-        index = self._indexes.get(log)
-        if index is None:
-            return True
-        if index.waits_for_checks:
-            index.waits_for_checks -= 1
+        if log in self._delays:
             return False
-        return bool(index.merging) or index.complete_mark != mark_of(log)
+        index = self._indexes.get(log)
+        return index is None or bool(index.merging) or index.complete_mark != mark_of(log)
 
     def next_turn(self) -> None:
         """Begin the next turn after one has ended; in a loop, since many turns end at once."""
@@ -170,7 +174,7 @@ class KeyIndexer:
         if self._has_turn_ended:
             self._is_running = False
             if self.has_more:
-                self.check()
+                self._begin_turns()
 
     def stop(self) -> None:
         """Begin no more turns."""
@@ -223,16 +227,17 @@ class KeyIndexer:
         """A job about an index has failed (rule 4)."""
         self.failures += 1
         index = self._indexes.get(log)
-        if index is None:
-            return
         if failure.damaged is not None:
-            _log.warning("the key index of %s is built again from a damaged file on: %s", log.name, failure.text)
-            self.remove(log, index.drop_from(failure.damaged))
+            if index is not None:
+                _log.warning("the key index of %s is built again from a damaged file on: %s", log.name, failure.text)
+                self.remove(log, index.drop_from(failure.damaged))
         elif failure.is_missing:
-            del self._indexes[log]
+            self._indexes.pop(log, None)
         else:
             _log.warning("the key index of %s waits for %d s: %s", log.name, RETRY_CHECKS, failure.text)
-            index.merging, index.waits_for_checks = (), RETRY_CHECKS
+            self._delays[log] = RETRY_CHECKS
+            if index is not None:
+                index.merging = ()
 
     def lags(self) -> Iterator[IndexLag]:
         """The indexes of all partitions."""

@@ -423,6 +423,19 @@ def test_a_failed_job_delays_the_index_and_keeps_the_log_online(topic: Topic) ->
     assert topic.rig.search(b"a").to_offset == 2
 
 
+def test_an_index_whose_files_cannot_be_listed_is_delayed_too(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.append(b"a")
+    topic.rig.builder.jobs.run = lambda job: JobFailed("Input/output error")  # type: ignore[method-assign]
+    topic.rig.build(5)
+    assert topic.rig.builder.submitted == ["LoadRanges"]
+    assert caplog.messages == ["the key index of t-0 waits for 30 s: Input/output error"]
+    topic.rig.builder.jobs = IndexJobs(Disk())
+    topic.rig.build(key_indexer.RETRY_CHECKS - 5)
+    assert topic.index_files() == []
+    topic.rig.build(1)
+    assert topic.rig.search(b"a").to_offset == 1
+
+
 def test_a_search_does_not_use_files_that_a_killed_process_has_not_deleted(topic: Topic) -> None:
     for _ in range(4):
         topic.append(b"a")

@@ -106,6 +106,7 @@ class Deliverer:
         self._loader = RecordLoader(self._chunk, dependencies.pause)
         self._loaded_until_ms = 0
         self._limit = MAX_RECORDS
+        self._has_narrowed = False  # the search for a record that was refused
         self._transactions = 0
         self._last_error: ErrorCode | None = None
         self._failures = 0  # with the last error
@@ -181,8 +182,11 @@ class Deliverer:
                     while True:
                         yield from self._advance()
                 except KafkaError as error:
-                    self._report(error)
-                    yield self._dependencies.sleep(_RETRY_MS)
+                    if self._has_narrowed:  # the next transaction is another one
+                        self._has_narrowed = False
+                    else:
+                        self._report(error)
+                        yield self._dependencies.sleep(_RETRY_MS)
         finally:
             self._loader.stop()
 
@@ -397,7 +401,7 @@ class Deliverer:
         if error.code not in _REFUSALS:
             return
         if count > 1:
-            self._limit = max(1, min(count, self._limit) // 4)
+            self._limit, self._has_narrowed = max(1, min(count, self._limit) // 4), True
             return
         skipped = [offset for offset in offsets if offset not in self._refused]
         if len(skipped) == 1:
@@ -406,4 +410,4 @@ class Deliverer:
                 self.target, self.partition.name, skipped[0], error.code.name,
             )  # fmt: skip
             self._refused.add(skipped[0])
-        self._limit = 1
+        self._limit, self._has_narrowed = 1, len(skipped) > 0

@@ -251,3 +251,25 @@ def test_records_that_are_due_together_and_do_not_fit_into_the_queue_are_read_ra
             world.run()
     assert scans < 10
     settle(world)
+
+
+def test_records_are_not_delayed_by_others_that_the_target_refuses(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20, max_message_bytes=1 << 20)
+    refused = set(range(0, 1_000, 100))
+    world.cluster.refuses = lambda record: int(record.value or b"") in refused
+    builder = BatchBuilder()
+    for offset in range(1_000):
+        builder.append(world.wall_ms(), None, b"%d" % offset)
+        world.due[offset] = 0
+    for _ in range(100):
+        world.run()
+    assert world.harness.append("s", records=builder.build()).error is None
+    turns = 0
+    while len(world.cluster.committed) < 990 and turns < 10_000:
+        world.run()  # no time passes
+        turns += 1
+    assert {int(record.value or b"") for _, record in world.cluster.committed} == set(range(1_000)) - refused
+    assert world.deliverers[0].counts["refused"] == len(refused)
+    assert [message for message in caplog.messages if "is skipped" not in message] == []

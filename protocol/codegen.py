@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from protocol.schema import Field, Message
 
 MAX_STRING_LENGTH = 32_767
+LONGEST_SAFE_STRING = MAX_STRING_LENGTH // 3
+"""A longer string can become too long when U+FFFD, three bytes, replaces each of its invalid bytes."""
 MAX_REQUEST_ELEMENTS = 250_000
 """Of all arrays of a request together, five times the partitions of a large cluster: one such request takes seconds."""
 FEW = 9  # shorter arrays of numbers have precompiled structs

@@ -7,7 +7,8 @@ RULES    1. Lengths are checked before an allocation or a loop. Whether the mess
             have at most MAX_REQUEST_ELEMENTS together: in nested arrays each element may have as many again.
          3. As in Kafka: any non-zero byte is true, invalid UTF-8 becomes U+FFFD, a negative length is null, a tag
             that belongs to another version of the struct is refused, an unknown tag is kept. Stricter than Kafka:
-            a known tagged field must have exactly its declared size.
+            a known tagged field must have exactly its declared size, and a string must still have at most 32,767 bytes
+            when its invalid bytes are replaced, since it could not be encoded again.
          4. Attributes are assigned directly from the unpacked run; `__init__` is not called.
 NOT HERE The cache of decoders (`codec.py`).
 """
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any, NoReturn
 
-from protocol.codegen import FEW, MAX_STRING_LENGTH, SourceBuilder, default_literal
+from protocol.codegen import FEW, LONGEST_SAFE_STRING, MAX_STRING_LENGTH, SourceBuilder, default_literal
 from protocol.errors import MalformedRequest
 from protocol.primitives import Buffer, read_uvarint
 from protocol.schema import Field, Message, Wire, wire_of
@@ -60,7 +61,16 @@ def _long_string(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
     length, position = read_uvarint(buffer, position - 1)
     if length > MAX_STRING_LENGTH + 1:
         _refuse_length(name, length - 1)
+    if length > LONGEST_SAFE_STRING + 1:
+        _check_text(buffer, position, name, length - 1)
     return length, position
+
+
+def _check_text(buffer: Buffer, position: int, name: str, length: int) -> None:
+    """Refuses a string that is too long to encode again, because its invalid bytes are replaced."""
+    size = len(str(buffer[position : position + length], "utf-8", "replace").encode())
+    if size > MAX_STRING_LENGTH:
+        _refuse_length(name, size)
 
 
 def _long_array(buffer: Buffer, position: int, name: str) -> tuple[int, int]:
@@ -240,6 +250,8 @@ class _DecoderBuilder(SourceBuilder):
         self._length("B" if long_form else code)
         if long_form:
             self.line(f"if n > 127: n, p = {long_form}")
+        elif code == "h":
+            self.line(f"if n > {LONGEST_SAFE_STRING}: _check_text(b, p, {_name(target)!r}, n)")
         with self._unless_null("if not n:" if long_form else "if n < 0:", target, nullable):
             self.line("e = p + n - 1" if long_form else "e = p + n")
             self.line(f"{target} = {value}")

@@ -17,6 +17,7 @@ from __future__ import annotations
 from struct import Struct
 from typing import NamedTuple
 
+from protocol.codegen import LONGEST_SAFE_STRING, MAX_STRING_LENGTH
 from protocol.errors import MalformedRequest
 from protocol.file_region import FileRegion, Region, ScatteredRegion
 
@@ -138,7 +139,7 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     """Parses the fixed part of a request's header; the tagged fields of a flexible header begin at `end`.
 
     Raises:
-        MalformedRequest: the frame is too short.
+        MalformedRequest: the frame is too short, or the client id cannot be encoded again.
     """
     if len(frame) < _HEADER.size:
         raise MalformedRequest(f"frame of {len(frame)} bytes is shorter than a request header")
@@ -150,6 +151,8 @@ def parse_request_header(frame: bytearray) -> RequestHeader:
     if end > len(frame):
         raise MalformedRequest("client id runs past the end of the frame")
     client_id = frame[_HEADER.size : end].decode("utf-8", "replace")  # as other strings
+    if length > LONGEST_SAFE_STRING and len(client_id.encode()) > MAX_STRING_LENGTH:
+        raise MalformedRequest("client id is too long when its invalid bytes are replaced")
     return _new_tuple(RequestHeader, (api_key, api_version, correlation_id, client_id, end))  # half the time of a call
 
 

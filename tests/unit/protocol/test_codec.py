@@ -171,6 +171,18 @@ def test_a_string_has_at_most_32767_bytes() -> None:
         encode(FeatureLevelRecord(name="x" * 32_768, feature_level=1), 0)
 
 
+@pytest.mark.parametrize("version", [6, 9])
+def test_a_string_that_is_too_long_when_its_invalid_bytes_are_replaced_is_malformed(version: int) -> None:
+    """Each of them becomes three bytes. A coordinator could not store the string, and no response could contain it."""
+    valid = [MetadataRequestTopic(name=name) for name in ("\u20ac" * 10_922, "x" * 32_767)]
+    request = MetadataRequest(topics=valid)
+    frame = encode(request, version)
+    assert decode(MetadataRequest, version, frame) == request
+    damaged = frame.replace(b"x" * 32_767, b"\xff" * 10_922 + b"x" * 21_845)
+    with pytest.raises(MalformedRequest, match="name cannot have 54611"):
+        decode(MetadataRequest, version, damaged)
+
+
 def test_an_array_has_at_most_a_million_elements() -> None:
     """The limit applies even if the frame contains all elements."""
     million = uvarint(1_000_001) + b"\x01" * 1_000_000 + b"\0"

@@ -89,9 +89,18 @@ def test_a_client_id_that_is_not_utf_8_is_accepted() -> None:
     assert parse_request_header(frame).client_id == "k\N{REPLACEMENT CHARACTER}fer"
 
 
-@pytest.mark.parametrize("frame", [b"", b"\0" * 9, struct.pack(">hhih", 1, 4, 7, 3) + b"me"])
+@pytest.mark.parametrize(
+    "frame",
+    [
+        b"",
+        b"\0" * 9,
+        struct.pack(">hhih", 1, 4, 7, 3) + b"me",
+        struct.pack(">hhih", 1, 4, 7, 10_923) + b"\xff" * 10_923,
+    ],
+    ids=["empty", "short", "client id past the end", "client id too long"],
+)
 def test_an_invalid_request_header_is_malformed(frame: bytes) -> None:
-    """Short frames, a client id past the end."""
+    """Also a client id that is too long for a string when its invalid bytes are replaced."""
     with pytest.raises(MalformedRequest):
         parse_request_header(bytearray(frame))
 

@@ -2,8 +2,8 @@
 
 RULES    1. Responses are created from the image only.
          2. An unknown topic is auto-created through the controller. The response does not wait for it: it is
-            UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka. Partitions and replicas are those of this broker's
-            settings, or of the controller's if this broker has none.
+            UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka. A topic that is being created is not submitted
+            again. Partitions and replicas are those of this broker's settings, or of the controller's if this broker has none.
          3. An invalid topic name gets INVALID_TOPIC_EXCEPTION, also with auto-creation.
          4. A topic that the principal may not describe is left out, or gets TOPIC_AUTHORIZATION_FAILED if it was
             requested, as in Kafka; a request by id does not get its name.
@@ -80,6 +80,8 @@ class MetadataHandlers(ForwardingHandlers):
         self._internal_topics = internal_topics
         self._partition_limit = config.number("max.request.partition.size.limit")
         self._soon = soon
+        self._inflight_topics: set[str] = set()
+        """The topics that are being auto-created."""
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -112,8 +114,7 @@ class MetadataHandlers(ForwardingHandlers):
             topics = self._requested_topics(context, request, requested)
             missing = self._topics_to_create(context, request, requested)
             if missing:
-                create_request = CreateTopicsRequest(topics=missing, timeout_ms=_CREATION_TIMEOUT_MS)
-                self._submit_for(context, create_request).then(_log_failures)
+                self._create_topics(context, missing)
         return self._metadata_answer(context, request, image, topics)
 
     def _topics_to_create(
@@ -129,11 +130,23 @@ class MetadataHandlers(ForwardingHandlers):
             for name in (one.name for one in requested)
             if name is not None
             and name not in existing
+            and name not in self._inflight_topics
             and _unknown_topic_error(name) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
             and self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, name, log_denied=False)
             and self._is_create_authorized(context, name, log_denied=False)
         }
         return [self._internal_topics(name) or self._topic_to_create(name) for name in sorted(names)]
+
+    def _create_topics(self, context: RequestContext, topics: list[CreatableTopic]) -> None:
+        names = {topic.name for topic in topics}
+
+        def on_created(created: Completion[CreateTopicsResponse]) -> None:
+            self._inflight_topics -= names
+            _log_failures(created)
+
+        creation = self._submit_for(context, CreateTopicsRequest(topics=topics, timeout_ms=_CREATION_TIMEOUT_MS))
+        self._inflight_topics |= names
+        creation.then(on_created)
 
     def _topic_to_create(self, name: str) -> CreatableTopic:
         partitions, replicas = self._num_partitions, self._replication_factor

@@ -17,6 +17,7 @@ from broker.security.authorizer import AllowAll
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import stored_records
+from protocol.messages.admin import CreatableTopicResult, CreateTopicsResponse
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from replication.completion import Completion
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_inline
@@ -97,6 +98,33 @@ def test_a_request_by_topic_id_creates_no_topic(tmp_path: Path) -> None:
     """Its names do not count, as in Apache Kafka."""
     requested = [MetadataRequestTopic(name="new"), MetadataRequestTopic(topic_id=b"?" * 16, name="other")]
     assert topics_created_by(tmp_path, {}, *requested) == []
+
+
+def test_a_topic_that_is_being_created_is_not_submitted_again(tmp_path: Path) -> None:
+    """As in Apache Kafka: every producer of a new topic asks many times until it exists."""
+    harness, created = ReplicaHarness(tmp_path), list[tuple[list[str], Completion[Any]]]()
+
+    def submit(request: Any, *_: object) -> Completion[Any]:
+        created.append(([topic.name for topic in request.topics], Completion()))
+        return created[-1][1]
+
+    controller: Any = SimpleNamespace(image=harness.image, submit=submit)
+    addresses = AdvertisedEndpoints(SELF, frozenset())
+    handlers = MetadataHandlers(controller, addresses, AllowAll(), BrokerConfig({}), lambda _: None, run_inline)
+
+    def ask(*names: str) -> list[list[str]]:
+        """The topics of each CreateTopics so far, after a Metadata request."""
+        topics = [MetadataRequestTopic(name=name) for name in names]
+        answer = handlers.metadata(harness.context(ApiKey.METADATA, 12), MetadataRequest(topics=topics))
+        assert isinstance(answer, MetadataResponse)
+        assert {topic.error_code for topic in answer.topics} == {ErrorCode.UNKNOWN_TOPIC_OR_PARTITION}
+        return [submitted for submitted, _ in created]
+
+    assert ask("a") == ask("a") == [["a"]]
+    assert ask("a", "b") == [["a"], ["b"]]
+    failed = CreatableTopicResult(name="a", error_code=ErrorCode.INVALID_REPLICATION_FACTOR, error_message="why")
+    created[0][1].complete(CreateTopicsResponse(topics=[failed]))
+    assert ask("a", "b") == [["a"], ["b"], ["a"]]
 
 
 def topics_created_by(path: Path, settings: dict[str, str], *requested: MetadataRequestTopic) -> list[Any]:

@@ -4,7 +4,7 @@ RULES    1. Partitions are appended in request order and independently. A repeat
          2. acks is 0, 1 or -1; else nothing is appended. With acks=0 there is no response; an error closes the
             connection, so that the producer refreshes its metadata.
          3. Transactional batches need an authorized transactional id, and all batches of a request the same producer
-            id; otherwise nothing is appended.
+            id and epoch; otherwise nothing is appended.
 NOT HERE Appending and waiting (`delayed_produce.py`), usual requests without messages (`produce_fast_path.py`).
 """
 
@@ -71,7 +71,8 @@ class ProduceHandler:
             ctx, Operation.WRITE, Resource.TRANSACTIONAL_ID, name
         ):
             return KafkaError(ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED)
-        if len({header_of(records).producer_id for records in transactional}) > 1:
+        headers = map(header_of, transactional)
+        if len({(header.producer_id, header.producer_epoch) for header in headers}) > 1:
             return KafkaError(
                 ErrorCode.INVALID_PRODUCER_ID_MAPPING, "Transactional records contained more than one producer ID"
             )

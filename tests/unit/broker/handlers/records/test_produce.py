@@ -223,6 +223,15 @@ def test_a_produce_request_has_one_transactional_producer(harness: ReplicaHarnes
     assert harness.verification.asked == []
 
 
+def test_a_produce_request_has_one_transactional_epoch(harness: ReplicaHarness) -> None:
+    """Only the first batch is verified: a second one of a fenced producer must not be appended with it."""
+    harness.verification.refusal = None
+    later = batch(producer_id=5, producer_epoch=1, base_sequence=0, transactional=True)
+    answer = harness.produce_all([("t", 0, later), ("t", 1, transactional())], transactional_id="tx")
+    assert [code(answer, 0, place) for place in (0, 1)] == [ErrorCode.INVALID_PRODUCER_ID_MAPPING] * 2
+    assert harness.verification.asked == []
+
+
 def test_transactional_id_must_be_authorized(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path, authorizer=Deny((Operation.WRITE, Resource.TRANSACTIONAL_ID, "tx")))
     harness.create("t")

@@ -95,7 +95,12 @@ def broker_setting(name: str) -> Setting | None:
     general = store_setting(name)
     if general is not None:
         return SSL_SETTINGS[general]._replace(name=name)
-    return BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or IGNORED_AND_SSL.get(name)
+    return static_broker_setting(name) or DYNAMIC_ONLY.get(name)
+
+
+def static_broker_setting(name: str) -> Setting | None:
+    """The definition of a setting that a settings file can have, without the prefix of a listener; None if it is unknown."""
+    return BROKER_SETTINGS.get(name) or IGNORED_AND_SSL.get(name)
 
 
 _CONNECTION_LIMITS: Final = ("max.connections", "max.connection.creation.rate")

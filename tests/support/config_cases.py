@@ -273,6 +273,15 @@ ALTER = [
         _broker("1", (name, APPEND, value))
         for name, value in (("log.cleanup.policy", "compact"), ("cordoned.log.dirs", "*"))
     ),
+    *(
+        _of(BROKER, node, ("node.id", SET, "5"), (name, how, "5"), message=sentence.format(name))
+        for node, name, how, sentence in (
+            ("1", "log.retention.hours", APPEND, "Config value append is not allowed for config key: {}"),
+            ("", "min.insync.replicas", SUBTRACT, "Config value subtract is not allowed for config key: {}"),
+            ("1", "leader.replication.throttled.rate", SUBTRACT, "Unknown config name: {}"),
+            ("", "listener.name.plaintext.max.connections", APPEND, "Unknown config name: {}"),
+        )
+    ),
     *(_broker(broker, (name, SET, value), message=sentence) for broker, name, value, sentence in _SET_ON_BROKERS),
     _broker(
         "1",

@@ -11,9 +11,15 @@ NOT HERE The controller's checks (`replication/controller/configs/config_changes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from typing import Final
 
 from broker.config.broker_config import BrokerConfig
-from broker.config.dynamic_configs import DynamicBrokerConfig, apply_dynamic_configs, is_per_broker
+from broker.config.dynamic_configs import (
+    DynamicBrokerConfig,
+    apply_dynamic_configs,
+    is_per_broker,
+    static_broker_setting,
+)
 from broker.config.security_configs import find_unenforced_value
 from broker.config.ssl_configs import STORE_SETTINGS
 from broker.security.node_tls import NodeTls, StoreCheck
@@ -28,7 +34,9 @@ from replication.controller.configs.config_changes import (
 )
 from replication.io_executor import IoResult, Run
 from replication.metadata.image import MetadataImage, ResourceType
-from storage.config.config_def import BadSetting, Setting, parse
+from storage.config.config_def import BadSetting, Kind, Setting, parse
+
+_LIST_OPERATIONS: Final = {AlterConfigOp.APPEND: "append", AlterConfigOp.SUBTRACT: "subtract"}
 
 
 class BrokerConfigValidator:
@@ -65,6 +73,8 @@ class BrokerConfigValidator:
         if name:
             check_node_id(name, self._node_id, "Node", f"broker id, expected {self._node_id}, but")
         rules = self._rules
+        requested = list(requested)
+        _check_list_operations(requested)
         updated = sorted(config.name for config in requested if config.config_operation != AlterConfigOp.DELETE)
         _reject("Cannot update these configs dynamically", filter(rules.is_fixed, updated))
         current = image.configs.get((ResourceType.BROKER, name), {})
@@ -109,6 +119,20 @@ def check_node_id(name: str, node_id: int, kind: str, expected: str) -> None:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{kind} id must be an integer, but it is: {name}") from None
     if not is_this_node:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unexpected {expected} received {name}")
+
+
+def _check_list_operations(requested: Iterable[AlterableConfig]) -> None:
+    """Reject elements appended to or subtracted from a config that is no list, or that only exists dynamically."""
+    for config in requested:
+        verb = _LIST_OPERATIONS.get(config.config_operation)
+        if verb is None:
+            continue
+        setting = static_broker_setting(config.name)
+        if setting is None:
+            raise KafkaError(ErrorCode.INVALID_CONFIG, f"Unknown config name: {config.name}")
+        if setting.kind is not Kind.LIST:
+            sentence = f"Config value {verb} is not allowed for config key: {config.name}"
+            raise KafkaError(ErrorCode.INVALID_CONFIG, sentence)
 
 
 def _reject(sentence: str, names: Iterable[str]) -> None:

@@ -60,8 +60,8 @@ _STATUS: Final = {
 
 Prepare = Callable[[], Iterator["Completion[None] | None"]]
 """The steps before a page: pauses, and completions to wait for (rule 4)."""
-Search = Callable[[str, str], "Completion[tuple[int, str]]"]
-"""Status and body for a query string and the client's address."""
+Search = Callable[[str, str], "Completion[tuple[int, Iterator[str]]]"]
+"""Status and the parts of the body for a query string and the client's address."""
 
 
 class MetricsPage:
@@ -154,14 +154,20 @@ class MetricsPage:
             status, body = await _finished(self.probes[path])
             await _write(writer, status, body, "application/json", is_head=request.is_head)
         elif path == _SEARCH:
-            assert self.search is not None
-            peer_host = str(writer.get_extra_info("peername")[0])
-            status, body = await _result(self.search(query, peer_host))
-            await _write(writer, status, body, "application/json", is_head=request.is_head)
+            peername = writer.get_extra_info("peername")
+            if peername is not None:  # else the client is gone
+                await self._search(writer, request, query, str(peername[0]))
         else:
             await self._metrics(writer, request, parse_qs(query).get("names", [Dialect.JMX.value])[0])
         if request.method not in _METHODS:  # it may have a body
             await _ignore(reader, writer)
+
+    async def _search(self, writer: asyncio.StreamWriter, request: _Request, query: str, peer_host: str) -> None:
+        assert self.search is not None
+        status, parts = await _result(self.search(query, peer_host))
+        writer.write(_head(status, "application/json", request.transfer))
+        if not request.is_head:
+            await _write_parts(writer, parts, has_chunks=request.has_chunks)
 
     async def _metrics(self, writer: asyncio.StreamWriter, request: _Request, names: str) -> None:
         if names not in {dialect.value for dialect in Dialect}:
@@ -172,26 +178,10 @@ class MetricsPage:
         form = Format(request.accept, dialect)
         if not request.is_head:
             await _prepared(self.prepare())
-        transfer = "Transfer-Encoding: chunked\r\n" if request.has_chunks else ""
-        writer.write(_head(200, form.content_type, f"Vary: Accept\r\n{transfer}"))
+        writer.write(_head(200, form.content_type, f"Vary: Accept\r\n{request.transfer}"))
         if not request.is_head:
-            await self._write_families(writer, form, dialect, has_chunks=request.has_chunks)
-
-    async def _write_families(
-        self, writer: asyncio.StreamWriter, form: Format, dialect: Dialect, *, has_chunks: bool
-    ) -> None:
-        began_s = time.monotonic()
-        for text in form.slices(self.sources.get(dialect, ())):
-            if text:
-                data = text.encode()
-                writer.write(b"%x\r\n%b\r\n" % (len(data), data) if has_chunks else data)
-                await writer.drain()
-            if time.monotonic() - began_s >= SLICE_S:
-                await asyncio.sleep(0)
-                began_s = time.monotonic()
-        if has_chunks:
-            writer.write(b"0\r\n\r\n")
-        await writer.drain()
+            texts = form.slices(self.sources.get(dialect, ()))
+            await _write_parts(writer, texts, has_chunks=request.has_chunks)
 
 
 class _Request(NamedTuple):
@@ -206,6 +196,11 @@ class _Request(NamedTuple):
     @property
     def is_head(self) -> bool:
         return self.method == "HEAD"
+
+    @property
+    def transfer(self) -> str:
+        """The header of a response that is sent in chunks."""
+        return "Transfer-Encoding: chunked\r\n" if self.has_chunks else ""
 
 
 def _parse(data: bytes) -> _Request | None:
@@ -283,6 +278,22 @@ async def _write(
     data = body.encode()
     head = _head(status, content_type, f"{headers}Content-Length: {len(data)}\r\n")
     writer.write(head if is_head else head + data)
+    await writer.drain()
+
+
+async def _write_parts(writer: asyncio.StreamWriter, texts: Iterator[str], *, has_chunks: bool) -> None:
+    """Writes a page in slices (rule 3), each when the client has taken most of those before."""
+    began_s = time.monotonic()
+    for text in texts:
+        if text:
+            data = text.encode()
+            writer.write(b"%x\r\n%b\r\n" % (len(data), data) if has_chunks else data)
+            await writer.drain()
+        if time.monotonic() - began_s >= SLICE_S:
+            await asyncio.sleep(0)
+            began_s = time.monotonic()
+    if has_chunks:
+        writer.write(b"0\r\n\r\n")
     await writer.drain()
 
 

@@ -16,7 +16,7 @@ NOT HERE Sockets (`broker/telemetry/page.py`), the search (replication/partition
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 from urllib.parse import parse_qsl
@@ -42,8 +42,8 @@ _STATUS: Final = {
 }
 """Of errors; others are 503: the client may try again."""
 
-HttpAnswer = tuple[int, str]
-"""Status and body."""
+HttpAnswer = tuple[int, Iterator[str]]
+"""Status and the parts of the body: one for each record, whose JSON may need some milliseconds."""
 
 
 @dataclass(slots=True)
@@ -103,13 +103,11 @@ class SearchPage:
             answers.append(answer)
         records = [(answer.partition, record) for answer in answers for record in answer.records]
         records.sort(key=lambda found: (-found[1].timestamp_ms, found[0], -found[1].offset))
-        page = {
-            "topic": topic,
-            "records": [_record(partition, record) for partition, record in records[:limit]],
+        rest = {
             "partitions": [_bounds(answer, records[limit:]) for answer in answers],
             "led_elsewhere": self._led_elsewhere(topic, {answer.partition for answer in answers}),
         }
-        return 200, json.dumps(page, ensure_ascii=False) + "\n"
+        return 200, _body(topic, records[:limit], rest)
 
     def _led_elsewhere(self, topic: str, searched: set[int]) -> list[dict[str, int]]:
         known = self._search.replicas.image.topics_by_name.get(topic)
@@ -157,13 +155,24 @@ def _number(values: dict[str, bytes], name: str, default: int) -> int:
     return int(text)
 
 
+def _body(topic: str, records: Sequence[tuple[int, Record]], rest: dict[str, Any]) -> Iterator[str]:
+    yield f'{{"topic": {_json(topic)}, "records": ['
+    for number, (partition, record) in enumerate(records):
+        yield f"{', ' if number else ''}{_json(_record(partition, record))}"
+    yield f"], {_json(rest)[1:]}\n"
+
+
+def _json(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)
+
+
 def _invalid(sentence: str) -> KafkaError:
     return KafkaError(ErrorCode.INVALID_REQUEST, sentence)
 
 
 def _error(error: KafkaError) -> HttpAnswer:
     text = (error.message or error.code.name).encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-    return _STATUS.get(error.code, 503), json.dumps({"error": text}, ensure_ascii=False) + "\n"
+    return _STATUS.get(error.code, 503), iter([_json({"error": text}) + "\n"])
 
 
 def _bounds(answer: PartitionAnswer, left_out: Sequence[tuple[int, Record]]) -> dict[str, Any]:

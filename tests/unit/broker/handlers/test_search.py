@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -57,9 +58,10 @@ class Searches:
         return response
 
     def get_text(self, query: str) -> tuple[int, str]:
-        answer: Completion[tuple[int, str]] = self.page.answer(query, "127.0.0.1")
+        answer: Completion[tuple[int, Iterator[str]]] = self.page.answer(query, "127.0.0.1")
         self.run()
-        return answer.result()
+        status, parts = answer.result()
+        return status, "".join(parts)
 
     def get(self, query: str) -> tuple[int, Any]:
         status, body = self.get_text(query)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
 from collections.abc import Generator, Iterator
 
 import pytest
@@ -12,7 +13,7 @@ import pytest
 from broker.telemetry import page as module
 from broker.telemetry.families import Dialect, Families, Source, gauge
 from broker.telemetry.page import MAX_CONNECTIONS, MetricsPage
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.partition.key_search import MAX_SEARCHES
 
 
@@ -226,10 +227,10 @@ async def test_a_burst_of_connections_ends_as_many_old_ones(monkeypatch: pytest.
 
 async def test_many_searches_at_a_time_are_all_answered() -> None:
     page = MetricsPage(("127.0.0.1", 0))
-    waiting: list[Completion[tuple[int, str]]] = []
+    waiting: list[Completion[tuple[int, Iterator[str]]]] = []
     all_wait = asyncio.Event()
 
-    def search(_query: str, _host: str) -> Completion[tuple[int, str]]:
+    def search(_query: str, _host: str) -> Completion[tuple[int, Iterator[str]]]:
         waiting.append(Completion())
         if len(waiting) == 4 * MAX_SEARCHES:
             all_wait.set()
@@ -242,7 +243,7 @@ async def test_many_searches_at_a_time_are_all_answered() -> None:
         writer.write(b"GET /search?topic=t&key=k HTTP/1.0\r\n\r\n")
     await asyncio.wait_for(all_wait.wait(), 10)
     for one in waiting:
-        one.complete((200, "found"))
+        one.complete((200, iter(["fo", "und"])))
     assert [(await reader.read()).endswith(b"found") for reader, _ in clients] == [True] * len(clients)
     for _, writer in clients:
         writer.close()
@@ -251,10 +252,10 @@ async def test_many_searches_at_a_time_are_all_answered() -> None:
 
 async def test_a_search_may_end_while_its_connection_is_ended() -> None:
     page = MetricsPage(("127.0.0.1", 0))
-    waiting: list[Completion[tuple[int, str]]] = []
+    waiting: list[Completion[tuple[int, Iterator[str]]]] = []
     is_waiting = asyncio.Event()
 
-    def search(_query: str, _host: str) -> Completion[tuple[int, str]]:
+    def search(_query: str, _host: str) -> Completion[tuple[int, Iterator[str]]]:
         waiting.append(Completion())
         is_waiting.set()
         return waiting[-1]
@@ -266,10 +267,40 @@ async def test_a_search_may_end_while_its_connection_is_ended() -> None:
     await asyncio.wait_for(is_waiting.wait(), 10)
     (task,) = [one for one in asyncio.all_tasks() if "_respond" in repr(one)]
     task.cancel()
-    waiting[0].complete((200, "found"))
+    waiting[0].complete((200, iter(["fo", "und"])))
     assert await reader.read() == b""
     writer.close()
     page.close()
+
+
+async def test_other_work_runs_between_the_parts_of_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "SLICE_S", 0)
+    page = MetricsPage(("127.0.0.1", 0))
+    loop = asyncio.get_running_loop()
+    done: list[int] = []
+
+    def parts() -> Iterator[str]:
+        for number in range(5):
+            loop.call_soon(done.append, number)
+            yield f"{len(done)} "
+
+    page.search = lambda _query, _host: completed((200, parts()))
+    assert (await get(page, "/search?topic=t&key=k")).endswith("0 1 2 3 4 ")
+    page = MetricsPage(("127.0.0.1", 0))
+    page.search = lambda _query, _host: completed((200, iter(["ab", "cde"])))
+    answer = await ask(page, "GET /search HTTP/1.1\r\n\r\n")
+    assert "Transfer-Encoding: chunked\r\n" in answer
+    assert answer.endswith("\r\n\r\n2\r\nab\r\n3\r\ncde\r\n0\r\n\r\n")
+
+
+async def test_a_client_that_is_gone_gets_no_search(caplog: pytest.LogCaptureFixture) -> None:
+    page = MetricsPage(("127.0.0.1", 0))
+    page.search = lambda _query, _host: completed((200, iter(["found"])))
+    with socket.create_connection(page.address) as client:
+        client.sendall(b"GET /search?topic=t&key=k HTTP/1.0\r\n\r\n")
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the close is a reset
+    assert (await get(page, "/search?topic=t&key=k")).endswith("found")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 
 OPENMETRICS, TEXT = "application/openmetrics-text", "text/plain"

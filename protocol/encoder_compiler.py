@@ -5,6 +5,8 @@ RULES    1. Bytes are appended to one bytearray. A records field ends it, adds p
             raises ValueError.
          3. Tagged fields are written in tag order if they differ from their defaults, together with the unknown
             tagged fields that a decoder kept.
+         4. A string that is too long raises ValueError, except an error message: it may contain a long name of the
+            request, and is cut off.
 NOT HERE The cache of encoders (`codec.py`).
 """
 
@@ -36,6 +38,12 @@ def _string_length(name: str, length: int) -> bytes:
     return uvarint(length)
 
 
+def _cut_off(message: str) -> bytes:
+    """An error message in UTF-8, as much of it as fits into a string."""
+    text = message.encode()
+    return text if len(text) <= MAX_STRING_LENGTH else text[:MAX_STRING_LENGTH].decode("utf-8", "ignore").encode()
+
+
 def _numbers(code: str, values: list[Any]) -> bytes:
     """Encodes an array of fixed-width elements that is too long for a precompiled struct."""
     if code == "16s":
@@ -45,6 +53,7 @@ def _numbers(code: str, values: list[Any]) -> bytes:
     return struct.pack(f">{len(values)}{code}", *values)
 
 
+_ERROR_MESSAGE = "error_message"
 _REGIONS = tuple, list  # of file regions: the other type of a records field is a buffer
 
 
@@ -155,7 +164,7 @@ class _EncoderBuilder(SourceBuilder):
     def _present(self, wire: Wire, value: str, source: str, depth: int) -> None:
         if wire.kind in ("string", "legacy_string"):
             name = source.rsplit(".", maxsplit=1)[-1]
-            self.line(f"s = {value}.encode()")
+            self.line(f"s = _cut_off({value})" if name.endswith(_ERROR_MESSAGE) else f"s = {value}.encode()")
             self._length(wire, "s", "h", f"_string_length({name!r}, n)")
             self.line("o += s")
         elif wire.kind == "bytes":

@@ -9,7 +9,7 @@ import pytest
 from protocol.codec import decode, decoder, encode, encoder, request_decoder
 from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import MalformedRequest
-from protocol.messages.admin import DeleteTopicsRequest
+from protocol.messages.admin import CreatableTopicResult, CreateTopicsResponse, DeleteTopicsRequest
 from protocol.messages.groups import ListGroupsRequest
 from protocol.messages.metadata import (
     ApiVersionsRequest,
@@ -181,6 +181,14 @@ def test_a_string_that_is_too_long_when_its_invalid_bytes_are_replaced_is_malfor
     damaged = frame.replace(b"x" * 32_767, b"\xff" * 10_922 + b"x" * 21_845)
     with pytest.raises(MalformedRequest, match="name cannot have 54611"):
         decode(MetadataRequest, version, damaged)
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_an_error_message_that_is_too_long_is_cut_off(version: int) -> None:
+    """It may contain a long name of the request; the cut leaves no part of a character."""
+    result = CreatableTopicResult(name="t", error_code=17, error_message="ab" + "\u20ac" * 10_922)
+    response = decode(CreateTopicsResponse, version, encode(CreateTopicsResponse(topics=[result]), version))
+    assert response.topics[0].error_message == "ab" + "\u20ac" * 10_921
 
 
 def test_an_array_has_at_most_a_million_elements() -> None:

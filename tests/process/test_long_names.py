@@ -1,4 +1,4 @@
-"""Names that are not UTF-8 and too long to store: the connection is closed, and the node continues to run."""
+"""Names that are as long as a string can be, or longer when their invalid bytes are replaced; the node continues to run."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from barnabas import Broker
 from protocol.api import request_header_version
 from protocol.codec import encode
 from protocol.errors import ErrorCode
+from protocol.messages.admin import CreatableTopic, CreateTopicsRequest
 from protocol.messages.groups import JoinGroupRequest, ListGroupsRequest
 from protocol.messages.metadata import FindCoordinatorRequest
 from protocol.messages.transactions import InitProducerIdRequest
@@ -55,4 +56,14 @@ def test_a_name_that_cannot_be_stored_closes_only_its_connection(broker: Broker,
     with RawClient(broker.bootstrap) as client:
         answer = client.ask(ListGroupsRequest(), 4)
     assert (answer.error_code, answer.groups) == (ErrorCode.NONE, [])
+    assert "Traceback" not in broker.log()
+
+
+def test_the_longest_name_is_refused_with_an_error(broker: Broker) -> None:
+    """Its message would contain the name, and is cut off. Apache Kafka does not answer."""
+    topic = CreatableTopic(name="t" * 32_767, num_partitions=1, replication_factor=1)
+    with RawClient(broker.bootstrap) as client:
+        (result,) = client.ask(CreateTopicsRequest(topics=[topic]), 7).topics
+    assert result.error_code == ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert result.error_message.startswith("Topic name is invalid: the length of 'ttt")
     assert "Traceback" not in broker.log()

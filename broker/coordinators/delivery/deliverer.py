@@ -40,6 +40,7 @@ from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.timer_queue import Clock
 from storage.config.config_def import MAX_LONG
+from storage.io.disk_lookup import DiskLookup
 from storage.log.delivery_time import AT_ONCE, InvalidSchedule, due_ms
 
 T = TypeVar("T")
@@ -339,8 +340,9 @@ class Deliverer:
         assert self._progress is not None, "it is read"
         last = (until_ms, MAX_LONG) if is_last else entries[-1]
         self._attempted = self._progress.advanced(self._read_offset, *last)
+        built = yield from self._build(batches)
         try:
-            yield from self._client.commit(self._attempted, self._local().leader_epoch, target, batches.build())
+            yield from self._client.commit(self._attempted, self._local().leader_epoch, target, built)
         except KafkaError as error:
             self._on_refusal(error, [offset for _, offset in entries if records[offset] is not None], batches.count)
             raise
@@ -373,6 +375,23 @@ class Deliverer:
         keyless = self.partition.partition + self._transactions
         origin, producer = self.partition.name, self._client.producer
         return target, TargetBatches(origin, len(target.partitions), keyless, producer, max_bytes)
+
+    def _build(self, batches: TargetBatches) -> Steps[dict[int, bytearray]]:
+        """The batches; a reader thread compresses large records, which may need a second."""
+        if not batches.is_compressed:
+            return batches.build()
+
+        def attempt(partition: Partition) -> dict[int, bytearray] | DiskLookup:
+            if not partition.is_leader:
+                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            lookup = partition.open_leader_log()
+            if lookup is not None:
+                return lookup
+            return partition.log.open().engine.lookup(batches, lambda _: batches.build())
+
+        topic, index = self.partition.topic, self.partition.partition
+        built: dict[int, bytearray] = yield self._dependencies.replicas.lookup(topic, index, attempt)
+        return built
 
     def _add_to(self, batches: TargetBatches, encoded: bytes | None, offset: int, wall_ms: int) -> str | None:
         """What happens to a record; None if it must wait."""

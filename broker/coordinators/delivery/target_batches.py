@@ -82,6 +82,8 @@ class TargetBatches:
         self._builders: dict[int, BatchBuilder] = {}
         self.count = 0
         """Records so far."""
+        self.is_compressed = False
+        """Whether one of the batches is (rule 4)."""
 
     def add(self, record: StoredRecord, offset: int, wall_ms: int) -> bool:
         """Add the record at an offset of the schedule partition; False if it must wait for the next transaction."""
@@ -102,6 +104,7 @@ class TargetBatches:
             return False
         if builder is None:
             is_large = BATCH_OVERHEAD + size > self._max_batch_bytes
+            self.is_compressed = self.is_compressed or is_large
             builder = self._builders[index] = BatchBuilder(
                 compression=Compression.GZIP if is_large else Compression.NONE,
                 compression_level=_FAST_GZIP,

@@ -23,6 +23,7 @@ from protocol.messages.produce_fetch import (
 from protocol.records import BATCH_OVERHEAD, parse_header
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
+from replication.io_executor import InlineIoExecutor, IoResult, Run
 from storage.log.log import AppendOrigin
 from tests.property.test_delivery import World, settle
 from tests.support.replica_harness import SELF
@@ -273,3 +274,32 @@ def test_records_are_not_delayed_by_others_that_the_target_refuses(
     assert {int(record.value or b"") for _, record in world.cluster.committed} == set(range(1_000)) - refused
     assert world.deliverers[0].counts["refused"] == len(refused)
     assert [message for message in caplog.messages if "is skipped" not in message] == []
+
+
+def test_a_large_record_is_compressed_on_a_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    threads, built = 0, []
+    read, build = InlineIoExecutor.read, TargetBatches.build
+
+    def reading(executor: InlineIoExecutor, directory: str, run: Run) -> IoResult:
+        def on_thread() -> None:
+            nonlocal threads
+            threads += 1
+            run()
+            threads -= 1
+
+        return read(executor, directory, on_thread)
+
+    def building(batches: TargetBatches) -> dict[int, bytearray]:
+        built.append((batches.is_compressed, threads))
+        return build(batches)
+
+    monkeypatch.setattr(InlineIoExecutor, "read", reading)
+    monkeypatch.setattr(TargetBatches, "build", building)
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    for offset, value in enumerate((b"0" * 2_000, b"1")):
+        builder = BatchBuilder()
+        builder.append(world.wall_ms(), b"k", value)
+        world.due[offset] = 0
+        assert world.harness.append("s", records=builder.build()).error is None
+    settle(world)
+    assert built == [(True, 1), (False, 0)]

@@ -268,5 +268,5 @@ def _differs(field: Field, source: str) -> str:
     if field.default is None:
         return f"{source} is not None"
     if field.default in ((), "", False, 0):
-        return source if field.wire.kind != "array" or not field.wire.is_nullable else f"{source} is None or {source}"
+        return f"{source} is None or {source}" if field.wire.is_nullable else source
     return f"{source} != {default_literal(field)}"

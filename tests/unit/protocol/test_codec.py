@@ -10,6 +10,7 @@ from protocol.codec import decode, decoder, encode, encoder, request_decoder
 from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import MalformedRequest
 from protocol.messages.admin import CreatableTopicResult, CreateTopicsResponse, DeleteTopicsRequest
+from protocol.messages.delegation_tokens import CreateDelegationTokenRequest
 from protocol.messages.groups import ListGroupsRequest
 from protocol.messages.metadata import (
     ApiVersionsRequest,
@@ -256,6 +257,15 @@ def test_the_arrays_and_tagged_sections_of_a_request_have_a_limit_together(
     with pytest.raises(MalformedRequest, match="the arrays of the request have more than 250000 elements"):
         request_decoder(cls, version)(encode(refused, version), 0)
     assert decode(cls, version, encode(refused, version)) == refused, "other messages have no such limit"
+
+
+def test_a_null_that_the_version_lacks_is_refused_if_the_default_is_an_empty_string() -> None:
+    """As in Apache Kafka."""
+    request = CreateDelegationTokenRequest(renewers=[], max_lifetime_ms=0)
+    assert decode(CreateDelegationTokenRequest, 1, encode(request, 1)) == request
+    request.owner_principal_name = None
+    with pytest.raises(ValueError, match="version 1 cannot carry owner_principal_name"):
+        encode(request, 1)
 
 
 def test_unknown_tagged_fields_are_preserved_in_tag_order() -> None:

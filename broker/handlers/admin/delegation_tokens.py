@@ -61,6 +61,8 @@ class DelegationTokenHandlers(ForwardingHandlers):
 
     def create(self, context: RequestContext, request: messages.CreateDelegationTokenRequest) -> Answer:
         """Handle CreateDelegationToken."""
+        if request.owner_principal_name and request.owner_principal_type is None:
+            return _fit(context, creation_error(ErrorCode.UNKNOWN_SERVER_ERROR, ANONYMOUS, ANONYMOUS))  # as in Kafka
         owner, requester = owner_of(request, context.principal), context.principal
         if not self._is_allowed(context):
             code = ErrorCode.DELEGATION_TOKEN_REQUEST_NOT_ALLOWED

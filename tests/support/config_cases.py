@@ -336,6 +336,7 @@ def _replace(
 
 _INVALID: list[tuple[int, str, list[tuple[str, str | None]], str]] = [
     (TOPIC, "t1", [("retention.ms", None)], "Null value not supported for : retention.ms"),
+    (TOPIC, "t1", [("b", None), ("a", None)], "Null value not supported for : b, a"),
     (TOPIC, "t1", [("retention.ms", "1"), ("retention.ms", "2")], _DUPLICATE_KEYS),
     (TOPIC, "", [], "Default topic resources are not allowed."),
     (BROKER, "2", [], "Unexpected broker id, expected 1, but received 2"),

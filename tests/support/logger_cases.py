@@ -43,6 +43,7 @@ LOGGERS = [
     _refused(_INFO, ("nope", SET, "INFO"), code=INVALID_CONFIG, message="Logger nope does not exist!"),
     _refused(_INFO, ("root", DELETE_SETTING, None), message="Error due to duplicate config keys"),
     _refused(("root", SET, None), message="Null value not supported for : root"),
+    _refused(("root", SET, None), ("nope", SET, None), message="Null value not supported for : root, nope"),
     _refused(_INFO, name="", message="Node id must be an integer, but it is: "),
     _refused(_INFO, name="x", message="Node id must be an integer, but it is: x"),
     _refused(_INFO, name="2", message="Unexpected node id. Expected 1, but received 2"),

@@ -130,7 +130,7 @@ def validate_changes(wanted: Sequence[admin.AlterableConfig], *, is_repeated: bo
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")
     nulls = [c.name for c in wanted if c.value is None and c.config_operation != AlterConfigOp.DELETE]
     if nulls:
-        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {','.join(nulls)}")
+        raise KafkaError(ErrorCode.INVALID_REQUEST, f"Null value not supported for : {', '.join(nulls)}")
 
 
 def _alter_topic(

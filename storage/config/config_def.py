@@ -203,11 +203,20 @@ def _double(setting: Setting, text: str) -> float:
     return float.fromhex(digits) if "x" in digits.lower() else float(digits)
 
 
+def java_integer(text: str) -> int:
+    """The number in a text as Java reads it; Python accepts `1_000` and blanks around it too.
+
+    Raises:
+        ValueError: the text is no number.
+    """
+    if "_" in text or text != text.strip():
+        raise ValueError(text)
+    return int(text)
+
+
 def _integer(setting: Setting, text: str) -> int:
     try:
-        if "_" in text:  # Python accepts 1_000, Java does not
-            raise ValueError(text)  # noqa: TRY301
-        return int(text)
+        return java_integer(text)
     except ValueError:
         raise BadSetting(setting.name, text, f"Not a number of type {setting.kind.name}") from None
 

@@ -172,7 +172,10 @@ _SET_ON_BROKERS: list[tuple[str, str, str | None, str | None]] = [
     ("", "cordoned.log.dirs", "*", _PER_BROKER),
     ("1", "log.retention.ms", None, "Null value not supported for : log.retention.ms"),
     ("2", "log.retention.ms", "5", "Unexpected broker id, expected 1, but received 2"),
-    ("x", "log.retention.ms", "5", "Node id must be an integer, but it is: x"),
+    *(
+        (name, "log.retention.ms", "5", f"Node id must be an integer, but it is: {name}")
+        for name in ("x", "0_1", " 1", "1 ")
+    ),
     ("-1", "log.retention.ms", "5", "Unexpected broker id, expected 1, but received -1"),
     *(
         (broker, name, value, f"requirement failed: {name} must be {bound}")

@@ -34,7 +34,7 @@ from replication.controller.configs.config_changes import (
 )
 from replication.io_executor import IoResult, Run
 from replication.metadata.image import MetadataImage, ResourceType
-from storage.config.config_def import BadSetting, Kind, Setting, parse
+from storage.config.config_def import BadSetting, Kind, Setting, java_integer, parse
 
 _LIST_OPERATIONS: Final = {AlterConfigOp.APPEND: "append", AlterConfigOp.SUBTRACT: "subtract"}
 
@@ -114,7 +114,7 @@ def check_node_id(name: str, node_id: int, kind: str, expected: str) -> None:
         KafkaError: INVALID_REQUEST.
     """
     try:
-        is_this_node = int(name) == node_id
+        is_this_node = java_integer(name) == node_id
     except ValueError:
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"{kind} id must be an integer, but it is: {name}") from None
     if not is_this_node:

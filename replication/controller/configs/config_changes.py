@@ -28,7 +28,7 @@ from replication.metadata.image import MetadataImage, ResourceType
 from replication.metadata.metadata_records import Versioned
 from replication.metadata.topic_names import check_topic_name
 from replication.state_machine import Decision
-from storage.config.config_def import Kind, Setting
+from storage.config.config_def import Kind, Setting, java_integer
 from storage.config.log_config import TOPIC_SETTINGS
 
 CORDONED = "cordoned.log.dirs"
@@ -204,7 +204,7 @@ def _alter_broker(context: DecisionContext, name: str, wanted: Iterable[admin.Al
 def _check_broker(name: str) -> None:
     """Validate the broker id; any number is accepted."""
     try:
-        broker_id = int(name)
+        broker_id = java_integer(name)
     except ValueError:
         message = "Unable to parse broker name as a base 10 number."
         raise KafkaError(ErrorCode.INVALID_REQUEST, message) from None

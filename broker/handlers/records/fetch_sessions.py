@@ -116,7 +116,7 @@ class FetchContext:
         self.waiter: DelayedOperation | None = None
 
     def update(self, request: FetchRequest, *, uses_topic_ids: bool) -> None:
-        """Add the requested partitions and remove the forgotten ones."""
+        """Add the requested partitions."""
         partitions = self.partitions
         for topic in request.topics:
             name: str | bytes = topic.topic_id if uses_topic_ids else topic.topic
@@ -134,10 +134,13 @@ class FetchContext:
                     partition.update_request(requested)
                     partition.log_start_offset = requested.log_start_offset
                 self.dirty[partition] = None
+
+    def forget(self, request: FetchRequest, *, uses_topic_ids: bool) -> None:
+        """Remove the forgotten partitions; as in Kafka only a session that continues has some."""
         for forgotten in request.forgotten_topics_data:
             name = forgotten.topic_id if uses_topic_ids else forgotten.topic
             for index in forgotten.partitions:
-                removed = partitions.pop((name, index), None)
+                removed = self.partitions.pop((name, index), None)
                 if removed is not None:
                     removed.on_removed()
                     self.dirty.pop(removed, None)
@@ -286,6 +289,7 @@ class FetchSessions:
         if uses_topic_ids is not session.uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.update(request, uses_topic_ids=uses_topic_ids)
+        session.forget(request, uses_topic_ids=uses_topic_ids)
         if not session.partitions:
             is_follower = session.is_follower
             self.remove(session.session_id)

@@ -132,6 +132,14 @@ def test_incremental_request_adds_changes_and_forgets(sessions: FetchSessions) -
     assert session.partitions["t", 0].offset == 0
 
 
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_full_request_forgets_nothing(sessions: FetchSessions, epoch: int) -> None:
+    full = request(0, epoch, {"t": [0, 1]}, forget={"t": [1]})
+    context = sessions.open(full, 12, 0, is_follower=False)
+    assert isinstance(context, FetchContext)
+    assert dirty(context) == [("t", 0), ("t", 1)]
+
+
 def test_a_change_between_requests_marks_the_partition_dirty(sessions: FetchSessions, purgatory: Purgatory) -> None:
     session = create(sessions, partitions=3)
     session.dirty.clear()

@@ -366,11 +366,11 @@ class Damage(DamagedCopy):
         one, two = self.entry(0).read_text(), self.entry(1).read_text()
         self.entry(0).write_text(two.replace('"sequence": 1', '"sequence": 0'))
         self.entry(1).write_text(one.replace('"sequence": 0', '"sequence": 1'))
-        return ["contradicts itself in entry 1: of one-0 it does not go on"]
+        return ["contradicts itself in entry 1: the range of one-0 does not continue the previous one"]
 
     def an_end_above_the_log_end(self) -> list[str]:
         self.change_entry(1, lambda fields: fields["ranges"][0].update(end=99))
-        return ["one-0 ends at 20, and it is archived up to 99"]
+        return ["one-0 ends at 20, but is archived up to 99"]
 
     def wrong_counts_of_malformed_records(self) -> list[str]:
         self.change_entry(0, lambda fields: fields.update(malformed=7, dead_letters=7))

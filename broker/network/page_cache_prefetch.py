@@ -6,7 +6,8 @@ RULES    1. Before a piece of a region is sent, the kernel is asked whether all 
             sent, up to twice as much, also beyond the region's end. It uses the kernel's read-ahead, whose large folios cost
             a third of single pages. A page where the kernel continues its read-ahead must not be sent first by the event
             loop, which might wait for the disk: so of a scan only what a thread has passed is sent. A scan ends at the end of
-            the file, or if READ_AHEAD_BYTES that follow were cached before. All other reads are exact.
+            the file, or if READ_AHEAD_BYTES that follow were cached before. All other reads are exact, also of a piece that is
+            mostly cached where a scan would begin: the kernel has reclaimed some of its pages.
          3. If reading leaves nothing in the cache (direct I/O, no memory), or a piece was evicted before it was sent, the
             thread returns the bytes themselves, in bounded pieces. So every response makes progress.
          4. What all connections bring into the cache is at most 1/KEPT_SHARE of the memory, then the oldest of it is evicted:

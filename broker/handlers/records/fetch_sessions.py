@@ -135,17 +135,6 @@ class FetchContext:
                     partition.log_start_offset = requested.log_start_offset
                 self.dirty[partition] = None
 
-    def forget(self, request: FetchRequest, *, uses_topic_ids: bool) -> None:
-        """Remove the forgotten partitions; as in Kafka only a session that continues has some."""
-        for forgotten in request.forgotten_topics_data:
-            name = forgotten.topic_id if uses_topic_ids else forgotten.topic
-            for index in forgotten.partitions:
-                removed = self.partitions.pop((name, index), None)
-                if removed is not None:
-                    removed.on_removed()
-                    self.dirty.pop(removed, None)
-                    self._unwatch(removed)
-
     def set_topic_name(self, partition: FetchedPartition, topic: str) -> None:
         """Set the topic name after it is known; before that nothing can be watched."""
         partition.topic = topic
@@ -215,6 +204,17 @@ class FetchSession(FetchContext):
     def eviction_order(self) -> tuple[bool, int, int]:
         """Sort key: the lowest is evicted first."""
         return self.is_follower, len(self.partitions), self.session_id
+
+    def forget(self, request: FetchRequest) -> None:
+        """Remove the forgotten partitions of a request that continues the session; others have none, as in Kafka."""
+        for forgotten in request.forgotten_topics_data:
+            name = forgotten.topic_id if self.uses_topic_ids else forgotten.topic
+            for index in forgotten.partitions:
+                removed = self.partitions.pop((name, index), None)
+                if removed is not None:
+                    removed.on_removed()
+                    self.dirty.pop(removed, None)
+                    self._unwatch(removed)
 
     def close(self) -> None:
         """The session was evicted; a waiting request completes."""
@@ -289,7 +289,7 @@ class FetchSessions:
         if uses_topic_ids is not session.uses_topic_ids:
             return ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
         session.update(request, uses_topic_ids=uses_topic_ids)
-        session.forget(request, uses_topic_ids=uses_topic_ids)
+        session.forget(request)
         if not session.partitions:
             is_follower = session.is_follower
             self.remove(session.session_id)

@@ -26,7 +26,7 @@ from broker.coordinators.delivery.due_queue import DueQueue
 from broker.coordinators.delivery.progress import MAX_STEPS, Progress
 from broker.coordinators.delivery.record_loader import RecordLoader
 from broker.coordinators.delivery.routine import Steps
-from broker.coordinators.delivery.stable_records import Chunk, read_chunk
+from broker.coordinators.delivery.stable_records import Chunk, open_led_log, read_chunk
 from broker.coordinators.delivery.target_batches import MAX_TOTAL_BYTES, TargetBatches, stored_record
 from broker.coordinators.delivery.transaction_client import SchedulePartition, TransactionClient
 from broker.coordinators.transactions.remote_verification import SendToBroker
@@ -382,12 +382,10 @@ class Deliverer:
             return batches.build()
 
         def attempt(partition: Partition) -> dict[int, bytearray] | DiskLookup:
-            if not partition.is_leader:
-                raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-            lookup = partition.open_leader_log()
-            if lookup is not None:
-                return lookup
-            return partition.log.open().engine.lookup(batches, lambda _: batches.build())
+            opened = open_led_log(partition)
+            if isinstance(opened, DiskLookup):
+                return opened
+            return opened.engine.lookup(batches, lambda _: batches.build())
 
         topic, index = self.partition.topic, self.partition.partition
         built: dict[int, bytearray] = yield self._dependencies.replicas.lookup(topic, index, attempt)

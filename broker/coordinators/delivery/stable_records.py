@@ -21,6 +21,7 @@ from protocol.records import BatchHeader, Record, crc_is_valid, headers, record_
 from replication.partition.partition import Partition
 from storage.engine import AbortedTransaction
 from storage.io.disk_lookup import DiskLookup
+from storage.log.open_log import OpenLog
 
 _MAX_BATCH_BYTES: Final = 64 * 1024 * 1024
 """Limit for the decompressed size of a batch; Produce has the same."""
@@ -103,19 +104,27 @@ def _complete(header: BatchHeader) -> Iterator[None]:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"the batch at offset {header.base_offset} is too short") from None
 
 
+def open_led_log(partition: Partition) -> OpenLog | DiskLookup:
+    """The open log of a partition that this broker leads, or the lookup that opens it.
+
+    Raises:
+        KafkaError: this broker does not lead the partition, or the log is offline.
+    """
+    if not partition.is_leader:
+        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+    return partition.open_leader_log() or partition.log.open()
+
+
 def read_chunk(partition: Partition, offset: int, max_bytes: int) -> Chunk | DiskLookup:
     """The chunk from `offset` on, of at least one batch if there is a stable one.
 
     Raises:
         KafkaError: this broker does not lead the partition; the log is offline, or damaged at `offset`.
     """
-    if not partition.is_leader:
-        raise KafkaError(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-    lookup = partition.open_leader_log()
-    if lookup is not None:
-        return lookup
+    opened = open_led_log(partition)
+    if isinstance(opened, DiskLookup):
+        return opened
     log = partition.log
-    opened = log.open()
     offset = max(offset, log.offsets.log_start_offset)
     stable_end = opened.reader.last_stable_offset
     if offset >= stable_end:

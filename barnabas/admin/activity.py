@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from barnabas.admin.client import Client
 from barnabas.admin.errors import Refused
 from barnabas.admin.groups import committed_offsets, list_groups
+from barnabas.admin.many_groups import committed_offsets_of
 from barnabas.admin.nodes import describe_cluster, list_log_dirs
 from barnabas.admin.offsets import LATEST, list_offsets
 from barnabas.client.topic_partition import TopicPartition
@@ -141,10 +142,11 @@ def _topic(topic: Any, ends: dict[TopicPartition, int], sizes: dict[str, int] | 
 
 def _groups(client: Client, ends: dict[TopicPartition, int]) -> dict[str, GroupSample]:
     found = {}
-    for row in list_groups(client):
-        if row.type not in {"", "classic", "consumer"}:
-            continue  # share and streams groups have no committed offsets
-        committed = {tp: position.offset for tp, position in committed_offsets(client, row.name).items()}
+    rows = [row for row in list_groups(client) if row.type in {"", "classic", "consumer"}]  # others commit no offsets
+    by_group = committed_offsets_of(client, [row.name for row in rows])
+    for row in rows:
+        positions = by_group[row.name] if row.name in by_group else committed_offsets(client, row.name)
+        committed = {tp: position.offset for tp, position in positions.items()}
         lag = sum(max(0, ends[tp] - offset) for tp, offset in committed.items() if tp in ends)
         found[row.name] = GroupSample(row.type, row.state, sum(committed.values()), lag)
     return found

@@ -4,7 +4,8 @@ RULES    1. Versions of requests are negotiated by kafka-python; an API that the
          2. A coordinator or controller that moves is looked up again until the timeout; a leader likewise. One whose node
             does not answer is looked up again for `FAILOVER_S`: the cluster elects another one.
          3. A request that any node answers is sent to another one, if a node does not answer.
-         4. One connection to each node that is asked; its thread is kafka-python's.
+         4. Coordinators are remembered until one of them has moved or does not answer.
+         5. One connection to each node that is asked; its thread is kafka-python's.
 NOT HERE The meaning of responses (the other modules of this package), client settings (the caller).
 """
 
@@ -28,6 +29,7 @@ DEFAULT_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.1
 FAILOVER_S = 15.0
 """Longer than a cluster needs to see that a node was killed."""
+FIND_BATCH = 1000
 GROUP, TRANSACTION = 0, 1
 """Key types of FindCoordinator."""
 _MOVED = {5, 6, 14, 15, 16, 41, 51}
@@ -50,6 +52,8 @@ class Client:
         self.timeout_s = timeout_s
         self._unreachable: set[int] = set()
         """Nodes that did not answer: asked last."""
+        self._coordinators: dict[tuple[int, str], int] = {}
+        """By key type and key; emptied when one of them has moved or does not answer."""
         self._net = NetworkSelector()
         timeout_ms = int(timeout_s * 1000)
         limits = {"request_timeout_ms": timeout_ms, "receive_message_max_bytes": _MAX_RESPONSE_BYTES}
@@ -147,10 +151,12 @@ class Client:
             try:
                 response = self.ask(request, find())
             except Unreachable as failure:
+                self._coordinators.clear()
                 self._wait_for_failover(started, failure)
                 continue
             if time.monotonic() > deadline or not _MOVED.intersection(_codes(response.to_dict())):
                 return response
+            self._coordinators.clear()
             time.sleep(RETRY_PAUSE_S)
 
     def _wait_for_failover(self, started_s: float, failure: Unreachable) -> None:
@@ -164,6 +170,9 @@ class Client:
 
     def coordinator(self, key: str, kind: int = GROUP) -> int:
         """Returns the node id of the coordinator of a group or a transactional id. Raises Refused."""
+        known = self._coordinators.get((kind, key))
+        if known is not None and known in self.node_ids():
+            return known
         subject = f"{'group' if kind == GROUP else 'transactional id'} {key}"
         deadline = time.monotonic() + self.timeout_s
         while True:
@@ -176,8 +185,27 @@ class Client:
                     f"find the coordinator of {subject}",
                     f"Describe on {subject}",
                 )
+                self._coordinators[kind, key] = int(found.node_id)
                 return int(found.node_id)
             time.sleep(RETRY_PAUSE_S)
+
+    def coordinators(self, groups: Iterable[str]) -> dict[str, int]:
+        """Returns the node ids of the coordinators of groups by group, without those that the cluster does not find now.
+
+        A request asks for up to FIND_BATCH of them (KIP-699). From a cluster that is too old for it, there is none.
+        """
+        order = list(dict.fromkeys(groups))
+        left = [name for name in order if (GROUP, name) not in self._coordinators]
+        for at in range(0, len(left), FIND_BATCH):
+            keys = left[at : at + FIND_BATCH]
+            try:
+                response = self.ask(FindCoordinatorRequest(key_type=GROUP, coordinator_keys=keys, min_version=4))
+            except Refused:
+                break
+            for found in response.coordinators:
+                if not found.error_code:
+                    self._coordinators[GROUP, found.key] = int(found.node_id)
+        return {name: self._coordinators[GROUP, name] for name in order if (GROUP, name) in self._coordinators}
 
     def metadata(self, topics: Iterable[str] | None = None) -> Any:
         """Returns the Metadata response for these topics; None: for all."""

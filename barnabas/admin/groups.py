@@ -88,20 +88,17 @@ def list_groups(client: Client, states: Iterable[str] = (), types: Iterable[str]
 
 def describe_group(client: Client, name: str) -> GroupDescription:
     """Returns a group of either protocol (rule 1). Raises Refused if there is none."""
-    node = client.coordinator(name)
     try:
-        found = _ask_one(
-            client, ConsumerGroupDescribeRequest(group_ids=[name], include_authorized_operations=False), name
-        )
+        found = _ask_one(client, consumer_request([name]), name)
     except Refused as failure:
         if failure.code not in {_NOT_FOUND, _UNSUPPORTED}:
             raise
     else:
-        return _modern(found, node)
-    found = _ask_one(client, DescribeGroupsRequest(groups=[name], include_authorized_operations=False), name)
+        return consumer_description(found, client.coordinator(name))
+    found = _ask_one(client, classic_request([name]), name)
     if found.group_state == "Dead":
         check(_NOT_FOUND, None, f"describe group {name}")
-    return _classic(found, node)
+    return classic_description(found, client.coordinator(name))
 
 
 def _ask_one(client: Client, request: Any, name: str) -> Any:
@@ -110,7 +107,18 @@ def _ask_one(client: Client, request: Any, name: str) -> Any:
     return found
 
 
-def _modern(found: Any, node: int) -> GroupDescription:
+def consumer_request(names: list[str]) -> Any:
+    """Returns the request for descriptions of groups of the consumer protocol."""
+    return ConsumerGroupDescribeRequest(group_ids=names, include_authorized_operations=False)
+
+
+def classic_request(names: list[str]) -> Any:
+    """Returns the request for descriptions of classic groups."""
+    return DescribeGroupsRequest(groups=names, include_authorized_operations=False)
+
+
+def consumer_description(found: Any, node: int) -> GroupDescription:
+    """Returns a group in the response to `consumer_request`."""
     members = [
         Member(
             member.member_id,
@@ -143,7 +151,8 @@ def _by_client(member: Member) -> tuple[str, str]:
     return member.client_id, member.id
 
 
-def _classic(found: Any, node: int) -> GroupDescription:
+def classic_description(found: Any, node: int) -> GroupDescription:
+    """Returns a group in the response to `classic_request`."""
     members = [
         Member(
             member.member_id,
@@ -178,12 +187,24 @@ def _decode(assignment: bytes) -> list[TopicPartition]:
 
 def committed_offsets(client: Client, name: str) -> dict[TopicPartition, Committed]:
     """Returns all committed offsets of a group, by partition. Raises Refused."""
-    group = OffsetFetchRequest.OffsetFetchRequestGroup(group_id=name, topics=None)
-    request = OffsetFetchRequest(
-        group_id=name, topics=None, groups=[group], min_version=2, max_version=_LAST_WITH_NAMES
+    response = client.ask_coordinator(offsets_request([name], min_version=2), name)
+    return offsets_in(response.groups[0] if response.groups else response, name)
+
+
+def offsets_request(names: list[str], min_version: int) -> Any:
+    """Returns the request for all committed offsets of groups; before version 8 of one group."""
+    kind: Any = OffsetFetchRequest.OffsetFetchRequestGroup
+    return OffsetFetchRequest(
+        group_id=names[0],
+        topics=None,
+        groups=[kind(group_id=name, topics=None) for name in names],
+        min_version=min_version,
+        max_version=_LAST_WITH_NAMES,
     )
-    response = client.ask_coordinator(request, name)
-    found = response.groups[0] if response.groups else response
+
+
+def offsets_in(found: Any, name: str) -> dict[TopicPartition, Committed]:
+    """Returns the offsets of a group in the response to `offsets_request`. Raises Refused."""
     check(found.error_code, None, f"read offsets of group {name}", f"Describe on group {name}")
     offsets = {}
     for topic in found.topics:

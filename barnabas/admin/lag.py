@@ -6,13 +6,17 @@ RULES    1. The lag is the high watermark minus the committed offset; None witho
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable, Mapping
 from typing import NamedTuple
 
 from barnabas.admin.client import Client
 from barnabas.admin.errors import Refused, check
-from barnabas.admin.groups import GroupDescription, Member, committed_offsets
+from barnabas.admin.groups import Committed, GroupDescription, Member, committed_offsets
+from barnabas.admin.many_groups import committed_offsets_of
 from barnabas.admin.offsets import LATEST, list_offsets
 from barnabas.client.topic_partition import TopicPartition
+
+_UNKNOWN_TOPIC = 3
 
 
 class LagRow(NamedTuple):
@@ -31,11 +35,32 @@ class LagRow(NamedTuple):
 def lag_of(client: Client, group: GroupDescription) -> list[LagRow]:
     """Returns a group's rows by partition. Raises Refused."""
     committed = committed_offsets(client, group.name)
+    return _rows(group, committed, _ends(client, _partitions(group, committed)))
+
+
+def lags_of(client: Client, groups: Iterable[GroupDescription]) -> dict[str, list[LagRow]]:
+    """Returns the rows of groups by name, with few requests; some groups may be missing (`many_groups.py`, rule 2)."""
+    by_name = {group.name: group for group in groups}
+    committed = committed_offsets_of(client, by_name)
+    partitions = {tp for name, offsets in committed.items() for tp in _partitions(by_name[name], offsets)}
+    try:
+        ends = _ends(client, partitions)
+    except Refused:
+        return {}
+    return {name: _rows(by_name[name], offsets, ends) for name, offsets in committed.items()}
+
+
+def _partitions(group: GroupDescription, committed: Mapping[TopicPartition, Committed]) -> set[TopicPartition]:
+    return {*committed, *(tp for member in group.members for tp in member.assignment)}
+
+
+def _rows(
+    group: GroupDescription, committed: Mapping[TopicPartition, Committed], ends: Mapping[TopicPartition, int]
+) -> list[LagRow]:
     members = {tp: member for member in group.members for tp in member.assignment}
-    partitions = sorted({*committed, *members})
-    ends = _ends(client, partitions)
     return [
-        _row(tp, committed[tp].offset if tp in committed else None, ends.get(tp), members.get(tp)) for tp in partitions
+        _row(tp, committed[tp].offset if tp in committed else None, ends.get(tp), members.get(tp))
+        for tp in sorted(_partitions(group, committed))
     ]
 
 
@@ -55,17 +80,30 @@ def _row(tp: TopicPartition, committed: int | None, end: int | None, member: Mem
     return LagRow(*tp, committed, end, lag, *owner)
 
 
-def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int]:
+def _ends(client: Client, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
     """The high watermarks; without partitions of topics that were deleted, and those that have no leader."""
-    found: dict[TopicPartition, int] = {}
-    for topic in client.metadata({tp.topic for tp in partitions}).topics:
-        led = {TopicPartition(topic.name, part.partition_index) for part in topic.partitions if part.leader_id >= 0}
-        try:
+    if not partitions:
+        return {}
+    led: dict[str, list[TopicPartition]] = {}
+    for topic in client.metadata(sorted({tp.topic for tp in partitions})).topics:
+        if topic.error_code != _UNKNOWN_TOPIC:
             check(topic.error_code, None, f"find topic {topic.name}", f"Describe on topic {topic.name}")
-            offsets = list_offsets(client, dict.fromkeys(sorted(led.intersection(partitions)), LATEST))
-        except Refused as failure:
-            if failure.name != "UNKNOWN_TOPIC_OR_PARTITION":
-                raise
-            continue
-        found |= {tp: listed.offset for tp, listed in offsets.items()}
-    return found
+            found = {
+                TopicPartition(topic.name, part.partition_index) for part in topic.partitions if part.leader_id >= 0
+            }
+            led[topic.name] = sorted(found.intersection(partitions))
+    ends = _listed(client, [tp for parts in led.values() for tp in parts])
+    if ends is None:  # a topic was deleted meanwhile
+        ends = {tp: end for parts in led.values() for tp, end in (_listed(client, parts) or {}).items()}
+    return ends
+
+
+def _listed(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int] | None:
+    """The high watermarks; None if a topic does not exist. Raises Refused."""
+    try:
+        found = list_offsets(client, dict.fromkeys(partitions, LATEST))
+    except Refused as failure:
+        if failure.code != _UNKNOWN_TOPIC:
+            raise
+        return None
+    return {tp: listed.offset for tp, listed in found.items()}

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from unittest import mock
 
 import pytest
 
 import barnabas
+from barnabas.admin.client import GROUP, Client
 from tests.cli.running import Verbs
 from tests.support.librdkafka import produce
 from tests.support.waiting import until
@@ -49,6 +51,23 @@ def test_groups_of_all_coordinators(verbs: Verbs) -> None:
     assert sorted(row["name"] for row in rows) == sorted(names)
     assert {row["coordinator"] for row in rows} == {1, 2, 3}
     assert {row["lag"] for row in verbs.rows("groups lag")} == {45}
+
+
+def test_groups_whose_coordinators_have_moved_are_found_again(verbs: Verbs) -> None:
+    """The client remembers coordinators; here all of them are wrong."""
+    names = [f"moved-{number}" for number in range(12)]
+    for name in names:
+        verbs.rows(f"groups reset {name} --topic spread --to-offset 5 --execute")
+    coordinators = Client.coordinators
+
+    def wrong(client: Client, groups: Iterable[str]) -> dict[str, int]:
+        found = {name: node % 3 + 1 for name, node in coordinators(client, groups).items()}
+        client._coordinators |= {(GROUP, name): node for name, node in found.items()}
+        return found
+
+    with mock.patch.object(Client, "coordinators", wrong):
+        rows = verbs.rows(f"groups lag {' '.join(names)}")
+    assert [(row["group"], row["lag"]) for row in rows] == [(name, 45) for name in names]
 
 
 def test_each_broker_answers_for_itself(verbs: Verbs) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -84,7 +83,7 @@ def describe(names: tuple[str, ...], *, members: bool, cluster: ClusterOptions, 
     from barnabas.admin.lag import LagRow, total_lag
 
     with cluster.connect() as client:
-        found, exit_code = for_each(names, partial(_with_lag, client))
+        found, exit_code = _all_with_lag(client, names)
     if as_json:
         for group, lags in found:
             print_json({**as_object(group), "lag": total_lag(lags), "partitions": [as_object(row) for row in lags]})
@@ -100,6 +99,16 @@ def describe(names: tuple[str, ...], *, members: bool, cluster: ClusterOptions, 
     else:
         show(("group", *LagRow._fields), [(group.name, *row) for group, lags in found for row in lags], as_json=False)
     return exit_code
+
+
+def _all_with_lag(client: Client, names: Sequence[str]) -> tuple[list[tuple[GroupDescription, list[LagRow]]], int]:
+    """Groups with their lag, and the exit code. What a request for many groups does not answer is asked for alone."""
+    from barnabas.admin.lag import lags_of
+    from barnabas.admin.many_groups import describe_groups
+
+    groups = describe_groups(client, names)
+    lags = lags_of(client, groups.values())
+    return for_each(names, lambda name: (groups[name], lags[name]) if name in lags else _with_lag(client, name))
 
 
 def _with_lag(client: Client, name: str) -> tuple[GroupDescription, list[LagRow]]:
@@ -141,10 +150,10 @@ def lag(names: tuple[str, ...], *, partitions: bool, cluster: ClusterOptions, as
 
     with cluster.connect() as client:
         wanted = names or [row.name for row in api.list_groups(client) if row.type in {"", "classic", "consumer"}]
-        found, exit_code = for_each(wanted, partial(_with_lag, client))
+        found, exit_code = _all_with_lag(client, wanted)
     if partitions:
-        rows = [(group.name, *row) for group, lags in found for row in lags]
-        show(("group", *LagRow._fields), rows, as_json=as_json)
+        by_partition = [(group.name, *row) for group, lags in found for row in lags]
+        show(("group", *LagRow._fields), by_partition, as_json=as_json)
         return exit_code
     rows = [
         (group.name, group.type, group.state, len(group.members), len(lags), max_lag(lags), total_lag(lags))

@@ -1,7 +1,7 @@
 """Transactions and producers: list, describe, find hanging ones, abort.
 
-RULES    1. A hanging transaction is one that a partition has open and no coordinator knows of; its abort writes a marker to
-            that partition only.
+RULES    1. A hanging transaction is one that a partition has open and no coordinator has open there; its abort writes a
+            marker to that partition only.
          2. An open transaction with a coordinator is ended by a new producer with its id, which fences the old one.
 """
 
@@ -18,7 +18,7 @@ from kafka.protocol.admin.transactions import (
 from kafka.protocol.producer.transaction import InitProducerIdRequest, WriteTxnMarkersRequest
 
 from barnabas.admin.client import TRANSACTION, Client
-from barnabas.admin.errors import check
+from barnabas.admin.errors import Refused, check
 from barnabas.admin.topic_arrays import by_topic
 from barnabas.client.topic_partition import TopicPartition
 
@@ -59,13 +59,15 @@ class ProducerRow(NamedTuple):
 
 
 def list_transactions(
-    client: Client, states: Iterable[str] = (), longer_than_ms: int | None = None
+    client: Client, states: Iterable[str] = (), longer_than_ms: int | None = None, producers: Iterable[int] = ()
 ) -> list[TransactionRow]:
-    """Returns the transactional ids of all coordinators, sorted. Raises Refused."""
-    states, found = list(states), []
+    """Returns the transactional ids of all coordinators, sorted; of these states and producer ids if given. Raises Refused."""
+    states, producers, found = list(states), list(producers), []
     for node in client.node_ids():
         limit = {} if longer_than_ms is None else {"duration_filter": longer_than_ms, "min_version": 1}
-        response = client.ask(ListTransactionsRequest(state_filters=states, producer_id_filters=[], **limit), node)
+        response = client.ask(
+            ListTransactionsRequest(state_filters=states, producer_id_filters=producers, **limit), node
+        )
         check(response.error_code, None, "list transactions", "Describe on the cluster")
         found += [
             TransactionRow(transaction.transactional_id, transaction.transaction_state, transaction.producer_id, node)
@@ -121,12 +123,41 @@ def describe_producers(client: Client, partitions: Iterable[TopicPartition]) -> 
 
 
 def find_hanging(client: Client, partitions: Iterable[TopicPartition]) -> list[ProducerRow]:
-    """Returns the open transactions of these partitions that no coordinator has open (rule 1). Raises Refused."""
-    states = ("Ongoing", "PrepareCommit", "PrepareAbort")
-    known = {row.producer_id for row in list_transactions(client, states)}
-    return [
-        row for row in describe_producers(client, partitions) if row.open_from >= 0 and row.producer_id not in known
-    ]
+    """Returns the open transactions of these partitions that no coordinator has open there (rule 1). Raises Refused.
+
+    A coordinator opens a transaction before a partition does, and ends it after. So one hangs if the partition has it open
+    before and after the coordinator is asked, and the coordinator has not; others have begun or ended meanwhile.
+    """
+    before = _open_transactions(client, partitions)
+    if not before:
+        return []
+    ids = {row.producer_id: row.id for row in list_transactions(client, producers={row.producer_id for row in before})}
+    known = {name: _partitions_of(client, name) for name in ids.values()}
+    suspects = {
+        (*_place(row), row.producer_id, row.open_from)
+        for row in before
+        if _place(row) not in known.get(ids.get(row.producer_id, ""), ())
+    }
+    after = _open_transactions(client, {TopicPartition(topic, partition) for topic, partition, *_ in suspects})
+    return [row for row in after if (*_place(row), row.producer_id, row.open_from) in suspects]
+
+
+def _open_transactions(client: Client, partitions: Iterable[TopicPartition]) -> list[ProducerRow]:
+    return [row for row in describe_producers(client, partitions) if row.open_from >= 0]
+
+
+def _place(row: ProducerRow) -> TopicPartition:
+    return TopicPartition(row.topic, row.partition)
+
+
+def _partitions_of(client: Client, name: str) -> list[TopicPartition]:
+    """The partitions in the transaction of a transactional id; none if it has been deleted."""
+    try:
+        return describe_transaction(client, name).partitions
+    except Refused as failure:
+        if failure.name != "TRANSACTIONAL_ID_NOT_FOUND":
+            raise
+        return []
 
 
 def abort_hanging(client: Client, row: ProducerRow) -> None:
@@ -139,7 +170,7 @@ def abort_hanging(client: Client, row: ProducerRow) -> None:
         topics=[kinds.WritableTxnMarkerTopic(name=row.topic, partition_indexes=[row.partition])],
         coordinator_epoch=max(0, row.coordinator_epoch),
     )
-    tp = TopicPartition(row.topic, row.partition)
+    tp = _place(row)
     [node] = client.by_leader([tp])
     response = client.ask(WriteTxnMarkersRequest(markers=[marker]), node)
     part = response.markers[0].topics[0].partitions[0]

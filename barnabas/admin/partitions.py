@@ -8,7 +8,7 @@ RULES    1. A plan of replicas is balanced: each broker gets as many replicas an
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kafka.protocol.admin.cluster import AlterReplicaLogDirsRequest
@@ -134,35 +134,82 @@ def balanced_plan(
         brokers: The brokers that may have replicas, with their racks.
         replicas: The replication factor; None: each partition keeps its number.
     """
-    load: Counter[int] = Counter(dict.fromkeys(brokers, 0))
-    leads: Counter[int] = Counter(dict.fromkeys(brokers, 0))
-    slots = sum(len(held) if replicas is None else replicas for held in current.values())
-    share = -(-slots // max(1, len(brokers)))
-    plan: dict[TopicPartition, list[int]] = {}
-    for tp in sorted(current):
-        count = len(current[tp]) if replicas is None else replicas
-        kept = _kept(current[tp], brokers, load, share, count)
-        while len(kept) < count:
+    counts = {tp: len(held) if replicas is None else replicas for tp, held in current.items()}
+    plan = {tp: _kept(current[tp], brokers, counts[tp]) for tp in sorted(current)}
+    load = Counter(dict.fromkeys(brokers, 0))
+    load.update(broker for kept in plan.values() for broker in kept)
+    for tp, kept in plan.items():
+        while len(kept) < counts[tp]:
             racks = Counter(brokers[broker] for broker in kept)
             free = [broker for broker in brokers if broker not in kept]
             kept.append(min(free, key=lambda broker: (racks[brokers[broker]], load[broker], broker)))
-        load.update(kept)
-        first = min(kept, key=lambda broker: (leads[broker], kept.index(broker)))
-        leads[first] += 1
-        plan[tp] = [first, *(broker for broker in kept if broker != first)]
+            load[kept[-1]] += 1
+    _level(load, _other_replicas(plan, current, brokers))
+    leads = Counter(dict.fromkeys(brokers, 0))
+    leads.update(kept[0] for kept in plan.values())
+    _level(leads, _other_leaders(plan))
     return plan
 
 
-def _kept(
-    held: Sequence[int], brokers: Mapping[int, str | None], load: Counter[int], share: int, count: int
-) -> list[int]:
-    """The replicas that stay: on brokers that have not their share yet, on different racks."""
+def _kept(held: Sequence[int], brokers: Mapping[int, str | None], count: int) -> list[int]:
+    """At most `count` replicas that stay, on different racks."""
     kept: list[int] = []
     distinct = min(count, len(set(brokers.values())))
     for broker in held:
         racks = {brokers[other] for other in kept}
-        if broker in brokers and load[broker] < share and len(kept) < count:
-            if brokers[broker] in racks and len(racks) < distinct:
-                continue
+        if broker in brokers and len(kept) < count and (brokers[broker] not in racks or len(racks) >= distinct):
             kept.append(broker)
     return kept
+
+
+_Change = Callable[[int, int], Iterator[None]]
+"""Makes one change after the other that takes something from the first broker and gives it to the second."""
+
+
+def _level(load: Counter[int], changes: _Change) -> None:
+    """Takes from brokers with more and gives to those with less, while that is possible and a pair differs by two or more.
+
+    First only down to the share of each broker, so that nothing is moved twice.
+    """
+    share = -(-load.total() // max(1, len(load)))
+    for floor in (share, 0):
+        is_changed = True
+        while is_changed:
+            is_changed = False
+            for full in sorted(load, key=lambda broker: -load[broker]):
+                for low in sorted(load, key=lambda broker: load[broker]):
+                    made = changes(full, low)
+                    while load[full] - load[low] >= 2 and load[full] > floor and next(made, made) is None:
+                        load[full], load[low], is_changed = load[full] - 1, load[low] + 1, True
+
+
+def _other_replicas(
+    plan: Mapping[TopicPartition, list[int]],
+    current: Mapping[TopicPartition, Sequence[int]],
+    brokers: Mapping[int, str | None],
+) -> _Change:
+    """Replaces a replica, as long as no partition is on fewer racks than before; first where nothing more is copied."""
+
+    def changes(full: int, low: int) -> Iterator[None]:
+        for copies in (False, True):
+            for tp, kept in plan.items():
+                if full not in kept or low in kept or copies != (full in current[tp] and low not in current[tp]):
+                    continue
+                others = {brokers[broker] for broker in kept if broker != full}
+                if brokers[full] in others or brokers[low] not in others:
+                    kept[kept.index(full)] = low
+                    yield
+
+    return changes
+
+
+def _other_leaders(plan: Mapping[TopicPartition, list[int]]) -> _Change:
+    """Makes another replica the first one, which is the preferred leader."""
+
+    def changes(full: int, low: int) -> Iterator[None]:
+        for kept in plan.values():
+            if kept[0] == full and low in kept:
+                kept.insert(0, kept.pop(kept.index(low)))
+                yield
+
+    return changes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,29 @@ def test_without_racks_loads_differ_by_one_and_leaders_too(count: int, partition
     loads = Counter(dict.fromkeys(range(5), 0))
     loads.update(one for replicas in plan.values() for one in replicas)
     assert max(loads.values()) - min(loads.values()) <= 1
+
+
+@given(clusters())
+def test_loads_differ_by_one_wherever_replicas_are_now(
+    case: tuple[dict[TopicPartition, list[int]], dict[int, str | None], int],
+) -> None:
+    current, brokers, count = case
+    plan = balanced_plan(current, dict.fromkeys(brokers), count)
+    loads = Counter(dict.fromkeys(brokers, 0))
+    loads.update(one for replicas in plan.values() for one in replicas)
+    assert max(loads.values()) - min(loads.values()) <= 1
+
+
+@pytest.mark.parametrize("partitions", [3, 12, 50])
+def test_a_new_broker_gets_its_share_and_nothing_else_moves(partitions: int) -> None:
+    current = {
+        TopicPartition("t", number): [(number + place) % 3 for place in range(3)] for number in range(partitions)
+    }
+    plan = balanced_plan(current, dict.fromkeys(range(4)))
+    loads, leads = Counter(one for new in plan.values() for one in new), Counter(new[0] for new in plan.values())
+    assert sum(len(set(new).difference(current[tp])) for tp, new in plan.items()) == loads[3] == partitions * 3 // 4
+    assert max(loads.values()) - min(loads.values()) <= 1
+    assert max(leads.values()) - min(leads[broker] for broker in range(4)) <= 1
 
 
 def test_a_balanced_cluster_stays_as_it_is() -> None:

@@ -19,7 +19,7 @@ from kafka.protocol.admin.topics import (
 )
 
 from barnabas.admin.client import Client
-from barnabas.admin.errors import check
+from barnabas.admin.errors import Refused, check, refusal
 from barnabas.admin.topic_arrays import by_topic, topic_array
 from barnabas.client.topic_partition import TopicPartition
 
@@ -66,8 +66,15 @@ def list_reassignments(client: Client) -> list[Reassignment]:
     )
 
 
-def reassign(client: Client, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> None:
-    """Starts to move replicas to these brokers; None cancels the move of a partition. Raises Refused: the first error."""
+def reassign(client: Client, wanted: Mapping[TopicPartition, Sequence[int] | None]) -> dict[TopicPartition, Refused]:
+    """Starts to move replicas to these brokers; None cancels the move of a partition.
+
+    Returns:
+        The partitions that are refused; the others have started.
+
+    Raises:
+        Refused: the whole request is.
+    """
     kinds: Any = AlterPartitionReassignmentsRequest.ReassignableTopic
 
     def item(tp: TopicPartition) -> Any:
@@ -77,10 +84,14 @@ def reassign(client: Client, wanted: Mapping[TopicPartition, Sequence[int] | Non
     request = AlterPartitionReassignmentsRequest(topics=topics, timeout_ms=int(client.timeout_s * 1000))
     response = client.ask_controller(request)
     check(response.error_code, response.error_message, "move replicas", "Alter on the cluster")
+    refused = {}
     for topic in response.responses:
         for part in topic.partitions:
-            action = f"move replicas of {topic.name}-{part.partition_index}"
-            check(part.error_code, part.error_message, action, "Alter on the cluster")
+            tp = TopicPartition(topic.name, part.partition_index)
+            if part.error_code:
+                action = f"{'cancel the move' if wanted.get(tp) is None else 'move replicas'} of {tp}"
+                refused[tp] = refusal(part.error_code, part.error_message, action, "Alter on the cluster")
+    return refused
 
 
 def choose_directories(client: Client, broker: int, wanted: Mapping[TopicPartition, str]) -> None:
@@ -103,8 +114,17 @@ def _listed(brokers: Sequence[int] | None) -> list[int] | None:
     return None if brokers is None else list(brokers)
 
 
-def elect(client: Client, partitions: Iterable[TopicPartition] | None, kind: int = PREFERRED) -> list[Election]:
-    """Elects leaders of these partitions; None: of all, and rows are only those that changed. Raises Refused."""
+def elect(
+    client: Client, partitions: Iterable[TopicPartition] | None, kind: int = PREFERRED
+) -> tuple[list[Election], list[Refused]]:
+    """Elects leaders of these partitions; None: of all, and rows are only those that changed.
+
+    Returns:
+        The rows, and the errors of partitions that are refused.
+
+    Raises:
+        Refused: the whole request is.
+    """
     topics: Any = None
     if partitions is not None:
         topics = [
@@ -114,14 +134,16 @@ def elect(client: Client, partitions: Iterable[TopicPartition] | None, kind: int
     request = ElectLeadersRequest(election_type=kind, topic_partitions=topics, timeout_ms=int(client.timeout_s * 1000))
     response = client.ask_controller(request)
     check(response.error_code, None, "elect leaders", "Alter on the cluster")
-    rows = []
+    rows, refused = [], []
     for topic in response.replica_election_results:
         for part in topic.partition_result:
-            is_needed = part.error_code != _NOT_NEEDED_CODE
-            action = f"elect a leader of {topic.topic}-{part.partition_id}"
-            check(part.error_code if is_needed else 0, part.error_message, action, "Alter on the cluster")
-            rows.append(Election(topic.topic, part.partition_id, "elected" if is_needed else NOT_NEEDED))
-    return sorted(rows)
+            tp = TopicPartition(topic.topic, part.partition_id)
+            if part.error_code and part.error_code != _NOT_NEEDED_CODE:
+                action = f"elect a leader of {tp}"
+                refused.append(refusal(part.error_code, part.error_message, action, "Alter on the cluster"))
+            else:
+                rows.append(Election(*tp, NOT_NEEDED if part.error_code else "elected"))
+    return sorted(rows), refused
 
 
 def balanced_plan(

@@ -131,9 +131,15 @@ def for_each(items: Iterable[Item], action: Callable[[Item], Any]) -> tuple[list
         try:
             results.append(action(item))
         except Refused as failure:
-            note(f"barnabas: {failure}")
+            note_failures([failure])
             exit_code = 1
     return results, exit_code
+
+
+def note_failures(failures: Iterable[ClientError]) -> None:
+    """Prints the sentences of items that failed (rule 1)."""
+    for failure in failures:
+        note(f"barnabas: {failure}")
 
 
 def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool) -> None:

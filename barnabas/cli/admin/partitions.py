@@ -14,6 +14,7 @@ from barnabas.cli.admin.common import (
     cluster_options,
     complete_topics,
     execute_option,
+    note_failures,
     show,
     show_tuples,
     topic_partitions,
@@ -23,6 +24,7 @@ from barnabas.cli.verb import run_verb
 
 if TYPE_CHECKING:
     from barnabas.admin.client import Client
+    from barnabas.admin.errors import Refused
     from barnabas.client.topic_partition import TopicPartition
 
 
@@ -57,7 +59,7 @@ def reassign(
     execute: bool,
     cluster: ClusterOptions,
     as_json: bool,
-) -> None:
+) -> int:
     """Move replicas to brokers. Shows the plan, until --execute. Brokers then copy in the background.
 
     Without --to, all brokers may have replicas. PARTITIONS is 0,2,4-6. The log_dirs of a plan move replicas to these log
@@ -78,18 +80,22 @@ def reassign(
             wanted = api.balanced_plan(current, chosen, replicas)
         moves = {tp: goal for tp, goal in wanted.items() if goal != current[tp]}
         chosen_dirs = _other_directories(client, directories)
+        refused: dict[TopicPartition, Refused] = {}
         if execute:
             for broker, places in chosen_dirs.items():
                 api.choose_directories(client, broker, places)
             if moves:
-                api.reassign(client, moves)
+                refused = api.reassign(client, moves)
     rows = []
     for tp, goal in wanted.items():
         named = [f"{broker}:{places[tp]}" for broker, places in chosen_dirs.items() if tp in places]
-        if tp in moves or named:
+        if (tp in moves and tp not in refused) or named:
             rows.append((*tp, current[tp], goal, [broker for broker in goal if broker not in current[tp]], named))
     show(("topic", "partition", "replicas", "new_replicas", "copies_to", "directories"), rows, as_json=as_json)
-    note((_STARTED if rows else "Nothing to do.") if execute else NOT_EXECUTED)
+    note_failures(refused.values())
+    if rows or not refused:
+        note((_STARTED if rows else "Nothing to do.") if execute else NOT_EXECUTED)
+    return int(bool(refused))
 
 
 def _chosen(racks: dict[int, str | None], allowed: list[int] | None, needed: int) -> dict[int, str | None]:
@@ -170,18 +176,21 @@ def _replicas(client: Client, wanted: list[TopicPartition]) -> dict[TopicPartiti
 @partitions.command()
 @click.option("--cancel", is_flag=True, help="Stop all of them: partitions keep the replicas that they had before.")
 @cluster_options
-def reassignments(*, cancel: bool, cluster: ClusterOptions, as_json: bool) -> None:
+def reassignments(*, cancel: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """List replicas that move now."""
     from barnabas.admin import partitions as api
     from barnabas.client.topic_partition import TopicPartition
 
     with cluster.connect() as client:
         rows = api.list_reassignments(client)
+        refused: dict[TopicPartition, Refused] = {}
         if cancel and rows:
-            api.reassign(client, {TopicPartition(row.topic, row.partition): None for row in rows})
+            refused = api.reassign(client, {TopicPartition(row.topic, row.partition): None for row in rows})
     show_tuples(api.Reassignment, rows, as_json=as_json)
+    note_failures(refused.values())
     if cancel:
-        note(f"Cancelled: {len(rows)}.")
+        note(f"Cancelled: {len(rows) - len(refused)}.")
+    return int(bool(refused))
 
 
 @partitions.command()
@@ -191,7 +200,7 @@ def reassignments(*, cancel: bool, cluster: ClusterOptions, as_json: bool) -> No
     "--unclean", is_flag=True, help="Elect a replica that is not in sync, if no other is there: records may be lost."
 )
 @cluster_options
-def elect(where: tuple[str, ...], *, everything: bool, unclean: bool, cluster: ClusterOptions, as_json: bool) -> None:
+def elect(where: tuple[str, ...], *, everything: bool, unclean: bool, cluster: ClusterOptions, as_json: bool) -> int:
     """Elect preferred leaders. The first replica becomes the leader, if it is in sync."""
     if bool(where) == everything:
         raise click.UsageError("Name the topics, or give --all.")
@@ -199,5 +208,7 @@ def elect(where: tuple[str, ...], *, everything: bool, unclean: bool, cluster: C
 
     with cluster.connect() as client:
         wanted: Any = None if everything else topic_partitions(client, where)
-        rows = api.elect(client, wanted, api.UNCLEAN if unclean else api.PREFERRED)
+        rows, refused = api.elect(client, wanted, api.UNCLEAN if unclean else api.PREFERRED)
     show_tuples(api.Election, rows, as_json=as_json)
+    note_failures(refused)
+    return int(bool(refused))

@@ -38,6 +38,17 @@ def test_an_election_that_fails_does_not_hide_the_others(verbs: Verbs) -> None:
     )
 
 
+def test_a_plan_has_no_replicas_on_a_fenced_broker_unless_it_is_named(verbs: Verbs) -> None:
+    assert {broker for row in verbs.rows("partitions reassign spread single") for broker in row["new_replicas"]} == {
+        1,
+        3,
+    }
+    assert verbs.refused("partitions reassign single -r 3") == (
+        "3 replicas need as many brokers, and there are 2 that are not fenced."
+    )
+    assert verbs.rows("partitions reassign single --to 2")[0]["new_replicas"] == [2]
+
+
 def test_a_move_that_is_refused_does_not_hide_the_others(verbs: Verbs, tmp_path: Path) -> None:
     plan = tmp_path / "plan.json"
     moves = [("single", [3]), ("spread", [7, 1])]

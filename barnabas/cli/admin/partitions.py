@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -25,6 +26,7 @@ from barnabas.cli.verb import run_verb
 if TYPE_CHECKING:
     from barnabas.admin.client import Client
     from barnabas.admin.errors import Refused
+    from barnabas.admin.nodes import Broker
     from barnabas.client.topic_partition import TopicPartition
 
 
@@ -62,8 +64,8 @@ def reassign(
 ) -> int:
     """Move replicas to brokers. Shows the plan, until --execute. Brokers then copy in the background.
 
-    Without --to, all brokers may have replicas. PARTITIONS is 0,2,4-6. The log_dirs of a plan move replicas to these log
-    directories of their brokers.
+    Without --to, all brokers that are not fenced may have replicas. PARTITIONS is 0,2,4-6. The log_dirs of a plan move
+    replicas to these log directories of their brokers.
     """
     if bool(where) == (path is not None):
         raise click.UsageError("Name the topics, or give a plan with --file.")
@@ -75,8 +77,9 @@ def reassign(
     with cluster.connect() as client:
         current = _replicas(client, topic_partitions(client, where) if wanted is None else list(wanted))
         if wanted is None:
-            racks = {broker.id: broker.rack for broker in describe_cluster(client).brokers}
-            chosen = _chosen(racks, allowed, replicas or max(map(len, current.values()), default=1))
+            chosen = _chosen(
+                describe_cluster(client).brokers, allowed, replicas or max(map(len, current.values()), default=1)
+            )
             wanted = api.balanced_plan(current, chosen, replicas)
         moves = {tp: goal for tp, goal in wanted.items() if goal != current[tp]}
         chosen_dirs = _other_directories(client, directories)
@@ -98,15 +101,18 @@ def reassign(
     return int(bool(refused))
 
 
-def _chosen(racks: dict[int, str | None], allowed: list[int] | None, needed: int) -> dict[int, str | None]:
+def _chosen(brokers: Sequence[Broker], allowed: list[int] | None, needed: int) -> dict[int, str | None]:
     """The brokers of the plan with their racks. Raises Refused."""
     from barnabas.admin.errors import Refused
 
-    chosen = {broker: racks.get(broker) for broker in (sorted(racks) if allowed is None else allowed)}
+    racks = {broker.id: broker.rack for broker in brokers}
+    live = [broker.id for broker in brokers if not broker.fenced]
+    chosen = {broker: racks.get(broker) for broker in (live if allowed is None else allowed)}
     if missing := sorted(set(chosen) - set(racks)):
         raise Refused(f"There is no broker {missing[0]}: brokers are {', '.join(map(str, sorted(racks)))}.")
     if len(chosen) < needed:
-        raise Refused(f"{needed} replicas need as many brokers, and there are {len(chosen)}.")
+        fenced = "" if allowed is not None or len(live) == len(racks) else " that are not fenced"
+        raise Refused(f"{needed} replicas need as many brokers, and there are {len(chosen)}{fenced}.")
     return chosen
 
 

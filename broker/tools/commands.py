@@ -1,18 +1,21 @@
 """The tools' command line.
 
 RULES    1. Options that Kafka's DumpLogSegments has too mean the same here.
-         2. A closed output pipe ends the tool without an error message.
+         2. A closed output pipe ends the tool without an error message; another error of standard output, such as a full disk,
+            is one sentence and exit status 1.
 NOT HERE `dump-log` (dump_log.py), `doctor` (doctor.py), `convert` (convert.py).
 """
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Final, TextIO
 
 import click
 
@@ -27,6 +30,8 @@ from broker.tools.dump_batches import Options
 from broker.tools.dump_log import as_json, as_text, dump_files, standard_output
 from broker.tools.message_json import json_text
 from broker.tools.node_identity import CannotCheck
+
+_OUTPUT_ERRORS: Final = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
 @click.command("dump-log")
@@ -75,14 +80,10 @@ def dump_log(
     options = Options(
         deep_iteration or with_data, with_data, decoding, index_sanity_check, verify_index_only, max_bytes, partition
     )
-    out = standard_output()
-    try:
+    status = 1
+    with _output() as out:
         show = as_json(out) if is_json else as_text(out, sys.stderr, skip_record_metadata=skip_record_metadata)
         status = dump_files(paths, options, show)
-        out.flush()
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # avoids the interpreter's error message at exit
-        status = 1
     sys.exit(status)
 
 
@@ -104,9 +105,9 @@ def doctor(*, directories: tuple[str, ...], repair: bool, read_only: bool, is_js
     except CannotCheck as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(EXIT_NOT_CHECKED)
-    out = standard_output()
-    for line in map(json_text, json_objects(outcome)) if is_json else text_lines(outcome):
-        out.write(line + "\n")
+    with _output() as out:
+        for line in map(json_text, json_objects(outcome)) if is_json else text_lines(outcome):
+            out.write(line + "\n")
     sys.exit(outcome.status)
 
 
@@ -139,10 +140,9 @@ def convert(
     except (CannotConvert, ConfigError) as error:
         click.echo(f"barnabas: {error}", err=True)
         sys.exit(EXIT_NOT_BEGUN)
-    out = standard_output()
-    for line in report_lines(outcome):
-        out.write(line + "\n")
-    out.flush()
+    with _output() as out:
+        for line in report_lines(outcome):
+            out.write(line + "\n")
     sys.exit(outcome.status)
 
 
@@ -154,6 +154,25 @@ def _order(directories: tuple[str, ...], config_file: str | None, engine: str, t
     config = load_config(config_file, {})
     file_bytes = config.number("barnabas.commitlog.file.bytes")
     return Order(config.log_dirs, engine, topics, config.given, file_bytes)
+
+
+@contextmanager
+def _output() -> Iterator[TextIO]:
+    """Standard output, for a `with` block that its errors end (rule 2)."""
+    if sys.stdout is None:
+        click.echo("barnabas: Standard output is closed.", err=True)
+        sys.exit(1)
+    out = standard_output()
+    try:
+        yield out
+        out.flush()
+    except OSError as error:
+        if error.errno not in _OUTPUT_ERRORS:
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), out.fileno())  # avoids the interpreter's error message at exit
+        if error.errno != errno.EPIPE:
+            click.echo(f"barnabas: Standard output cannot be written: {error.strerror}.", err=True)
+            sys.exit(1)
 
 
 @contextmanager

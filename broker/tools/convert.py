@@ -191,8 +191,9 @@ class _Node:
     # ---- the plan ----------------------------------------------------------------------------------------
 
     def plan(self) -> Plan:
-        """What will be done; on the disk of a dry run."""
+        """What will be done; on the disk of a dry run. Raises CannotConvert."""
         order, plan = self._order, Plan(self._order.engine)
+        self._check_topics()
         self._conversion.discard_copies()
         for directory, log_dir in self._manager.directories.items():
             due = [log for log in log_dir.logs.values() if self._is_due(log)]
@@ -214,6 +215,13 @@ class _Node:
         )
         plan.logs.sort(key=lambda log: (log.directory, log.topic, log.partition))
         return plan
+
+    def _check_topics(self) -> None:
+        known = {topic for topic, _ in self._manager.logs}
+        if self._image is not None:
+            known.update(self._image.topics_by_name)
+        if unknown := sorted(set(self._order.topics) - known):
+            raise CannotConvert(f"There is no topic {unknown[0]}.")
 
     def _is_due(self, log: Log) -> bool:
         topic_id = self._id_of(log.topic)

@@ -77,6 +77,12 @@ def test_one_topic_leaves_the_others_in_the_commit_log(data: Path, capsys: pytes
     assert (data / "commitlog").is_dir()
 
 
+def test_a_topic_that_does_not_exist_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--log-dir", str(data), "--to", "commitlog", "--topic", "plain", "--topic", "plian")
+    assert convert(capsys, *options) == (2, "barnabas: There is no topic plian.\n")
+    assert list((data / "plain-0").glob("*.log"))
+
+
 def test_a_settings_file_names_the_directories(data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = settings_file(tmp_path, data, {"log.cleanup.policy": "compact"})
     status, shown = convert(capsys, "--config", file, "--to", "commitlog")

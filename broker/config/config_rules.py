@@ -79,6 +79,8 @@ def _controller_error(node: BrokerConfig) -> str | None:
 
 def _advertised_error(node: BrokerConfig, names: list[str]) -> str | None:
     advertised = node.advertised_listeners
+    if len(advertised) != len(node.texts("advertised.listeners")):
+        return "advertised.listeners: each listener needs a unique name"
     if set(advertised) - set(names):
         return (
             "advertised.listeners listener names must be equal to or a subset of the ones defined in listeners. Found "

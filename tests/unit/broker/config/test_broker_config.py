@@ -66,6 +66,10 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
         ({"log.dirs": ""}, "Configuration 'log.dirs' must not be empty"),
         ({"process.roles": ""}, "Configuration .process.roles. must not be empty"),
         ({"listeners": "PLAINTEXT://h:1,PLAINTEXT://h:2"}, "a unique name"),
+        (
+            {"advertised.listeners": "PLAINTEXT://h:1,PLAINTEXT://i:1"},
+            "advertised.listeners: each listener needs a unique",
+        ),
         ({"listeners": "CONTROLLER://h:1"}, "at least one broker advertised listener"),
         ({"listeners": "PLAINTEXT://h:1", "advertised.listeners": "OTHER://h:1"}, "OTHER"),
         ({"socket.request.max.bytes": "0"}, "Value must be at least 1"),

@@ -125,6 +125,7 @@ class Client:
                 raise Refused(f"A value does not fit its field in {kind}: {failure}.") from failure
 
     async def _send(self, request: Any, node: int) -> Any:
+        await self._manager.get_connection(node)  # if the request waited for it, an error of its encoding would be lost
         return await self._manager.send(request, node_id=node)
 
     def _unreachable_error(self, node: int, reason: str) -> Unreachable:

@@ -88,6 +88,7 @@ def test_trim_shows_first_and_deletes_then(verbs: Verbs, topic: str) -> None:
         ("--to-time 1000008", [8, 8, 8]),
         ("--to-time 1970-01-01T00:16:40.004", [4, 4, 4]),
         ("--by-duration 1h", [10, 10, 10]),
+        ("--by-duration 99999999999w", [0, 0, 0]),
         ("--to-current", [5, 5, 5]),
     ],
 )

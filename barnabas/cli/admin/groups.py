@@ -219,7 +219,7 @@ def _target(goals: dict[str, Any]) -> Target:
     if option == "to_time":
         return Target(timestamp_ms=time_ms("--to-time", value))
     if option == "by_duration":
-        return Target(timestamp_ms=now_ms() - duration_ms("--by-duration", value))
+        return Target(timestamp_ms=max(0, now_ms() - duration_ms("--by-duration", value)))  # as parse_moment_ms
     if option == "from_file":
         return Target(offsets=_read_offsets(value))
     field = {"to_offset": "offset", "shift_by": "shift"}.get(option, option.removeprefix("to_"))

@@ -309,7 +309,10 @@ def delete_offsets(
 
     with cluster.connect() as client:
         wanted = set(topic_partitions(client, topics))
-        committed = {tp: position for tp, position in api.committed_offsets(client, name).items() if tp in wanted}
+        found = api.committed_offsets(client, name)
+        if not found:
+            api.describe_group(client, name)  # raises Refused if there is none
+        committed = {tp: position for tp, position in found.items() if tp in wanted}
         if execute and committed:
             api.delete_offsets(client, name, committed)
     show(

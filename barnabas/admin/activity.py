@@ -9,6 +9,7 @@ NOT HERE The metrics page of a node (`metrics_page.py`).
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from barnabas.admin.client import Client
@@ -16,17 +17,17 @@ from barnabas.admin.errors import Refused
 from barnabas.admin.groups import committed_offsets, list_groups
 from barnabas.admin.many_groups import committed_offsets_of
 from barnabas.admin.nodes import describe_cluster, list_log_dirs
-from barnabas.admin.offsets import LATEST, list_offsets
+from barnabas.admin.offsets import high_watermarks
 from barnabas.client.topic_partition import TopicPartition
 
 
 class TopicSample(NamedTuple):
-    """A topic: the sum of its ends, bytes of all replicas (None: unknown)."""
+    """A topic: the ends of the partitions that have a leader, by number, and bytes of all replicas (None: unknown)."""
 
     partitions: int
     under_replicated: int
     offline: int
-    ends: int
+    ends: dict[int, int]
     bytes: int | None
 
 
@@ -111,7 +112,7 @@ def _ends(client: Client, metadata: list[Any]) -> dict[TopicPartition, int]:
         for part in topic.partitions
         if part.leader_id >= 0
     ]
-    return {tp: listed.offset for tp, listed in list_offsets(client, dict.fromkeys(wanted, LATEST)).items()}
+    return high_watermarks(client, wanted)
 
 
 def _sizes(client: Client) -> dict[str, int] | None:
@@ -135,7 +136,11 @@ def _topic(topic: Any, ends: dict[TopicPartition, int], sizes: dict[str, int] | 
         len(parts),
         sum(len(part.isr_nodes) < len(part.replica_nodes) for part in parts),
         sum(part.leader_id < 0 for part in parts),
-        sum(ends.get(TopicPartition(topic.name, part.partition_index), 0) for part in parts),
+        {
+            part.partition_index: ends[tp]
+            for part in parts
+            if (tp := TopicPartition(topic.name, part.partition_index)) in ends
+        },
         None if sizes is None else sizes.get(topic.name, 0),
     )
 
@@ -159,9 +164,18 @@ def topic_rates(before: Sample, after: Sample) -> list[TopicRate]:
     for name, now in after.topics.items():
         then = before.topics.get(name, now)
         growth = None if now.bytes is None or then.bytes is None else (now.bytes - then.bytes) / seconds
-        records = max(0, now.ends - then.ends) / seconds
+        records = max(0, sum(_growth(then, now))) / seconds
         rates.append(TopicRate(name, now.partitions, records, now.bytes, growth, now.under_replicated, now.offline))
     return sorted(rates, key=lambda rate: (-rate.records_per_s, rate.topic))
+
+
+def _growth(then: TopicSample, now: TopicSample) -> Iterator[int]:
+    """The growth of each partition; one that had no leader is left out, one that is new began at 0."""
+    for partition, end in now.ends.items():
+        if partition in then.ends:
+            yield end - then.ends[partition]
+        elif partition >= then.partitions:
+            yield end
 
 
 def group_rates(before: Sample, after: Sample) -> list[GroupRate]:

@@ -13,7 +13,7 @@ from barnabas.admin.client import Client
 from barnabas.admin.errors import Refused, check
 from barnabas.admin.groups import Committed, GroupDescription, Member, committed_offsets
 from barnabas.admin.many_groups import committed_offsets_of
-from barnabas.admin.offsets import LATEST, list_offsets
+from barnabas.admin.offsets import high_watermarks
 from barnabas.client.topic_partition import TopicPartition
 
 _UNKNOWN_TOPIC = 3
@@ -84,26 +84,11 @@ def _ends(client: Client, partitions: Collection[TopicPartition]) -> dict[TopicP
     """The high watermarks; without partitions of topics that were deleted, and those that have no leader."""
     if not partitions:
         return {}
-    led: dict[str, list[TopicPartition]] = {}
+    led = set()
     for topic in client.metadata(sorted({tp.topic for tp in partitions})).topics:
         if topic.error_code != _UNKNOWN_TOPIC:
             check(topic.error_code, None, f"find topic {topic.name}", f"Describe on topic {topic.name}")
-            found = {
+            led |= {
                 TopicPartition(topic.name, part.partition_index) for part in topic.partitions if part.leader_id >= 0
             }
-            led[topic.name] = sorted(found.intersection(partitions))
-    ends = _listed(client, [tp for parts in led.values() for tp in parts])
-    if ends is None:  # a topic was deleted meanwhile
-        ends = {tp: end for parts in led.values() for tp, end in (_listed(client, parts) or {}).items()}
-    return ends
-
-
-def _listed(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int] | None:
-    """The high watermarks; None if a topic does not exist. Raises Refused."""
-    try:
-        found = list_offsets(client, dict.fromkeys(partitions, LATEST))
-    except Refused as failure:
-        if failure.code != _UNKNOWN_TOPIC:
-            raise
-        return None
-    return {tp: listed.offset for tp, listed in found.items()}
+    return high_watermarks(client, sorted(led.intersection(partitions)))

@@ -11,12 +11,13 @@ from typing import Any, NamedTuple
 from kafka.protocol.consumer.offsets import ListOffsetsRequest
 
 from barnabas.admin.client import Client
-from barnabas.admin.errors import check
+from barnabas.admin.errors import Refused, check
 from barnabas.admin.topic_arrays import topic_array
 from barnabas.client.topic_partition import TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """ListOffsets: special timestamps."""
+_UNKNOWN_TOPIC = 3
 NONE = -1
 """The offset of a timestamp that no record reaches."""
 
@@ -61,6 +62,28 @@ def list_offsets(
         check(part.error_code, None, f"list offsets of {tp}", f"Describe on topic {tp.topic}")
         found[tp] = Found(part.offset, part.timestamp, part.leader_epoch)
     return found
+
+
+def high_watermarks(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+    """Returns the ends of these partitions, without those of topics that were deleted meanwhile. Raises Refused."""
+    by_topic: dict[str, list[TopicPartition]] = {}
+    for tp in partitions:
+        by_topic.setdefault(tp.topic, []).append(tp)
+    ends = _ends(client, [tp for found in by_topic.values() for tp in found])
+    if ends is None:
+        ends = {tp: end for found in by_topic.values() for tp, end in (_ends(client, found) or {}).items()}
+    return ends
+
+
+def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartition, int] | None:
+    """The high watermarks; None if a topic does not exist. Raises Refused."""
+    try:
+        found = list_offsets(client, dict.fromkeys(partitions, LATEST))
+    except Refused as failure:
+        if failure.code != _UNKNOWN_TOPIC:
+            raise
+        return None
+    return {tp: listed.offset for tp, listed in found.items()}
 
 
 def ranges(

@@ -6,11 +6,15 @@ import os
 import pty
 import signal
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from unittest import mock
 
 import pytest
 
 import barnabas
+from barnabas.admin import activity, offsets
+from barnabas.admin.client import Client
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.cluster import free_ports
 from tests.cli.running import COMMAND, Verbs
 from tests.support.librdkafka import create_topic, produce
@@ -42,6 +46,20 @@ def test_once_as_tables(verbs: Verbs) -> None:
     assert {"TOPIC", "GROUP", "NODE"} <= set(ended.out.split())
     assert "lag 3" in ended.out
     assert "no metrics page at 127.0.0.1:1" in verbs.refused("top --once --metrics 127.0.0.1:1")
+
+
+def test_a_topic_that_is_deleted_meanwhile_is_left_out(verbs: Verbs) -> None:
+    verbs.rows("topics create short")
+    deleted: list[object] = []
+
+    def high_watermarks(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
+        deleted.extend(verbs.rows("topics delete short") if not deleted else [])
+        return offsets.high_watermarks(client, partitions)
+
+    with mock.patch.object(activity, "high_watermarks", high_watermarks):
+        [view] = verbs.rows("top --once --interval 100ms")
+    assert [row["topic"] for row in view["topics"]] == ["flights"]
+    assert deleted
 
 
 def test_requests_and_connections_of_a_metrics_page() -> None:

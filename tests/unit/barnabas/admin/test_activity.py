@@ -14,7 +14,7 @@ def sample(at_s: float, topics: dict[str, TopicSample], groups: dict[str, GroupS
 
 
 def topic(ends: int, size: int | None) -> TopicSample:
-    return TopicSample(1, 0, 0, ends, size)
+    return TopicSample(1, 0, 0, {0: ends}, size)
 
 
 def test_topics_are_ordered_by_their_rate() -> None:
@@ -22,6 +22,18 @@ def test_topics_are_ordered_by_their_rate() -> None:
     after = sample(12, {"slow": topic(4, 90), "fast": topic(105, None), "new": topic(7, 7)})
     rates = [(rate.topic, rate.records_per_s, rate.bytes_per_s) for rate in topic_rates(before, after)]
     assert rates == [("fast", 50, None), ("slow", 2, -5), ("new", 0, 0)]
+
+
+def test_a_partition_that_gets_a_leader_again_does_not_count_as_written() -> None:
+    whole, without = TopicSample(2, 0, 0, {0: 10, 1: 1000}, 0), TopicSample(2, 1, 1, {0: 10}, 0)
+    assert [topic_rates(sample(0, {"t": then}), sample(2, {"t": now}))[0].records_per_s for then, now in (
+        (whole, without), (without, whole), (without, without._replace(ends={0: 14})),
+    )] == [0, 0, 2]  # fmt: skip
+
+
+def test_a_partition_that_is_new_counts_from_its_start() -> None:
+    before, after = TopicSample(1, 0, 0, {0: 10}, 0), TopicSample(2, 0, 0, {0: 10, 1: 6}, 0)
+    assert topic_rates(sample(0, {"t": before}), sample(2, {"t": after}))[0].records_per_s == 3
 
 
 @pytest.mark.parametrize(

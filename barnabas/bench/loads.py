@@ -12,7 +12,8 @@ from __future__ import annotations
 import os
 import random
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer, KafkaError, KafkaException, Message, Producer
@@ -25,12 +26,17 @@ from barnabas.client.errors import ClientError
 from barnabas.client.topic_partition import TopicPartition
 
 SAMPLE_EVERY_S = 0.001
-PAYLOADS = 1000
-"""Different values, so that compression does not see one record only."""
-_CHUNK = 500
+PAYLOADS, PAYLOAD_BYTES = 1000, 64 << 20
+"""Different values, so that compression does not see one record only; less of large ones."""
+_LIMITS = (500, 8 << 20), (500_000, 512 << 20)
+"""Records that are handed over at a time, and that wait in the producer, each with the bytes of their values."""
 _FETCH = 10_000
 _TIMEOUT_S = 60.0
+_POLL_S = 0.5
+"""How often a load looks for errors of its producer."""
 _SETTLING_S = 0.3
+_LARGEST_BY_DEFAULT, _RECORD_OVERHEAD = 1_000_000, 1024
+"""Of librdkafka."""
 Progress = Callable[[float, int], None]
 """Called with the share that is done and the number of records, several times a second."""
 
@@ -112,36 +118,54 @@ def produce(
     client: Client, partitions: list[TopicPartition], settings: Mapping[str, Any], load: Load, progress: Progress
 ) -> Result:
     """Produces for the duration, and waits for the acknowledgements. Raises ClientError."""
-    own = {
-        "acks": load.acks,
-        "compression.type": load.compression,
-        "linger.ms": 5,
-        "queue.buffering.max.messages": 1_000_000,
-    }
-    producer = Producer({**own, **settings})
     values = _values(load.size)
     before = {tp: listed.offset for tp, listed in offsets_of(client, dict.fromkeys(partitions, LATEST)).items()}
     latencies: list[float] = []
-    clock = _Clock(load.duration_s, progress)
+    with _producer(load, {"linger.ms": 5, "queue.buffering.max.messages": 1_000_000, **settings}) as producer:
+        clock = _Clock(load.duration_s, progress)
+        sent = _fill(producer, load, values, clock, latencies)
+        if left := producer.flush(_TIMEOUT_S):
+            raise ClientError(f"The cluster has not acknowledged {left} of {sent} records after {_TIMEOUT_S:.0f} s.")
+        result = clock.result("produce", sent, sent * load.size, latencies)
+    records = _appended(client, before, sent)
+    return result._replace(records=records, bytes=records * load.size)
+
+
+@contextmanager
+def _producer(load: Load, settings: Mapping[str, Any]) -> Iterator[Producer]:
+    """A producer for a `with` block. The cluster decides how large a record may be, not the client.
+
+    It is closed after an error too: with records in its queue it would create the topic that the caller deletes again.
+    """
+    largest = max(_LARGEST_BY_DEFAULT, load.size + _RECORD_OVERHEAD)
+    own = {"acks": load.acks, "compression.type": load.compression, "message.max.bytes": largest}
+    producer = Producer({**own, **settings})
+    try:
+        yield producer
+    finally:
+        producer.purge()
+        with suppress(ClientError):  # of the records that are purged
+            producer.close()
+
+
+def _fill(producer: Producer, load: Load, values: list[bytes], clock: _Clock, latencies: list[float]) -> int:
+    """Produces for the duration; returns the number of records."""
     sent, next_sample = 0, 0.0
+    chunk, most_queued = (max(1, min(count, size // load.size)) for count, size in _LIMITS)
     while (elapsed := clock.tick(sent)) < load.duration_s:
-        due = _CHUNK if load.rate is None else min(_CHUNK, int(load.rate * elapsed) + 1 - sent)
-        if due <= 0 or len(producer) > 500_000:
+        due = chunk if load.rate is None else min(chunk, int(load.rate * elapsed) + 1 - sent)
+        if due <= 0 or len(producer) > most_queued:
             producer.poll(0.001)
             continue
         if elapsed >= next_sample:
             next_sample = elapsed + SAMPLE_EVERY_S
-            _send(producer, load.topic, values[sent % PAYLOADS], _timer(latencies))
+            _send(producer, load.topic, values[sent % len(values)], _timer(latencies))
             sent, due = sent + 1, due - 1
         for number in range(sent, sent + due):
-            _send(producer, load.topic, values[number % PAYLOADS])
+            _send(producer, load.topic, values[number % len(values)])
         sent += due
         producer.poll(0)
-    if left := producer.flush(_TIMEOUT_S):
-        raise ClientError(f"The cluster has not acknowledged {left} of {sent} records after {_TIMEOUT_S:.0f} s.")
-    result = clock.result("produce", sent, sent * load.size, latencies)
-    records = _appended(client, before, sent)
-    return result._replace(records=records, bytes=records * load.size)
+    return sent
 
 
 def _appended(client: Client, before: Mapping[TopicPartition, int], sent: int) -> int:
@@ -166,12 +190,16 @@ def _send(producer: Producer, topic: str, value: bytes, on_delivery: Any = None)
             return
 
 
+def _check_delivery(error: KafkaError | None, _message: Message) -> None:
+    if error is not None:
+        raise ClientError(f"The cluster refused a record: {error.str()}.")
+
+
 def _timer(latencies: list[float]) -> Callable[[KafkaError | None, Message], None]:
     begun = time.perf_counter()
 
-    def on_delivery(error: KafkaError | None, _message: Message) -> None:
-        if error is not None:
-            raise ClientError(f"The cluster refused a record: {error.str()}.")
+    def on_delivery(error: KafkaError | None, message: Message) -> None:
+        _check_delivery(error, message)
         latencies.append((time.perf_counter() - begun) * 1000)
 
     return on_delivery
@@ -204,35 +232,38 @@ def latency(
     del client
     tp = partitions[0]
     consumer = Consumer({"group.id": f"barnabas-bench-{os.getpid()}", "enable.auto.commit": False, **settings})
-    producer = Producer({"acks": load.acks, "compression.type": load.compression, "linger.ms": 0, **settings})
     latencies: list[float] = []
     try:
-        consumer.assign([ClientPartition(*tp, OFFSET_END)])
-        _round_trip(producer, consumer, tp, b"", tries=20)
-        clock = _Clock(load.duration_s, progress)
-        while (elapsed := clock.tick(len(latencies))) < load.duration_s:
-            if load.rate is not None and len(latencies) > load.rate * elapsed:
-                time.sleep(min(0.01, len(latencies) / load.rate - elapsed))
-                continue
-            token = b"%d " % len(latencies)
-            latencies.append(_round_trip(producer, consumer, tp, token.ljust(load.size, b".")) * 1000)
-        return clock.result("latency", len(latencies), len(latencies) * load.size, latencies)
+        with _producer(load, {"linger.ms": 0, **settings}) as producer:
+            consumer.assign([ClientPartition(*tp, OFFSET_END)])
+            _round_trip(producer, consumer, tp, b"", tries=20)
+            clock = _Clock(load.duration_s, progress)
+            while (elapsed := clock.tick(len(latencies))) < load.duration_s:
+                if load.rate is not None and len(latencies) > load.rate * elapsed:
+                    time.sleep(min(0.01, len(latencies) / load.rate - elapsed))
+                    continue
+                token = b"%d " % len(latencies)
+                latencies.append(_round_trip(producer, consumer, tp, token.ljust(load.size, b".")) * 1000)
+            return clock.result("latency", len(latencies), len(latencies) * load.size, latencies)
     finally:
         consumer.close()
-        producer.flush(_TIMEOUT_S)
 
 
 def _round_trip(producer: Producer, consumer: Consumer, tp: TopicPartition, value: bytes, tries: int = 1) -> float:
     """Seconds until the consumer has the record. The first ones may be missed: the consumer is still looking for the end."""
+    timeout_s = _TIMEOUT_S if tries == 1 else 1.0
     for _ in range(tries):
         begun = time.perf_counter()
-        producer.produce(tp.topic, value, partition=tp.partition)
+        producer.produce(tp.topic, value, partition=tp.partition, on_delivery=_check_delivery)
         producer.poll(0)
-        while (message := consumer.poll(_TIMEOUT_S if tries == 1 else 1.0)) is not None:
-            if _value_of(message) == value:
+        while (elapsed := time.perf_counter() - begun) < timeout_s:
+            message = consumer.poll(min(_POLL_S, timeout_s - elapsed))
+            if message is not None and _value_of(message) == value:
+                elapsed = time.perf_counter() - begun
                 producer.poll(0)
-                return time.perf_counter() - begun
-    raise ClientError(f"A record did not arrive within {_TIMEOUT_S:.0f} s at {tp}.")
+                return elapsed
+            producer.poll(0)
+    raise ClientError(f"A record did not arrive within {tries * timeout_s:.0f} s at {tp}.")
 
 
 def _value_of(message: Message) -> bytes:
@@ -245,4 +276,5 @@ def _value_of(message: Message) -> bytes:
 def _values(size: int) -> list[bytes]:
     """Values of hexadecimal digits: they compress to about half."""
     rng = random.Random(1)  # noqa: S311 - a load
-    return [rng.randbytes((size + 1) // 2).hex().encode()[:size] for _ in range(PAYLOADS)]
+    count = max(1, min(PAYLOADS, PAYLOAD_BYTES // size))
+    return [rng.randbytes((size + 1) // 2).hex().encode()[:size] for _ in range(count)]

@@ -46,6 +46,18 @@ def test_a_table_and_a_drawing(verbs: Verbs) -> None:
     assert "█" in ended.err
 
 
+def test_the_cluster_decides_how_large_a_record_may_be(verbs: Verbs) -> None:
+    """Up to 1,048,588 bytes, here; librdkafka's own limit is lower, and its error is no answer of the cluster."""
+    produced, latency = verbs.rows("bench produce latency -s 1020000 -d 1s --rate 20")
+    assert produced["bytes"] == produced["records"] * 1_020_000 > 0
+    assert latency["records"] > 0
+    for load in ("produce", "latency"):
+        assert verbs.refused(f"bench {load} -s 1100000 -d 60s") == (
+            "The cluster refused a record: Broker: Message size too large."
+        )
+        assert verbs.rows("topics list barnabas-bench.*") == []
+
+
 @pytest.mark.parametrize(("number", "exit_code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_deletes_the_topic_too(verbs: Verbs, number: int, exit_code: int) -> None:
     command = [*COMMAND, "bench", "produce", "-b", verbs.bootstrap, "-d", "10m", "--rate", "50"]

@@ -7,7 +7,7 @@ RULES    1. Options that all commands of a verb have are listed once, at the end
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from inspect import cleandoc
 from pathlib import Path
 
@@ -77,7 +77,8 @@ def page(verb: str, command: click.Command) -> str:
         lines += [".SH COMMON OPTIONS", *(line for parameter in shared.values() for line in _option(parameter))]
     if command.epilog:
         lines += [".SH NOTES", *_paragraphs(command.epilog)]
-    return "\n".join([*lines, *_end()]) + "\n"
+    has_own = "Exit status:" in (command.help or "")
+    return "\n".join([*lines, *_end(() if has_own else _EXIT_CODES)]) + "\n"
 
 
 def overview(commands: dict[str, click.Command]) -> str:
@@ -86,16 +87,18 @@ def overview(commands: dict[str, click.Command]) -> str:
     lines += [".SH SYNOPSIS", ".B barnabas", "VERB [OPTION]...", ".SH VERBS"]
     for verb, command in commands.items():
         lines += [".TP", f".BR barnabas\\-{_text(verb)} (1)", _text(_summary(command))]
-    return "\n".join([*lines, *_end()]) + "\n"
+    return "\n".join([*lines, *_end(_EXIT_CODES)]) + "\n"
 
 
 def _title(name: str) -> str:
     return f'.TH {_text(name.upper())} 1 "" Barnabas "Barnabas"\n.nh\n.ad l'
 
 
-def _end() -> Iterator[str]:
-    yield ".SH EXIT STATUS"
-    for code, meaning in _EXIT_CODES:
+def _end(exit_codes: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """The last sections; without exit codes, if the description has other ones."""
+    if exit_codes:
+        yield ".SH EXIT STATUS"
+    for code, meaning in exit_codes:
         yield from (".TP", f".B {code}", _text(meaning))
     yield from (
         ".SH ENVIRONMENT",

@@ -54,6 +54,14 @@ def test_usage_and_overview_name_each_verb() -> None:
         assert f"barnabas\\-{verb.replace('-', chr(92) + '-')}" in text
 
 
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_page_gives_each_exit_code_one_meaning(verb: str) -> None:
+    """2 is a wrong argument, but of doctor and convert, which say so: nothing was done."""
+    text = page(verb, command_of(verb))
+    assert text.lower().count("exit status") == 1
+    assert ("the arguments are wrong" in text) == (verb not in {"convert", "doctor"})
+
+
 def test_examples_keep_their_lines() -> None:
     text = page("consume", command_of("consume"))
     assert ".nf\nbarnabas consume orders \\-o \\-10               the last ten of each partition\nbarnabas" in text

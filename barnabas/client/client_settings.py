@@ -91,7 +91,7 @@ def read_properties(path: Path) -> dict[str, str]:
         ClientError: the file cannot be read, or a line has another form.
     """
     try:
-        text = path.read_text()
+        text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8 text"
         raise ClientError(f"The client settings {path} cannot be read: {reason}.") from failure

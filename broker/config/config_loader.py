@@ -107,7 +107,7 @@ def _suggestion(name: str) -> str:
 def _read_properties(path: str) -> list[tuple[str, str, int]]:
     """The (name, text, line) of a Java properties file, as far as settings use the format."""
     try:
-        lines = Path(path).read_text(encoding="utf-8").splitlines()
+        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the settings file {path}: {reason}") from None

@@ -30,6 +30,12 @@ def test_a_file_is_read_as_kafkas_tools_read_it(tmp_path: Path) -> None:
     assert read_properties(path) == {"security.protocol": "SSL", "sasl.jaas.config": "a b=c;"}
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    path = tmp_path / "client.properties"
+    path.write_text("security.protocol=SSL\n", encoding="utf-8-sig")
+    assert read_properties(path) == {"security.protocol": "SSL"}
+
+
 def test_a_file_has_javas_escapes(tmp_path: Path) -> None:
     """`Broker.write_client_properties` writes passwords with backslashes so."""
     path = tmp_path / "client.properties"

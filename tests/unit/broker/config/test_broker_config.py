@@ -48,6 +48,12 @@ def test_two_backslashes_at_the_end_of_a_line_are_one(tmp_path: Path) -> None:
     assert (given["ssl.key.password"], given["num.partitions"], given["super.users"]) == ("a\\", "3", "b")
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_name(tmp_path: Path) -> None:
+    file = tmp_path / "server.properties"
+    file.write_text("node.id=7\n", encoding="utf-8-sig")
+    assert load_config(str(file), {}).node_id == 7
+
+
 def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: Path) -> None:
     file = tmp_path / "server.properties"
     file.write_text("node.id=1\n\nnum.partitions=none\n")

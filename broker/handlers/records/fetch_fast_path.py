@@ -1,9 +1,11 @@
-"""The fast path of Fetch: answers one partition with records in memory, without messages.
+"""The fast path of Fetch: answers one partition with records in memory, or none at its end, without messages.
 
 RULES    1. The response is that of the handler (`fetch.py`), byte for byte. The fast path returns None before any change for
             any other request: another layout, a new or final session epoch, other dirty partitions, an error of any kind, an
             aborted transaction, fewer bytes than min_bytes, or data outside the page cache
             (docs/decisions/0015-fast-path-for-single-partition-requests.md).
+         2. A fetch at the end is answered only if it waits for nothing and has no session: a session leaves out partitions
+            without records.
 NOT HERE The layout of the request (`protocol/single_partition_codec.py`).
 """
 
@@ -42,9 +44,14 @@ class FetchFastPath:
             if fetch.topic_id:
                 topic = services.topic_name(fetch.topic_id)
             partition = services.replicas.partitions.get((topic, index))
-            if partition is None or partition.log.offsets.high_watermark <= offset:
-                return None  # not on this broker, or the fetch has to wait
-            if fetch.session_id != NO_SESSION or fetch.session_epoch != FINAL_EPOCH:
+            has_session = fetch.session_id != NO_SESSION or fetch.session_epoch != FINAL_EPOCH
+            may_be_empty = fetch.max_wait_ms <= 0 and not has_session
+            if partition is None:
+                return None  # not on this broker
+            high_watermark = partition.log.offsets.high_watermark
+            if high_watermark < offset or (high_watermark == offset and not may_be_empty):
+                return None  # beyond the end, or it has to wait
+            if has_session:
                 in_session = services.sessions.find_only_dirty(fetch)
                 if in_session is None:
                     return None
@@ -64,7 +71,7 @@ class FetchFastPath:
         if isinstance(info, DiskLookup):
             services.replicas.drop_lookup(info)  # the handler may find the page in the page cache, and need none
             return None
-        if info.aborted or not info.size or info.size < fetch.min_bytes:
+        if info.aborted or (info.size < max(1, fetch.min_bytes) and not may_be_empty):
             return None
         partition.counts.bytes_out += info.size
         if in_session is not None:

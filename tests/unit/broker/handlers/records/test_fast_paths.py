@@ -41,6 +41,13 @@ def test_a_plain_fetch_takes_the_fast_path(harness: ReplicaHarness, version: Any
 
 
 @pytest.mark.parametrize("version", [9, 12, 13, 18])
+def test_a_fetch_at_the_end_that_waits_for_nothing_takes_the_fast_path(harness: ReplicaHarness, version: int) -> None:
+    assert fetch_fast(harness, version, {("t", 0): 3}, max_wait_ms=0) is not None
+    assert fetch_fast(harness, version, {("t", 0): 3}, max_wait_ms=1) is None
+    assert fetch_fast(harness, version, {("t", 0): 4}, max_wait_ms=0) is None, "it is beyond the end"
+
+
+@pytest.mark.parametrize("version", [9, 12, 13, 18])
 def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness: ReplicaHarness, version: int) -> None:
     client = Client(harness, version, max_wait_ms=0)
     client.fetch({("t", index): 0 for index in range(3)})

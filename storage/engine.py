@@ -54,13 +54,6 @@ def batch_info(position: int, header: BatchHeader) -> BatchInfo:
     )
 
 
-class OffsetPosition(NamedTuple):
-    """A batch's position, for distances in bytes (Kafka: LogOffsetMetadata)."""
-
-    segment_base_offset: int
-    position: int
-
-
 class LocatedBatches(NamedTuple):
     """The location of the bytes of a read."""
 
@@ -70,8 +63,6 @@ class LocatedBatches(NamedTuple):
     """The sum of the region lengths."""
     end_offset: int
     """At or above the end of the regions, and at most `max_offset`; close to the end if there are aborted transactions."""
-    position: OffsetPosition | None
-    """Of the first batch; None if nothing was found, or the engine has no positions."""
 
 
 class SegmentInfo(NamedTuple):

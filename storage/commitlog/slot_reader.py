@@ -108,7 +108,7 @@ class SlotReader:
                         return self.locate(offset, max_bytes, sound_end, min_one_batch=min_one_batch)
             if is_last:
                 break
-        return LocatedBatches(tuple(regions), size, end_offset, None)
+        return LocatedBatches(tuple(regions), size, end_offset)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         found = self.locate(offset, max_bytes, max(self.end_offset, offset), min_one_batch=True)

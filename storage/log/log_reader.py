@@ -93,7 +93,7 @@ class LogReader:
             located = engine.locate(offset, max_bytes, bound, min_one_batch=min_one_batch)
             if isinstance(located, DiskLookup):
                 return located
-            regions, size, found_end, _ = located
+            regions, size, found_end = located
             if aborted is not None and size:
                 found = engine.aborted(offset, found_end)
                 if isinstance(found, DiskLookup):

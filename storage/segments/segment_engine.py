@@ -35,7 +35,6 @@ from storage.engine import (
     Compactable,
     EngineSummary,
     LocatedBatches,
-    OffsetPosition,
     OnBatch,
     Reservation,
     SegmentInfo,
@@ -300,13 +299,12 @@ class SegmentEngine(Compactable):
     def locate(
         self, offset: int, max_bytes: int, max_offset: int, *, min_one_batch: bool
     ) -> LocatedBatches | DiskLookup:
-        end_offset = self.end_offset
         if offset >= max_offset:
-            return LocatedBatches((), 0, max_offset, self._end_position() if offset == end_offset else None)
+            return LocatedBatches((), 0, max_offset)
         segments = self._segments.items
         found = self._find(segments, offset)
         if found is None:
-            return LocatedBatches((), 0, max_offset, self._end_position())
+            return LocatedBatches((), 0, max_offset)
         slot, batch = found
         if isinstance(batch, DiskLookup):
             return batch
@@ -316,7 +314,7 @@ class SegmentEngine(Compactable):
         region_end = max_offset
         if slot + 1 < len(segments) and segments[slot + 1].base_offset <= max_offset:
             region_end = segments[slot + 1].base_offset
-        elif max_offset < end_offset:
+        elif max_offset < self.end_offset:
             following = self._find_in(segment, max_offset)
             if isinstance(following, DiskLookup):
                 return following
@@ -330,10 +328,9 @@ class SegmentEngine(Compactable):
                 with suppress(NotResident):
                     bound = segment.offset_at_or_after(position + length)
                     region_end = region_end if bound is None else min(bound, region_end)
-        where = _new_tuple(OffsetPosition, (segment.base_offset, position))
         if length <= 0:
-            return LocatedBatches((), 0, offset, where)
-        return _new_tuple(LocatedBatches, ((FileRegion(segment.file, position, length),), length, region_end, where))
+            return LocatedBatches((), 0, offset)
+        return _new_tuple(LocatedBatches, ((FileRegion(segment.file, position, length),), length, region_end))
 
     def segments(self, limit: int | None = None) -> list[SegmentInfo]:
         return segment_infos(self._segments.items, self.end_offset, limit)
@@ -488,11 +485,11 @@ class SegmentEngine(Compactable):
         slot = len(segments) - 1
         if offset < segments[slot].base_offset:
             slot = slot_of(segments, offset)
-        for number in range(slot, len(segments)):
-            found = self._find_in(segments[number], offset)
-            if found is not None:
-                return number, found
-        return None
+        while (found := self._find_in(segments[slot], offset)) is None:
+            slot += 1
+            if slot == len(segments):
+                return None
+        return slot, found
 
     def _find_in(self, segment: LogSegment, offset: int) -> BatchPosition | DiskLookup:
         """The first batch of a segment that reaches to `offset`; None if there is none."""
@@ -504,10 +501,6 @@ class SegmentEngine(Compactable):
             if not segment.is_open:
                 self._lookups.discard(key)  # a lookup opens the files
             return self.lookup(key, lambda view: view.find_in_segment(base_offset, offset), is_cached=True)
-
-    def _end_position(self) -> OffsetPosition:
-        segment = self._segments.containing(self._end_offset)
-        return OffsetPosition(segment.base_offset, segment.size)
 
     def _load(self) -> ActiveSegment:
         """Load the last segment, for appends."""

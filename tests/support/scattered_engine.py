@@ -34,7 +34,6 @@ from storage.engine import (
     EngineSummary,
     EngineView,
     LocatedBatches,
-    OffsetPosition,
     OnBatch,
     Reservation,
     SegmentInfo,
@@ -256,8 +255,7 @@ class ScatteredEngine:
             regions.append(FileRegion(self._store.file, batch.position, batch.size))
             size += batch.size
             end_offset = batch.last_offset + 1
-        where = OffsetPosition(0, batches[0].position) if batches else None
-        return LocatedBatches(tuple(regions), size, end_offset, where)
+        return LocatedBatches(tuple(regions), size, end_offset)
 
     def read_batches(self, offset: int, max_bytes: int) -> Buffer:
         found = self.locate(offset, max_bytes, max(self._end, offset), min_one_batch=True)

@@ -10,7 +10,7 @@ import pytest
 
 from protocol.file_region import file_regions
 from storage.config.log_config import LogConfig
-from storage.engine import AbortedTransaction, OffsetPosition, SegmentInfo
+from storage.engine import AbortedTransaction, SegmentInfo
 from storage.io.deferred_file_ops import FileOp, run_now
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
@@ -245,7 +245,7 @@ def test_a_rebuild_that_finds_an_invalid_batch_shortens_the_segment(tmp_path: Pa
     engine = opened(tmp_path, SMALL)
     assert read(engine, 12, 1000) == batch(12, timestamp_ms=NOW_MS + 12, size=1000)
     assert [segment.size for segment in engine.segments()] == [10_000, 7000, 5000]
-    assert wait_for_disk(engine.locate, 18, 1000, 25, min_one_batch=True).position == OffsetPosition(20, 0)
+    assert read(engine, 18, 1000) == batch(20, timestamp_ms=NOW_MS + 20, size=1000)
 
 
 def test_a_lookup_from_before_a_change_of_the_segments_has_no_result(tmp_path: Path) -> None:
@@ -271,9 +271,8 @@ def test_locate_returns_one_region_of_one_segment(tmp_path: Path) -> None:
     assert [(r.position, r.length) for r in file_regions(located.regions)] == [(3000, 7000)]
     assert located.size == 7000
     assert located.end_offset == 10
-    assert located.position == OffsetPosition(0, 3000)
     located = wait_for_disk(engine.locate, 20, 10**6, 25, min_one_batch=True)
-    assert (located.size, located.end_offset, located.position) == (5000, 25, OffsetPosition(20, 0))
+    assert (located.size, located.end_offset) == (5000, 25)
 
 
 def test_locate_returns_at_most_max_bytes_and_may_truncate_a_batch(tmp_path: Path) -> None:
@@ -298,10 +297,10 @@ def test_the_end_offset_of_a_truncated_result_is_slightly_above_it(tmp_path: Pat
     assert wait_for_disk(engine.locate, 30, 9000, 40, min_one_batch=True).end_offset == 40
 
 
-def test_locate_at_the_end_is_empty_with_the_end_position(tmp_path: Path) -> None:
+def test_locate_at_the_end_is_empty(tmp_path: Path) -> None:
     engine = filled(tmp_path, 12, config=SMALL)
     located = wait_for_disk(engine.locate, 12, 10**6, 12, min_one_batch=True)
-    assert (located.regions, located.size, located.position) == ((), 0, OffsetPosition(10, 2000))
+    assert (located.regions, located.size) == ((), 0)
 
 
 def test_a_read_at_the_end_makes_no_system_call(tmp_path: Path) -> None:

@@ -63,6 +63,7 @@ from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision,
 from broker.coordinators.runtime.stored_records import EncodedRecords, StoredRecord
 from broker.coordinators.schedule_groups import has_schedule_positions, has_schedule_topic, is_deliverer
 from protocol.errors import ErrorCode
+from protocol.frame_codecs.offset_commit_codec import OffsetCommitRows
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeResponseGroup,
     ConsumerGroupHeartbeatRequest,
@@ -91,7 +92,6 @@ from protocol.messages.transactions import (
     TxnOffsetCommitRequest,
     TxnOffsetCommitResponse,
 )
-from protocol.offset_commit_codec import OffsetCommitRows
 from replication.metadata.image import MetadataImage
 from replication.timer_queue import Timer
 

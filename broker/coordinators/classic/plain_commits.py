@@ -1,7 +1,7 @@
 """The plain commits of one OffsetCommit (`group_records.py`, rule 4): encoded and applied without an object for each.
 
 RULES    1. The records are those that `group_records.commit_records` encodes, byte for byte.
-NOT HERE The request (`protocol/offset_commit_codec.py`), validation (`group_coordinator.py`).
+NOT HERE The request (`protocol/frame_codecs/offset_commit_codec.py`), validation (`group_coordinator.py`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from struct import Struct, calcsize
 from typing import Final, NamedTuple
 
 from broker.coordinators.classic.group_records import encode_commit_key, encode_plain_commit
-from protocol.offset_commit_codec import unpack_rows
+from protocol.frame_codecs.offset_commit_codec import unpack_rows
 from protocol.primitives import varint
 
 _DELTAS: Final = tuple(map(varint, range(8192)))

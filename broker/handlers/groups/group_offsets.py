@@ -31,6 +31,7 @@ from broker.handlers.router import FastPath, RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
+from protocol.frame_codecs.offset_commit_codec import FIRST_VERSION
 from protocol.messages.common import PartitionError, Topic
 from protocol.messages.groups import (
     OffsetCommitRequest,
@@ -47,7 +48,6 @@ from protocol.messages.groups import (
     OffsetsTopic,
 )
 from protocol.messages.transactions import TxnOffsetCommitRequest, TxnOffsetCommitResponse
-from protocol.offset_commit_codec import FIRST_VERSION
 from protocol.records import NO_SEQUENCE
 from replication.completion import Completion, completed, gather
 from replication.metadata.image import MetadataImage, TopicImage

@@ -4,7 +4,8 @@ RULES    1. It returns None before any change for any other request, and for one
             (`group_offsets.py`) responds. The response to an accepted one is the handler's, byte for byte
             (docs/decisions/0015-fast-path-for-single-partition-requests.md).
          2. An append that fails at once has changed nothing: the handler repeats it, and responds.
-NOT HERE The layout of the request (`protocol/offset_commit_codec.py`), the decision (`coordinators/group_coordinator.py`).
+NOT HERE The layout of the request (`protocol/frame_codecs/offset_commit_codec.py`), the decision
+         (`coordinators/group_coordinator.py`).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ from broker.handlers.router import RequestContext
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.codec import decode, encoder
 from protocol.errors import ErrorCode
-from protocol.framing import Part, frame_response
-from protocol.messages.groups import OffsetCommitRequest, OffsetCommitResponse
-from protocol.offset_commit_codec import (
+from protocol.frame_codecs.offset_commit_codec import (
     FIRST_VERSION_WITH_IDS,
     OffsetCommitRows,
     TopicRows,
     decode_request,
     encode_response,
 )
+from protocol.framing import Part, frame_response
+from protocol.messages.groups import OffsetCommitRequest, OffsetCommitResponse
 from protocol.primitives import ZERO_UUID
 from replication.completion import Completion
 from replication.metadata.image import MetadataImage

@@ -397,8 +397,7 @@ class DelayedFetch(DelayedOperation):
             return True
         has_changed = (
             read.size > 0
-            or partition.sent_high_watermark != data.high_watermark
-            or partition.sent_log_start_offset != data.log_start_offset
+            or partition.has_changed(data.high_watermark, data.log_start_offset)
             or data.preferred_read_replica >= 0
             or data.diverging_epoch is not None
         )

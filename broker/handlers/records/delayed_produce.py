@@ -18,6 +18,7 @@ from broker.handlers.records.leaders import current_leader, node_endpoints
 from broker.handlers.records.produce_services import ProduceServices
 from broker.handlers.router import CloseConnection, RequestContext
 from protocol.errors import ErrorCode, KafkaError
+from protocol.frame_codecs.produce_codec import PartitionResult
 from protocol.messages.produce_fetch import (
     BatchIndexAndErrorMessage,
     PartitionProduceData,
@@ -27,7 +28,6 @@ from protocol.messages.produce_fetch import (
     TopicProduceResponse,
 )
 from protocol.primitives import ZERO_UUID, uuid_text
-from protocol.produce_codec import PartitionResult
 from protocol.records import (
     ATTRIBUTES_POSITION,
     BATCH_OVERHEAD,

@@ -17,8 +17,8 @@ from broker.handlers.records.metered_fetch import MeteredFetch
 from broker.handlers.router import FastPath, RequestContext, Route
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
+from protocol.frame_codecs.single_partition_codec import FIRST_FETCH_VERSION
 from protocol.messages.produce_fetch import FetchRequest, FetchResponse
-from protocol.single_partition_codec import FIRST_FETCH_VERSION
 from replication.completion import Completion
 from replication.partition.partition import Reader
 from storage.log.log import Isolation

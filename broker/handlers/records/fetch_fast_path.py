@@ -6,17 +6,19 @@ RULES    1. The response is that of the handler (`fetch.py`), byte for byte. The
             (docs/decisions/0015-fast-path-for-single-partition-requests.md).
          2. A fetch at the end is answered only if it waits for nothing and has no session: a session leaves out partitions
             without records.
-NOT HERE The layout of the request (`protocol/single_partition_codec.py`).
+NOT HERE The layout of the request (`protocol/frame_codecs/single_partition_codec.py`), several partitions
+         (`fetch_topics_fast_path.py`).
 """
 
 from __future__ import annotations
 
 from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from broker.handlers.records.fetch_topics_fast_path import FetchTopicsFastPath
 from broker.handlers.router import RequestContext
 from protocol.errors import KafkaError
+from protocol.frame_codecs.single_partition_codec import FetchLayout
 from protocol.framing import Part
-from protocol.single_partition_codec import FetchLayout
 from replication.partition.follower_progress import DivergingEpoch, FetchPosition
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation
@@ -25,11 +27,12 @@ from storage.log.log import Isolation
 class FetchFastPath:
     """The fast path of one version."""
 
-    __slots__ = ("_committed", "_layout", "_services", "_uncommitted")
+    __slots__ = ("_committed", "_layout", "_services", "_several", "_uncommitted")
 
     def __init__(self, services: FetchServices, version: int) -> None:
         self._services = services
         self._layout = FetchLayout(version)
+        self._several = FetchTopicsFastPath(services, version)
         self._uncommitted = services.consumer(Isolation.HIGH_WATERMARK, version)
         self._committed = services.consumer(Isolation.LAST_STABLE, version)
 
@@ -37,7 +40,7 @@ class FetchFastPath:
         """The response to the request at `position`, or None."""
         fetch = self._layout.decode_request(frame, position)
         if fetch is None:
-            return None
+            return self._several.answer(ctx, frame, position)
         services, topic, index, offset = self._services, fetch.topic, fetch.partition, fetch.fetch_offset
         in_session = None
         try:

@@ -17,12 +17,13 @@ NOT HERE Reading and responses (`fetch.py`).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final
 
 from protocol.errors import ErrorCode
+from protocol.frame_codecs.fetch_codec import PartitionFetch, TopicsFetch
+from protocol.frame_codecs.single_partition_codec import SinglePartitionFetch
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest
-from protocol.single_partition_codec import SinglePartitionFetch
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import end_key, state_key
 from replication.purgatory import DelayedOperation, Key, Purgatory
@@ -78,6 +79,10 @@ class FetchedPartition(FetchPosition):
         self.max_bytes = requested.partition_max_bytes
         self.leader_epoch = requested.current_leader_epoch
         self.last_fetched_epoch = requested.last_fetched_epoch
+
+    def has_changed(self, high_watermark: int, log_start_offset: int) -> bool:
+        """Whether these values are not the sent ones."""
+        return self.sent_high_watermark != high_watermark or self.sent_log_start_offset != log_start_offset
 
     def update_response(self, high_watermark: int, log_start_offset: int) -> None:
         """Store the sent response values."""
@@ -312,12 +317,17 @@ class FetchSessions:
             return ErrorCode.FETCH_SESSION_ID_NOT_FOUND
         return session if session.epoch == epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
-    def find_only_dirty(self, request: SinglePartitionFetch) -> FetchedPartition | None:
-        """The requested partition of a session, if no other one is dirty and no request of the session waits."""
+    def find_idle(self, request: SinglePartitionFetch | TopicsFetch) -> FetchSession | None:
+        """The session that a request continues, if none of its requests waits and the rights of clients have not changed."""
         session = self._find(request.session_id, request.session_epoch)
         if isinstance(session, ErrorCode) or session.waiter is not None:
             return None
-        if session.authorizer_version != self.authorizer_version():
+        return session if session.authorizer_version == self.authorizer_version() else None
+
+    def find_only_dirty(self, request: SinglePartitionFetch) -> FetchedPartition | None:
+        """The requested partition of an idle session, if no other one is dirty."""
+        session = self.find_idle(request)
+        if session is None:
             return None
         partition = session.partitions.get((request.topic_id or request.topic, request.partition))
         if partition is None or partition.topic is None:
@@ -334,6 +344,16 @@ class FetchSessions:
         partition.update_request(request)
         partition.update_response(info.high_watermark, info.log_start_offset)
         session.dirty[partition] = None
+        self._advance(session, mono_ms)
+
+    def answer_several(
+        self, session: FetchSession, read: Mapping[FetchedPartition, tuple[PartitionFetch, ReadInfo]], mono_ms: int
+    ) -> None:
+        """Accept a request of a session and its response; partitions with records stay dirty, as more may follow."""
+        for partition, (fetch, info) in read.items():
+            _, partition.leader_epoch, partition.offset, partition.last_fetched_epoch, partition.max_bytes = fetch
+            partition.update_response(info.high_watermark, info.log_start_offset)
+        session.dirty = {partition: None for partition, (_, info) in read.items() if info.size}
         self._advance(session, mono_ms)
 
     def _advance(self, session: FetchSession, mono_ms: int) -> None:

@@ -19,8 +19,8 @@ from broker.handlers.router import FastPath, RequestContext, Route
 from broker.security.authorizer import Operation, Resource
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
+from protocol.frame_codecs.single_partition_codec import FIRST_PRODUCE_VERSION
 from protocol.messages.produce_fetch import ProduceRequest, ProduceResponse
-from protocol.single_partition_codec import FIRST_PRODUCE_VERSION
 from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER, ACKS_NONE
 

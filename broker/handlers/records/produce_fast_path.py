@@ -3,7 +3,7 @@
 RULES    1. The response is that of the handler (`produce.py`), byte for byte. The fast path returns None before any change for
             an unusual request: another layout, acks=0, a transactional batch, an unknown or unauthorized topic
             (docs/decisions/0015-fast-path-for-single-partition-requests.md).
-NOT HERE The layouts of requests (`protocol/single_partition_codec.py`, `protocol/produce_codec.py`).
+NOT HERE The layouts of requests (`protocol/frame_codecs/single_partition_codec.py`, `protocol/frame_codecs/produce_codec.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from broker.handlers.router import RequestContext
 from protocol.api import ApiKey, response_header_version
 from protocol.codec import encoder
 from protocol.errors import KafkaError
+from protocol.frame_codecs.produce_codec import ProducedTopic, ProduceTopicsLayout
+from protocol.frame_codecs.single_partition_codec import ProduceLayout
 from protocol.framing import Part, frame_response
 from protocol.messages.produce_fetch import ProduceResponse
 from protocol.primitives import ZERO_UUID
-from protocol.produce_codec import ProducedTopic, ProduceTopicsLayout
-from protocol.single_partition_codec import ProduceLayout
 from replication.completion import Completion
 from replication.partition.partition import ACKS_ALL, ACKS_LEADER
 from storage.log.log import AppendInfo

@@ -15,6 +15,8 @@ from protocol.api import APIS, ApiKey, request_header_version, response_header_v
 from protocol.codec import decode, encode
 from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import ErrorCode, MalformedRequest
+from protocol.frame_codecs.offset_commit_codec import decode_request as decode_offset_commit
+from protocol.frame_codecs.produce_codec import ProduceTopicsLayout
 from protocol.messages.groups import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -25,8 +27,6 @@ from protocol.messages.groups import (
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
 from protocol.messages.produce_fetch import FetchRequest, PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.offset_commit_codec import decode_request as decode_offset_commit
-from protocol.produce_codec import ProduceTopicsLayout
 from protocol.schema import Message, fields_of
 from replication.completion import Completion, completed, failed
 

@@ -11,8 +11,8 @@ from broker.handlers.router import RequestContext
 from protocol.api import ApiKey
 from protocol.codec import encode
 from protocol.errors import ErrorCode
+from protocol.frame_codecs.offset_commit_codec import decode_request
 from protocol.messages.groups import OffsetCommitRequest
-from protocol.offset_commit_codec import decode_request
 from tests.support.group_harness import LocalGroupHarness
 from tests.support.group_requests import commit_request, error_of, fetch_request
 from tests.support.messages import message

@@ -56,10 +56,38 @@ def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness: Replica
     assert offsets(fetched(client.fetch())) == [1, 2]
 
 
+@pytest.mark.parametrize("version", range(4, 19))
+def test_a_fetch_of_several_partitions_takes_the_fast_path(harness: ReplicaHarness, version: Any) -> None:
+    harness.load("t", 1)
+    places = {("t", 0): 3, ("t", 1): 0}
+    assert (fetch_fast(harness, version, places) is not None) is (version >= 9)
+
+
+@pytest.mark.parametrize("version", [9, 12, 13, 18])
+def test_a_session_whose_dirty_partitions_are_all_named_takes_the_fast_path(
+    harness: ReplicaHarness, version: int
+) -> None:
+    harness.load("t", 1)
+    client = Client(harness, version, max_wait_ms=0)
+    client.fetch({("t", index): 0 for index in range(3)})
+    places = {("t", 2): 0, ("t", 0): 1}
+    assert fetch_fast(harness, version, places, session=client.session) is None, "the second one is dirty too"
+    assert fetch_fast(harness, version, places | {("t", 1): 0}, session=client.session, max_bytes=1) is None
+    assert fetch_fast(harness, version, places | {("t", 1): 0}, session=client.session) is not None
+    client.session = (client.session[0], client.session[1] + 1)
+    assert offsets(fetched(client.fetch())) == [1, 2]
+
+
 @pytest.mark.parametrize(
     "request_",
     [
-        {"places": {("t", 0): 1, ("t", 1): 0}},
+        {"places": {("t", 0): 1, ("u", 0): 0}, "min_bytes": 10_000},
+        {"places": {("t", 0): 3, ("u", 0): 1}},
+        {"places": {("t", 0): 1, ("u", 0): 2}},
+        {"places": {("t", 0): 1, ("t", 2): 0}},
+        {"places": {("t", 0): 1, ("unknown", 0): 0}},
+        {"places": {("t", 0): 1, ("u", 0): 0}, "session": (0, 0)},
+        {"places": {("t", 0): 1, ("u", 0): 0}, "session": (77, 3)},
         {"places": {}},
         {"places": {("t", 0): 3}},
         {"places": {("unknown", 0): 0}},
@@ -70,6 +98,8 @@ def test_a_session_with_one_dirty_partition_takes_the_fast_path(harness: Replica
     ],
 )
 def test_other_fetch_layouts_are_left_to_the_handler(harness: ReplicaHarness, request_: Any) -> None:
+    harness.create("u")
+    harness.load("u")
     assert fetch_fast(harness, 12, **request_) is None
 
 

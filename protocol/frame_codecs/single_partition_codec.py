@@ -21,12 +21,12 @@ from typing import Final, NamedTuple
 
 from protocol.errors import MalformedRequest
 from protocol.file_region import Region
+from protocol.frame_codecs.topic_array import read_name
 from protocol.framing import Part
 from protocol.primitives import read_uvarint, uvarint
 
 FIRST_FETCH_VERSION: Final = 9
 FIRST_PRODUCE_VERSION: Final = 7
-_LONGEST_NAME: Final = 126
 _MINUS_ONE: Final = b"\xff\xff\xff\xff"
 NO_TAGS: Final = b"\0\0\0"  # of partition, topic and request
 _PREFIX: Final = 4  # the length itself
@@ -222,11 +222,3 @@ class ProduceLayout:
         partition = self._response_partition.pack(base_offset, append_time_ms, log_start_offset)
         length = head.size - _PREFIX + len(echoed_bytes) + len(partition) + len(end)
         return [b"".join((head.pack(length, correlation_id), echoed_bytes, partition, end))]
-
-
-def read_name(frame: bytearray, start: int, length: int) -> tuple[str, bytes, int]:
-    """Reads a topic name; returns name, empty topic id and end position. The name is "" if it is empty or too long."""
-    end = start + length
-    if not 0 < length <= _LONGEST_NAME:
-        return "", b"", start
-    return frame[start:end].decode("utf-8", "replace"), b"", end

@@ -16,13 +16,12 @@ from typing import Final, NamedTuple
 
 from protocol.codegen import MAX_REQUEST_ELEMENTS
 from protocol.errors import MalformedRequest
+from protocol.frame_codecs.topic_array import read_length, read_topic
 from protocol.framing import Part
 from protocol.primitives import read_uvarint, uvarint
-from protocol.single_partition_codec import read_name
 
 _I32: Final = Struct(">i")
 _INDEX_AND_LENGTH: Final = Struct(">ii")
-_ID_BYTES: Final = 16
 _RESPONSE_HEAD: Final = Struct(">ii")  # length, correlation id
 _CORRELATION_ID_BYTES: Final = 4
 
@@ -84,7 +83,7 @@ class ProduceTopicsLayout:
                     return None
                 topics.append(topic)
                 room -= 1 + len(topic.indexes)
-        except (struct.error, MalformedRequest):  # it is cut short
+        except (struct.error, MalformedRequest):  # it is cut short, or a name too long
             return None
         if self._is_flexible and not frame.startswith(b"\0", position):
             return None
@@ -92,16 +91,9 @@ class ProduceTopicsLayout:
 
     def _decode_topic(self, frame: bytearray, position: int, room: int) -> tuple[ProducedTopic | None, int]:
         """Decodes a topic with fewer partitions than `room`; None if it does not have the usual form."""
-        start, name, topic_id = position, "", b""
-        if self._has_ids:
-            topic_id = bytes(frame[position : position + _ID_BYTES])
-            position += _ID_BYTES
-        else:
-            length, position = self._length(frame, position, 2)
-            name, _, position = read_name(frame, position, length)
-            if not name:
-                return None, position
-        count, position = self._length(frame, position, 4)
+        start = position
+        name, topic_id, position = read_topic(frame, start, has_id=self._has_ids, is_flexible=self._is_flexible)
+        count, position = read_length(frame, position, 4, is_flexible=self._is_flexible)
         if count >= room:
             return None, position
         echoed_bytes = frame[start:position]
@@ -123,16 +115,6 @@ class ProduceTopicsLayout:
         if not indexes or (is_flexible and not frame.startswith(b"\0", position)):
             return None, position
         return ProducedTopic(name, topic_id, indexes, records, echoed_bytes), position + is_flexible
-
-    def _length(self, frame: bytearray, position: int, size: int) -> tuple[int, int]:
-        """A length or count, which has `size` bytes in older versions, and the position after it."""
-        if self._is_flexible:
-            length, position = read_uvarint(frame, position)
-            return length - 1, position
-        end = position + size
-        if end > len(frame):
-            raise MalformedRequest("a length runs past the end")
-        return int.from_bytes(frame[position:end], "big", signed=True), end
 
     def encode_response(
         self, correlation_id: int, topics: list[ProducedTopic], results: list[PartitionResult]

@@ -10,8 +10,8 @@ RULES    1. A file with a valid queue file was durable when that was written: it
             before it may also be missing, which is no loss: names are durable before the first frame.
          4. A partition of which only a BIND is left had no durable record, and has no slot: no queue file has its state, so the
             next start would not have one either.
-         5. All scanned files are sealed, without the zeros behind their last frame. A file without frames is used for later
-            appends, if no file with frames follows.
+         5. All scanned files are sealed, without the zeros behind their last frame. An unsealed file without frames is used for
+            later appends, if no file with frames follows.
 NOT HERE The batches of one partition (storage/log/recovery.py).
 """
 
@@ -218,7 +218,7 @@ class _Loader:
                 return None
             _log.warning("%s has no valid header; its batches are read by its queue file", path)
             file_id = b""
-        if size == FILE_HEADER.size:
+        if size == FILE_HEADER.size and not self._disk.exists(queue_path(path)):
             self._found.ahead.append(UnusedFile(start, file_id, handle))
             return None
         return LogFile(start, file_id, CachedFile(self._disk, path, self._cache, handle), start + size)

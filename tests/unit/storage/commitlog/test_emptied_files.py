@@ -1,0 +1,85 @@
+"""Log files without frames: sealed so, emptied while no process used them, or cut off."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from protocol.primitives import Buffer, uuid_text
+from storage.commitlog.frames import FILE_HEADER
+from storage.io.disk import Disk, File, StorageError
+from tests.support.segments import NOW_MS, batch, infos
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of
+
+TOPIC = uuid_text(b"t" * 16)
+
+
+class _FullFile(File):
+    _disk: _FullDisk
+
+    def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
+        if self._disk.is_full:
+            raise OSError(errno.ENOSPC, "")
+        return super()._write_some_of(buffers, position)
+
+
+class _FullDisk(Disk):
+    """A file system that reserves no space: a write may fail although its file was allocated."""
+
+    is_full = False
+
+    def open(self, path: str, *, write: bool, create: bool = False) -> File:
+        file = super().open(path, write=write, create=create)
+        return _FullFile(self, path, os.dup(file.fileno()))
+
+
+def with_frames(process: Process) -> list[Path]:
+    return [path for path in process.paths(".clog") if path.stat().st_size > FILE_HEADER.size]
+
+
+def closed(root: Path) -> Process:
+    """A closed log of two partitions; its last file is small."""
+    process = Process(root)
+    for number in range(30):
+        append_to(process[number % 2])
+    process.log.close()
+    return process
+
+
+def test_a_last_file_that_was_sealed_without_frames_costs_no_partition(tmp_path: Path) -> None:
+    disk = _FullDisk()
+    process = Process(tmp_path, disk)
+    kept = append_to(process[0])
+    process.log.finish_active()
+    engine = process[0]
+    data = batch(1)
+    append = engine.reserve(len(data), infos(data), NOW_MS)
+    disk.is_full = True
+    with pytest.raises(StorageError):
+        engine.write(append, data)
+    engine.abandon(append)
+    disk.is_full = False
+    process.log.close()
+    for _ in range(2):
+        again = Process(tmp_path)
+        assert bytes_of(again[0]) == kept
+        kept += append_to(again[0])
+        again.log.close()
+    assert bytes_of(Process(tmp_path)[0]) == kept
+
+
+def test_a_sealed_file_that_was_cut_off_behind_its_header_names_its_partitions(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    process = closed(tmp_path)
+    path = with_frames(process)[-1]
+    os.truncate(path, FILE_HEADER.size)
+    caplog.clear()
+    Process(tmp_path).log.open()
+    assert f"{path} has lost its end" in caplog.text
+    for number in (0, 1):
+        assert f"{TOPIC}-{number} lost its records from offset " in caplog.text

@@ -17,6 +17,7 @@ from typing import Final
 
 from storage.commitlog.frames import file_header
 from storage.commitlog.log_file import UnusedFile, log_file_name
+from storage.commitlog.sealing import queue_path
 from storage.io.disk import Disk
 from storage.io.path_guard import LockContext
 
@@ -140,6 +141,7 @@ class FilesAhead:
     def _create(self, start: int) -> UnusedFile:
         path = f"{self._directory}/{log_file_name(start)}"
         file_id = self._random_bytes(16)
+        self._disk.unlink(queue_path(path), missing_ok=True)  # that of a lost file would be taken for its own
         self._disk.unlink(path, missing_ok=True)
         handle = self._disk.open(path, write=True, create=True)
         handle.pwrite(file_header(file_id, start), 0)

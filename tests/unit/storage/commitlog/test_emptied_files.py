@@ -13,7 +13,7 @@ from protocol.primitives import Buffer, uuid_text
 from storage.commitlog.frames import FILE_HEADER
 from storage.io.disk import Disk, File, StorageError
 from tests.support.segments import NOW_MS, batch, infos
-from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, sync
 
 TOPIC = uuid_text(b"t" * 16)
 
@@ -83,3 +83,20 @@ def test_a_sealed_file_that_was_cut_off_behind_its_header_names_its_partitions(
     assert f"{path} has lost its end" in caplog.text
     for number in (0, 1):
         assert f"{TOPIC}-{number} lost its records from offset " in caplog.text
+
+
+@pytest.mark.parametrize("size", [0, FILE_HEADER.size - 1])
+def test_records_behind_an_emptied_file_survive_a_kill(tmp_path: Path, size: int) -> None:
+    process = closed(tmp_path)
+    path = with_frames(process)[-1]
+    sealed_size = path.stat().st_size
+    os.truncate(path, size)
+    again = Process(tmp_path)
+    again.log.open()
+    while path.stat().st_size <= sealed_size:  # as long as its old queue file says
+        append_to(again[0])
+        append_to(again[1])
+    sync(again[0])
+    expected = [bytes_of(again[number]) for number in (0, 1)]
+    killed = Process(tmp_path)
+    assert [bytes_of(killed[number]) for number in (0, 1)] == expected

@@ -3,7 +3,8 @@
 RULES    1. A run with a valid queue file replaces every file of a lower generation whose start is in its range: those are
             removed.
          2. A run without one is removed if a file of a lower generation has its start: then all its sources exist
-            (run_file.py rule 6). Otherwise its queue file is made again, without the frames that are invalid.
+            (run_file.py rule 6). Otherwise its queue file is made again, without the frames that are invalid. If its header is
+            invalid too, the run is lost: it is skipped.
          3. A queue file without its log file, and a temporary file, are removed.
          4. A file that the catalog names, or of which only the queue file exists, is lost, unless a run replaces it: nothing
             else removes a sealed file.
@@ -19,6 +20,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from types import MappingProxyType
 
+from storage.commitlog.frames import FILE_HEADER, parse_file_header
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogName, parse_log_name
 from storage.commitlog.queue_file import parse_queue, read_row
 from storage.commitlog.run_file import run_queue
@@ -132,8 +134,7 @@ def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dic
     `known`: headers of queue files that were valid.
     """
     found = survey(disk, directory, known)
-    for run in found.unsealed:
-        _rebuild(disk, f"{directory}/{run}", run.start)
+    unreadable = {run for run in found.unsealed if not _rebuild(disk, f"{directory}/{run}", run.start)}
     if found.unsealed:
         found = survey(disk, directory, known)
     for name in lost_files(disk, directory, found, known):
@@ -143,15 +144,19 @@ def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dic
         remove_files(disk, [f"{directory}/{name}" for name in removed])
     for orphan in found.orphans:
         disk.unlink(f"{directory}/{orphan}", missing_ok=True)
-    return {name.start: f"{directory}/{name}" for name in found.kept}
+    return {name.start: f"{directory}/{name}" for name in found.kept if name not in unreadable}
 
 
-def _rebuild(disk: Disk, path: str, start: int) -> None:
-    """Make a missing queue file again (rule 2)."""
+def _rebuild(disk: Disk, path: str, start: int) -> bool:
+    """Make a missing queue file again (rule 2); False if the run has no valid header."""
+    if parse_file_header(disk.open(path, write=False).pread(FILE_HEADER.size, 0), start) is None:
+        _log.error("%s has no valid header: the records of %s in it are lost", path, partitions_in(disk, path))
+        return False
     queue = run_queue(disk, path, start)
     for begin, end in queue.lost:
         _log.warning("%s is damaged from byte %d to %d", path, begin, end)
     disk.replace_atomically(queue_path(path), queue.data)
+    return True
 
 
 def remove_files(disk: Disk, paths: Sequence[str]) -> None:

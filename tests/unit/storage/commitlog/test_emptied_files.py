@@ -13,7 +13,8 @@ from protocol.primitives import Buffer, uuid_text
 from storage.commitlog.frames import FILE_HEADER
 from storage.io.disk import Disk, File, StorageError
 from tests.support.segments import NOW_MS, batch, infos
-from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, sync
+from tests.unit.storage.commitlog.test_cleaning import cleaned, runs
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, damage, sync
 
 TOPIC = uuid_text(b"t" * 16)
 
@@ -100,3 +101,29 @@ def test_records_behind_an_emptied_file_survive_a_kill(tmp_path: Path, size: int
     expected = [bytes_of(again[number]) for number in (0, 1)]
     killed = Process(tmp_path)
     assert [bytes_of(killed[number]) for number in (0, 1)] == expected
+
+
+@pytest.mark.parametrize("has_queue", [True, False])
+def test_an_emptied_run_costs_only_what_was_in_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, has_queue: bool
+) -> None:
+    process, contents = cleaned(tmp_path, 6, 40)
+    (path, *others) = runs(process)
+    assert others
+    if has_queue:
+        os.truncate(path, 0)
+    else:
+        damage(path, 5)
+        path.with_suffix(".queue").unlink()
+    for _ in range(2):
+        caplog.clear()
+        again = Process(tmp_path)
+        for number, data in contents.items():
+            found = bytes_of(again[number])
+            assert found
+            assert data.endswith(found)
+        partitions = ", ".join([f"{TOPIC}-{number}" for number in contents]) if has_queue else "its partitions"
+        assert f"{path} has no valid header: the records of {partitions} in it are lost" in caplog.text
+        append_to(again[0])
+        again.log.close()
+        contents = {number: bytes_of(Process(tmp_path)[number]) for number in contents}

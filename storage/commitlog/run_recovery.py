@@ -22,7 +22,7 @@ from types import MappingProxyType
 
 from storage.commitlog.frames import FILE_HEADER, parse_file_header
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogName, parse_log_name
-from storage.commitlog.queue_file import parse_queue, read_row
+from storage.commitlog.queue_file import parse_queue, queue_run, read_row
 from storage.commitlog.run_file import run_queue
 from storage.commitlog.sealing import queue_path, read_queue_header
 from storage.commitlog.slots import slot_id_of, slot_text, topic_of
@@ -114,18 +114,22 @@ def _valid_queues(disk: Disk, directory: str, orphans: Sequence[str]) -> Iterato
 
 def partitions_in(disk: Disk, lost: str) -> str:
     """The partitions with batches in a lost log file, for messages: as its queue file names them, if that is valid."""
-    path, name = queue_path(lost), parse_log_name(lost.rpartition("/")[2])
-    found = parse_queue(disk.read(path), name.start) if name is not None and disk.exists(path) else None
-    if found is None:
-        return _UNKNOWN_PARTITIONS
-    header, states = found
-    queue = disk.open(path, write=False)
-    names = [
-        slot_text(slot_id_of(state), topic_of(state))
-        for state in json.loads(states)
-        if len(state) > 1 and read_row(queue, state[0], header.slot_count, read_waiting).entry_count
-    ]
-    return ", ".join(names) or _UNKNOWN_PARTITIONS
+    return ", ".join(_last_offsets(disk, lost)) or _UNKNOWN_PARTITIONS
+
+
+def _last_offsets(disk: Disk, log: str) -> dict[str, int]:
+    """The partitions with batches in a log file, and the last offset of each there, as a valid queue file says; else empty."""
+    path, name = queue_path(log), parse_log_name(log.rpartition("/")[2])
+    parsed = parse_queue(disk.read(path), name.start) if name is not None and disk.exists(path) else None
+    if parsed is None:
+        return {}
+    (header, states), queue, found = parsed, disk.open(path, write=False), dict[str, int]()
+    for state in json.loads(states):
+        row = read_row(queue, state[0], header.slot_count, read_waiting)
+        if len(state) > 1 and row.entry_count:
+            entries = queue_run(queue, header.slot_count, row, read_waiting)
+            found[slot_text(slot_id_of(state), topic_of(state))] = entries.last_offset(row.entry_count - 1)
+    return found
 
 
 def log_paths(disk: Disk, directory: str, known: Mapping[LogName, bytes]) -> dict[int, str]:
@@ -152,10 +156,15 @@ def _rebuild(disk: Disk, path: str, start: int) -> bool:
     if parse_file_header(disk.open(path, write=False).pread(FILE_HEADER.size, 0), start) is None:
         _log.error("%s has no valid header: the records of %s in it are lost", path, partitions_in(disk, path))
         return False
-    queue = run_queue(disk, path, start)
+    queue, sealed = run_queue(disk, path, start), _last_offsets(disk, path)
     for begin, end in queue.lost:
         _log.warning("%s is damaged from byte %d to %d", path, begin, end)
     disk.replace_atomically(queue_path(path), queue.data)
+    kept = _last_offsets(disk, path)
+    for partition, last_offset in sealed.items():  # of a run that has lost its end
+        if kept.get(partition, -1) < last_offset:
+            text = "%s lost records up to offset %d: they were in the lost end of %s"
+            _log.warning(text, partition, last_offset, path)
     return True
 
 

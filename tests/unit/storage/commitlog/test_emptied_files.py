@@ -127,3 +127,15 @@ def test_an_emptied_run_costs_only_what_was_in_it(
         append_to(again[0])
         again.log.close()
         contents = {number: bytes_of(Process(tmp_path)[number]) for number in contents}
+
+
+def test_the_partitions_of_a_lost_end_of_a_run_are_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    process, _ = cleaned(tmp_path, 6, 40)
+    path = runs(process)[0]
+    last = next(process[4].view().entries_from(0))[1]
+    os.truncate(path, last.position)  # that of partition 2 is whole
+    caplog.clear()
+    Process(tmp_path).log.open()
+    assert f"{TOPIC}-4 lost records up to offset " in caplog.text
+    assert f": they were in the lost end of {path}" in caplog.text
+    assert f"{TOPIC}-2 lost" not in caplog.text

@@ -99,7 +99,10 @@ class LogDirMoves:
         code = self._refusal(topic, index, directory)
         if code == ErrorCode.NONE and directory in self._log_manager.placement.cordoned:
             code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
-        return self._alter(topic, index, directory) if code == ErrorCode.NONE else code
+        if code == ErrorCode.NONE:
+            code = self._alter(topic, index, directory)
+            self._start_engine_moves()  # if it has cancelled a move
+        return code
 
     def _alter(self, topic: str, index: int, directory: str) -> ErrorCode:
         key = (topic, index)
@@ -347,6 +350,7 @@ class LogDirMoves:
             name = move.partition.log.name
             _log.warning("the move of %s is cancelled: it stays in its log directory", name)
             self._end(move)
+            self._start_engine_moves()
 
     def _end(self, move: ReplicaMove, *, switched: bool = False) -> None:
         move.is_over = True
@@ -356,7 +360,6 @@ class LogDirMoves:
                 drop_future_log(self._log_manager, move.copy)
             if move.appends_paused:
                 self._replicas.appender.resume(move.partition)
-            self._start_engine_moves()
 
 
 def _has_unflushed(copy: Log) -> bool:

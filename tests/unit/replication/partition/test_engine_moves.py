@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+import replication.partition.log_dir_moves
 import storage.directories.engines
 from protocol.errors import ErrorCode
 from protocol.messages.stored_records import ConfigRecord
@@ -196,6 +197,27 @@ def test_a_truncation_during_a_move_starts_the_copy_again(tmp_path: Path) -> Non
     assert harness.log.log_end_offset == 4
     data = harness.log.open().engine.view().read_batches(1, 1 << 20)
     assert [header.size for _, header in headers(data)] == [len(batch(size=77))] * 3
+
+
+@pytest.mark.parametrize("is_requested", [False, True])
+def test_a_move_that_starts_again_while_the_setting_changed_starts_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_requested: bool
+) -> None:
+    """The changed setting waits, since as many moves are active as may be; the end of this one makes room."""
+    monkeypatch.setattr(replication.partition.log_dir_moves, "MAX_ENGINE_MOVES", 1)
+    harness = stepped_harness(tmp_path, 3)
+    others = [path for path in harness.log_manager.directories if path != harness.log.directory]
+    assert harness.moves.alter("t", 0, others[0]) == E.NONE
+    harness.step_until_copied()
+    set_engine(harness, "commitlog")
+    if is_requested:
+        assert harness.moves.alter("t", 0, others[1]) == E.NONE
+    else:
+        truncated(harness.log_manager, harness.log, 0)
+    harness.executor.run_all()
+    assert not harness.moves.active
+    assert (harness.log.directory, engine_of(harness.log)) == (others[is_requested], "commitlog")
+    assert not harness.log_manager.future_logs
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)

@@ -11,7 +11,8 @@ RULES    1. A file with a valid queue file was durable when that was written: it
          4. A partition of which only a BIND is left had no durable record, and has no slot: no queue file has its state, so the
             next start would not have one either.
          5. All scanned files are sealed, without the zeros behind their last frame. An unsealed file without frames is used for
-            later appends, if no file with frames follows.
+            later appends, if no file with frames follows. On a nearly full disk those files are removed first: without
+            their space a start could not seal the others.
 NOT HERE The batches of one partition (storage/log/recovery.py).
 """
 
@@ -72,6 +73,8 @@ _CHECKED_BYTES: Final = 256 << 20
 """The last queue files up to this size are checked as a whole, the others in the background (`CommitLog.check_queues`)."""
 _FILES_AFTER_CATALOG: Final = 8
 """A start that reads the states of more files renews the catalog."""
+_NEEDED_BYTES: Final = 16 << 20
+"""With less free space the unused files are removed (rule 5)."""
 
 
 @dataclass(slots=True)
@@ -135,6 +138,7 @@ class _Loader:
         self._covered = self._find_covered()
         if not self._covered and self._catalog.files:
             self._paths = log_paths(self._disk, self._directory, {})
+        self._make_space()
         starts = list(self._paths)
         for number, start in enumerate(starts):
             file = self._open(start)
@@ -153,6 +157,16 @@ class _Loader:
         if len(found.files) > len(self._covered) + _FILES_AFTER_CATALOG or not self._covered:
             self._renew_catalog()
         return found
+
+    def _make_space(self) -> None:
+        """Remove unused files, the last one first, while the disk is nearly full (rule 5)."""
+        disk = self._disk
+        for start, path in reversed(list(self._paths.items())):
+            is_unused = disk.size(path) == FILE_HEADER.size and not disk.exists(queue_path(path))
+            if not is_unused or disk.space(self._directory)[1] >= _NEEDED_BYTES:
+                break
+            disk.unlink(path)
+            del self._paths[start]
 
     # ---- the catalog -------------------------------------------------------------------------------------
 

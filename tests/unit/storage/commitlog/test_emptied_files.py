@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from protocol.primitives import Buffer, uuid_text
+from storage.commitlog.files_ahead import FILES_AHEAD
 from storage.commitlog.frames import FILE_HEADER
 from storage.io.disk import Disk, File, StorageError
 from tests.support.segments import NOW_MS, batch, infos
@@ -22,6 +23,9 @@ TOPIC = uuid_text(b"t" * 16)
 class _FullFile(File):
     _disk: _FullDisk
 
+    def _write_some(self, buffer: Buffer, position: int) -> int:
+        return self._write_some_of([buffer], position)
+
     def _write_some_of(self, buffers: Sequence[Buffer], position: int) -> int:
         if self._disk.is_full:
             raise OSError(errno.ENOSPC, "")
@@ -29,9 +33,17 @@ class _FullFile(File):
 
 
 class _FullDisk(Disk):
-    """A file system that reserves no space: a write may fail although its file was allocated."""
+    """A file system that reserves no space, so a write may fail; the removal of a log file makes space."""
 
     is_full = False
+
+    def space(self, path: str) -> tuple[int, int]:
+        total, free = super().space(path)
+        return total, 0 if self.is_full else free
+
+    def unlink(self, path: str, *, missing_ok: bool = False) -> None:
+        super().unlink(path, missing_ok=missing_ok)
+        self.is_full &= not path.endswith(".clog")
 
     def open(self, path: str, *, write: bool, create: bool = False) -> File:
         file = super().open(path, write=write, create=create)
@@ -139,3 +151,15 @@ def test_the_partitions_of_a_lost_end_of_a_run_are_named(tmp_path: Path, caplog:
     assert f"{TOPIC}-4 lost records up to offset " in caplog.text
     assert f": they were in the lost end of {path}" in caplog.text
     assert f"{TOPIC}-2 lost" not in caplog.text
+
+
+def test_a_start_on_a_full_disk_uses_the_space_of_a_file_that_was_created_ahead(tmp_path: Path) -> None:
+    process = Process(tmp_path)
+    expected = append_to(process[0]) + append_to(process[0])
+    unused = [path for path in process.paths(".clog") if path not in with_frames(process)]
+    assert len(unused) == FILES_AHEAD
+    disk = _FullDisk()
+    disk.is_full = True
+    killed = Process(tmp_path, disk)
+    assert bytes_of(killed[0]) == expected
+    assert [path.exists() for path in unused] == [True, False]

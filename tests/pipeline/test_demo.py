@@ -40,12 +40,17 @@ def figures() -> Delays:
 
 @pytest.fixture
 def job(kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figures: Delays) -> Demo:
-    reports = iter([StreamReport(figures, ROWS, 4), StreamReport({}, 0, 0)])
+    return demo_of(ROWS, figures, kafka_broker.bootstrap, tmp_path, monkeypatch)
+
+
+def demo_of(rows: int, figures: Delays, bootstrap: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """A demo whose Spark returns these figures."""
+    reports = iter([StreamReport(figures, rows, 4), StreamReport({}, 0, 0)])
     monkeypatch.setattr(demo, "java_version", lambda: 17)
     monkeypatch.setattr(demo, "start_session", lambda *_: (NoSpark(), "none"))
     monkeypatch.setattr(demo, "read_batch", lambda *_: figures)
     monkeypatch.setattr(demo, "read_stream", lambda *_: next(reports))
-    return Demo(Options(kafka_broker.bootstrap, ROWS, tmp_path), Console(width=100))
+    return Demo(Options(bootstrap, rows, folder), Console(width=100))
 
 
 def test_correct_figures_agree(job: Demo, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -55,6 +60,14 @@ def test_correct_figures_agree(job: Demo, tmp_path: Path, capsys: pytest.Capture
     assert output.count("agrees    ") == 13
     assert "0 disagreements" in output
     assert (tmp_path / "delays.png").exists()
+
+
+def test_a_single_flight_leaves_two_members_of_the_group_without_records(
+    kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit of a consumer without records is an error of librdkafka."""
+    job = demo_of(1, count_delays(read_flights(1)), kafka_broker.bootstrap, tmp_path, monkeypatch)
+    assert job.run(), job.disagreements
 
 
 def one_delay_more(figures: Delays) -> Delays:

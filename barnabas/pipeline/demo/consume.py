@@ -2,7 +2,7 @@
 
 RULES    1. A group starts reading when every member has its partitions, so that a rebalance causes no duplicates.
          2. A group is done when every offset of every partition was read; duplicates are counted separately.
-         3. A member leaves after all members have committed, since leaving starts a rebalance.
+         3. A member leaves after all members with records have committed, since leaving starts a rebalance.
          4. A look-up by time must return the first offset whose timestamp is at or after the requested time.
 NOT HERE Spark, which uses no group (`spark_jobs.py`).
 """
@@ -104,7 +104,8 @@ def read_with_group(
                     f"The group {group} did not read {left} records within {LIMIT_S:.0f} s: run the demo again."
                 )
         for member in consumers:
-            member.consumer.commit(asynchronous=False)
+            if member.records:  # else it has no offset to commit, which is an error of the client
+                member.consumer.commit(asynchronous=False)
     finally:
         for member in consumers:
             member.consumer.close()

@@ -88,7 +88,7 @@ def _run(job: Job, values: Mapping[str, Any], *, as_json: bool) -> int:
     scratch = Path(tempfile.mkdtemp(prefix=f"barnabas-{job.name}-"))
     succeeded = False
     try:
-        _silence_py4j()
+        silence_py4j()
         with StopSignals() as stopping:
             report = _run_in_session(job, settings, session_settings, reporter, scratch, stopping)
         succeeded = True
@@ -151,7 +151,7 @@ def _save_log(log: Path, job: str) -> str:
     return f"Spark's log is in {kept_log}."
 
 
-def _silence_py4j() -> None:
+def silence_py4j() -> None:
     """Silences py4j, which logs interruptions and a dead JVM with a traceback.
 
     The change is permanent: a py4j thread sends released objects to the JVM until the process ends.

@@ -84,11 +84,11 @@ def test_help_shows_every_setting_with_its_default(capsys: pytest.CaptureFixture
 
 def test_py4j_logs_nothing(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
     """py4j also logs under the root logger; other records of the root logger stay."""
-    from barnabas.pipeline.job_runner import _silence_py4j
+    from barnabas.pipeline.job_runner import silence_py4j
 
     monkeypatch.setattr(logging.root, "filters", [])
     caplog.set_level(logging.NOTSET, "py4j")
-    _silence_py4j()
+    silence_py4j()
     for path in ("py4j/java_gateway.py", "others.py"):
         logging.root.handle(logging.LogRecord("root", logging.ERROR, path, 1, "run_command in %s", (path,), None))
     logging.getLogger("py4j.clientserver").error("the JVM is gone")

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 pytest.importorskip("pyspark")
@@ -18,6 +23,7 @@ from barnabas.pipeline.demo.demo import Demo, Options
 from barnabas.pipeline.demo.flights import Delay, Delays, count_delays, read_flights
 from barnabas.pipeline.demo.spark_jobs import StreamReport
 from barnabas.pipeline.errors import JobError
+from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
 
@@ -133,3 +139,23 @@ def test_no_member_leaves_the_group_before_all_have_committed(job: Demo, monkeyp
     monkeypatch.setattr(consume, "Consumer", Recording)
     assert job.run(), job.disagreements
     assert calls == ["commit"] * 3 + ["close"] * 3
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_ends_the_demo_without_leaving_a_process_or_a_file(number: signal.Signals, tmp_path: Path) -> None:
+    """Its broker and its folders, with 100 MB of flights, are temporary."""
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    words = [sys.executable, "-m", "barnabas", "pipeline", "demo", "--output", str(tmp_path / "output")]
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(scratch)}
+    ) as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("barnabas ready on ")
+        brokers = until(psutil.Process(running.pid).children, "the broker runs")
+        running.send_signal(number)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == 128 + number
+    assert errors == f"demo: stopped by {'Ctrl-C' if number == signal.SIGINT else 'SIGTERM'}\n"
+    assert not list(scratch.iterdir())
+    assert not any(broker.is_running() for broker in brokers)

@@ -4,6 +4,7 @@ RULES    1. The figures are computed once from the CSV; everything read from the
          2. A disagreement is printed, and the demo fails at the end; nothing is retried.
          3. The broker is a new one in a temporary directory, unless an address is given; any Kafka broker works.
          4. Missing requirements (Java, the data, Spark) are one sentence before anything starts.
+         5. A signal ends the demo as it ends a job: temporary folders are deleted, and so is the topic on a given broker.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
 
+import click
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
@@ -29,8 +31,10 @@ from barnabas.pipeline.demo.flights import FLIGHTS, Delays, carrier_names, read_
 from barnabas.pipeline.demo.produce import KEEP_FOR_EVER, PARTITIONS, Produced, produce_flights
 from barnabas.pipeline.demo.report import TABLE_WIDTH, delay_table, draw_delays
 from barnabas.pipeline.demo.spark_jobs import read_batch, read_stream
-from barnabas.pipeline.session import java_version, start_session
+from barnabas.pipeline.job_runner import silence_py4j
+from barnabas.pipeline.session import java_version, start_session, stop_session
 from barnabas.pipeline.settings import BrokerSettings
+from barnabas.signals import Stopped, StopSignals
 
 GROUP_SIZE = 3
 
@@ -47,9 +51,10 @@ class Options(NamedTuple):
 class Demo:
     """One run; prints its steps and collects disagreements."""
 
-    def __init__(self, options: Options, console: Console) -> None:
+    def __init__(self, options: Options, console: Console, stopping: StopSignals | None = None) -> None:
         self._options = options
         self._console = console
+        self._stopping = stopping
         self.disagreements: list[str] = []
 
     def run(self) -> bool:
@@ -135,6 +140,8 @@ class Demo:
         with self._console.status("starting Spark"):
             spark, source = start_session("barnabas-demo", scratch, self._options.output / "spark.log")
         try:
+            if self._stopping is not None:
+                self._stopping.install()  # Spark installs its own handler for SIGINT
             self._print(f"Spark {spark.version} in {time.monotonic() - started:.1f} s, connector: {source}")
             started = time.monotonic()
             with self._console.status("Spark reads the topic as a batch"):
@@ -153,7 +160,7 @@ class Demo:
             self._check("flights in Spark's stream", stream.rows, produced.records)
             self._check("flights in the stream started again", again.rows, 0)
         finally:
-            spark.stop()
+            stop_session(spark)
         return stream.delays
 
     def _show(self, delays: Delays) -> None:
@@ -191,7 +198,13 @@ def run_demo(options: Options) -> int:
     if free < 1 << 30:
         console.print(f"The demo needs 1 GiB in {tempfile.gettempdir()} and there are {free >> 20} MiB: set TMPDIR.")
         return 1
-    return 0 if Demo(options, console).run() else 1
+    silence_py4j()
+    try:
+        with StopSignals() as stopping:
+            return 0 if Demo(options, console, stopping).run() else 1
+    except Stopped as stopped:
+        click.echo(f"demo: {stopped}", err=True)
+        return stopped.exit_code
 
 
 def _sum_in_words(report: GroupReport) -> str:

@@ -10,8 +10,8 @@ FORMAT   DIR/cluster.json     the cluster's id, its initial voters, and each nod
 RULES    1. A cluster in an existing folder keeps its ids, ports and settings; new settings override the old ones.
          2. All nodes start at the same time, since one alone would wait for the others. If one fails, all are stopped.
          3. All nodes stop at the same time, without moving leaders to a node that is about to stop.
-         4. cluster.json is written only after its addresses were bound for a test. A request for another cluster in the folder
-            is refused.
+         4. The folder and cluster.json are created only after the addresses were bound for a test. A request for another
+            cluster in the folder is refused.
 """
 
 from __future__ import annotations
@@ -73,7 +73,6 @@ class Cluster(Service):
         if self._is_temporary:
             weakref.finalize(self, remove_folder, self.folder, self._owner)
         try:
-            self.folder.mkdir(parents=True, exist_ok=True)
             plan = _load_or_create_plan(self.folder, nodes, controllers, host, port)
         except FileExistsError as error:
             raise BrokerError(f"{self.folder} is a file, not a folder: choose another one.") from error
@@ -199,6 +198,8 @@ def _check_arguments(nodes: int, controllers: int, settings: Mapping[str, object
 def _load_or_create_plan(folder: Path, nodes: int, controllers: int, host: str | None, port: int) -> dict[str, Any]:
     """The contents of cluster.json (rule 1)."""
     path = folder / PLAN
+    if folder.exists() and not folder.is_dir():
+        raise FileExistsError
     if path.exists():
         plan = _read_plan(path)
         existing = (len(plan["nodes"]) - plan["controllers"], plan["controllers"])
@@ -215,6 +216,7 @@ def _load_or_create_plan(folder: Path, nodes: int, controllers: int, host: str |
             )
         return plan
     plan = _new_plan(nodes, controllers, host or "127.0.0.1", port)
+    folder.mkdir(parents=True, exist_ok=True)
     new = path.with_suffix(".new")
     new.write_text(json.dumps(plan, indent=2) + "\n")
     new.replace(path)

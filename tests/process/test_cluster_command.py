@@ -118,18 +118,19 @@ def test_a_folder_keeps_the_size_and_the_addresses_of_its_cluster(tmp_path: Path
     again.close()
 
 
-def test_a_failed_creation_leaves_no_plan_in_the_folder(tmp_path: Path) -> None:
+def test_a_failed_creation_leaves_no_folder(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(BrokerError, match=rf"Cannot listen on 127\.0\.0\.1:{port}: Address already in use\."):
-            Cluster(3, data_dir=tmp_path, port=port)
+            Cluster(3, data_dir=folder, port=port)
     with pytest.raises(BrokerError, match=r"Cannot listen on nowhere\.invalid"):
-        Cluster(3, data_dir=tmp_path, host="nowhere.invalid")
+        Cluster(3, data_dir=folder, host="nowhere.invalid")
     for wrong in (70_000, 65_500, -5):
         with pytest.raises(BrokerError, match="would need the ports"):
-            Cluster(3, data_dir=tmp_path, port=wrong)
+            Cluster(3, data_dir=folder, port=wrong)
     with pytest.raises(BrokerError, match=r"log\.dirs cannot be set for all nodes of a cluster"):
-        Cluster(3, data_dir=tmp_path, settings={"log.dirs": "one"})
+        Cluster(3, data_dir=folder, settings={"log.dirs": "one"})
     assert list(tmp_path.iterdir()) == []
 
 

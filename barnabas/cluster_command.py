@@ -49,7 +49,10 @@ def main(arguments: list[str]) -> int:
 def cluster(
     *, nodes: int, controllers: int, data_dir: str, host: str | None, port: int | None, settings: tuple[str, ...]
 ) -> int:
-    """Run several nodes on this machine until SIGINT or SIGTERM."""
+    """Run several nodes on this machine until SIGINT or SIGTERM.
+
+    Exit status: 0 stopped by a signal, 1 the start or a node failed, 2 the arguments are wrong.
+    """
     started = time.monotonic()
     for number in _SIGNALS:
         signal.signal(number, _interrupt)

@@ -107,7 +107,10 @@ def serve(
     from_env: bool,
     **options: Any,
 ) -> None:
-    """Run one node until SIGTERM or SIGINT. Empty directories are formatted first."""
+    """Run one node until SIGTERM or SIGINT. Empty directories are formatted first.
+
+    Exit status: 0 stopped by a signal, 1 the start or the node failed, 2 the arguments are wrong.
+    """
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 
     log_lines = log_to_standard_error()

@@ -55,7 +55,10 @@ class Jobs(click.Group):
 
 @click.group(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})
 def pipeline() -> None:
-    """Run a Spark job on the topics of any Kafka cluster."""
+    """Run a Spark job on the topics of any Kafka cluster.
+
+    Exit status: 0 done, 1 failed, 2 the arguments are wrong, 3 the audit found differences; 130, 143 ended by SIGINT, SIGTERM.
+    """
 
 
 @pipeline.command()

@@ -21,7 +21,8 @@ _EXIT_CODES = (
     ("2", "the arguments are wrong"),
     ("130, 143", "ended by SIGINT, by SIGTERM"),
 )
-_SHARED = {"bootstrap", "command_config", "properties", "timeout_s", "as_json"}
+_CONNECTION = {"bootstrap", "command_config", "properties"}
+_SHARED = {*_CONNECTION, "timeout_s", "as_json"}
 """Parameters of the connection and of the output, which most commands have."""
 
 
@@ -78,7 +79,8 @@ def page(verb: str, command: click.Command) -> str:
     if command.epilog:
         lines += [".SH NOTES", *_paragraphs(command.epilog)]
     has_own = "Exit status:" in (command.help or "")
-    return "\n".join([*lines, *_end(() if has_own else _EXIT_CODES)]) + "\n"
+    names = {parameter.name for subcommand in commands.values() for parameter in subcommand.params}
+    return "\n".join([*lines, *_end(() if has_own else _EXIT_CODES, is_connected=names >= _CONNECTION)]) + "\n"
 
 
 def overview(commands: dict[str, click.Command]) -> str:
@@ -87,25 +89,29 @@ def overview(commands: dict[str, click.Command]) -> str:
     lines += [".SH SYNOPSIS", ".B barnabas", "VERB [OPTION]...", ".SH VERBS"]
     for verb, command in commands.items():
         lines += [".TP", f".BR barnabas\\-{_text(verb)} (1)", _text(_summary(command))]
-    return "\n".join([*lines, *_end(_EXIT_CODES)]) + "\n"
+    return "\n".join([*lines, *_end(_EXIT_CODES, is_connected=True)]) + "\n"
 
 
 def _title(name: str) -> str:
     return f'.TH {_text(name.upper())} 1 "" Barnabas "Barnabas"\n.nh\n.ad l'
 
 
-def _end(exit_codes: Sequence[tuple[str, str]]) -> Iterator[str]:
-    """The last sections; without exit codes, if the description has other ones."""
+def _end(exit_codes: Sequence[tuple[str, str]], *, is_connected: bool) -> Iterator[str]:
+    """The last sections; without exit codes, if the description has other ones.
+
+    `is_connected`: the verb has the options of `cli/connection.py`, which read the variable.
+    """
     if exit_codes:
         yield ".SH EXIT STATUS"
     for code, meaning in exit_codes:
         yield from (".TP", f".B {code}", _text(meaning))
-    yield from (
-        ".SH ENVIRONMENT",
-        ".TP",
-        ".B BARNABAS_BOOTSTRAP",
-        "HOST:PORT of a cluster, where \\-\\-bootstrap is not given.",
-    )
+    if is_connected:
+        yield from (
+            ".SH ENVIRONMENT",
+            ".TP",
+            ".B BARNABAS_BOOTSTRAP",
+            "HOST:PORT of a cluster, where \\-\\-bootstrap is not given.",
+        )
     yield from (".SH SEE ALSO", ".BR barnabas (1)")
 
 

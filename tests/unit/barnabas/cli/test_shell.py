@@ -62,6 +62,21 @@ def test_a_page_gives_each_exit_code_one_meaning(verb: str) -> None:
     assert ("the arguments are wrong" in text) == (verb not in {"convert", "doctor"})
 
 
+def test_pages_say_how_audits_and_nodes_end() -> None:
+    """A signal ends a node with 0, other verbs with 130 or 143."""
+    assert "3 the audit found differences" in page("pipeline", command_of("pipeline"))
+    for verb in ("serve", "cluster"):
+        text = page(verb, command_of(verb))
+        assert "0 stopped by a signal" in text
+        assert "130" not in text
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_a_page_names_the_variable_of_the_cluster_only_if_the_verb_reads_it(verb: str) -> None:
+    without = {*DAEMON_VERBS, "certs", "cluster", "completion", "health", "man", "pipeline"}
+    assert ("BARNABAS_BOOTSTRAP" in page(verb, command_of(verb))) == (verb not in without)
+
+
 def test_examples_keep_their_lines() -> None:
     text = page("consume", command_of("consume"))
     assert ".nf\nbarnabas consume orders \\-o \\-10               the last ten of each partition\nbarnabas" in text

@@ -43,7 +43,10 @@ _SENTENCES = {
     53: "The cluster denies the transactional id: grant Write on it with barnabas acls",
     76: "The cluster does not know this compression: choose another with --compression",
     90: "Another producer has the same transactional id, and has fenced this one",
-    87: "The cluster refuses a record, such as one without key for a compacted topic",
+    87: (
+        "The cluster refuses a record, such as one without key for a compacted topic, or one for a schedule topic that has "
+        "neither key nor value, or whose deliver-at or deliver-after is wrong or too late"
+    ),
 }
 
 NAMES = {

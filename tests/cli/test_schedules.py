@@ -10,6 +10,7 @@ from confluent_kafka import Producer
 
 import barnabas
 from tests.cli.running import Verbs
+from tests.cli.running import barnabas as run_verb
 from tests.support.librdkafka import read_to_end
 from tests.support.waiting import until
 
@@ -37,6 +38,14 @@ def test_list_counts_what_is_pending_in_each_schedule_topic(verbs: Verbs) -> Non
     [row] = verbs.rows("schedules list")
     assert (row["topic"], row["target"], row["pending"], row["overdue"]) == ("later", "target", 6, 0)
     assert "is no schedule topic" in verbs.refused("schedules list target")
+
+
+def test_a_refused_record_of_a_schedule_topic_is_told_from_one_of_a_compacted_topic(verbs: Verbs) -> None:
+    words = ["later", "-b", verbs.bootstrap, "-H", "deliver-after=soon"]
+    done = run_verb("produce", *words, stdin=b'{"value":"v"}\n')
+    assert done.returncode == 1
+    assert b"for a schedule topic" in done.stderr
+    assert b"deliver-after is wrong" in done.stderr
 
 
 def test_pending_shows_the_records_in_the_order_in_which_they_are_due(verbs: Verbs) -> None:

@@ -21,6 +21,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 DELAYS_MS = (1_000, 10_000, 60_000)
 INPUT, RETRY, DEAD = "orders", "orders-retry", "orders-dead"
+OWN_HEADERS = ("attempt", "deliver-after", "schedule-id")
+"""Those of this program and of the delivery; a record keeps all others."""
 
 
 def create_topics(bootstrap: str) -> None:
@@ -49,14 +51,22 @@ def attempts_of(message: Message) -> int:
 def set_aside(producer: Producer, message: Message, delays_ms: tuple[int, ...]) -> str:
     """Writes a failed record to the schedule topic, or after the last attempt to the dead letters."""
     attempt = attempts_of(message)
-    headers = [("attempt", b"%d" % (attempt + 1))]
+    headers = [(name, value) for name, value in message.headers() or [] if name not in OWN_HEADERS]
+    headers.append(("attempt", b"%d" % (attempt + 1)))
     topic = DEAD
     if attempt < len(delays_ms):
         topic = RETRY
         headers.append(("deliver-after", b"%d" % delays_ms[attempt]))
-    producer.produce(topic, message.value(), key=message.key(), headers=headers)
-    if producer.flush(30):
-        raise RuntimeError(f"{topic} cannot be written")
+    refused: list[object] = []
+    producer.produce(
+        topic,
+        message.value(),
+        key=message.key(),
+        headers=headers,
+        on_delivery=lambda error, _: None if error is None else refused.append(error),
+    )
+    if producer.flush(30) or refused:  # the position is not committed: the next start tries the record again
+        raise RuntimeError(f"{topic} cannot be written: {refused or 'no answer'}")
     return topic
 
 

@@ -3,6 +3,7 @@
 RULES    1. One address of several that answers is enough; otherwise the first error is raised.
          2. A listener with TLS closes a connection that begins without it; one with SASL closes it at the first request that
             needs a login. So ApiVersions is asked, which needs none, and then Metadata, which does.
+         3. With TLS 1.3 a client learns only from the first answer that the listener wants a certificate of it.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import socket
 import ssl
 from collections.abc import Iterable
+from contextlib import closing, suppress
 
 from barnabas.client.client_settings import Security
 from barnabas.client.errors import ClientError
 from barnabas.client.plain_requests import API_VERSIONS, METADATA, ask
-from barnabas.client.secure_stream import connect
+from barnabas.client.secure_stream import Stream, connect
+from barnabas.client.secure_stream import ask as ask_secured
 
 TIMEOUT_S = 10.0
 
@@ -54,10 +57,7 @@ def _check_plaintext(plain: socket.socket, where: str) -> None:
             "if it has TLS, set security.protocol=SSL or SASL_SSL (-X or --command-config)."
         )
     if not _is_answered(plain, METADATA):
-        raise ClientError(
-            f"The listener at {where} wants a login: set security.protocol=SASL_PLAINTEXT, sasl.mechanism and "
-            "sasl.jaas.config (-X or --command-config)."
-        )
+        raise _login_missing(where, "SASL_PLAINTEXT")
 
 
 def _is_answered(plain: socket.socket, request: bytes) -> bool:
@@ -70,12 +70,39 @@ def _is_answered(plain: socket.socket, request: bytes) -> bool:
 
 def _check_secured(host: str, port: int, security: Security) -> None:
     try:
-        connect(host, port, security).close()
+        stream = connect(host, port, security)
     except ClientError as failure:
         cause = failure.__cause__
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLCertVerificationError):
-            raise ClientError(
-                f"The TLS connection to {host}:{port} failed ({cause.reason or cause}): "
-                "is the listener one with TLS, as security.protocol says, and does it want a certificate of the client?"
-            ) from failure
+            raise _tls_failure(f"{host}:{port}", cause) from failure
         raise
+    with suppress(OSError), closing(stream):  # what is left to send is of no interest
+        if not security.has_sasl:
+            _check_encrypted(stream, f"{host}:{port}")
+
+
+def _check_encrypted(stream: Stream, where: str) -> None:
+    """Raises ClientError if the listener wants a certificate (rule 3) or a login (rule 2)."""
+    try:
+        ask_secured(stream, API_VERSIONS)
+    except (OSError, ClientError) as failure:
+        raise _tls_failure(where, failure) from failure
+    try:
+        ask_secured(stream, METADATA)
+    except (OSError, ClientError) as failure:
+        raise _login_missing(where, "SASL_SSL") from failure
+
+
+def _tls_failure(where: str, failure: Exception) -> ClientError:
+    reason = str(getattr(failure, "reason", None) or failure).rstrip(".")
+    return ClientError(
+        f"The TLS connection to {where} failed ({reason}): "
+        "is the listener one with TLS, as security.protocol says, and does it want a certificate of the client?"
+    )
+
+
+def _login_missing(where: str, protocol: str) -> ClientError:
+    return ClientError(
+        f"The listener at {where} wants a login: set security.protocol={protocol}, sasl.mechanism and "
+        "sasl.jaas.config (-X or --command-config)."
+    )

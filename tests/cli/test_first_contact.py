@@ -55,6 +55,32 @@ def test_a_certificate_of_an_unknown_authority() -> None:
         assert "CERTIFICATE_VERIFY_FAILED" in Verbs(broker.bootstrap, "--command-config", config).refused("topics list")
 
 
+def test_a_certificate_of_the_client_that_is_missing(tmp_path: Path) -> None:
+    """With TLS 1.3 the handshake of the client succeeds."""
+    with barnabas.Broker(security=barnabas.Security(protocol="SSL")) as broker:
+        config = without(broker, tmp_path, "ssl.keystore.")
+        for line in ("topics list", "consume t", "produce t -i /dev/null"):
+            sentence = Verbs(broker.bootstrap, "--command-config", config).refused(line)
+            assert sentence.startswith(f"The TLS connection to {broker.bootstrap} failed ("), sentence
+            assert sentence.endswith("and does it want a certificate of the client?"), sentence
+
+
+def test_a_login_that_is_missing_on_a_listener_with_tls(tmp_path: Path) -> None:
+    with barnabas.Broker(security=barnabas.Security()) as broker:
+        config = without(broker, tmp_path, "sasl.")
+        for line in ("topics list", "consume t", "produce t -i /dev/null"):
+            sentence = Verbs(broker.bootstrap, "--command-config", config, "-X", "security.protocol=SSL").refused(line)
+            assert "wants a login: set security.protocol=SASL_SSL" in sentence
+
+
+def without(broker: barnabas.Broker, folder: Path, prefix: str) -> str:
+    """A file with the settings of the broker's clients, without some."""
+    lines = broker.write_client_properties().read_text().splitlines()
+    path = folder / "client.properties"
+    path.write_text("\n".join(line for line in lines if not line.startswith(prefix)))
+    return str(path)
+
+
 def test_an_advertised_address_that_does_not_answer(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(NeverReached, "patience_s", 0.5)
     (tmp_path / "lines").write_text("hello\n")

@@ -41,23 +41,6 @@ def connect(host: str, port: int, security: Security) -> Stream:
         raise ClientError(f"The broker at {host}:{port} does not answer: {failure.strerror or failure}.") from failure
 
 
-def check_login(bootstrap: str, security: Security) -> None:
-    """Authenticates at one of HOST:PORT[,HOST:PORT...]. Raises the last ClientError."""
-    if not (security.has_tls or security.has_sasl):
-        return
-    failure: ClientError | None = None
-    for address in bootstrap.split(","):
-        host, _, port = address.strip().rpartition(":")
-        try:
-            connect(host.strip("[]"), int(port), security).close()
-        except ClientError as refused:
-            failure = refused
-        else:
-            return
-    if failure is not None:
-        raise failure
-
-
 def ask(stream: Stream, request: bytes) -> bytes:
     """Sends a request and returns the response, both without their length."""
     stream.write(struct.pack(">i", len(request)) + request)

@@ -21,10 +21,10 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from barnabas.client.client_settings import for_librdkafka, security_of
-from barnabas.client.secure_stream import check_login
+from barnabas.client.first_contact import check_answers
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.errors import JobError, denied
-from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, check_reachable
+from barnabas.pipeline.port_check import CONNECT_TIMEOUT_S, addresses_of, check_reachable
 from barnabas.pipeline.settings import BrokerSettings
 
 REQUEST_TIMEOUT_S = 30.0
@@ -93,7 +93,7 @@ class Brokers:
         given = settings.client_settings()
         self.security = security_of(given)
         check_reachable("broker", settings.bootstrap)
-        check_login(settings.bootstrap, self.security)
+        check_answers(addresses_of(settings.bootstrap), self.security, options="--kafka or --command-config")
         self.client_settings: dict[str, str | int | float] = {
             "bootstrap.servers": settings.bootstrap,
             "log_level": 0,

@@ -39,3 +39,9 @@ def _connect_error(addresses: Iterable[str]) -> str:
         else:
             return ""
     return errors[0]
+
+
+def addresses_of(servers: str) -> list[tuple[str, int]]:
+    """The host and port of each of HOST:PORT[,HOST:PORT...] that has this form."""
+    parts = (address.strip().rpartition(":") for address in servers.split(","))
+    return [(host.strip("[]"), int(port)) for host, _, port in parts if host and port.isdecimal()]

@@ -11,7 +11,8 @@ pytest.importorskip("confluent_kafka")
 
 from barnabas.client.client_settings import security_of
 from barnabas.client.errors import ClientError
-from barnabas.client.secure_stream import ask, check_login, connect
+from barnabas.client.first_contact import check_answers
+from barnabas.client.secure_stream import ask, connect
 from barnabas.pipeline.brokers import Brokers
 from barnabas.pipeline.settings import BrokerSettings
 from tests.support.security_profiles import PROFILES, Login, SecuredNode
@@ -30,7 +31,7 @@ def node(request: pytest.FixtureRequest) -> Iterator[SecuredNode]:
 
 
 def check(node: SecuredNode, login: Login) -> None:
-    check_login(f"127.0.0.1:1,{node.bootstrap}", security_of(login.java()))
+    check_answers([("127.0.0.1", 1), address(node)], security_of(login.java()))
 
 
 def test_a_connection_is_ready_for_requests(node: SecuredNode) -> None:
@@ -65,3 +66,14 @@ def test_a_job_with_a_wrong_password_fails_before_its_clients_retry(node: Secure
     lines = tuple(f"{name}={value}" for name, value in node.login("bob", "wrong").java().items())
     with pytest.raises(ClientError, match="refused the login"):
         Brokers(BrokerSettings(bootstrap=node.bootstrap, kafka=lines))
+
+
+def test_settings_of_security_that_are_missing_end_a_job_at_once(node: SecuredNode) -> None:
+    """A certificate, a login, or both; librdkafka would retry."""
+    settings = BrokerSettings(bootstrap=node.bootstrap)
+    with pytest.raises(ClientError, match=r"\(--kafka or --command-config\)"):
+        Brokers(settings)
+    if node.login("bob").java()["security.protocol"] == "SSL":
+        tls = {name: text for name, text in node.login("bob").java().items() if "keystore" not in name}
+        with pytest.raises(ClientError, match="does it want a certificate of the client"):
+            Brokers(BrokerSettings(bootstrap=node.bootstrap, kafka=tuple(f"{name}={tls[name]}" for name in tls)))

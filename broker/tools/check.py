@@ -21,7 +21,7 @@ from replication.metadata_log.node_identity import BOOTSTRAP_CHECKPOINT, Unusabl
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import DELETED, FUTURE, METADATA_DIRECTORY, STRAY, parse_partition_dir_name
-from storage.inspection.issues import Issue, Severity
+from storage.inspection.issues import Issue, Severity, severity_of
 from storage.inspection.partition_check import PartitionCheck
 from storage.inspection.slot_check import SlotCheck, StoredSlot
 from storage.io.checkpoint_file import (
@@ -140,7 +140,7 @@ class DirectoryCheck:
         try:
             return read_offsets(self._disk, path)
         except StorageError as error:
-            self._add(Severity.REFUSED, path, str(error))
+            self._add(severity_of(error), path, str(error))
             self.corrupt_files.append(path)
             return {}
 
@@ -238,7 +238,7 @@ class DirectoryCheck:
         try:
             topic_id = read_topic_id(self._disk, metadata)
         except StorageError as error:
-            self._add(Severity.REFUSED, metadata, str(error))
+            self._add(severity_of(error), metadata, str(error))
             self.corrupt_files.append(metadata)
             return None
         if topic_id is None:

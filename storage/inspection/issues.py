@@ -5,6 +5,9 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import NamedTuple
 
+from storage.io.checkpoint_file import CorruptCheckpoint
+from storage.io.disk import StorageError
+
 
 class Severity(IntEnum):
     """The severity of an issue."""
@@ -27,3 +30,8 @@ class Issue(NamedTuple):
     """The file or directory."""
     text: str
     """A sentence that describes it."""
+
+
+def severity_of(error: StorageError) -> Severity:
+    """Of a checkpoint that cannot be read: a start does without an invalid one, but not without its disk."""
+    return Severity.HARMLESS if isinstance(error, CorruptCheckpoint) else Severity.REFUSED

@@ -18,7 +18,7 @@ from protocol.records import NO_LEADER_EPOCH
 from storage.engine import AbortedTransaction
 from storage.inspection.batches import StoredBatch
 from storage.inspection.indexes import ENTRY_SIZES, TRANSACTION_INDEX, transaction_entries
-from storage.inspection.issues import Issue, Severity
+from storage.inspection.issues import Issue, Severity, severity_of
 from storage.inspection.segment_check import SegmentCheck
 from storage.io.checkpoint_file import LEADER_EPOCHS, read_epochs
 from storage.io.disk import DELETED, Disk, StorageError
@@ -174,7 +174,7 @@ class PartitionCheck:
         try:
             self._epochs = read_epochs(self._disk, f"{self.path}/{LEADER_EPOCHS}")
         except StorageError as error:
-            self._add(Severity.REFUSED, LEADER_EPOCHS, str(error))
+            self._add(severity_of(error), LEADER_EPOCHS, str(error))
             self.broken_files.append(f"{self.path}/{LEADER_EPOCHS}")
             self._recover_from(self.start_offset)
         for (epoch, offset), (next_epoch, next_offset) in pairwise(self._epochs):

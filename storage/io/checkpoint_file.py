@@ -34,7 +34,7 @@ TopicPartition = tuple[str, int]
 
 
 class CorruptCheckpoint(StorageError):
-    """A checkpoint file is invalid; the log directory treats it like a disk failure."""
+    """A checkpoint file is invalid; a start goes on without it."""
 
     def __init__(self, path: str, reason: str) -> None:
         super().__init__("parse the checkpoint", path, OSError(0, reason))

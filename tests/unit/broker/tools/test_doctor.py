@@ -113,7 +113,15 @@ DAMAGES = {
         "harmless", "says epoch 3 for offset 30",
     ),
     "broken epochs": Damage(
-        break_epochs, "refused", "Cannot parse", "", "renames leader-epoch-checkpoint to .corrupt"
+        break_epochs, "harmless", "Cannot parse", "", "renames leader-epoch-checkpoint to .corrupt"
+    ),
+    "a broken checkpoint of the recovery points": Damage(
+        lambda data: (data / "recovery-point-offset-checkpoint").write_text("x"),
+        "harmless", "Cannot parse", "", "renames recovery-point-offset-checkpoint to .corrupt",
+    ),
+    "a broken topic id": Damage(
+        lambda data: (data / "split-0/partition.metadata").write_text("version: 1\ntopic_id: " + 22 * "x"),
+        "harmless", "Cannot parse", "", "renames partition.metadata to .corrupt",
     ),
     "a log start offset above the log end offset": Damage(
         lambda data: rewrite_split_offset(data, "log-start-offset-checkpoint"),

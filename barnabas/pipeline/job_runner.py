@@ -12,11 +12,9 @@ import errno
 import logging
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from socketserver import BaseServer
 from typing import Any, NamedTuple
 
 import click
@@ -156,17 +154,11 @@ def silence_py4j() -> None:
 
     The change is permanent: a py4j thread sends released objects to the JVM until the process ends.
     """
-    from pyspark.accumulators import AccumulatorServer
+    from barnabas.pipeline.session import ignore_closed_accumulators
 
     logging.getLogger("py4j").setLevel(logging.CRITICAL + 1)
     logging.root.addFilter(_is_not_py4j)
-    AccumulatorServer.handle_error = _on_accumulator_error  # type: ignore[assignment, method-assign]
-
-
-def _on_accumulator_error(server: BaseServer, request: Any, address: Any) -> None:
-    """Ignores the end of PySpark's accumulator connection, which closes with the JVM."""
-    if not isinstance(sys.exception(), EOFError | ConnectionError):
-        BaseServer.handle_error(server, request, address)
+    ignore_closed_accumulators()
 
 
 def _is_not_py4j(record: logging.LogRecord) -> bool:

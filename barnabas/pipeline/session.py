@@ -22,9 +22,11 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from socketserver import BaseServer
 from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark.accumulators import AccumulatorServer
 from pyspark.sql import SparkSession
 
 from barnabas.client.client_settings import parse_pairs
@@ -117,10 +119,21 @@ def stop_session(spark: SparkSession) -> None:
         spark.stop()
 
 
+def ignore_closed_accumulators() -> None:
+    """Lets PySpark's accumulator connection end with the JVM without a traceback."""
+    AccumulatorServer.handle_error = _on_accumulator_error  # type: ignore[assignment, method-assign]
+
+
+def _on_accumulator_error(server: BaseServer, request: Any, address: Any) -> None:
+    if not isinstance(sys.exception(), EOFError | ConnectionError):
+        BaseServer.handle_error(server, request, address)
+
+
 def _end_jvm(spark: SparkSession) -> None:
     """Ends the JVM by closing its standard input, unless `spark-submit` started it."""
     gateway: Any = spark.sparkContext._gateway  # noqa: SLF001 - there is no public access to the process
     if gateway.proc is not None:
+        ignore_closed_accumulators()
         gateway.proc.stdin.close()
         gateway.proc.wait()
 

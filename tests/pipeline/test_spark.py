@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import runpy
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,22 @@ def test_a_session_restores_the_environment(spark: Any) -> None:
     """A later session on a cluster needs another Python."""
     assert spark.sparkContext.pythonExec == sys.executable
     assert os.environ.get("PYSPARK_PYTHON") != sys.executable
+
+
+PROGRAM = """
+import sys
+from pathlib import Path
+from barnabas.pipeline.session import start_session
+folder = Path(sys.argv[1])
+spark, _ = start_session("notebook", folder, folder / "spark.log")
+print(spark.sparkContext.parallelize([1, 2], 1).map(str).count())
+"""
+
+
+def test_a_program_that_does_not_stop_its_session_ends_without_a_traceback(tmp_path: Path) -> None:
+    """As the one in docs/pipeline.md: its JVM ends with it."""
+    done = subprocess.run([sys.executable, "-c", PROGRAM, tmp_path], capture_output=True, text=True, check=True)
+    assert (done.stdout, done.stderr) == ("2\n", "")
 
 
 def test_delays_of_literal_rows(spark: Any) -> None:

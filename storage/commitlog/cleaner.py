@@ -74,14 +74,14 @@ class Cleaner:
         self._space = LiveBytes(self._disk)
 
     def begin_pass(self, wall_ms: int) -> None:
-        """Finish an active file that is old (rule 4)."""
+        """Finish an active file that is old (rule 4), unless the next one would be the reserve for a full disk."""
         files = self._commit_log.files
         if not files or files[-1].is_sealed:
             return
         path, since_ms = self._active or ("", 0)
         if files[-1].path != path:
             self._active = files[-1].path, wall_ms
-        elif since_ms + self.max_dead_ms // 8 <= wall_ms:
+        elif since_ms + self.max_dead_ms // 8 <= wall_ms and self._commit_log.has_reserve:
             self._commit_log.finish_active()
 
     def clean(self, wall_ms: int, *, is_full: bool = False) -> Iterator[int]:
@@ -137,9 +137,8 @@ class Cleaner:
         usable = log.usable_bytes
         is_full = is_full or usable < _FULL_FILES * log.file_bytes
         candidates = self._candidates(files, spaces, wall_ms)
-        return choose(
-            candidates, log.file_bytes, is_full=is_full, max_live=usable + log.ballast_bytes - log.file_bytes // 8
-        )
+        max_live = max(usable + log.ballast_bytes - log.file_bytes // 8, 0)  # a run without live batches is small
+        return choose(candidates, log.file_bytes, is_full=is_full, max_live=max_live)
 
     def _candidates(
         self, files: Sequence[LogFile], spaces: Sequence[FileSpace], wall_ms: int

@@ -229,6 +229,11 @@ class CommitLog:
         return self._disk.space(self.directory)[1]
 
     @property
+    def has_reserve(self) -> bool:
+        """Whether the reserve is left after the next file is begun (rule 8)."""
+        return len(self._ahead) * self.file_bytes + self.usable_bytes >= self.file_bytes * 3 // 2
+
+    @property
     def ballast_bytes(self) -> int:
         """What `release_ballast` frees: a file, if frames that delete batches have space without it (rule 8)."""
         return self.file_bytes if len(self._ahead) > self._kept_ahead else 0
@@ -474,8 +479,8 @@ class CommitLog:
         last = self.files[-1] if self.files else None
         start = 0 if last is None else -(-last.end // self.file_bytes) * self.file_bytes
         self._ahead.skip_to(start)
-        if is_append and last is not None:
-            self._check_reserve()
+        if is_append and last is not None and not self.has_reserve:
+            raise StorageError("write to", self.directory, OSError(ENOSPC, os.strerror(ENOSPC)))
         unused = self._ahead.take(start)
         cached = CachedFile(self._disk, unused.handle.path, self._cache, unused.handle)
         file = LogFile(start, unused.file_id, cached, start + FILE_HEADER.size)
@@ -486,11 +491,6 @@ class CommitLog:
         self._zeros.stop()
         self.submit(self._ahead.refill)
         return file
-
-    def _check_reserve(self) -> None:
-        """Raise StorageError if the next file would leave less than the reserve (rule 8)."""
-        if len(self._ahead) * self.file_bytes + self.usable_bytes < self.file_bytes * 3 // 2:
-            raise StorageError("write to", self.directory, OSError(ENOSPC, os.strerror(ENOSPC)))
 
     # ---- sealing -----------------------------------------------------------------------------------------
 

@@ -101,6 +101,15 @@ def test_configs_are_checked_before_the_topic(
         assert (result.error_code, result.error_message) == (code, sentence)
 
 
+@pytest.mark.parametrize(("kind", "name"), [(TOPIC, ""), (TOPIC, "a/b"), (GROUP, "")])
+def test_operations_on_configs_are_checked_before_the_name(client: RawClient, kind: int, name: str) -> None:
+    change = {"name": "flush.ms", "value": "1", "config_operation": APPEND}
+    resource = {"resource_type": kind, "resource_name": name, "configs": [change]}
+    (result,) = client.ask(message(IncrementalAlterConfigsRequest, resources=[resource]), 1).responses
+    sentence = "Can't APPEND to key flush.ms because its type is not LIST."
+    assert (result.error_code, result.error_message) == (ErrorCode.INVALID_CONFIG, sentence)
+
+
 _ALL_INVALID: Any = ([("a", INVALID_REQUEST, []), ("b", INVALID_REQUEST, [])], None)
 
 

@@ -136,11 +136,11 @@ def validate_changes(wanted: Sequence[admin.AlterableConfig], *, is_repeated: bo
 def _alter_topic(
     context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig], targets: ScheduleTargets
 ) -> list[Versioned]:
+    current = context.image.topic_config(name)
+    changes = {config.name: new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default topic resources are not allowed.")
     check_topic_name(name)
-    current = context.image.topic_config(name)
-    changes = {config.name: new_value(config, current, TOPIC_SETTINGS.get(config.name)) for config in wanted}
     validate_topic_configs(context, _apply(current, changes))
     if name not in context.image.topics_by_name:
         raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"The topic '{name}' does not exist.")
@@ -150,6 +150,8 @@ def _alter_topic(
 
 
 def _alter_group(context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
+    current = context.image.configs.get((ResourceType.GROUP, name), {})
+    changes = {config.name: new_value(config, current, None) for config in wanted}
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
     broker = {**context.static_configs, **context.image.broker_config(context.node_id)}
@@ -158,8 +160,6 @@ def _alter_group(context: DecisionContext, name: str, wanted: Iterable[admin.Alt
         row = context.broker_configs.setting(setting)
         return None if row is None else broker.get(setting, row.default)
 
-    current = context.image.configs.get((ResourceType.GROUP, name), {})
-    changes = {config.name: new_value(config, current, None) for config in wanted}
     try:
         check_group_settings(_apply(current, changes), broker_value)
     except ValueError as error:

@@ -16,7 +16,7 @@ from pathlib import Path
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
-from broker.config.connection_configs import find_connection_error
+from broker.config.connection_configs import find_connection_error, is_listener_limit
 from broker.config.env_config import variable_of
 from broker.config.sasl_configs import is_listener_setting
 from broker.config.security_configs import AUTHORIZER_SETTINGS, find_unenforced
@@ -41,6 +41,8 @@ QUICK_START = {
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:])*)[=:](.*)", re.DOTALL)
 _CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 """An odd number of backslashes; two are one that is escaped."""
+_OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(num\.network\.threads|principal\.builder\.class)")
+"""Other settings of one listener: the first has no effect, the second is refused (`find_unenforced`)."""
 _ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 
 
@@ -75,7 +77,7 @@ def load_config(
                 parse(setting, text)
             except BadSetting as invalid:
                 raise ConfigError(f"{origin[name]}: {invalid}") from None
-        elif not (name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or is_listener_setting(name)):
+        elif not (name in AUTHORIZER_SETTINGS or is_ssl_setting(name) or _is_of_listener(name)):
             _log.warning("unknown setting %s (%s) is ignored%s", name, origin[name], _suggestion(name))
     _complete_node_id(texts)
     config = BrokerConfig(texts)
@@ -90,6 +92,11 @@ def load_config(
     if error is not None:
         raise ConfigError(error)
     return config
+
+
+def _is_of_listener(name: str) -> bool:
+    """Whether a name is a setting with the prefix of a listener."""
+    return is_listener_setting(name) or is_listener_limit(name) or _OF_LISTENER.fullmatch(name) is not None
 
 
 def _complete_node_id(texts: dict[str, str]) -> None:

@@ -131,6 +131,27 @@ def test_an_unknown_name_is_a_warning_and_an_ignored_one_is_not(caplog: pytest.L
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("max.connections", "5"),
+        ("max.connection.creation.rate", "5"),
+        ("num.network.threads", "3"),
+        ("principal.builder.class", "org.apache.kafka.common.security.authenticator.DefaultKafkaPrincipalBuilder"),
+    ],
+)
+def test_a_setting_of_one_listener_is_no_unknown_name(name: str, value: str, caplog: pytest.LogCaptureFixture) -> None:
+    load_config(None, {f"listener.name.plaintext.{name}": value})
+    assert not caplog.records
+
+
+def test_a_refused_setting_of_one_listener_is_not_called_ignored(caplog: pytest.LogCaptureFixture) -> None:
+    name = "listener.name.plaintext.principal.builder.class"
+    with pytest.raises(ConfigError, match=f"{name} is not enforced"):
+        load_config(None, {name: "own.Builder"})
+    assert not caplog.records
+
+
 @pytest.mark.parametrize("name", ["barnabas.storage.engine", "barnabas.log.storage.engin", "barnabas.log.engine"])
 def test_a_warning_names_the_setting_that_an_unknown_name_is_close_to(
     name: str, caplog: pytest.LogCaptureFixture

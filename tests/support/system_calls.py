@@ -1,6 +1,7 @@
 """The system calls of a running process, by strace.
 
-RULES    1. `watched` starts when strace is attached; `calls` is complete after the `with` block.
+RULES    1. `watched` starts when strace is attached; `calls` is complete after the `with` block. It ends when all threads of
+            the process sleep: a client can have a response before strace has the end of the call that sent it.
          2. A call interrupted in the trace by one of another thread is joined.
 NOT HERE The expected calls (the tests).
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+
+from tests.support.waiting import until
 
 SENDS = ("sendfile", "sendto", "sendmsg", "write", "writev", "splice")
 READS = ("read", "readv", "pread64", "preadv", "preadv2", "mmap")
@@ -75,10 +78,20 @@ def watched(pid: int, names: tuple[str, ...], output: Path, *, shown: int = 0) -
             pytest.skip(f"strace cannot watch another process here: {messages.strip()}")
         try:
             yield calls
+            until(lambda: _is_asleep(pid), "all threads of the process sleep")
         finally:
             tracer.terminate()
             tracer.communicate()
     calls += parse(output.read_text())
+
+
+def _is_asleep(pid: int) -> bool:
+    """Whether no thread of a process runs, or is held by its tracer."""
+    try:
+        states = [(thread / "status").read_text() for thread in Path(f"/proc/{pid}/task").iterdir()]
+    except OSError:  # a thread has ended meanwhile
+        return False
+    return all("\nState:\tS" in state for state in states)
 
 
 def total(calls: list[Call], names: tuple[str, ...], path_end: str = "", *, on_sockets: bool = False) -> int:

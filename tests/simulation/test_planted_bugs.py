@@ -51,7 +51,6 @@ SEARCHES = {
             "a_sync_skips_finished_files": 650,
             "deleted_partitions_stay_in_the_catalog": 951,
             "files_behind_the_end_of_the_log_stay": 1437,
-            "the_end_of_the_previous_file_is_not_compared": 681,
             "the_states_of_replaced_files_are_forgotten": 927,
         },
     ),

@@ -143,11 +143,6 @@ def files_behind_the_end_of_the_log_stay(patch: MonkeyPatch) -> None:
     patch.setattr(_Loader, "_remove", _nothing)
 
 
-def the_end_of_the_previous_file_is_not_compared(patch: MonkeyPatch) -> None:
-    """A file follows another one that lost its last frames."""
-    patch.setattr(_Loader, "_is_after_loss", lambda *_: False)
-
-
 def rows_are_short(patch: MonkeyPatch) -> None:
     """A row names one entry less than there are."""
 

@@ -1,4 +1,4 @@
-"""Log files without frames: sealed so, emptied while no process used them, or cut off."""
+"""Log files that were sealed without frames, emptied while no process used them, or cut off."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ import pytest
 
 from protocol.primitives import Buffer, uuid_text
 from storage.commitlog.files_ahead import FILES_AHEAD
-from storage.commitlog.frames import FILE_HEADER
+from storage.commitlog.frames import FILE_HEADER, Frame, parse_file_header, scan
+from storage.commitlog.log_file import parse_log_name
 from storage.io.disk import Disk, File, StorageError
 from tests.support.segments import NOW_MS, batch, infos
 from tests.unit.storage.commitlog.test_cleaning import cleaned, runs
@@ -163,3 +164,32 @@ def test_a_start_on_a_full_disk_uses_the_space_of_a_file_that_was_created_ahead(
     killed = Process(tmp_path, disk)
     assert bytes_of(killed[0]) == expected
     assert [path.exists() for path in unused] == [True, False]
+
+
+@pytest.mark.parametrize("lost_frames", [1, 2])
+def test_a_file_is_removed_if_the_one_before_it_has_lost_its_last_frames(tmp_path: Path, lost_frames: int) -> None:
+    """A power cut may keep a later write and lose an earlier one, if neither was synced."""
+    process = Process(tmp_path)
+    written: list[bytes] = []
+    while len(with_frames(process)) < 2:
+        written.append(append_to(process[0]))
+    append_to(process[1])
+    path, later = with_frames(process)
+    path.with_suffix(".queue").unlink(missing_ok=True)
+    os.truncate(path, frame_ends(path)[-1 - lost_frames])
+    again = Process(tmp_path)
+    assert (again[1].end_offset, later.exists()) == (0, False)
+    kept = bytes_of(again[0])
+    assert kept
+    assert b"".join(written[: -1 - lost_frames]).startswith(kept)
+
+
+def frame_ends(path: Path) -> list[int]:
+    """Where the frames of a log file end."""
+    name = parse_log_name(path.name)
+    assert name is not None
+    file = Disk().open(str(path), write=False)
+    file_id = parse_file_header(file.pread(FILE_HEADER.size, 0), name.start)
+    assert file_id is not None
+    found = scan(file, file_id, name.start, path.stat().st_size)
+    return [frame.end - name.start for frame in found if isinstance(frame, Frame)]

@@ -75,9 +75,10 @@ _JVM_ERROR = re.compile(
 """Why a JVM did not start; `Could not create the Java Virtual Machine` follows."""
 _JVM_GONE = re.compile(
     r"An error occurred while calling [\w.]+|Error while (?:sending or receiving|sending|receiving)"
-    r"|Answer from Java side is empty"
+    r"|Answer from Java side is empty|[\w.]+ does not exist in the JVM"
 )
-"""py4j's whole message when the JVM is gone; an exception from a live JVM has a trace after it."""
+"""py4j's whole message when the JVM is gone; an exception from a live JVM has a trace after it, and to a live JVM unknown names
+are packages."""
 
 
 class JobError(ClientError):

@@ -140,6 +140,7 @@ JVM_ENDED = r"Spark's JVM ended, killed or out of memory: run the job again\."
         ("An error occurred while calling o38.sc", "", JVM_ENDED),
         ("Error while sending or receiving", "", JVM_ENDED),
         ("Answer from Java side is empty", "", JVM_ENDED),
+        ("functions does not exist in the JVM", "", JVM_ENDED),
         (
             "An error occurred while calling o1.x. Trace:\npy4j.Py4JException: Method x([]) does not exist",
             "",
@@ -170,7 +171,13 @@ JVM_ENDED = r"Spark's JVM ended, killed or out of memory: run the job again\."
     ],
     ids=[
         *("a full disk", "an unknown cause", "an exception without a cause", "a refused connection to the JVM"),
-        *("a call of a lost JVM", "a lost JVM", "a JVM without an answer", "a missing Java method"),
+        *(
+            "a call of a lost JVM",
+            "a lost JVM",
+            "a JVM without an answer",
+            "a look-up in a lost JVM",
+            "a missing Java method",
+        ),
         *("a stopped context, whose log has the reason", "a stopped context without a reason"),
         *("a JVM option", "missing jars", "an exception before Spark's start", "no reason in the log"),
     ],

@@ -46,6 +46,7 @@ def test_a_table_and_a_drawing(verbs: Verbs) -> None:
     assert "█" in ended.err
 
 
+@pytest.mark.long
 def test_the_cluster_decides_how_large_a_record_may_be(verbs: Verbs) -> None:
     """Up to 1,048,588 bytes, here; librdkafka's own limit is lower, and its error is no answer of the cluster."""
     produced, latency = verbs.rows("bench produce latency -s 1020000 -d 1s --rate 20")

@@ -13,10 +13,8 @@ from barnabas.admin.client import Client
 from barnabas.admin.errors import Refused, check
 from barnabas.admin.groups import Committed, GroupDescription, Member, committed_offsets
 from barnabas.admin.many_groups import committed_offsets_of
-from barnabas.admin.offsets import high_watermarks
+from barnabas.admin.offsets import UNKNOWN_TOPIC, high_watermarks
 from barnabas.client.topic_partition import TopicPartition
-
-_UNKNOWN_TOPIC = 3
 
 
 class LagRow(NamedTuple):
@@ -86,7 +84,7 @@ def _ends(client: Client, partitions: Collection[TopicPartition]) -> dict[TopicP
         return {}
     led = set()
     for topic in client.metadata(sorted({tp.topic for tp in partitions})).topics:
-        if topic.error_code != _UNKNOWN_TOPIC:
+        if topic.error_code != UNKNOWN_TOPIC:
             check(topic.error_code, None, f"find topic {topic.name}", f"Describe on topic {topic.name}")
             led |= {
                 TopicPartition(topic.name, part.partition_index) for part in topic.partitions if part.leader_id >= 0

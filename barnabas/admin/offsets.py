@@ -17,7 +17,7 @@ from barnabas.client.topic_partition import TopicPartition
 
 LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
 """ListOffsets: special timestamps."""
-_UNKNOWN_TOPIC = 3
+UNKNOWN_TOPIC = 3
 NONE = -1
 """The offset of a timestamp that no record reaches."""
 
@@ -80,7 +80,7 @@ def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartiti
     try:
         found = list_offsets(client, dict.fromkeys(partitions, LATEST))
     except Refused as failure:
-        if failure.code != _UNKNOWN_TOPIC:
+        if failure.code != UNKNOWN_TOPIC:
             raise
         return None
     return {tp: listed.offset for tp, listed in found.items()}

@@ -13,7 +13,7 @@ NOT HERE The layout of the request (`protocol/frame_codecs/single_partition_code
 from __future__ import annotations
 
 from broker.handlers.records.fetch_services import FetchServices
-from broker.handlers.records.fetch_sessions import FINAL_EPOCH, NO_SESSION
+from broker.handlers.records.fetch_sessions import has_session
 from broker.handlers.records.fetch_topics_fast_path import FetchTopicsFastPath
 from broker.handlers.router import RequestContext
 from protocol.errors import KafkaError
@@ -47,14 +47,14 @@ class FetchFastPath:
             if fetch.topic_id:
                 topic = services.topic_name(fetch.topic_id)
             partition = services.replicas.partitions.get((topic, index))
-            has_session = fetch.session_id != NO_SESSION or fetch.session_epoch != FINAL_EPOCH
-            may_be_empty = fetch.max_wait_ms <= 0 and not has_session
+            is_in_session = has_session(fetch)
+            may_be_empty = fetch.max_wait_ms <= 0 and not is_in_session
             if partition is None:
                 return None  # not on this broker
             high_watermark = partition.log.offsets.high_watermark
             if high_watermark < offset or (high_watermark == offset and not may_be_empty):
                 return None  # beyond the end, or it has to wait
-            if has_session:
+            if is_in_session:
                 in_session = services.sessions.find_only_dirty(fetch)
                 if in_session is None:
                     return None

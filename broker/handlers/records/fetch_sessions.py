@@ -42,6 +42,11 @@ PartitionKey = tuple[str | bytes, int]
 """A partition as the client names it: topic name, from version 13 on topic id, and partition index."""
 
 
+def has_session(request: SinglePartitionFetch | TopicsFetch) -> bool:
+    """Whether a request names a session or wants one; rule 1 is checked later."""
+    return request.session_id != NO_SESSION or request.session_epoch != FINAL_EPOCH
+
+
 class FetchedPartition(FetchPosition):
     """One partition of a fetch: requested position and last sent response values (Kafka: CachedPartition)."""
 

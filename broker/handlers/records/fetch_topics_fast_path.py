@@ -14,7 +14,7 @@ from collections.abc import Collection
 from functools import partial
 
 from broker.handlers.records.fetch_services import FetchServices
-from broker.handlers.records.fetch_sessions import FINAL_EPOCH, NO_SESSION, FetchedPartition
+from broker.handlers.records.fetch_sessions import FetchedPartition, has_session
 from broker.handlers.router import RequestContext
 from protocol.errors import KafkaError
 from protocol.frame_codecs.fetch_codec import FetchedRecords, FetchTopicsLayout, PartitionFetch, TopicFetch, TopicsFetch
@@ -44,10 +44,7 @@ class FetchTopicsFastPath:
         if fetch is None or self._services.select_replica is not None or self._services.replicas.at_file_limit():
             return None
         try:
-            if fetch.session_id == NO_SESSION and fetch.session_epoch == FINAL_EPOCH:
-                results = self._read_sessionless(ctx, fetch)
-            else:
-                results = self._read_session(ctx, fetch)
+            results = self._read_session(ctx, fetch) if has_session(fetch) else self._read_sessionless(ctx, fetch)
         except (KafkaError, DivergingEpoch):
             return None
         if results is None:

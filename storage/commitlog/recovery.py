@@ -106,9 +106,9 @@ class Recovered:
         self.slot_count = max(self.slot_count, slot.number + 1)
 
     def drop(self, number: int) -> Slot | None:
-        """Remove a deleted partition's slot."""
+        """Remove a deleted partition's slot; it may have been created again with a lower number, whose state is read first."""
         slot = self.numbered.pop(number, None)
-        if slot is not None:
+        if slot is not None and self.slots.get(slot.slot_id) is slot:
             del self.slots[slot.slot_id]
         return slot
 

@@ -11,6 +11,7 @@ from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp, run_now
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, infos
+from tests.unit.storage.commitlog.test_cleaning import drop
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, damage, state_of, sync
 
 
@@ -80,3 +81,24 @@ def test_an_abandoned_append_stays_away_if_the_queue_of_its_file_is_made_again(
     first, *_ = process.paths(".queue")
     first.unlink()
     assert bytes_of(Process(tmp_path)[0]) == kept
+
+
+def test_a_partition_that_is_deleted_and_created_again_has_the_new_records_after_a_start(tmp_path: Path) -> None:
+    """Its new slot has a lower number than the old one, whose end is in the same queue file, behind the new one's state."""
+    process = Process(tmp_path, file_bytes=1 << 20)
+    append_to(process[0])
+    append_to(process[1])
+    drop(process, 0)
+    process.log.apply_changes()
+    process.log.finish_active()  # the number of partition 0 is free
+    append_to(process[1])
+    drop(process, 1)
+    process.log.apply_changes()
+    del process._engines[1]
+    kept = append_to(process[1])
+    for _ in range(2):  # the first start after a kill reads frames, the next one the queue file
+        assert bytes_of(Process(tmp_path, file_bytes=1 << 20)[1]) == kept
+    again = Process(tmp_path, file_bytes=1 << 20)
+    drop(again, 1)
+    for _ in range(2):
+        assert Process(tmp_path, file_bytes=1 << 20)[1].end_offset == 0

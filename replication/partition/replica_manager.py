@@ -166,6 +166,7 @@ class ReplicaManager:
 
     def _create(self, topic: TopicImage, index: int, state: PartitionState) -> Partition | None:
         key = (topic.name, index)
+        needed_ids = (*state.isr, *state.eligible_leaders, *state.last_known_leaders)
         try:
             log = self.log_manager.get_or_create(
                 topic.name,
@@ -174,6 +175,7 @@ class ReplicaManager:
                 self.config_of(topic.name),
                 directory_id=state.directory_of(self.broker_id),
                 is_new=self._has_applied_image and key not in self._offline,
+                has_copies=self.broker_id not in needed_ids,
             )
         except StorageError as error:
             self._offline.add(key)

@@ -8,7 +8,8 @@ RULES    1. The clean-shutdown markers are taken before anything else changes; o
             the start (`recover`), others at their first use or at the shutdown, up to RECOVERED_AT_SHUTDOWN of them;
             a directory with unrecovered logs is not marked clean.
          3. A log directory with a failed disk goes offline for good, alone: its logs refuse every use, nothing is
-            written there, and its partitions are not created elsewhere; nor is a partition of a missing directory.
+            written there, and its partitions are not created elsewhere. A partition of a missing directory is created in
+            another one if it can be copied from other brokers and no directory is offline: a disk was replaced.
          4. A partition directory with another topic id belongs to a deleted topic: it is renamed as a stray. One without
             a directory is deleted: its topic id does not return.
          5. Deletion renames the directory; the files are deleted after `log.segment.delete.delay.ms`, as work for a
@@ -269,11 +270,12 @@ class LogManager:
         *,
         directory_id: bytes | None = None,
         is_new: bool = True,
+        has_copies: bool = False,
     ) -> Log:
         """The log of a partition; created if it does not exist.
 
         `directory_id`: of the directory that should have it, if known; `is_new`: whether the partition was never used, so
-        that it cannot be in a missing directory.
+        that it cannot be in a missing directory; `has_copies`: whether all of it can be copied from other brokers.
 
         Raises:
             StorageError: it cannot be created, or is in an offline or missing directory.
@@ -288,7 +290,8 @@ class LogManager:
                 return log
             self.rename_to_stray(log)
         assigned = next((path for path, known in self.directories.items() if known.directory_id == directory_id), None)
-        is_missing = directory_id is not None and assigned is None
+        is_replaced = has_copies and not self.offline
+        is_missing = directory_id is not None and assigned is None and not is_replaced
         may_be_missing = self._has_unknown_logs and not is_new and directory_id is None
         if is_missing or may_be_missing or self._offline_logs.get(key, b"") in (None, topic_id):
             why = ", ".join(f"{path} is offline" for path in self.offline) or "its log directory is missing"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterator
 from typing import Any
 
@@ -91,6 +92,19 @@ def test_acknowledged_records_survive_their_leaders(cluster: Cluster, victims: t
         until(lambda: all(isr == [1, 2, 3] for _, isr in leaders(admin, "kept").values()), "all are in sync")
     assert read_all(cluster, "kept") == writer.acknowledged
     assert len(writer.acknowledged) == writer.written
+
+
+def test_a_node_with_an_empty_disk_gets_its_replicas_again(cluster: Cluster) -> None:
+    """Its log directory has another id than the one that the metadata name for them."""
+    admin = create(cluster, "kept")
+    writer = Writer(cluster, "kept")
+    writer.write(600)
+    writer.flush()
+    cluster.nodes[3].kill()
+    shutil.rmtree(cluster.folder / "3")
+    cluster.start()
+    until(lambda: all(isr == [1, 2, 3] for _, isr in leaders(admin, "kept").values()), "all are in sync")
+    assert read_all(cluster, "kept") == writer.acknowledged
 
 
 @pytest.fixture

@@ -411,6 +411,20 @@ def test_a_directory_that_the_log_manager_took_offline_fails_waiting_requests_on
     assert failures == [home]
 
 
+@pytest.mark.parametrize(
+    "needed", [{"isr": [1, 2]}, {"isr": [2], "eligible_leader_replicas": [1]}, {"isr": [], "last_known_elr": [1]}]
+)
+def test_a_replica_in_a_missing_directory_is_created_elsewhere_when_its_records_are_not_needed(
+    harness: ReplicaHarness, needed: dict[str, Any]
+) -> None:
+    """They are needed as long as the replica may lead: the directory may return with them."""
+    harness.create("u", replicas=(2, 3), leader=2)
+    harness.change("u", replicas=[1, 2], directories=[b"?" * 16, b"!" * 16], leader=2, **needed)
+    assert error_code_of(harness, "u") == ErrorCode.KAFKA_STORAGE_ERROR
+    harness.change("u", isr=[2], eligible_leader_replicas=[], last_known_elr=[])
+    assert harness.partition("u").log.log_end_offset == 0
+
+
 def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path: Path) -> None:
     harness = ReplicaHarness(tmp_path, directories=2)
     first = tmp_path / "logs-0"

@@ -78,6 +78,18 @@ def test_a_partition_of_a_missing_directory_is_not_created_elsewhere(tmp_path: P
     assert created(manager, is_new=False, directory_id=second.directory_id).directory == second.path
 
 
+def test_a_partition_of_a_missing_directory_is_created_elsewhere_if_other_brokers_have_its_records(
+    tmp_path: Path,
+) -> None:
+    """Not while a directory is offline: it may be that one."""
+    manager = started(tmp_path / "a", tmp_path / "b")
+    assert created(manager, is_new=False, directory_id=b"?" * 16, has_copies=True).directory == f"{tmp_path}/a"
+    failed = StorageError("read", f"{tmp_path}/b", OSError(errno.EIO, "failed"))
+    manager = started(tmp_path / "c", failed={f"{tmp_path}/b": failed})
+    with pytest.raises(StorageError, match="offline"):
+        created(manager, is_new=False, directory_id=b"?" * 16, has_copies=True)
+
+
 @pytest.mark.parametrize("names", ["ab", "ba"])
 def test_of_two_logs_the_one_without_a_topic_id_is_the_current_topics(tmp_path: Path, names: str) -> None:
     """It was created again and not flushed before the loss of power: the other one belongs to a deleted topic."""

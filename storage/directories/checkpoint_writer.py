@@ -56,6 +56,11 @@ class CheckpointWriter:
         possible += self._replaced.copy().values()
         return not self.contents or any(offsets.get(partition, 0) > 0 for offsets in possible)
 
+    def will_contain(self, partition: TopicPartition) -> bool:
+        """Whether a file may have an offset of this partition after the work so far has run; or the contents are unknown."""
+        is_unsure = not self.contents or bool(self._unsure)
+        return is_unsure or any(offsets.get(partition, 0) > 0 for offsets in self.contents.values())
+
     def update(
         self, offsets: Mapping[str, Offsets], *, in_background: bool = False, may_be_dropped: bool = False
     ) -> Work | None:

@@ -309,8 +309,8 @@ class LogManager:
                 self.submit_directory_op(log_dir.path, partial(self.disk.sync_dir, log_dir.path))
             create = creation(log_dir, self.engines, log)
             is_in_checkpoint = log_dir.checkpoints.may_contain(key)
-            if is_in_checkpoint:
-                self.write_checkpoints(log_dir)
+            if is_in_checkpoint and log_dir.checkpoints.will_contain(key):
+                self.write_checkpoints(log_dir)  # for all deleted logs; the new ones wait for the same work
             if has_previous or is_in_checkpoint:
                 create = create or no_op  # so that the log is not used before
             if create is not None:

@@ -19,7 +19,8 @@ from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.directories.log_maintenance import begin_checkpoints, due_deletions, expire_producers, logs_to_flush
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import parse_partition_dir_name, suffixed_dir_name
-from storage.io.checkpoint_file import FIRST_DIRTY, read_offsets
+from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, read_offsets
+from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
 from tests.support.batches import old_message
@@ -505,3 +506,33 @@ def test_a_truncation_lowers_the_first_dirty_offset(manager: LogManager, tmp_pat
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 3}
     truncated(manager, log, 1, is_full=True)
     assert read_offsets(Disk(), f"{tmp_path}/{FIRST_DIRTY}") == {("t", 0): 1}
+
+
+def test_topics_that_are_created_again_share_one_checkpoint(manager: LogManager, tmp_path: Path) -> None:
+    """Each checkpoint contains all logs: one for each new partition would take minutes in a large directory."""
+    for partition in range(5):
+        created(manager, "again", partition).high_watermark = 3
+    write_checkpoints(manager)
+    queue: list[FileOp] = []
+    manager.submit_directory_op = lambda _, op: queue.append(op)
+    for partition in range(5):
+        manager.delete(manager.logs["again", partition])
+    checkpoints = manager.directories[str(tmp_path)].checkpoints
+    before = checkpoints.updates
+    logs = [manager.get_or_create("again", partition, OTHER, SMALL) for partition in range(5)]
+    assert checkpoints.updates == before + 1
+    assert all(log.files.has_pending_ops for log in logs), "until the checkpoint is on disk"
+    while any(log.files.has_pending_ops for log in logs):
+        queue.pop(0)()
+    assert not any(read_offsets(Disk(), str(tmp_path / HIGH_WATERMARKS)).values())
+
+
+def test_a_checkpoint_in_the_background_does_not_spare_new_topics_one(manager: LogManager, tmp_path: Path) -> None:
+    created(manager, "again").high_watermark = 3
+    write_checkpoints(manager)
+    manager.delete(manager.logs["again", 0])
+    ((_, late),) = checkpoint_works(manager)
+    manager.get_or_create("again", 0, OTHER, SMALL)
+    assert not any(read_offsets(Disk(), str(tmp_path / HIGH_WATERMARKS)).values()), "which has not run yet"
+    late()
+    assert not any(read_offsets(Disk(), str(tmp_path / HIGH_WATERMARKS)).values())

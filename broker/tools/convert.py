@@ -3,7 +3,7 @@
 RULES    1. The directories are locked; so a running broker keeps the conversion out.
          2. The plan is made on a disk that keeps all changes in memory. Nothing is changed for `--dry-run`, or if space is
             missing.
-         3. Partitions are converted one after the other, each completely or not at all (storage/directories/conversion.py).
+         3. Partitions are converted in small groups, each completely or not at all (storage/directories/conversion.py).
             After a stop the same command converts the rest.
          4. Exit status: 0 everything is converted, 1 a partition could not be converted, 2 nothing was begun.
 NOT HERE The command line (commands.py), the sentences of the report (convert_report.py).
@@ -24,7 +24,7 @@ from replication.metadata.metadata_records import UnreadableMetadata
 from replication.metadata_log.metadata_replay import read_metadata
 from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory
 from storage.config.log_config import COMMIT_LOG, STORAGE_ENGINE, log_config
-from storage.directories.conversion import Conversion
+from storage.directories.conversion import GROUP_BYTES, Conversion
 from storage.directories.log_directory import lock_directories
 from storage.directories.log_manager import LogManager
 from storage.inspection.dry_run_disk import DryRunDisk
@@ -243,8 +243,9 @@ class _Node:
         if not logs:
             return 0
         new_files = self._manager.engines.new_files_bytes
-        if self._order.engine == COMMIT_LOG:  # the segments of a partition are deleted before the next one is converted
-            return max([log.size for log in logs]) + new_files
+        if self._order.engine == COMMIT_LOG:  # the segments of a group are deleted before the next one is converted
+            sizes = [log.size for log in logs]
+            return min(max(sizes) + GROUP_BYTES, sum(sizes)) + new_files
         return sum([log.size + log.size // 100 + (1 + log.segments) * _SEGMENT_OVERHEAD for log in logs]) + new_files
 
     # ---- the conversion ----------------------------------------------------------------------------------
@@ -254,22 +255,36 @@ class _Node:
         manager, plan = self._manager, outcome.plan
         epoch = manager.previous_broker_epoch
         outcome.cancelled_moves = self._conversion.discard_copies()
-        done = 0
+        done, total, copied = 0, plan.size, list[PlannedLog]()
         for number, planned in enumerate(plan.logs):
             log = manager.logs[planned.topic, planned.partition]
             try:
                 if not self._is_due(log):  # the other of two logs with this name was the one in service
                     continue
-                for size in self._conversion.convert(log):
+                for size in self._conversion.copy(log):
                     done += size
-                    progress(number, len(plan.logs), done, plan.size)
+                    progress(number, len(plan.logs), done, total)
+                copied.append(planned)
             except KafkaError as error:
                 outcome.failures.append((planned.name, error.message or error.code.name))
             except StorageError as error:
                 outcome.failures.append((planned.name, str(error)))
                 break
-            else:
-                outcome.converted.append(planned)
-            progress(number + 1, len(plan.logs), done, plan.size)
+            if self._conversion.has_full_group and not self._replace(copied, outcome):
+                break
+            progress(number + 1, len(plan.logs), done, total)
+        else:
+            self._replace(copied, outcome)
         self._conversion.remove_unused_commit_logs()
         manager.shutdown(epoch)
+
+    def _replace(self, copied: list[PlannedLog], outcome: Outcome) -> bool:
+        """Replace the logs that are copied; returns whether the disk has not failed."""
+        try:
+            self._conversion.replace_copied()
+        except StorageError as error:
+            outcome.failures += [(planned.name, str(error)) for planned in copied]
+            return False
+        outcome.converted += copied
+        copied.clear()
+        return True

@@ -1,4 +1,4 @@
-"""Converts the logs of a stopped broker to another storage engine, one after the other.
+"""Converts the logs of a stopped broker to another storage engine: copies one after the other, then replaces some together.
 
 RULES    1. A log is converted as by a move within its log directory: a future replica with the other engine is written, made
             durable and swapped in (future_replica.py). After a stop at any moment each log is complete in one engine, and a
@@ -8,6 +8,7 @@ RULES    1. A log is converted as by a move within its log directory: a future r
             left, which Apache Kafka requires of a directory.
          4. Compacted logs stay in segments.
          5. Nothing else uses the log manager, and its file operations run at once.
+         6. Logs that are copied are replaced in groups: the checkpoint before that has the offsets of all logs of a directory.
 NOT HERE Which logs, free space, the report (broker/tools/convert.py), copying (log_copy.py).
 """
 
@@ -24,7 +25,7 @@ from storage.directories.future_logs import (
     add_future_log,
     drop_future_log,
     new_future_log,
-    replace_with_future_log,
+    replace_with_future_logs,
     take_interrupted_moves,
 )
 from storage.directories.log_copy import begin_with_producers, complete_copy, find_start, prepare_chunk
@@ -38,6 +39,10 @@ from storage.log.log import Log
 DROP_FILE_BYTES: Final = 1 << 20
 """The size of new files of a commit log that is emptied: they contain only what deletes the replaced logs."""
 
+_GROUP_LOGS: Final = 256
+GROUP_BYTES: Final = 16 << 20
+"""A group has no further log when its logs have so many bytes: twice the space is used until they are replaced."""
+
 
 class Conversion:
     """A conversion of logs to one engine."""
@@ -48,6 +53,8 @@ class Conversion:
         self._manager = manager
         self._engine = engine
         self._wall_ms = wall_ms
+        self._copied: list[tuple[Log, Log]] = []  # logs and their complete copies
+        self._copied_bytes = 0
         manager.deletion_delay_ms = 0
         if engine != COMMIT_LOG:
             manager.engines.commit_log_file_bytes = DROP_FILE_BYTES
@@ -72,8 +79,8 @@ class Conversion:
             return "is compacted"
         return None
 
-    def convert(self, log: Log) -> Iterator[int]:
-        """Convert a log; yields the bytes of each step.
+    def copy(self, log: Log) -> Iterator[int]:
+        """Copy a log; yields the bytes of each step. `replace_copied` follows, at the latest when `has_full_group`.
 
         Raises:
             KafkaError: a batch is damaged; the log stays as it is.
@@ -91,6 +98,7 @@ class Conversion:
                 prepared = wait_for_disk(prepare_chunk, log, copy, wall_ms, keeps_segments=True)
                 prepared.write()
                 prepared.commit(wall_ms)
+                self._copied_bytes += prepared.size
                 yield prepared.size
             complete_copy(log, copy, wall_ms, keeps_segments=True)
             copy.close()
@@ -98,7 +106,21 @@ class Conversion:
             drop_future_log(manager, copy)
             self._delete_files()
             raise
-        replace_with_future_log(manager, log, copy)
+        self._copied.append((log, copy))
+
+    @property
+    def has_full_group(self) -> bool:
+        """Whether the logs that are copied should be replaced now."""
+        return len(self._copied) >= _GROUP_LOGS or self._copied_bytes >= GROUP_BYTES
+
+    def replace_copied(self) -> None:
+        """Replace the logs that are copied.
+
+        Raises:
+            StorageError: the disk failed or is full; each log is complete in one engine.
+        """
+        copied, self._copied, self._copied_bytes = self._copied, [], 0
+        replace_with_future_logs(self._manager, copied)
         self._delete_files()
 
     def _config_of_copy(self, config: LogConfig) -> LogConfig:

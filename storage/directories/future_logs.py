@@ -11,6 +11,8 @@ NOT HERE Copying (log_copy.py), the swap on disk (future_replica.py), when a log
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from storage.config.log_config import LogConfig
@@ -22,6 +24,7 @@ from storage.directories.partition_directory import DELETED, FUTURE
 from storage.io.checkpoint_file import TopicPartition
 from storage.io.deferred_file_ops import no_op, sequential
 from storage.log.log import Log
+from storage.log.log_offsets import Checkpoint
 
 
 def take_interrupted_moves(manager: LogManager) -> list[tuple[TopicPartition, str]]:
@@ -65,25 +68,45 @@ def drop_future_log(manager: LogManager, copy: Log) -> None:
 
 def replace_with_future_log(manager: LogManager, log: Log, copy: Log) -> None:
     """Replace a log by its complete, durable and closed future replica (future_replica.py rule 1)."""
+    replace_with_future_logs(manager, [(log, copy)])
+
+
+def replace_with_future_logs(manager: LogManager, pairs: Sequence[tuple[Log, Log]]) -> None:
+    """The same for several logs: a checkpoint contains all logs of a directory, so one is written for all of these."""
+    swaps: list[Callable[[], None]] = []
+    checkpoints: dict[str, dict[TopicPartition, Checkpoint]] = defaultdict(dict)
+    for log, copy in pairs:
+        checkpoints[copy.directory].update(checkpoints_of_swap(log, copy))
+        swaps.append(_put_in_place(manager, log, copy))
+    for directory, of_copies in checkpoints.items():
+        manager.write_checkpoints(manager.directories[directory], of_copies)
+    for swap in swaps:
+        swap()
+
+
+def _put_in_place(manager: LogManager, log: Log, copy: Log) -> Callable[[], None]:
+    """Put a copy in the place of its log, in memory; returns what does that on disk, after the checkpoint."""
     key = (log.topic, log.partition)
     deleted_files = manager.deletions.new_path(log.directory, key, DELETED)
     future_path, copy.files.path = copy.path, f"{copy.directory}/{copy.name}"
     drop = manager.engines.drop_of(log.path, log.files.cached_topic_id)
     manager.engines.switch(future_path, copy.path, copy.files.cached_topic_id)
-    checkpoints = checkpoints_of_swap(log, copy)
     previous_dir, log_dir = manager.directories[log.directory], manager.directories[copy.directory]
     if log_dir is not previous_dir:
         previous_dir.keep_checkpoint(log)
     log.delete()
     del manager.future_logs[key], previous_dir.logs[key]
     manager.logs[key] = log_dir.logs[key] = copy
-    manager.write_checkpoints(log_dir, checkpoints)
-    manager.submit_directory_op(copy.directory, partial(manager.path_guard.wait_for_users, log.files))
-    # The frames of a log without a directory are dropped before the renames, those of others after them.
-    drop_first, drop_last = (None, drop) if log.files.has_directory else (drop, None)
-    swap = partial(swap_in_future_log, manager.disk, log.path, deleted_files, future_path, copy.path, drop_first)
-    rename = sequential([swap, partial(previous_dir.forget_checkpoint, key)])
-    renamed = manager.deletions.submit_removal(copy.directory, rename, drop_last, deleted_files)
-    # So that the log is not opened before the rename.
-    copy.files.submit_op(no_op, partial(manager.submit_directory_op, copy.directory))
-    manager.deletions.add(log.directory, renamed, has_delay=True)
+
+    def swap() -> None:
+        manager.submit_directory_op(copy.directory, partial(manager.path_guard.wait_for_users, log.files))
+        # The frames of a log without a directory are dropped before the renames, those of others after them.
+        drop_first, drop_last = (None, drop) if log.files.has_directory else (drop, None)
+        work = partial(swap_in_future_log, manager.disk, log.path, deleted_files, future_path, copy.path, drop_first)
+        rename = sequential([work, partial(previous_dir.forget_checkpoint, key)])
+        renamed = manager.deletions.submit_removal(copy.directory, rename, drop_last, deleted_files)
+        # So that the log is not opened before the rename.
+        copy.files.submit_op(no_op, partial(manager.submit_directory_op, copy.directory))
+        manager.deletions.add(log.directory, renamed, has_delay=True)
+
+    return swap

@@ -103,7 +103,8 @@ def convert(manager: LogManager, engine: str, disk: Disk | None = None) -> list[
     due = [log for log in manager.logs.values() if conversion.is_due(log)]
     for log in due:
         assert conversion.why_not(log) is None
-        list(conversion.convert(log))
+        list(conversion.copy(log))
+    conversion.replace_copied()
     conversion.remove_unused_commit_logs()
     manager.shutdown()
     return [log.name for log in due]
@@ -197,7 +198,8 @@ def test_some_converted_logs_leave_the_rest_as_they_are(tmp_path: Path) -> None:
     manager.shutdown()
     manager = manager_of(tmp_path)
     conversion = Conversion(Disk(), manager, "segments", NOW_MS)
-    list(conversion.convert(manager.logs["t", 0]))
+    list(conversion.copy(manager.logs["t", 0]))
+    conversion.replace_copied()
     conversion.remove_unused_commit_logs()
     manager.shutdown()
     again = manager_of(tmp_path)
@@ -208,6 +210,26 @@ def test_some_converted_logs_leave_the_rest_as_they_are(tmp_path: Path) -> None:
     assert DROP_FILE_BYTES > FILE_BYTES  # files of another size follow each other
     append(again.logs["u", 0], "more")
     assert again.logs["u", 0].log_end_offset == 2
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_logs_that_are_replaced_together_have_one_checkpoint(tmp_path: Path, engine: str) -> None:
+    """It contains all logs: one for each log would take hours in a large directory."""
+    manager = manager_of(tmp_path)
+    for partition in range(5):
+        append(manager.get_or_create("t", partition, TOPIC_ID, config_of(engine)), "a")
+    manager.shutdown()
+    manager = manager_of(tmp_path)
+    conversion = Conversion(Disk(), manager, OTHER[engine], NOW_MS)
+    for log in list(manager.logs.values()):
+        list(conversion.copy(log))
+    checkpoints = manager.directories[str(tmp_path)].checkpoints
+    before = checkpoints.updates
+    conversion.replace_copied()
+    assert checkpoints.updates == before + 1
+    manager.shutdown()
+    again = manager_of(tmp_path)
+    assert all(bytes_of(log) and is_in(again, log, OTHER[engine]) for log in again.logs.values())
 
 
 def test_a_damaged_batch_leaves_the_log_as_it_is(tmp_path: Path) -> None:
@@ -221,7 +243,7 @@ def test_a_damaged_batch_leaves_the_log_as_it_is(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     conversion = Conversion(Disk(), manager, "commitlog", NOW_MS)
     with pytest.raises(KafkaError):
-        list(conversion.convert(manager.logs["t", 0]))
+        list(conversion.copy(manager.logs["t", 0]))
     assert file.read_bytes() == content
     assert folders(tmp_path) == {"commitlog", "t-0"} or folders(tmp_path) == {"commitlog", "t-0", "empty-0"}
 
@@ -257,13 +279,17 @@ def test_a_full_disk_leaves_the_log_as_it_is(tmp_path: Path, engine: str) -> Non
     manager.logs["t", 0].open()
     disk.space_left = 700
     with pytest.raises(StorageError) as caught:
-        list(conversion.convert(manager.logs["t", 0]))
+        list(conversion.copy(manager.logs["t", 0]))
     assert caught.value.errno == ENOSPC
     again = manager_of(tmp_path)
     assert is_in(again, again.logs["t", 0], engine)
     assert states(again)["t-0"]["bytes"] == before["t-0"]["bytes"]
     convert(manager_of(tmp_path), OTHER[engine])
     assert states(manager_of(tmp_path))["t-0"] == before["t-0"]
+
+
+def converted_states(manager: LogManager) -> dict[str, dict[str, Any]]:
+    return {name: state for name, state in states(manager).items() if name != "empty-0"}
 
 
 def stop_at(root: Path, whole: Path, engine: str, changes: int, before: dict[str, Any]) -> bool:
@@ -279,15 +305,15 @@ def stop_at(root: Path, whole: Path, engine: str, changes: int, before: dict[str
     if changes % 2:
         disk.crash(Random(changes))
     again = manager_of(data)
-    assert [log.name for log in again.logs.values() if log.topic == "t"] == ["t-0"], changes
-    assert state_of(again.logs["t", 0]) == before, changes
+    assert converted_states(again) == before, changes
     if changes % 4 < 2:
         again.shutdown()
     convert(manager_of(data), OTHER[engine])
     again = manager_of(data)
-    assert state_of(again.logs["t", 0]) == before, changes
-    assert is_in(again, again.logs["t", 0], OTHER[engine])
-    assert folders(data) - {"empty-0"} == ({"t-0"} if OTHER[engine] == "segments" else {"t-0", "commitlog"}), changes
+    assert converted_states(again) == before, changes
+    assert all(is_in(again, again.logs[topic, 0], OTHER[engine]) for topic in "tu")
+    in_other = {"t-0", "u-0"} if OTHER[engine] == "segments" else {"t-0", "u-0", "commitlog"}
+    assert folders(data) - {"empty-0"} == in_other, changes
     shutil.rmtree(data)
     return has_finished
 
@@ -298,7 +324,11 @@ def test_a_stop_at_any_change_loses_nothing_and_a_repetition_finishes(tmp_path: 
     whole = tmp_path / "whole"
     manager = manager_of(whole)
     fill(manager, engine, more=False)
-    before = states(manager)["t-0"]
+    other = manager.get_or_create("u", 0, bytes([2] * 16), config_of(engine))
+    append(other, "u", "v")
+    other.high_watermark = 2
+    other.open().trim(1, NOW_MS)
+    before = converted_states(manager)
     manager.shutdown()
     stops = (stop_at(tmp_path, whole, engine, changes, before) for changes in count(0, step))
     assert len(list(takewhile(lambda has_finished: not has_finished, stops))) * step > 40

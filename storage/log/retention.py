@@ -76,9 +76,9 @@ def find_expired(
     deletes = "delete" in config.cleanup_policy
     retention_ms = config.retention_ms if deletes else -1
     surplus = engine.size_bytes - config.retention_bytes if deletes and config.retention_bytes >= 0 else -1
-    end_offset = engine.start_offset
+    end_offset, published_end = engine.start_offset, engine.end_offset
     for base_offset, next_offset, size in engine.segments(MAX_SEGMENTS_PER_PASS):
-        if next_offset == base_offset:
+        if base_offset >= published_end:  # it is empty, as are those of pending appends, which may have no files yet
             return Expired(end_offset, MAX_LONG)
         if next_offset > log_start_offset and surplus < size:
             if retention_ms < 0:

@@ -136,3 +136,14 @@ def test_on_a_full_disk_all_expires_while_an_append_to_the_next_segment_waits(lo
     prepared.write()
     prepared.commit(NOW_MS)
     assert values_of(log) == [(6, "x")]
+
+
+def test_on_a_full_disk_appends_that_wait_in_two_new_segments_do_not_expire(log: Log) -> None:
+    """The first of the two has no file yet: asking for its age took the log directory offline."""
+    log.files.disk_space = DiskSpace(is_full=True)
+    log.open().set_submit(lambda _: None)  # no file can be created
+    log.open().roll(NOW_MS)
+    log.update_config(replace(log.config, segment_bytes=100))
+    for _ in range(2):
+        wait_for_disk(log.open().appends.prepare, produced("x"), leader_epoch=0, wall_ms=NOW_MS)
+    assert kept(log, NOW_MS * 2, retention_ms=1) == []

@@ -69,6 +69,7 @@ class Cleaner:
     _damaged: dict[str, int] = field(default_factory=dict, init=False)  # live bytes of damaged files, by path
     _settled: dict[str, bool] = field(default_factory=dict, init=False)  # of runs, by path
     _rewritten: set[str] = field(default_factory=set, init=False)  # the paths of files that are being rewritten
+    _unfinished: set[str] = field(default_factory=set, init=False)  # the paths of runs that are being written
 
     def __post_init__(self) -> None:
         self._space = LiveBytes(self._disk)
@@ -127,6 +128,11 @@ class Cleaner:
         except StorageError as error:
             if not error.is_full:
                 raise
+
+    def remove_unfinished(self) -> None:
+        """Remove the runs of passes that are not continued, at the shutdown; a start would remove them."""
+        for path in list(self._unfinished):
+            self._remove_run(path)
 
     # ---- private -----------------------------------------------------------------------------------------
 
@@ -204,6 +210,7 @@ class Cleaner:
         described = [_described(file) for file in sources]
         is_settled = is_full is not None or any(map(self._is_settled, sources))
         writer = RunWriter(disk, path, file_id, described, extents, is_settled=is_settled)
+        self._unfinished.add(path)
         try:
             for written in writer.steps():
                 self._count_written(written, path, is_full)
@@ -213,10 +220,15 @@ class Cleaner:
             log.sync_written()
             disk.replace_atomically(queue_path(path), queue)
         except (DamagedSource, StorageError):
-            for written_path in (queue_path(path), path, queue_path(path) + TEMPORARY):  # a lone queue is a lost file
-                disk.unlink(written_path, missing_ok=True)
+            self._remove_run(path)
             raise
+        self._unfinished.discard(path)
         self._commit(sources, run, queue)
+
+    def _remove_run(self, path: str) -> None:
+        self._unfinished.discard(path)
+        for written_path in (queue_path(path), path, queue_path(path) + TEMPORARY):  # a lone queue is a lost file
+            self._disk.unlink(written_path, missing_ok=True)
 
     def _count_written(self, written: int, path: str, is_full: Callable[[], bool] | None) -> None:
         if is_full is None:

@@ -308,10 +308,11 @@ class Engines:
         self.submit = _run_now
 
     def close(self, directory: str) -> None:
-        """Seal the commit log of a log directory; its logs are closed."""
+        """Seal the commit log of a log directory; its logs are closed, and no pass of cleaning continues."""
         log = self.commit_logs.get(directory)
         if log is not None:
             log.close()
+            self.cleaners[directory].remove_unfinished()
 
     def remove_if_unused(self, directory: str) -> str | None:
         """Take a commit log without partitions out of service, durably; returns the path to delete, None if it stays.

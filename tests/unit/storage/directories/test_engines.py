@@ -17,8 +17,9 @@ from storage.config.log_config import LogConfig
 from storage.directories.future_logs import add_future_log, new_future_log, replace_with_future_log
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import FUTURE
+from storage.inspection.commit_log_check import CommitLogCheck
 from storage.io.deferred_file_ops import FileOp
-from storage.io.disk import StorageError
+from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
 from storage.segments.segment_engine import SegmentEngine
 from tests.support.faulty_disk import FaultyDisk
@@ -347,6 +348,26 @@ def test_what_retention_deletes_is_removed_from_the_commit_log(tmp_path: Path) -
     assert sum(path.stat().st_size for path in (tmp_path / "commitlog").glob("*.clog")) < used / 2
     assert values_of(kept) == before
     manager.shutdown()
+    assert values_of(log_of(started(tmp_path))) == before
+
+
+def test_a_clean_stop_removes_the_run_of_an_unfinished_pass(tmp_path: Path) -> None:
+    """Of settling it may have gigabytes, and barnabas doctor would report an issue after each stop."""
+    manager = started(tmp_path)
+    manager.engines.commit_log_file_bytes = 4096
+    log = log_of(manager)
+    for number in range(500):
+        append(log, f"{number}" * 200)
+    before = values_of(log)
+    names = {path.name for path in (tmp_path / "commitlog").iterdir()}
+    steps = manager.engines.settle(str(tmp_path), NOW_MS, lambda: False)
+    assert steps is not None
+    next(steps)
+    assert {path.name for path in (tmp_path / "commitlog").iterdir()} > names
+    manager.shutdown()
+    check = CommitLogCheck(Disk(), str(tmp_path), {(TOPIC_ID, 0): "t-0"})
+    check.run()
+    assert check.issues == []
     assert values_of(log_of(started(tmp_path))) == before
 
 

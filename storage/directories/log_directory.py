@@ -13,6 +13,8 @@ RULES    1. A corrupt checkpoint is ignored with a warning.
             that is gone, and the partition would start at 0 again.
          5. A log that a future replica in another directory replaces keeps its checkpointed offsets here until it is gone: if
             that directory fails first, the log is used again after the next start.
+         6. An update for some logs keeps the offsets that the last one had for the others: thousands of moves or truncations
+            must not gather all logs each time. Every MAX_PARTIAL_UPDATES-th one does, because updates end a `checkpoint`.
 NOT HERE The list of directories and logs (log_manager.py); writing checkpoints (checkpoint_writer.py).
 """
 
@@ -51,6 +53,7 @@ LOCK: Final = ".lock"
 CLEAN_SHUTDOWN: Final = ".kafka_cleanshutdown"
 NO_BROKER_EPOCH: Final = -1
 SYNCED_ONE_BY_ONE: Final = 4
+MAX_PARTIAL_UPDATES: Final = 64
 
 # In the order of Checkpoint; with the consequence of ignoring each.
 _CHECKPOINTS: Final = {
@@ -67,8 +70,8 @@ class LogDirectory:
     """A log directory and its logs."""
 
     __slots__ = (
-        "_device_and_inode", "_disk", "_replaced", "broker_epoch", "checkpoints", "directory_id", "is_writing", "logs", "names",
-        "path", "summaries", "was_clean",
+        "_device_and_inode", "_disk", "_partial_updates", "_replaced", "_unflushed", "broker_epoch", "checkpoints",
+        "directory_id", "is_writing", "logs", "names", "path", "summaries", "was_clean",
     )  # fmt: skip
 
     def __init__(self, disk: Disk, path: str, directory_id: bytes, lock: LockContext) -> None:
@@ -77,6 +80,8 @@ class LogDirectory:
         self.directory_id = directory_id
         self.logs: dict[TopicPartition, Log] = {}
         self._replaced: dict[TopicPartition, Checkpoint] = {}  # rule 5
+        self._partial_updates = 0  # since all logs were gathered
+        self._unflushed: SharedLog | None = None  # the commit log that the last update syncs (rule 4)
         self.names: list[str] = []
         """The names of its entries, at the start."""
         self.was_clean = False
@@ -167,13 +172,24 @@ class LogDirectory:
         *,
         may_be_dropped: bool = False,
     ) -> Work | None:
-        """Work that writes the changed checkpoint files, with `overrides` for some logs; None if nothing changed.
+        """Work that writes the changed checkpoint files, with `overrides` for some logs (rule 6); None if nothing changed.
 
         It must run before the next operation, unless it `may_be_dropped`. All logs are gathered in one turn.
         """
         gathered = _Gathered()
-        for key, log in self.logs.items():
-            self._gather(gathered, key, log, overrides.get(key) or log.checkpoint)
+        if overrides and self.checkpoints.contents and self._partial_updates < MAX_PARTIAL_UPDATES:
+            self._partial_updates += 1
+            gathered.unflushed = self._unflushed
+            for name, offsets in self.checkpoints.contents.items():
+                gathered.contents[name].update(offsets)
+            for key, known in overrides.items():
+                gathered.remove(key)
+                if key in self.logs:
+                    self._gather(gathered, key, self.logs[key], known)
+        else:
+            self._partial_updates = 0
+            for key, log in self.logs.items():
+                self._gather(gathered, key, log, overrides.get(key) or log.checkpoint)
         return self._update(gathered, may_be_dropped=may_be_dropped)
 
     def _gather(self, gathered: _Gathered, key: TopicPartition, log: Log, known: Checkpoint) -> None:
@@ -190,7 +206,7 @@ class LogDirectory:
             if key not in self.logs:
                 gathered.add(key, known)
         work = self.checkpoints.update(gathered.contents, in_background=in_background, may_be_dropped=may_be_dropped)
-        unflushed = gathered.unflushed
+        self._unflushed = unflushed = gathered.unflushed
         return work if work is None or unflushed is None else sequential([unflushed.flush_task(), work])
 
     def keep_checkpoint(self, log: Log) -> None:
@@ -240,6 +256,7 @@ class LogDirectory:
                     if self.logs.get(key) is not log:
                         gathered.remove(key)
             work = self._update(gathered, in_background=True)
+            self._partial_updates = 0
         self.is_writing = work is not None
         return None if work is None else partial(self._write_checkpoints, work)
 

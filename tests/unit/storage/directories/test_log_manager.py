@@ -15,11 +15,11 @@ from protocol.errors import KafkaError
 from protocol.primitives import uuid_text
 from storage.config.log_config import LogConfig
 from storage.directories.future_logs import new_future_log
-from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
+from storage.directories.log_directory import CLEAN_SHUTDOWN, MAX_PARTIAL_UPDATES, lock_directories
 from storage.directories.log_maintenance import begin_checkpoints, due_deletions, expire_producers, logs_to_flush
 from storage.directories.log_manager import LogManager
 from storage.directories.partition_directory import parse_partition_dir_name, suffixed_dir_name
-from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, read_offsets
+from storage.io.checkpoint_file import FIRST_DIRTY, HIGH_WATERMARKS, RECOVERY_POINTS, read_offsets
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
@@ -536,3 +536,24 @@ def test_a_checkpoint_in_the_background_does_not_spare_new_topics_one(manager: L
     assert not any(read_offsets(Disk(), str(tmp_path / HIGH_WATERMARKS)).values()), "which has not run yet"
     late()
     assert not any(read_offsets(Disk(), str(tmp_path / HIGH_WATERMARKS)).values())
+
+
+def test_a_truncation_writes_the_offsets_of_one_log_and_keeps_those_of_the_others(
+    manager: LogManager, tmp_path: Path
+) -> None:
+    """In a directory of 20,000 logs, gathering the offsets of all took 25 ms of the event loop for each."""
+    for topic in ("t", "other"):
+        fill(created(manager, topic), 6)
+        flush(manager.logs[topic, 0])
+    write_checkpoints(manager)
+    file = f"{tmp_path}/{RECOVERY_POINTS}"
+    known = read_offsets(Disk(), file)["other", 0]
+    assert known > 0
+    manager.logs["other", 0].open().truncate(0)  # without its checkpoint
+    for _ in range(MAX_PARTIAL_UPDATES):
+        append(manager.logs["t", 0], "a")
+        truncated(manager, manager.logs["t", 0], 2)
+        assert read_offsets(Disk(), file) == {("t", 0): 2, ("other", 0): known}
+    append(manager.logs["t", 0], "a")
+    truncated(manager, manager.logs["t", 0], 2)
+    assert read_offsets(Disk(), file) == {("t", 0): 2, ("other", 0): 0}, "the checkpoints in the background may all fail"

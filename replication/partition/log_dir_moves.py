@@ -11,6 +11,8 @@ RULES    1. A future replica copies the log batch by batch, at the speed of both
          6. No move starts while a log directory is offline, because its content is unknown.
          7. A copy has the engine of its topic's settings. When these change, replicas move within their log directory,
             `MAX_ENGINE_MOVES` at a time; a start moves those whose topic names another engine.
+         8. At most `MAX_SWITCHES` moves have paused appends or are being swapped in on disk: each has a checkpoint of all logs
+            of the directory in memory. The others wait when they have nearly everything, and copy what is appended meanwhile.
 NOT HERE Copying (`storage/directories/log_copy.py`), the future replica on disk (`future_replica.py`), the API
          (`broker/handlers/records/log_dirs.py`).
 """
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +52,7 @@ from storage.log.log import Log
 _log = logging.getLogger("barnabas.moves")
 
 MAX_ENGINE_MOVES: Final = 4
+MAX_SWITCHES: Final = 8
 _MAX_NAME: Final = 255
 _MAX_SUFFIX: Final = len("-.") + 32 + len("-future")
 
@@ -87,6 +91,8 @@ class LogDirMoves:
         self.rate_limiter = RateLimiter(math.inf)
         self.active: dict[tuple[str, int], ReplicaMove] = {}
         """By topic and partition index."""
+        self._switching: set[ReplicaMove] = set()  # rule 8
+        self._nearly_done: deque[ReplicaMove] = deque()  # the same: those that wait
         self.is_stopped = False
         """Whether moves do no further step, since the broker stops; the next start continues them (rule 3)."""
         self.on_moved: Callable[[Partition], None] = no_op
@@ -280,7 +286,11 @@ class LogDirMoves:
         partition = move.partition
         if not move.is_durable or (move.appends_paused and _has_unflushed(copy)):
             self._sync(move, copy)
+        elif not move.appends_paused and len(self._switching) >= MAX_SWITCHES:
+            move.is_nearly_done = False  # much may have been appended when it continues
+            self._nearly_done.append(move)
         elif not move.appends_paused:
+            self._switching.add(move)
             move.appends_paused = self._replicas.appender.pause(partition)
             self._advance_after_pending_io(move)
         elif not self._is_idle(partition) or not self._align_copy(partition, copy):
@@ -326,12 +336,20 @@ class LogDirMoves:
         partition = move.partition
         self._end(move, switched=True)
         replace_with_future_log(self._log_manager, partition.log, copy)
+        self._executor.directory_op(move.directory, no_op).then(lambda _: self._end_switch(move))
         copy.update_config(self._replicas.config_of(partition.topic))
         partition.switch_log(copy)
         self._replicas.appender.resume(partition)
         self.on_moved(partition)
         _log.info("moved %s-%d to %s", partition.topic, partition.index, self._target(move))
         self.move_to_engine(partition)  # the settings may have changed since
+
+    def _end_switch(self, move: ReplicaMove) -> None:
+        """Let moves that wait continue after one that was swapped in, or has ended."""
+        if move in self._switching:
+            self._switching.remove(move)
+            while self._nearly_done and len(self._switching) < MAX_SWITCHES:
+                self._advance(self._nearly_done.popleft())
 
     # ------------------------------------------------------------ the end
     def _is_over(self, move: ReplicaMove) -> bool:
@@ -360,6 +378,7 @@ class LogDirMoves:
                 drop_future_log(self._log_manager, move.copy)
             if move.appends_paused:
                 self._replicas.appender.resume(move.partition)
+            self._end_switch(move)
 
 
 def _has_unflushed(copy: Log) -> bool:

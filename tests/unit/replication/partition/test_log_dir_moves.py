@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
+from replication.partition.log_dir_moves import MAX_SWITCHES
 from storage.config.log_config import LogConfig
 from storage.directories.future_logs import take_interrupted_moves
 from storage.directories.future_replica import COMPLETE
@@ -510,3 +511,19 @@ def test_a_log_of_many_chunks_is_copied(harness: MoveHarness, monkeypatch: pytes
     harness.start_move()
     assert harness.log.log_end_offset == 160
     assert harness.log.open().engine.size_bytes == 8 * len(batch(20, 100))
+
+
+def test_few_of_many_moves_have_their_checkpoint_in_memory(tmp_path: Path) -> None:
+    """Each contains the offsets of all logs in the directory: of thousands of moves they would fill the memory."""
+    harness = stepped_harness(tmp_path, partitions=30)
+    target = next(path for path in harness.log_manager.directories if path != harness.log.directory)
+    moved = [index for index in range(30) if harness.partition(index=index).log.directory != target]
+    for index in moved:
+        assert harness.moves.alter("t", index, target) == E.NONE
+    checkpoints, most = harness.log_manager.directories[target].checkpoints, 0
+    while harness.executor.work:
+        harness.executor.step()
+        most = max(most, len(checkpoints._unwritten))
+    assert 0 < most <= MAX_SWITCHES < len(moved)
+    assert all(harness.partition(index=index).log.directory == target for index in range(30))
+    assert not harness.moves.active

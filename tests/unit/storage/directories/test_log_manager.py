@@ -556,4 +556,6 @@ def test_a_truncation_writes_the_offsets_of_one_log_and_keeps_those_of_the_other
         assert read_offsets(Disk(), file) == {("t", 0): 2, ("other", 0): known}
     append(manager.logs["t", 0], "a")
     truncated(manager, manager.logs["t", 0], 2)
-    assert read_offsets(Disk(), file) == {("t", 0): 2, ("other", 0): 0}, "the checkpoints in the background may all fail"
+    assert read_offsets(Disk(), file) == {("t", 0): 2, ("other", 0): 0}, (
+        "the checkpoints in the background may all fail"
+    )

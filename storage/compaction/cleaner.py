@@ -268,6 +268,8 @@ class _Cleaner:
             if not batches:
                 data = self._read_large(file, position, data, segment)
                 batches = headers(data)
+                if not batches:  # the file is shorter than the segment; its topic may have been created again
+                    raise _corrupt(file, position)
             start, last = batches[-1]
             size = start + last.size
             for at, header in batches:

@@ -234,6 +234,19 @@ def test_a_corrupt_batch_fails_the_compaction(log: Log, tmp_path: Path) -> None:
     assert not [name for name in os.listdir(log.path) if name.endswith(CLEANED)], "nothing is left behind"
 
 
+@pytest.mark.parametrize("size", [0, 40, 84, 300])
+def test_a_file_that_is_shorter_than_its_segment_fails_the_compaction(log: Log, tmp_path: Path, size: int) -> None:
+    """As that of a topic that was deleted and created again in the meantime."""
+    put(log, ("a", "1" * 50))
+    put(log, ("a", "2" * 300))
+    closed(log)
+    path = tmp_path / "t-0" / f"{0:020d}{LOG}"
+    path.write_bytes(path.read_bytes()[:size])
+    with pytest.raises(KafkaError) as refused:
+        compact(log)
+    assert refused.value.code == ErrorCode.CORRUPT_MESSAGE
+
+
 class TestFiles:
     @pytest.fixture
     def log(self, tmp_path: Path) -> Log:

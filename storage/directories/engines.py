@@ -131,7 +131,7 @@ class Engines:
 
     def segment_engine(self, path: str, config: LogConfig) -> SegmentEngine:
         """The engine of a log that is always stored in segment files."""
-        return SegmentEngine(self._disk, path, config, self._jitter, self._file_handles)
+        return SegmentEngine(self._disk, path, config, self._jitter, self._file_handles, self.new_lock)
 
     def _jitter(self, limit_ms: int) -> int:
         return int.from_bytes(self._random_bytes(8), "big") % limit_ms

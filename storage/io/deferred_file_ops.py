@@ -15,8 +15,10 @@ NOT HERE Threads, and the handling of failures (replication/partition/replica_ma
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import partial
 from typing import Final
 
 FileOp = Callable[[], None]
@@ -41,6 +43,31 @@ def sequential(steps: list[FileOp]) -> FileOp:
             del steps[0]
 
     return op
+
+
+class OrderedSteps:
+    """Steps of several operations that run in their order, also if a later operation runs first, or in another thread."""
+
+    __slots__ = ("_added", "_done", "_lock", "_waiting")
+
+    def __init__(self, lock: AbstractContextManager[object]) -> None:
+        """`lock`: a mutex, if threads run the operations."""
+        self._waiting: list[FileOp] = []
+        self._added = self._done = 0
+        self._lock = lock
+
+    def operation(self, steps: Sequence[FileOp]) -> FileOp:
+        """An operation that runs these steps after all earlier ones; a retry resumes at the failed step."""
+        self._waiting += steps
+        self._added += len(steps)
+        return partial(self._run, self._added)
+
+    def _run(self, end: int) -> None:
+        with self._lock:
+            while self._done < end:
+                self._waiting[0]()
+                del self._waiting[0]
+                self._done += 1
 
 
 @dataclass(slots=True, eq=False)

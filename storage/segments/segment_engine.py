@@ -5,9 +5,10 @@ RULES    1. A read is answered from one segment, as in Kafka: the one that conta
          2. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
             operations (`.deleted`, `.cleaned`, `.swap`, indexes without log) are completed as in Kafka. The last segment is
             loaded at the first use, and again after a truncation or an abandoned roll.
-         3. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no hole. A truncation
-            by `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not bring the data back
-            after newer appends.
+         3. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no hole: what one call
+            trims is renamed before what a later one does, which on a full disk runs in another thread. A truncation by
+            `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not bring the data back after
+            newer appends.
          4. A lookup that needs the disk runs on a view (segments_view.py) in another thread. Its result is kept for the
             retry, and the segments adopt the files that it has opened. Deletion, replacement and loading of segments discard
             the results.
@@ -19,7 +20,7 @@ NOT HERE The list of segments (log_segments.py), when a new one starts (roll_lim
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from functools import partial
 from operator import attrgetter
 from typing import Final, TypeVar
@@ -41,7 +42,7 @@ from storage.engine import (
     SharedLog,
     SyncWork,
 )
-from storage.io.deferred_file_ops import FileOp, Submit, run_now, sequential
+from storage.io.deferred_file_ops import FileOp, OrderedSteps, Submit, run_now
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
 from storage.io.file_handle_cache import FileHandleCache
@@ -87,8 +88,9 @@ class SegmentEngine(Compactable):
         config: LogConfig,
         jitter: Callable[[int], int] = lambda _: 0,
         open_files: FileHandleCache | None = None,
+        new_lock: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """`open_files`: the cache that closes unused files; None: files stay open."""
+        """`open_files`: the cache that closes unused files; None: files stay open. `new_lock`: creates a mutex."""
         self._disk = disk
         self._directory = directory
         self._jitter = jitter
@@ -98,6 +100,9 @@ class SegmentEngine(Compactable):
         self._durability = Durability(disk)  # unknown after a clean close: all of the log
         self._lookups = PendingLookups()
         self._durable_end = 0  # no loss is possible below it
+        self._new_lock = new_lock
+        self._trims: OrderedSteps | None = None  # the renames of `trim`, since the first one
+        self._trimmed: list[LogSegment] = []  # segments that are not renamed yet
         self.submit: Submit = run_now
         self.compacted_end = 0
         self.shared_log: SharedLog | None = None
@@ -440,18 +445,23 @@ class SegmentEngine(Compactable):
     def trim(self, offset: int, submit_first: Submit | None = None) -> list[str]:
         deleted_paths: list[str] = []
         steps: list[FileOp] = []
-        segments = self._segments.items
+        segments, trimmed = self._segments.items, self._trimmed
+        if submit_first is not None and not all(segment.is_written for segment in trimmed):
+            return deleted_paths  # they are renamed before others (rule 3)
         while len(segments) > 1 and segments[1].base_offset <= offset:
             segment = segments[0]
             if segment.has_pending_appends or (submit_first is not None and not segment.is_written):
                 break
             steps += self._durability.before_trim(segment, segments[1].base_offset, keep_open=submit_first is None)
-            steps.append(partial(segment.mark_deleted, deleted_paths))
+            steps += [partial(segment.mark_deleted, deleted_paths), partial(trimmed.remove, segment)]
+            trimmed.append(segment)
             del segments[0]
             self._discard(segment)
         if steps:
             self._lookups.cancel()
-            (submit_first or self.submit)(sequential(steps))
+            if self._trims is None:
+                self._trims = OrderedSteps(self._new_lock())
+            (submit_first or self.submit)(self._trims.operation(steps))
         return deleted_paths
 
     # ---- durability --------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -260,6 +261,39 @@ def test_a_lookup_from_before_a_change_of_the_segments_has_no_result(tmp_path: P
         lookup.finish()
     assert isinstance(engine.lookup("read", lambda view: view.read_batches(20, 1000)), DiskLookup)
     assert all(segment.files is None for segment in engine._segments.items if isinstance(segment, SealedSegment))
+
+
+def test_segments_are_trimmed_oldest_first_whichever_operation_runs_first(tmp_path: Path) -> None:
+    """On a full disk a later one is not queued behind writes; a crash between both left a hole and lost what follows."""
+    engine = filled(tmp_path, 35, config=SMALL)
+    queue: list[FileOp] = []
+    overtaking: list[FileOp] = []
+    engine.submit = queue.append
+    earlier = engine.trim(10)
+    later = engine.trim(20, overtaking.append)
+    assert (earlier, later) == ([], [])
+    overtaking.pop()()
+    assert [name[:20] for path in (earlier, later) for name in map(os.path.basename, path[:1])] == [
+        f"{0:020d}",
+        f"{10:020d}",
+    ]
+    queue.pop()()
+    assert len(earlier) == len(later) == 3
+    assert bases(opened(tmp_path, SMALL)) == [20, 30]
+
+
+def test_a_trim_does_not_overtake_one_of_a_segment_that_is_not_written(tmp_path: Path) -> None:
+    engine = filled(tmp_path, 35, config=SMALL)
+    queue: list[FileOp] = []
+    engine.submit = queue.append
+    oldest = engine._segments.items[0]
+    oldest.is_created = False
+    engine.trim(10)
+    assert engine.trim(20, run_now) == []
+    assert bases(engine) == [10, 20, 30]
+    oldest.is_created = True
+    assert len(engine.trim(20, run_now)) == 3
+    assert bases(opened(tmp_path, SMALL)) == [20, 30]
 
 
 # ---- locate ----------------------------------------------------------------------------------------------

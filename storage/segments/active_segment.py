@@ -181,6 +181,10 @@ class ActiveSegment(Segment):
             self._set_file(file)
         self.is_created = True
 
+    def create_log(self) -> None:
+        """Create the log file now, before the operation of `create`, in any thread; does nothing if it exists."""
+        self.disk.open(self.path(LOG), write=True, create=True).close()
+
     def summary(self) -> ActiveSummary:
         """What the segment is continued from; everything is written."""
         return ActiveSummary(

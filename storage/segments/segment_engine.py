@@ -459,6 +459,8 @@ class SegmentEngine(Compactable):
             self._discard(segment)
         if steps:
             self._lookups.cancel()
+            if isinstance(segments[0], ActiveSegment) and not segments[0].is_created:
+                steps.insert(0, segments[0].create_log)  # without any segment the next start would begin at offset 0
             if self._trims is None:
                 self._trims = OrderedSteps(self._new_lock())
             (submit_first or self.submit)(self._trims.operation(steps))

@@ -296,6 +296,24 @@ def test_a_trim_does_not_overtake_one_of_a_segment_that_is_not_written(tmp_path:
     assert bases(opened(tmp_path, SMALL)) == [20, 30]
 
 
+def test_a_trim_that_overtakes_the_creation_of_the_last_segment_keeps_the_end_of_the_log(tmp_path: Path) -> None:
+    """With a full disk the creation waits behind writes; a crash before it left no segment, and offsets were used again."""
+    engine = filled(tmp_path, 25, config=SMALL)
+    queue: list[FileOp] = []
+    engine.submit = queue.append
+    engine.roll(NOW_MS)
+    finish, (create, *rest) = queue[:-2], queue[-2:]
+    for op in finish:
+        op()
+    assert not engine._segments.items[-1].is_created
+    engine.trim(25, run_now)
+    assert opened(tmp_path, SMALL).end_offset == 25
+    for op in (create, *rest):
+        op()
+    append(engine, batch(25))
+    assert read(engine, 25) == batch(25)
+
+
 # ---- locate ----------------------------------------------------------------------------------------------
 
 

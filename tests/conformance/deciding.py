@@ -11,7 +11,8 @@ on purpose, or that are not deterministic in Kafka:
   (`replication/controller/partitions/assign_replicas_to_dirs.py` rule 2),
 - the last active broker requesting to be fenced (`replication/controller/brokers/broker_heartbeats.py` rule 1),
 - a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
-A history ends where Kafka's classes fail: when the last known leader is no replica any more.
+A history ends where Kafka's classes fail: when the last known leader is no replica any more, or a broker that is no replica
+becomes an eligible leader (`partition_changes.py` rule 3).
 """
 
 from __future__ import annotations
@@ -272,7 +273,9 @@ def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
         before = ours.image
         step = waiting.pop(0) if waiting else history.next(before)
         theirs = kafka.decide(step, ours.offset)
-        if theirs.code == ErrorCode.UNKNOWN_SERVER_ERROR:
+        if theirs.code == ErrorCode.UNKNOWN_SERVER_ERROR or any(
+            _is_fault(before, record) for record, _ in theirs.records
+        ):
             return ""
         ours.topic_ids.clear()
         ours.topic_ids.extend(topic_ids(theirs.records))
@@ -284,6 +287,14 @@ def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
             lines += [f"  we    {line}" for line in (Counter(found) - Counter(expected)).elements()]
             return "\n".join([*lines, *_shown(before)])
     return ""
+
+
+def _is_fault(image: MetadataImage, record: Message) -> bool:
+    """Whether Kafka takes a broker for an eligible leader that is no replica any more (partition_changes.py rule 3)."""
+    if not isinstance(record, stored_records.PartitionChangeRecord) or not record.eligible_leader_replicas:
+        return False
+    replicas = image.topics_by_id[record.topic_id].partitions[record.partition_id].replicas
+    return not {*record.eligible_leader_replicas} <= {*(replicas if record.replicas is None else record.replicas)}
 
 
 def _shown(image: MetadataImage) -> list[str]:

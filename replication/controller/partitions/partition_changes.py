@@ -5,7 +5,8 @@ RULES    1. The rules and their order are Apache Kafka 4.3's, so both write the 
             eligible leader replica (KIP-966), then the last known leader; then, if the topic allows unclean elections, any
             replica. The last two may have lost records: the leader is alone in the ISR and in recovery.
          3. While the ISR is smaller than min.insync.replicas, replicas that leave it become eligible leader replicas, unless
-            their records may be lost. With ELR the ISR can be empty; without, its last member stays.
+            their records may be lost. One that a reassignment removes deletes them; Apache Kafka keeps it eligible, and could
+            elect it after a second reassignment. With ELR the ISR can be empty; without, its last member stays.
          4. A reassignment completes when all added replicas are in sync, or all remaining ones if more are removed than added.
             At least one replica must remain in the ISR. A replica that is both added and removed is not waited for; Apache
             Kafka waits for it forever.
@@ -69,7 +70,7 @@ def build_partition_change(
     """
     record = PartitionChangeRecord(partition_id=index, topic_id=topic_id)
     target, isr = _complete_reassignment(target or TargetReplicas(state.replicas, state.adding, state.removing), isr)
-    eligible = _eligible_leaders(state, isr, rules, unclean_shutdown_id)
+    eligible = _eligible_leaders(state, target.replicas, isr, rules, unclean_shutdown_id)
     leader, is_unclean = _elect(state, target.replicas, isr, eligible, can_be_leader, rules)
     if leader != state.leader:
         record.leader = leader
@@ -123,11 +124,11 @@ def _set_replicas(
 
 
 def _eligible_leaders(
-    state: PartitionState, isr: tuple[int, ...], rules: TopicRules, unclean_shutdown_id: int
+    state: PartitionState, replicas: tuple[int, ...], isr: tuple[int, ...], rules: TopicRules, unclean_shutdown_id: int
 ) -> tuple[int, ...]:
     if not rules.has_eligible_leaders or len(isr) >= rules.min_isr:
         return ()
-    known = {*state.eligible_leaders, *state.isr}
+    known = {*state.eligible_leaders, *state.isr} & {*state.replicas} & {*replicas}
     return tuple(sorted(replica for replica in known if replica not in isr and replica != unclean_shutdown_id))
 
 

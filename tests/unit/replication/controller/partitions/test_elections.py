@@ -17,7 +17,7 @@ from replication.controller.partitions.elections import (
     controlled_shutdown,
     directory_offline,
 )
-from replication.controller.partitions.partition_changes import TopicRules, build_partition_change
+from replication.controller.partitions.partition_changes import TargetReplicas, TopicRules, build_partition_change
 from replication.metadata.image import (
     NO_LEADER,
     UNASSIGNED_DIRECTORY,
@@ -195,6 +195,31 @@ def test_partition_changes_are_those_of_kafka(
 ) -> None:
     """Rules 2 to 5 of partition_changes.py (Kafka: PartitionChangeBuilder)."""
     assert build_partition_change(TOPIC, 0, state, isr, active.__contains__, rules) == expected
+
+
+@pytest.mark.parametrize(
+    ("state", "isr", "target", "expected"),
+    [
+        (  # removed now
+            partition((1, 2, 3), (1, 2, 3), 2), (1, 2, 3), TargetReplicas((1, 2, 3), removing=(2, 3)),
+            change(leader=1, isr=[1], replicas=[1]),
+        ),
+        (  # removed now, with another one that stays and has left the ISR before
+            partition((1, 2, 3), (1,), 1, eligible=(2, 3)), (1,), TargetReplicas((1, 2)),
+            change(leader=1, replicas=[1, 2], eligible_leader_replicas=[2]),
+        ),
+        (  # removed by an earlier version, and added again
+            partition((1,), (1,), 1, eligible=(2,)), (1,), TargetReplicas((1, 2), adding=(2,)),
+            change(replicas=[1, 2], adding_replicas=[2], eligible_leader_replicas=[]),
+        ),
+    ],
+)  # fmt: skip
+def test_a_replica_that_a_reassignment_removes_is_no_eligible_leader(
+    state: PartitionState, isr: tuple[int, ...], target: TargetReplicas, expected: object
+) -> None:
+    """It deletes its records: a second reassignment could elect it without them."""
+    rules = TopicRules(min_isr=2)
+    assert build_partition_change(TOPIC, 0, state, isr, {1, 2, 3}.__contains__, rules, target=target) == expected
 
 
 def test_a_broker_after_an_unclean_shutdown_is_no_eligible_leader() -> None:

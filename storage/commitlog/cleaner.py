@@ -75,7 +75,8 @@ class Cleaner:
         self._space = LiveBytes(self._disk)
 
     def begin_pass(self, wall_ms: int) -> None:
-        """Finish an active file that is old (rule 4), unless the next one would be the reserve for a full disk."""
+        """Seal finished files, and finish an active one that is old (rule 4), unless the next one would be the reserve."""
+        self._commit_log.seal_finished()
         files = self._commit_log.files
         if not files or files[-1].is_sealed:
             return

@@ -52,10 +52,19 @@ from storage.commitlog.frames import (
 from storage.commitlog.live_bytes import Extent, extents_of
 from storage.commitlog.log_file import CachedFile, LogFile, Slice
 from storage.commitlog.recovery import Recovered, load
-from storage.commitlog.sealing import forget_slices, queue_of, queue_path, read_queue_header, seal, set_sealed_by
+from storage.commitlog.sealing import (
+    forget_slices,
+    queue_of,
+    queue_path,
+    read_queue_header,
+    record_states,
+    seal,
+    set_sealed_by,
+)
 from storage.commitlog.slot_append import SlotAppend, put_back, take_writable
 from storage.commitlog.slots import UNBOUND, Cut, Slot, SlotId, SlotNumbers
 from storage.commitlog.zeroing import ZeroAhead
+from storage.config.config_def import MAX_INT
 from storage.engine import Reservation
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
@@ -72,16 +81,12 @@ _log = logging.getLogger("barnabas.storage")
 OnFile = Callable[[LogFile], None]
 
 _start = attrgetter("start")
+_SLOTS_AT_A_TIME: Final = 4
 _MAX_EXTRA: Final = 512  # bytes of the frames that precede one of a slot
 
 
 def _always() -> bool:
     return True
-
-
-def _size_of(append: SlotAppend) -> int:
-    """The bytes that an append writes, without the head of its first frame."""
-    return len(append.buffer) if append.state is None else len(append.buffer) + append.state.size
 
 
 class CommitLog:
@@ -207,7 +212,7 @@ class CommitLog:
 
     def release_replaced(self) -> None:
         """Stop referring to files in whose place are runs: an open file keeps its space; on the thread of the appends."""
-        self._release_slices()
+        forget_slices(self._unused_slices, self._numbered)
         for file in self.files:
             file.forget_sealed_previous()
         if self._numbers.has_released:
@@ -385,13 +390,13 @@ class CommitLog:
 
     def _write_appends(self, appends: list[SlotAppend], first: int) -> int:
         """Write the appends from number `first` on that fit in the active file; returns the number after them."""
-        frames = self._begin(_size_of(appends[first]), is_append=True)
+        frames = self._begin(appends[first].written_size, is_append=True)
         file, start, limit = frames.file, frames.file.start, self._append_end
         taken: list[SlotAppend] = []
         for append in appends[first:]:
             slot = append.slot
             if taken:
-                if frames.end + _size_of(append) > limit or slot.owed_cut is not None:
+                if frames.end + append.written_size > limit or slot.owed_cut is not None:
                     break  # the file ends, or a CUT is missing, which begins a call
                 if slot.bound_in != start:
                     self._precede(frames, slot, append.previous_end)
@@ -498,12 +503,12 @@ class CommitLog:
         """Count an append in this file that was published or abandoned."""
         file.completed += 1
         if self._has_finished:
-            self.seal_finished()
+            self.seal_finished(_SLOTS_AT_A_TIME)
         elif self._unused_slices:
-            self._release_slices()
+            forget_slices(self._unused_slices, self._numbered, _SLOTS_AT_A_TIME)
 
-    def seal_finished(self) -> None:
-        """Seal the files that get no more frames, oldest first (rule 6)."""
+    def seal_finished(self, limit: int = MAX_INT) -> None:
+        """Seal the files that get no more frames, oldest first (rule 6); `limit`: how many slots are recorded."""
         self._has_finished = False
         active, files = self._active, self.files  # before the changes: another thread may finish the file meanwhile
         self.apply_changes()
@@ -511,13 +516,13 @@ class CommitLog:
         for file in files[first:]:
             if file is active:
                 break
-            if file.has_pending_appends:
+            if file.has_pending_appends or not record_states(file, self._numbered, limit):
                 self._has_finished = True
                 break
             self._sealed_start = file.start
             self._to_seal.append((file, queue_of(file, self._numbered)))
             self.submit(self._seal_in_order)
-        self._release_slices()
+        forget_slices(self._unused_slices, self._numbered, limit)
 
     def _seal_in_order(self) -> None:
         """Seal the finished files; after a failed sync none, since a later sync might succeed without the data."""
@@ -554,11 +559,6 @@ class CommitLog:
                     with self._catalog_lock:
                         remove_catalog(self._disk, self.directory)
                 yield 0
-
-    def _release_slices(self) -> None:
-        """Remove the entries of sealed files from the memory; on the thread of the appends."""
-        while self._unused_slices:
-            forget_slices(self._unused_slices.pop(), self._numbered)
 
     # ---- durability --------------------------------------------------------------------------------------
 

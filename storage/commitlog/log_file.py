@@ -154,7 +154,7 @@ class LogFile:
 
     __slots__ = (
         "completed", "damaged", "end", "ends", "file_id_crc", "is_checked", "is_verified", "log", "path", "previous",
-        "queue_file", "removed", "slices", "slot_count", "start", "states", "touched", "written",
+        "queue_file", "removed", "slices", "slot_count", "start", "states", "touched", "unrecorded", "written",
     )  # fmt: skip
 
     def __init__(self, start: int, file_id: bytes, log: CachedFile, end: int) -> None:
@@ -188,6 +188,8 @@ class LogFile:
         """End offsets at the file's end, of slots with frames in a later file (rule 4)."""
         self.states: dict[int, list[object]] = {}
         """States at the file's end, of slots with frames in this file and in a later one."""
+        self.unrecorded: list[int] | None = None
+        """Those without a state yet, while states are recorded to seal the file (sealing.py rule 3)."""
 
     def __repr__(self) -> str:
         return f"LogFile({self.path!r}, {self.start}..{self.end})"

@@ -309,7 +309,7 @@ class _Loader:
         self._report_lost_end(file, replay)
         file.slot_count = self._found.slot_count
         slices = seal(self._disk, file, queue_of(file, self._found.numbered)(), self._cache)
-        forget_slices(slices, self._found.numbered)
+        forget_slices([slices], self._found.numbered)
         return is_whole
 
     def _report_lost_end(self, file: LogFile, replay: _Replay) -> None:

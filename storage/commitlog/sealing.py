@@ -2,6 +2,8 @@
 
 RULES    1. The queue is made from what the slots recorded; later changes of the slots are not in it.
          2. The log file is durable before its queue file exists, so recovery trusts a file that has one.
+         3. States of slots are recorded, and entries removed from the memory, a few at a time: one append may finish a file
+            that thousands of slots have used.
 NOT HERE When a file is sealed (commit_log.py).
 """
 
@@ -15,6 +17,7 @@ from protocol.records import NO_TIMESTAMP
 from storage.commitlog.log_file import LOG_SUFFIX, QUEUE_SUFFIX, LogFile, QueueFile, Slice, is_run
 from storage.commitlog.queue_file import HEADER, QueueHeader, Row, build_queue, header_of, last_batch_end, parse_queue
 from storage.commitlog.slots import Slot
+from storage.config.config_def import MAX_INT
 from storage.io.disk import Disk
 from storage.io.disk_lookup import read_waiting
 from storage.io.file_handle_cache import FileHandleCache
@@ -54,11 +57,28 @@ def has_all_batches(disk: Disk, path: str, header: QueueHeader) -> bool:
     return is_whole
 
 
-def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:
-    """The contents of a finished file's queue file, to be made in any thread; `slots`: by number."""
-    for number in list(file.touched):  # a recovery in another thread may add to it
+def record_states(file: LogFile, slots: Mapping[int, Slot], limit: int = MAX_INT) -> bool:
+    """Record the states of at most `limit` slots in a finished file; returns whether all are recorded."""
+    unrecorded = file.unrecorded
+    if unrecorded is None:
+        unrecorded = file.unrecorded = _without_state(file, slots)
+    for number in unrecorded[-limit:]:
         if number in slots:
             slots[number].record_in(file)
+    del unrecorded[-limit:]
+    if not unrecorded:
+        file.unrecorded = _without_state(file, slots) or None  # a recovery in another thread may have added some
+    return file.unrecorded is None
+
+
+def _without_state(file: LogFile, slots: Mapping[int, Slot]) -> list[int]:
+    return [number for number in list(file.touched) if number not in file.states and number in slots]
+
+
+def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:
+    """The contents of a finished file's queue file, to be made in any thread; `slots`: by number."""
+    while not record_states(file, slots):
+        pass
     ends = [slots[number].end_offset if number in slots else 0 for number in range(file.slot_count)]
     for number, end_offset in file.ends.items():
         if number < file.slot_count:
@@ -109,9 +129,15 @@ def set_sealed(disk: Disk, file: LogFile, header: QueueHeader, cache: FileHandle
     return slices
 
 
-def forget_slices(slices: Mapping[int, Slice], slots: Mapping[int, Slot]) -> None:
-    """Remove the entries of a sealed file from its slots."""
-    for number, unused in slices.items():
-        slot = slots.get(number)
-        if slot is not None:
-            slot.slices = tuple([kept for kept in slot.slices if kept is not unused])
+def forget_slices(slices: list[dict[int, Slice]], slots: Mapping[int, Slot], limit: int = MAX_INT) -> None:
+    """Remove at most `limit` entries of sealed files from their slots."""
+    while slices and limit > 0:
+        unused = slices[0]
+        for _ in range(min(limit, len(unused))):
+            number, forgotten = unused.popitem()
+            limit -= 1
+            slot = slots.get(number)
+            if slot is not None:
+                slot.slices = tuple([kept for kept in slot.slices if kept is not forgotten])
+        if not unused:
+            slices.pop(0)

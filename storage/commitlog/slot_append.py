@@ -64,6 +64,11 @@ class SlotAppend(Reservation):
         self.is_abandoned = False
         self.state: AppendedState | None = None
 
+    @property
+    def written_size(self) -> int:
+        """The bytes that the append writes, without the head of its first frame."""
+        return len(self.buffer) if self.state is None else len(self.buffer) + self.state.size
+
 
 def take_writable(writes: Sequence[tuple[Reservation, Buffer]]) -> list[SlotAppend]:
     """The appends to write now, in the order of each slot (rules 1, 2); the caller holds the lock of the log."""

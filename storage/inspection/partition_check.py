@@ -1,7 +1,8 @@
 """Checks one partition's directory: the sequence of segments, and the other files against their contents.
 
 RULES    1. A batch's offset and leader epoch, which no CRC covers, are compared with neighbours and the epoch checkpoint.
-         2. The expected aborted transactions follow from the batches, starting with the snapshot at the log start.
+         2. The expected aborted transactions follow from the batches, starting with the snapshot at the log start. In a
+            compacted log an index also names those whose batches were removed, as long as it has their markers.
          3. `recover_from` is the offset from which a recovery repairs all issues; None if none is needed.
 NOT HERE One segment (segment_check.py); the effects of a start.
 """
@@ -9,7 +10,7 @@ NOT HERE One segment (segment_check.py); the effects of a start.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections import deque
 from itertools import pairwise
 from operator import itemgetter
 
@@ -24,7 +25,13 @@ from storage.io.checkpoint_file import LEADER_EPOCHS, read_epochs
 from storage.io.disk import DELETED, Disk, StorageError
 from storage.log.leader_epoch_cache import UNDEFINED
 from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
-from storage.log.producer_state import CorruptSnapshot, ProducerState, snapshot_name, snapshot_offset
+from storage.log.producer_state import (
+    CorruptSnapshot,
+    ProducerState,
+    read_end_transaction_marker,
+    snapshot_name,
+    snapshot_offset,
+)
 from storage.log.recovery import replay
 from storage.segments.directory_recovery import CLEANED, INDEXES, LOG, SWAP
 
@@ -48,7 +55,7 @@ class PartitionCheck:
         self._epochs: list[tuple[int, int]] = []
         self._epoch = UNDEFINED
         self._producers = ProducerState(name)
-        self._aborted: Iterator[tuple[int, AbortedTransaction]] = iter(())
+        self._aborted: deque[tuple[int, AbortedTransaction]] = deque()
         self._aborted_path = ""
         self._base_offset = 0
         self._log_start_offset = 0
@@ -133,8 +140,8 @@ class PartitionCheck:
         self.issues += check.issues
         if check.has_bad_index or check.first_damage is not None:
             self._recover_from(base_offset)
-        if check.first_damage is None and (entry := next(self._aborted, None)) is not None:
-            _, transaction = entry
+        if check.first_damage is None and self._aborted:
+            _, transaction = self._aborted[0]
             self._report_aborted(f"No transaction ends at {transaction.last_offset}.")
         self.end_offset = check.end_offset
 
@@ -149,23 +156,40 @@ class PartitionCheck:
                 text = f"The marker at offset {header.base_offset} cannot be read: {error}."
                 self._add(Severity.LOSS, f"{self._base_offset:020d}{LOG}", text)
                 return
-            if aborted is not None and next(self._aborted, None) != (0, aborted):
+            is_named = self._take_named(aborted, found)
+            if aborted is not None and not is_named:
                 self._report_aborted(f"It does not name the transaction that was aborted at {aborted.last_offset}.")
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
+    def _take_named(self, aborted: AbortedTransaction | None, found: StoredBatch) -> bool:
+        """Whether the next entry names the transaction that a batch aborts; if so, take it (rule 2)."""
+        entry, header = self._aborted[0] if self._aborted else None, found.header
+        if entry is None:
+            return False
+        version, named = entry
+        is_same = (version, named) == (0, aborted)
+        if not is_same and self._is_compacted and header.is_control:
+            marker = read_end_transaction_marker(found.buffer, found.at, header)
+            is_abort = marker is not None and not marker.is_commit
+            ends_here = (version, named.producer_id, named.last_offset) == (0, header.producer_id, header.last_offset)
+            is_same = is_abort and ends_here
+        if is_same:
+            self._aborted.popleft()
+        return is_same
+
     def _open_aborted(self, base_offset: int) -> None:
         name = f"{base_offset:020d}{TRANSACTION_INDEX}"
-        self._aborted, self._aborted_path = iter(()), name
+        self._aborted, self._aborted_path = deque[tuple[int, AbortedTransaction]](), name
         if self._disk.exists(f"{self.path}/{name}"):
             file = self._disk.open(f"{self.path}/{name}", write=False)
-            self._aborted = transaction_entries(file)
+            self._aborted.extend(transaction_entries(file))
             if file.size() % ENTRY_SIZES[TRANSACTION_INDEX]:
                 self._report_aborted(f"Its {file.size()} bytes are no multiple of {ENTRY_SIZES[TRANSACTION_INDEX]}.")
 
     def _report_aborted(self, text: str) -> None:
         self._report_once(self._aborted_path, text)
-        self._aborted = iter(())
+        self._aborted.clear()
         self._recover_from(self._base_offset)
 
     # ---- leader epochs -----------------------------------------------------------------------------------

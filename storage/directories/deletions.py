@@ -57,12 +57,14 @@ class Deletions:
 
     def submit_rename(self, log: Log, suffix: str) -> list[str]:
         """Take a deleted log out of its place; the returned list gets the new path after the rename."""
-        path = self.new_path(log.directory, (log.topic, log.partition), suffix)
-        drop = self._engines.drop_of(log.path, log.files.cached_topic_id) if suffix == DELETED else None
+        topic_id = log.files.cached_topic_id
         if not log.files.has_directory:
-            if drop is not None:
-                self._submit(log.directory, drop)
+            queued = self._engines.queued_drop(log.path, topic_id)
+            if queued is not None:
+                self._submit(log.directory, queued)
             return []
+        path = self.new_path(log.directory, (log.topic, log.partition), suffix)
+        drop = self._engines.drop_of(log.path, topic_id) if suffix == DELETED else None
         return self.submit_removal(log.directory, partial(self._rename, log, path), drop, path)
 
     def submit_removal(self, directory: str, rename: FileOp, drop: FileOp | None, path: str) -> list[str]:

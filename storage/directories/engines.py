@@ -19,6 +19,7 @@ NOT HERE When logs are created and deleted (log_manager.py), the engines (storag
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Final
@@ -50,6 +51,7 @@ from storage.segments.segment_engine import SegmentEngine
 
 _COMMIT_LOG_FILES: Final = 80
 """Of all commit logs together; 32 of them are reserved for those that were opened just now."""
+_DROPS_TOGETHER: Final = 256
 
 
 class _WithoutDirectory:
@@ -95,6 +97,7 @@ class Engines:
         """Of the commit logs, by log directory."""
         self._incarnations: dict[tuple[str, bytes, int], int] = {}  # by log directory, topic id and partition, unless 0
         self._creating = new_lock()
+        self._drops: dict[str, deque[tuple[CommitLog, Slot]]] = {}  # by log directory, those of `queued_drop`
 
     @property
     def new_files_bytes(self) -> int:
@@ -343,6 +346,28 @@ class Engines:
             return None
         log, slot_id = found
         return partial(self._drop, path.rpartition("/")[0], log, log.slot(slot_id))
+
+    def queued_drop(self, path: str, topic_id: bytes | None) -> FileOp | None:
+        """As `drop_of`, of a partition without a directory: it drops those whose operations wait too, with one sync."""
+        found = self._with_frames(path, topic_id)
+        if found is None:
+            return None
+        log, slot_id = found
+        directory = path.rpartition("/")[0]
+        waiting = self._drops.setdefault(directory, deque())
+        waiting.append((log, log.slot(slot_id)))
+        return partial(self._drop_waiting, directory, waiting)
+
+    def _drop_waiting(self, directory: str, waiting: deque[tuple[CommitLog, Slot]]) -> None:
+        """Drop at least the partition that waits longest; may be repeated after a failure."""
+        some = [waiting[number] for number in range(min(len(waiting), _DROPS_TOGETHER))]
+        for log, slot in some:
+            log.drop(slot)
+        for log in {id(log): log for log, _ in some}.values():
+            log.sync()
+        for _, slot in some:
+            self._remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
+            waiting.popleft()
 
     def _drop(self, directory: str, log: CommitLog, slot: Slot) -> None:
         if not slot.topic:

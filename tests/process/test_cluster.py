@@ -94,6 +94,7 @@ def test_acknowledged_records_survive_their_leaders(cluster: Cluster, victims: t
     assert len(writer.acknowledged) == writer.written
 
 
+@pytest.mark.long
 def test_a_node_with_an_empty_disk_gets_its_replicas_again(cluster: Cluster) -> None:
     """Its log directory has another id than the one that the metadata name for them."""
     admin = create(cluster, "kept")

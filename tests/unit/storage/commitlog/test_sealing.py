@@ -13,6 +13,7 @@ FILE_BYTES = 32 * 1024
 PARTITIONS = 100
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_an_append_that_finishes_a_file_records_the_states_of_few_partitions(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

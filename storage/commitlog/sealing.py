@@ -58,7 +58,7 @@ def has_all_batches(disk: Disk, path: str, header: QueueHeader) -> bool:
 
 
 def record_states(file: LogFile, slots: Mapping[int, Slot], limit: int = MAX_INT) -> bool:
-    """Record the states of at most `limit` slots in a finished file; returns whether all are recorded."""
+    """Record the states of at most `limit` slots in a finished file; returns whether those of all were."""
     unrecorded = file.unrecorded
     if unrecorded is None:
         unrecorded = file.unrecorded = _without_state(file, slots)
@@ -66,9 +66,7 @@ def record_states(file: LogFile, slots: Mapping[int, Slot], limit: int = MAX_INT
         if number in slots:
             slots[number].record_in(file)
     del unrecorded[-limit:]
-    if not unrecorded:
-        file.unrecorded = _without_state(file, slots) or None  # a recovery in another thread may have added some
-    return file.unrecorded is None
+    return not unrecorded
 
 
 def _without_state(file: LogFile, slots: Mapping[int, Slot]) -> list[int]:
@@ -77,8 +75,8 @@ def _without_state(file: LogFile, slots: Mapping[int, Slot]) -> list[int]:
 
 def queue_of(file: LogFile, slots: Mapping[int, Slot]) -> Callable[[], bytes]:
     """The contents of a finished file's queue file, to be made in any thread; `slots`: by number."""
-    while not record_states(file, slots):
-        pass
+    for number in _without_state(file, slots):  # also of slots that a recovery in another thread has added since
+        slots[number].record_in(file)
     ends = [slots[number].end_offset if number in slots else 0 for number in range(file.slot_count)]
     for number, end_offset in file.ends.items():
         if number < file.slot_count:

@@ -124,6 +124,7 @@ def test_a_signal_ends_following_and_writing(broker: Broker, number: signal.Sign
     assert values(broker.bootstrap, topic) == ["one", "two"]
 
 
+@pytest.mark.long
 def test_following_finds_new_topics_and_partitions(broker: Broker) -> None:
     with RawClient(broker.bootstrap) as client:
         create(client, "grown-1")

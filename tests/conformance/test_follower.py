@@ -174,6 +174,7 @@ def test_too_few_in_sync_refuse_before_the_append(quick: FollowerHarness) -> Non
     until(lambda: quick.client.fetch(topic[0], 0)[1] == 3, "the high watermark moves on")
 
 
+@pytest.mark.long
 def test_a_producer_that_waits_while_the_isr_shrinks_too_far_times_out(quick: FollowerHarness) -> None:
     """The high watermark cannot advance any more."""
     quick.join()

@@ -100,6 +100,7 @@ def counted(port: int, name: str) -> int:
     return int(value)
 
 
+@pytest.mark.long
 def test_librdkafka_authenticates_again_while_it_produces(node: tuple[str, int]) -> None:
     address, port = node
     errors: list[object] = []

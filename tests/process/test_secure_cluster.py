@@ -40,6 +40,7 @@ def values(cluster: barnabas.Cluster, count: int) -> list[bytes | None]:
     return found
 
 
+@pytest.mark.long
 def test_a_closed_cluster_keeps_its_passwords_and_rights_when_it_is_opened_again(tmp_path: Path) -> None:
     security = barnabas.Security(users=USERS, has_acls=True)
     with barnabas.Cluster(3, data_dir=tmp_path, security=security) as cluster:

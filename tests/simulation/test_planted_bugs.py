@@ -47,7 +47,7 @@ SEARCHES = {
         bugs_in(tests.simulation.commitlog.planted_bugs),
         600,
         {
-            "a_run_is_used_before_the_deletions_are_durable": 20774,
+            "a_run_is_used_before_the_deletions_are_durable": 62227,
             "a_sync_skips_finished_files": 650,
             "deleted_partitions_stay_in_the_catalog": 951,
             "files_behind_the_end_of_the_log_stay": 1437,

@@ -41,7 +41,7 @@ DROP_FILE_BYTES: Final = 1 << 20
 
 _GROUP_LOGS: Final = 256
 GROUP_BYTES: Final = 16 << 20
-"""A group has no further log when its logs have so many bytes: twice the space is used until they are replaced."""
+"""A group is replaced when its logs have so many bytes. Until then the disk has both the logs and their copies."""
 
 
 class Conversion:

@@ -17,7 +17,7 @@ import hypothesis
 import pytest
 
 from barnabas.__main__ import is_compiled
-from tests.support import time_budget
+from tests.support import file_order, time_budget
 from tests.support.kafka import why_no_kafka
 from tests.support.stall_lines import StallLines
 from tests.support.storage_engine import use_engine_of, why_segments_only
@@ -25,10 +25,11 @@ from tests.support.storage_engine import use_engine_of, why_segments_only
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     time_budget.add_options(parser)
+    file_order.add_options(parser)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Engine and stall lines of brokers; marks and the time budget; a slow machine fails no property."""
+    """Engine and stall lines of brokers; marks, the time budget and the order of files; a slow machine fails no property."""
     use_engine_of()
     hypothesis.settings.register_profile("no-deadline", deadline=None)
     hypothesis.settings.load_profile("no-deadline")
@@ -36,6 +37,7 @@ def pytest_configure(config: pytest.Config) -> None:
     plugin.attach()
     config.pluginmanager.register(plugin, "stall-lines")
     config.pluginmanager.register(time_budget.TimeBudget(config), "time-budget")
+    config.pluginmanager.register(file_order.FileOrder(config), "file-order")
     for line in (
         "long: takes seconds to minutes; left out of make test",
         "needs_kafka: needs Apache Kafka's jars and a Java; left out of make test",

@@ -339,7 +339,7 @@ class CommitLogEngine(StoresState):
             known = max(segment.first_timestamp, NO_TIMESTAMP if latest is None else latest.timestamp_ms)
             if known != NO_TIMESTAMP and known >= enough_ms:
                 return known
-            found = self._lookup(("timestamp", base_offset), lambda view: _latest_timestamp(view, number))
+            found = self._lookup(("greatest timestamp", base_offset), lambda view: _latest_timestamp(view, number))
             if isinstance(found, DiskLookup):
                 return found
             segment.latest = latest = found

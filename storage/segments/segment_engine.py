@@ -356,7 +356,7 @@ class SegmentEngine(Compactable):
         known = segment.max_timestamp[0] if isinstance(segment, ActiveSegment) else segment.known_max_timestamp
         if known != NO_TIMESTAMP:
             return known
-        return self.lookup(("timestamp", base_offset), lambda view: view.segment_max_timestamp(base_offset))
+        return self.lookup(("greatest timestamp", base_offset), lambda view: view.segment_max_timestamp(base_offset))
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 

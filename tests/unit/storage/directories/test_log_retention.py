@@ -11,7 +11,9 @@ import pytest
 
 from storage.directories.log_maintenance import retain
 from storage.directories.log_manager import LogManager
+from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import Log
+from storage.log.retention import retain as retain_log
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import BIG, NOW_MS, SMALL, TOPIC_ID, append, retained
 from tests.unit.storage.directories.test_log_manager import started
@@ -106,3 +108,21 @@ def test_a_log_whose_lookup_finds_no_space_is_skipped(restarted: tuple[LogManage
     second.cancel_opening(lookup)
     steps.close()
     assert [log.log_start_offset for log in retained(manager, NOW_MS + 50 * SECOND_MS)].count(8) >= 3
+
+
+@pytest.mark.parametrize("is_read_first", [True, False])
+def test_a_look_up_of_the_first_timestamp_of_a_segment_is_not_that_of_its_greatest_one(
+    restarted: tuple[LogManager, FaultyDisk],
+    is_read_first: bool,
+) -> None:
+    """The lag of a group in seconds needs the first one, retention the greatest; both may wait for the disk at a time."""
+    manager, _ = restarted
+    log = manager.logs["t", 0]
+    reader, wall_ms = log.open().reader, NOW_MS + SECOND_MS + SECOND_MS // 16
+    first = reader.timestamp_at(0) if is_read_first else retain_log(log, wall_ms)
+    assert isinstance(first, DiskLookup)
+    first.run()
+    first.finish()
+    assert wait_for_disk(reader.timestamp_at, 0) == NOW_MS
+    assert not wait_for_disk(retain_log, log, wall_ms)
+    assert log.log_start_offset == 0

@@ -8,7 +8,7 @@ RULES    1. The log with the highest dirty ratio is cleaned first. Each cleaner 
             truncated and the topic is still compacted. Otherwise the run is discarded.
          4. A log that cannot be compacted is logged once and skipped until restart. A failing disk takes its directory offline.
          5. After a full disk or a killed cleaner, that log is skipped for a back-off time, which doubles each time.
-         6. Retention skips a log while it is being cleaned.
+         6. Retention skips a log while it is being cleaned. No cleaning begins of a log that a move is about to replace.
 NOT HERE Dirty ratio (`storage/compaction/cleanable.py`), cleaning (`cleaner.py`), the cleaner process
          (`broker/io/compaction_process.py`), the schedule (`broker/node/scheduled_tasks.py`).
 """
@@ -145,6 +145,7 @@ class Compactor:
             and not partition.is_offline
             and log.path not in self._paths
             and not log.is_uncleanable
+            and not log.is_being_replaced
             and not log.files.has_pending_ops  # perhaps the swap of the last compaction, which needs its files
             and (log.is_open or _is_worth_opening(log))
         )
@@ -192,6 +193,8 @@ class Compactor:
         started: list[_CleanerRun] = []
         while due and self._idle and not self.is_stopped:
             partition, to_clean = due.pop()
+            if partition.log.is_being_replaced:
+                continue
             self._paths.add(partition.log.path)
             started.append(_CleanerRun(self, self._replicas, partition, to_clean, self._idle.pop()))
             started[-1].start()

@@ -4,7 +4,8 @@ RULES    1. A future replica copies the log batch by batch, at the speed of both
             flushed and copies what was appended since. Then appends are paused, the rest is copied and flushed, the
             future replica replaces the log, and appends resume. Readers are never paused.
          2. All I/O runs in the queues of the two directories. Before each step the move checks that the partition still
-            exists and both directories are online. It waits while the log is being compacted.
+            exists and both directories are online. It waits while the log is being compacted, before it pauses appends, and
+            no other compaction begins then.
          3. A future replica does not survive a restart: the move starts again.
          4. For a partition without a local replica, the preferred directory is stored: its log will be created there.
          5. All moves together copy at most what `rate_limiter` allows, except the last stretch, while appends are paused.
@@ -53,6 +54,7 @@ _log = logging.getLogger("barnabas.moves")
 
 MAX_ENGINE_MOVES: Final = 4
 MAX_SWITCHES: Final = 8
+CLEANING_CHECK_MS: Final = 100
 _MAX_NAME: Final = 255
 _MAX_SUFFIX: Final = len("-.") + 32 + len("-future")
 
@@ -286,11 +288,14 @@ class LogDirMoves:
         partition = move.partition
         if not move.is_durable or (move.appends_paused and _has_unflushed(copy)):
             self._sync(move, copy)
+        elif not move.appends_paused and partition.log.is_being_cleaned:
+            self._await_cleaning(move)
         elif not move.appends_paused and len(self._switching) >= MAX_SWITCHES:
             move.is_nearly_done = False  # much may have been appended when it continues
             self._nearly_done.append(move)
         elif not move.appends_paused:
             self._switching.add(move)
+            partition.log.is_being_replaced = True
             move.appends_paused = self._replicas.appender.pause(partition)
             self._advance_after_pending_io(move)
         elif not self._is_idle(partition) or not self._align_copy(partition, copy):
@@ -312,6 +317,12 @@ class LogDirMoves:
             self._advance(move)
 
         self._executor.sync(move.directory, lambda: task).then(on_synced)
+
+    def _await_cleaning(self, move: ReplicaMove) -> None:
+        """Continue when the compaction of the log has ended, which may take long."""
+        move.partition.log.is_being_replaced = True
+        move.is_nearly_done = False  # much may be appended meanwhile
+        self._timers.schedule(self._clock.mono_ms() + CLEANING_CHECK_MS, partial(self._advance, move))
 
     def _advance_after_pending_io(self, move: ReplicaMove) -> None:
         """Continue after all pending I/O of both directories."""
@@ -372,6 +383,7 @@ class LogDirMoves:
 
     def _end(self, move: ReplicaMove, *, switched: bool = False) -> None:
         move.is_over = True
+        move.partition.log.is_being_replaced = False
         del self.active[move.partition.key]
         if not switched:
             if move.copy is not None and not move.copy.is_offline:

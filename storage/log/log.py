@@ -44,8 +44,9 @@ class Log:
 
     __slots__ = (
         "_closed_end_offset", "_closed_epochs", "_disk", "_engine_factory", "_epoch_to_assign", "_is_clean",
-        "_is_new", "_open_error", "_opening", "_summary", "config", "directory", "files", "is_being_cleaned", "is_uncleanable",
-        "keep_from", "name", "nothing_to_clean", "offsets", "opened", "partition", "retention_due_ms", "topic",
+        "_is_new", "_open_error", "_opening", "_summary", "config", "directory", "files", "is_being_cleaned",
+        "is_being_replaced", "is_uncleanable", "keep_from", "name", "nothing_to_clean", "offsets", "opened", "partition",
+        "retention_due_ms", "topic",
     )  # fmt: skip
 
     def __init__(
@@ -90,6 +91,8 @@ class Log:
         self.keep_from = 0
         """Of a schedule topic: retention keeps the records from this offset on, which may not be delivered yet."""
         self.is_being_cleaned = self.is_uncleanable = False
+        self.is_being_replaced = False
+        """Whether a future replica is about to replace it: no compaction begins."""
         self.nothing_to_clean = False
         """Whether there was nothing to compact when the log was closed."""
         self._epoch_to_assign = UNDEFINED

@@ -16,6 +16,7 @@ from protocol.primitives import Buffer
 from protocol.records import headers
 from replication.completion import Completion
 from replication.partition.compactor import Compactor, Outcome, Replace
+from replication.partition.log_dir_moves import CLEANING_CHECK_MS
 from storage.compaction.cleaner import clean
 from storage.compaction.cleaner_job import CleanerJob, CleanerResources, CleaningFailed, CleaningResult, Replacement
 from storage.io.disk import Disk, StorageError
@@ -417,3 +418,19 @@ def test_the_first_dirty_offset_is_checkpointed_and_lowered_by_truncation(harnes
     assert text == f"0\n1\nt 0 {log.offsets.first_dirty_offset}\n"
     log.open().truncate(7)
     assert log.offsets.first_dirty_offset == log.log_end_offset <= 7
+
+
+def test_no_compaction_begins_of_a_log_that_a_move_is_about_to_replace(tmp_path: Path) -> None:
+    harness, cleaner = ReplicaHarness(tmp_path, directories=2), HeldCleaner()
+    compaction = start(harness, cleaner)
+    log = harness.partition().log
+    target = next(path for path in harness.log_manager.directories if path != log.directory)
+    assert harness.moves.alter("t", 0, target) == 0
+    write(harness)
+    cleaner.work()
+    compaction.check()
+    assert (harness.partition().log, cleaner.jobs) == (log, [])
+    harness.pass_time(CLEANING_CHECK_MS)
+    assert harness.partition().log.directory == target
+    compaction.check()
+    assert len(cleaner.jobs) == 1

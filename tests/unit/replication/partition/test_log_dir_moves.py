@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from protocol.errors import ErrorCode
-from replication.partition.log_dir_moves import MAX_SWITCHES
+from replication.partition.log_dir_moves import CLEANING_CHECK_MS, MAX_SWITCHES
 from storage.config.log_config import LogConfig
 from storage.directories.future_logs import take_interrupted_moves
 from storage.directories.future_replica import COMPLETE
@@ -234,16 +234,22 @@ def test_appends_between_any_two_steps_are_kept_in_order_and_the_move_ends(tmp_p
     assert harness.log.open().engine.end_offset == len(answers) + 1
 
 
-def test_a_move_waits_for_compaction(stepped: MoveHarness) -> None:
+def test_a_move_waits_for_compaction_and_appends_do_not(stepped: MoveHarness) -> None:
     log = stepped.log
     log.is_being_cleaned = True
     stepped.start_move()
-    for _ in range(200):
-        stepped.executor.step()
+    for _ in range(3):
+        stepped.executor.run_all()
+        answer = stepped.produce(acks=1)
+        stepped.executor.run_all()
+        assert produced(answer).error_code == E.NONE
+        stepped.pass_time(CLEANING_CHECK_MS)
     assert stepped.log is log
     log.is_being_cleaned = False
+    stepped.pass_time(CLEANING_CHECK_MS)
     stepped.executor.run_all()
     assert stepped.log is not log
+    assert stepped.base_offsets(4) == list(range(4))
 
 
 def test_a_move_restarts_when_its_next_records_are_deleted(tmp_path: Path) -> None:

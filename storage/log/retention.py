@@ -42,16 +42,15 @@ def is_retention_due(log: Log, wall_ms: int) -> bool:
 def retain(log: Log, wall_ms: int) -> bool | DiskLookup:
     """Delete the oldest segments by age, size and log start offset; True if a further pass may delete more.
 
-    The active segment is rolled and deleted when all of it has expired. Segments at or above the high watermark stay.
-    Pending appends prevent deletion, except on a full disk, where they wait for it; no segment is rolled then.
+    The active segment is rolled and deleted when all of it has expired, unless something is pending or the disk is full.
+    Segments at or above the high watermark stay.
     """
     opened = log.opened or log.open_lookup()
     if isinstance(opened, DiskLookup):
         return opened
-    engine, config, offsets, is_full = opened.engine, log.config, log.offsets, log.files.disk_space.is_full
+    engine, config, offsets, files = opened.engine, log.config, log.offsets, log.files
+    may_roll = not (opened.appends.has_pending or files.has_pending_ops or files.disk_space.is_full)
     log.retention_due_ms = 0
-    if opened.appends.has_pending and not is_full:
-        return False
     bases = [segment.base_offset for segment in engine.segments(MAX_SEGMENTS_PER_PASS + 1)]
     deletable_end = offsets.high_watermark
     if config.is_schedule:
@@ -60,10 +59,10 @@ def retain(log: Log, wall_ms: int) -> bool | DiskLookup:
     if isinstance(expired, DiskLookup):
         return expired
     end_offset, log.retention_due_ms = expired
-    if is_full:
+    if not may_roll:
         end_offset, log.retention_due_ms = min(end_offset, engine.segments()[-1].base_offset), 0
     if end_offset > engine.start_offset:
-        if end_offset == engine.end_offset and not is_full:  # else the last segment is empty; it waits for an append
+        if end_offset == engine.end_offset and may_roll:  # else the last segment is empty; it waits for an append
             opened.roll(wall_ms)
         opened.trim(max(end_offset, offsets.log_start_offset), wall_ms)
     return bases[MAX_SEGMENTS_PER_PASS:] == [engine.start_offset]

@@ -11,6 +11,7 @@ import pytest
 
 from storage.directories.log_maintenance import retain
 from storage.directories.log_manager import LogManager
+from storage.io.deferred_file_ops import FileOp, no_op, run_now
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import Log
 from storage.log.retention import retain as retain_log
@@ -126,3 +127,21 @@ def test_a_look_up_of_the_first_timestamp_of_a_segment_is_not_that_of_its_greate
     assert wait_for_disk(reader.timestamp_at, 0) == NOW_MS
     assert not wait_for_disk(retain_log, log, wall_ms)
     assert log.log_start_offset == 0
+
+
+def test_an_open_log_with_pending_file_operations_is_not_skipped(restarted: tuple[LogManager, FaultyDisk]) -> None:
+    """On a slow disk a busy log nearly always has some, such as index entries; they are not run before the retention."""
+    manager, _ = restarted
+    log = manager.logs["t", 0]
+    log.open()
+    pending: list[FileOp] = []
+    log.files.submit = pending.append
+    log.files.submit_op(no_op)
+    assert log in retained(manager, NOW_MS + 50 * SECOND_MS)
+    start = log.log_start_offset
+    assert 0 < start < 8, "no segment is rolled"
+    for op in pending:
+        op()
+    log.files.submit = run_now
+    assert log in retained(manager, NOW_MS + 50 * SECOND_MS)
+    assert log.log_start_offset == 8

@@ -26,7 +26,7 @@ from storage.inspection.dry_run_disk import DryRunDisk
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk_lookup import read_waiting
 from storage.log.leader_epoch_cache import UNDEFINED
-from storage.log.log_offsets import Checkpoint
+from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
 from storage.log.producer_state import CorruptSnapshot, ProducerState
 from storage.log.recovery import replay
 
@@ -78,6 +78,7 @@ class SlotCheck:
         self.broken_files: list[str] = []
         self.end_offset = engine.end_offset
         self._damages: list[_Damage] = []
+        self._was_compacted = False
         self._at = engine.start_offset  # the offset after the last entry
         self._bases = [segment.base_offset for segment in engine.segments()]
         self._sizes: dict[int, int] = {}  # of the batches of each segment, by number
@@ -92,13 +93,14 @@ class SlotCheck:
 
     def run(self, known: Checkpoint) -> None:
         """Run all checks; `known` are the offsets checkpointed in the log directory."""
+        self._was_compacted = known.first_dirty_offset != NEVER_CLEANED
         self._check_snapshots()
         for path, entry, data in self._entries():
             self._check_batch(path, entry, data)
         self._report_damages()
         if self._at < self.end_offset:
             self._add(Severity.LOSS, f"Offsets {self._at} to {self.end_offset - 1} are missing at its end.")
-        if not self.issues:
+        if self.worst == Severity.NOTE:
             self._check_segments()
             self._check_epochs()
             self._check_aborted()
@@ -140,7 +142,11 @@ class SlotCheck:
 
     def _accept(self, header: BatchHeader, data: Buffer) -> None:
         if header.base_offset > self._at > self._engine.start_offset:
-            self._add(Severity.LOSS, f"Offsets {self._at} to {header.base_offset - 1} are missing.")
+            missing = f"Offsets {self._at} to {header.base_offset - 1} are missing"
+            if self._was_compacted:
+                self._add(Severity.NOTE, f"{missing}, as compaction leaves it.")
+            else:
+                self._add(Severity.LOSS, f"{missing}.")
         elif header.base_offset < self._at and self._at > self._engine.start_offset:
             self._add(
                 Severity.LOSS, f"The batch at offset {header.base_offset} follows one that ends at {self._at - 1}."

@@ -16,7 +16,7 @@ from storage.inspection.slot_check import SlotCheck, StoredSlot, stored_slots
 from storage.io.disk import Disk
 from storage.log.log_offsets import Checkpoint
 from tests.support.seeds import seed_of
-from tests.support.segments import NOW_MS, batch, infos, reset_engine, truncate_engine
+from tests.support.segments import NOW_MS, append, batch, infos, reset_engine, truncate_engine
 from tests.unit.storage.commitlog.test_cleaning import clean
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, damage, sync
 
@@ -29,9 +29,9 @@ def issues_of(root: Path) -> list[Issue]:
     return check.issues
 
 
-def slot_issues(root: Path, stored: StoredSlot) -> list[Issue]:
+def slot_issues(root: Path, stored: StoredSlot, known: Checkpoint = Checkpoint()) -> list[Issue]:  # noqa: B008  # immutable
     check = SlotCheck(str(root), f"t-{stored.slot_id.partition}", stored.engine)
-    check.run(Checkpoint())
+    check.run(known)
     return check.issues
 
 
@@ -125,6 +125,20 @@ def test_random_histories_have_no_issues(tmp_path: Path) -> None:
         assert issues_of(tmp_path / str(number)) == []
         for stored in stored_slots(str(tmp_path / str(number))):
             assert slot_issues(tmp_path / str(number), stored) == []
+
+
+def test_offsets_that_a_compaction_has_removed_are_no_loss(tmp_path: Path) -> None:
+    """The topic was compacted before its partitions moved to the commit log."""
+    process = Process(tmp_path)
+    append(process[0], batch(0))
+    append(process[0], batch(7))
+    process.log.close()
+    (stored,) = stored_slots(str(tmp_path))
+    (issue,) = slot_issues(tmp_path, stored, Checkpoint(first_dirty_offset=0))
+    assert (issue.severity, issue.text) == (Severity.NOTE, "Offsets 1 to 6 are missing, as compaction leaves it.")
+    (issue,) = slot_issues(tmp_path, stored)
+    assert (issue.severity, issue.text) == (Severity.LOSS, "Offsets 1 to 6 are missing.")
+    assert issues_of(tmp_path) == []
 
 
 def test_a_run_has_no_issues(tmp_path: Path) -> None:

@@ -182,7 +182,8 @@ class ProducerState:
         self.producers: dict[int, ProducerEntry] = {}
         # None instead of empty dicts: most logs have no transactions.
         self._open: dict[int, int] | None = None  # first offset -> producer id, ascending
-        self._completed: dict[int, int] | None = None  # first offset -> marker's offset at or above the high watermark
+        # First offset -> offset of the marker, ascending, at or above the high watermark.
+        self._completed: dict[int, int] | None = None
         self._reserved: list[tuple[BatchHeader, EndTransactionMarker | None]] = []  # an empty deque has 0.7 KiB
         # `producers` after the first `_applied_reservations` reserved batches.
         self._reserved_entries: dict[int, ProducerEntry] | None = None
@@ -385,9 +386,9 @@ class ProducerState:
         return unreplicated if undecided is None else min(undecided, unreplicated)
 
     def _forget_completed(self, high_watermark: int) -> None:
-        if self._completed:
-            known = self._completed.items()
-            self._completed = {first: marker for first, marker in known if marker >= high_watermark} or None
+        known = self._completed
+        if known and next(iter(known.values())) < high_watermark:  # the oldest marker; a replay keeps all
+            self._completed = {first: marker for first, marker in known.items() if marker >= high_watermark} or None
 
     # ---- expiration and snapshots ---------------------------------------------------------------------------
 

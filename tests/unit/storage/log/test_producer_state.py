@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+import time
 from typing import Any
 
 import pytest
@@ -269,6 +270,21 @@ def test_a_marker_without_a_transaction_ends_nothing(state: ProducerState) -> No
     assert state.update(marker_at(0), COMMIT) is None
     assert state.first_unstable_offset(0) is None
     assert state.producers[7].coordinator_epoch == 3
+
+
+def test_a_replay_of_many_transactions_takes_time_for_each_of_them_once() -> None:
+    """Four times as many take about four times as long, not sixteen times."""
+
+    def replay(count: int) -> float:
+        state, began_s = ProducerState("t-0"), time.process_time()
+        for number in range(count):
+            state.update(header(2 * number, number, attributes=TRANSACTIONAL_BIT))
+            state.update(marker_at(2 * number + 1), COMMIT)
+        assert held_back(state, 2 * count - 1) == (None, 2 * count - 2)
+        return time.process_time() - began_s
+
+    few, many = (min(replay(count) for _ in range(3)) for count in (2000, 8000))
+    assert many < 8 * few
 
 
 def test_a_marker_with_a_higher_epoch_restarts_the_sequences(state: ProducerState) -> None:

@@ -29,7 +29,13 @@ from storage.log.leader_epoch_cache import LeaderEpochCache
 from storage.log.log_offsets import LogOffsets
 from storage.log.log_validator import AppendOrigin, BatchRules, validate
 from storage.log.producer_snapshots import ProducerSnapshots
-from storage.log.producer_state import Duplicate, EndTransactionMarker, ProducerState, read_end_transaction_marker
+from storage.log.producer_state import (
+    Duplicate,
+    EndTransactionMarker,
+    ProducerState,
+    decide,
+    read_end_transaction_marker,
+)
 from storage.log.recovery import RecoveredLog, aborted_transaction
 
 _new_tuple = tuple.__new__
@@ -280,14 +286,19 @@ class AppendPipeline:
         prepared = PreparedAppend(self, records, log_append_time_ms, reservation)
         if reservation.takes_snapshot:
             prepared.snapshot = self._producers.snapshot()
-        aborted: tuple[AbortedTransaction, ...] = ()
+        aborted: list[AbortedTransaction] = []
         if markers is not None:
             producers, of_producers = self._producers, []
+            undecided: dict[int, int] | None = None  # until there is an abort marker
             for (_, header), marker, info in zip(batches, markers, infos, strict=True):
                 if header.producer_id >= 0:
                     placed = _new_tuple(BatchHeader, (info.base_offset, *header[1:]))
-                    if marker is not None and not marker.is_commit:
-                        aborted += self._aborted_by(placed)
+                    if undecided is None and marker is not None and not marker.is_commit:
+                        undecided = producers.undecided()
+                    if undecided is not None:
+                        completed = decide(undecided, placed, marker)
+                        if completed is not None and completed.is_aborted:
+                            aborted.append(aborted_transaction(completed))
                     producers.reserve(placed, marker)
                     of_producers.append((placed, marker))
             prepared.of_producers = of_producers
@@ -296,10 +307,6 @@ class AppendPipeline:
         self._pending.append(prepared)
         self.next_offset = infos[-1].last_offset + 1
         return prepared
-
-    def _aborted_by(self, marker: BatchHeader) -> tuple[AbortedTransaction, ...]:
-        completed = self._producers.aborted_by(marker)
-        return () if completed is None else (aborted_transaction(completed),)
 
     def _check_producers(
         self,

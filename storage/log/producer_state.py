@@ -253,21 +253,12 @@ class ProducerState:
         """Record a checked batch whose offset is assigned (in the header) and whose write is pending."""
         self._reserved.append((header, marker))
 
-    def aborted_by(self, header: BatchHeader) -> CompletedTransaction | None:
-        """The transaction that this abort marker will end, after all that is reserved; None if it has no records here."""
+    def undecided(self) -> dict[int, int]:
+        """The first offset of each transaction without a marker, after all that is reserved, by producer id; ascending."""
         undecided = {producer_id: first for first, producer_id in (self._open or {}).items()}
         for reserved, marker in self._reserved:
-            if marker is not None:
-                undecided.pop(reserved.producer_id, None)
-            elif reserved.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT) == TRANSACTIONAL_BIT:
-                undecided.setdefault(reserved.producer_id, reserved.base_offset)
-        first = undecided.pop(header.producer_id, None)
-        if first is None:
-            return None
-        offset = header.base_offset
-        return CompletedTransaction(
-            header.producer_id, first, offset, True, min(undecided.values(), default=offset + 1)
-        )
+            decide(undecided, reserved, marker)
+        return undecided
 
     def update(
         self, header: BatchHeader, marker: EndTransactionMarker | None = None, high_watermark: int = 0
@@ -482,6 +473,22 @@ class ProducerState:
             if producer.txn_first_offset >= 0
         )
         self._open = dict(undecided) or None
+
+
+def decide(
+    undecided: dict[int, int], header: BatchHeader, marker: EndTransactionMarker | None
+) -> CompletedTransaction | None:
+    """Apply a batch that has its offset to `ProducerState.undecided`; returns the transaction that it will end."""
+    producer_id, offset = header.producer_id, header.base_offset
+    if marker is None:
+        if header.attributes & (CONTROL_BIT | TRANSACTIONAL_BIT) == TRANSACTIONAL_BIT:
+            undecided.setdefault(producer_id, offset)
+        return None
+    first = undecided.pop(producer_id, None)
+    if first is None:
+        return None  # the transaction has no records in this partition
+    stable = next(iter(undecided.values()), offset + 1)
+    return CompletedTransaction(producer_id, first, offset, not marker.is_commit, stable)
 
 
 def _batches_of(numbers: list[int]) -> tuple[BatchMetadata, ...]:

@@ -19,6 +19,7 @@ from storage.log.producer_state import (
     Duplicate,
     EndTransactionMarker,
     ProducerState,
+    decide,
     read_end_transaction_marker,
     snapshot_name,
     snapshot_offset,
@@ -179,10 +180,10 @@ def test_reserved_batches_count_like_appended_ones() -> None:
                     assert outcome(state, batch, [flying for flying, _ in in_flight]) == expected, f"seed {seed}"
                 if expected is None:
                     end += batch.record_count
-                    aborted = state.aborted_by(batch) if marker is ABORT else None
+                    aborted = decide(state.undecided(), batch, marker)
                     state.reserve(batch, marker)
                     completed = model.update(batch, marker)
-                    assert aborted == (completed if marker is ABORT else None), f"seed {seed}"
+                    assert aborted == completed, f"seed {seed}"
                     in_flight.append((batch, marker))
             elif action < 0.9 and in_flight:
                 committed.append(in_flight.pop(0))

@@ -2,7 +2,8 @@
 
 RULES    1. A transaction is decided when its Prepare record is committed. The markers are written after that, the
             Complete record after all markers.
-         2. Between Prepare and Complete every request gets CONCURRENT_TRANSACTIONS; the client retries.
+         2. Between Prepare and Complete every request gets CONCURRENT_TRANSACTIONS; the client retries. Only EndTxn before
+            version 5 rejects another producer first.
          3. An older producer epoch is fenced. A repeated request gets the same response again.
          4. InitProducerId during an open transaction aborts it first and returns CONCURRENT_TRANSACTIONS.
          5. A transaction that is prepared after loading, or whose Prepare record was not committed in time, is written
@@ -230,8 +231,6 @@ class TransactionCoordinator:
         transaction = self.transactions.get(transactional_id)
         if transaction is None:
             return _error(ErrorCode.INVALID_PRODUCER_ID_MAPPING)
-        if transaction.state in PREPARED:
-            return _error(ErrorCode.CONCURRENT_TRANSACTIONS)
         if version >= TV_2:
             error_code = _check_end_tv2(transaction, producer, is_commit=is_commit)
         else:
@@ -471,6 +470,8 @@ def _check_end_tv0(
     error = _check_producer(transaction, producer)
     if error is not _NONE:
         return error
+    if transaction.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     if transaction.state is State.ONGOING:
         return None
     is_done = transaction.state is not State.EMPTY and transaction.is_commit is is_commit
@@ -481,6 +482,8 @@ def _check_end_tv2(
     transaction: TransactionMetadata, producer: ProducerIdAndEpoch, *, is_commit: bool
 ) -> ErrorCode | None:
     """The error of EndTxn from version 5 on; an epoch one behind repeats a request that is already done."""
+    if transaction.state in PREPARED:
+        return ErrorCode.CONCURRENT_TRANSACTIONS
     is_rotated = (
         producer.producer_id == transaction.previous_producer_id != transaction.producer_id
         and producer.epoch == LAST_EPOCH

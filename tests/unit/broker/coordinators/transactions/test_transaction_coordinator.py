@@ -157,6 +157,26 @@ def test_requests_get_concurrent_transactions_until_all_markers_are_written(
         assert made.ask(init_request(TX, producer=candidate), 5).error_code == busy
 
 
+def test_end_txn_before_version_5_rejects_a_fenced_producer_also_while_markers_are_missing(
+    made: LocalGroupHarness, producer: Producer
+) -> None:
+    """As in Kafka; a marker can be missing for as long as a partition has no leader."""
+    add(made, producer, 0)
+    made.data.refusals["t", 0] = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    producer_id, epoch = producer
+    begun = made.ask(init_request(TX), 5)
+    assert begun.error_code == ErrorCode.CONCURRENT_TRANSACTIONS
+    assert state(made) == ("PrepareAbort", epoch + 1)
+
+    def answer(candidate: Producer, version: int) -> ErrorCode:
+        return ErrorCode(made.ask(group_requests.end_request(TX, candidate), version).error_code)
+
+    assert answer((producer_id, epoch), 4) is ErrorCode.PRODUCER_FENCED
+    assert answer((producer_id, epoch), 1) is ErrorCode.INVALID_PRODUCER_EPOCH
+    assert answer((producer_id + 1, epoch), 4) is ErrorCode.INVALID_PRODUCER_ID_MAPPING
+    assert answer((producer_id, epoch + 1), 4) is ErrorCode.CONCURRENT_TRANSACTIONS
+
+
 def test_a_verification_waits_for_the_end_of_the_previous_transaction(
     made: LocalGroupHarness, producer: Producer
 ) -> None:

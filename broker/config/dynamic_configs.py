@@ -23,7 +23,7 @@ from broker.config.security_configs import find_static_ssl_setting, find_unenfor
 from broker.config.ssl_configs import STORE_SETTINGS, store_setting
 from broker.config.ssl_definitions import IGNORED_AND_SSL, SSL_DYNAMIC_PER_BROKER, SSL_SETTINGS
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
-from storage.config.log_config import DYNAMIC_BROKER_SETTINGS
+from storage.config.log_config import DYNAMIC_BROKER_SETTINGS, find_default_error
 
 _log = logging.getLogger("barnabas.config")
 
@@ -138,6 +138,8 @@ class DynamicBrokerConfig:
         if error is not None:
             return error
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
+        changed_defaults = {name: after[name] for name in changed & DYNAMIC_BROKER_SETTINGS}
+        proposed = BrokerConfig({**proposed.given, **changed_defaults})  # also those that no topic may have
         error = find_conflict(proposed) or find_connection_error(proposed)
         if error is None:
             return (
@@ -195,11 +197,18 @@ def _is_known(name: str, text: str) -> bool:
     if unenforced is not None:
         _log.warning("ignoring a dynamic setting: %s", unenforced)
         return False
+    error = find_value_error(name, text)
+    if error is not None:
+        _log.warning("ignoring a dynamic setting: %s", error)
+    return error is None
+
+
+def find_value_error(name: str, text: str) -> str | None:
+    """Why a node cannot use the value of a dynamic setting; None if it can."""
     setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.DYNAMIC.get(name)
     try:
         if setting is not None:
             parse(setting, text)
     except BadSetting as error:
-        _log.warning("ignoring a dynamic setting: %s", error)
-        return False
-    return True
+        return str(error)
+    return find_default_error(name, text)

@@ -171,7 +171,7 @@ class _Node:
     def __init__(self, disk: Disk, node: Node, order: Order, image: MetadataImage | None, wall_ms: int) -> None:
         self._order = order
         self._image = image
-        self._defaults = {**order.settings, **(image.broker_config(node.node_id) if image is not None else {})}
+        self._defaults = {**order.settings, **(image.topic_defaults(node.node_id) if image is not None else {})}
         defaults = log_config({}, self._defaults)
         self._manager = LogManager(disk, node.directory_ids, defaults, random_bytes=secrets.token_bytes)
         self._manager.load(self._id_of)

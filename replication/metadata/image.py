@@ -22,6 +22,7 @@ from protocol.schema import Message
 from replication.metadata.acls import Acl, acl_of
 from replication.metadata.feature_levels import ELIGIBLE_LEADERS, METADATA_VERSION
 from replication.metadata.opaque_records import Key, key_of
+from storage.config.log_config import DYNAMIC_BROKER_SETTINGS, find_default_error
 
 UNASSIGNED_DIRECTORY = (1).to_bytes(16, "big")
 """DirectoryId.UNASSIGNED: the broker has not reported the log directory yet."""
@@ -249,6 +250,19 @@ class MetadataImage:
             **self.configs.get((ResourceType.BROKER, ""), _NO_CONFIGS),
             **self.configs.get((ResourceType.BROKER, str(broker_id)), _NO_CONFIGS),
         }
+
+    def topic_defaults(self, broker_id: int) -> dict[str, str]:
+        """As `broker_config`, for the defaults of topic configs."""
+        return {**self.own_topic_defaults(""), **self.own_topic_defaults(str(broker_id))}
+
+    def own_topic_defaults(self, broker: str) -> dict[str, str]:
+        """What a broker's own dynamic config, or the cluster-wide one (""), has for topics.
+
+        Values that no topic may have are left out: a controller stores what an operator sends to it without a check.
+        """
+        config = self.configs.get((ResourceType.BROKER, broker), _NO_CONFIGS)
+        known = ((name, text) for name, text in config.items() if name in DYNAMIC_BROKER_SETTINGS)
+        return {name: text for name, text in known if find_default_error(name, text) is None}
 
     def apply(self, records: Iterable[Message], *, offset: int, epoch: int) -> tuple[MetadataImage, MetadataDelta]:
         """The image after `records`, of which the last is at `offset`, and the difference."""

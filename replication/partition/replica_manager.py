@@ -234,7 +234,7 @@ class ReplicaManager:
         key = tuple(sorted(topic_config.items()))
         config = self._configs_by_override.get(key)
         if config is None:
-            broker = {**self._settings, **self.image.broker_config(self.broker_id)}
+            broker = {**self._settings, **self.image.topic_defaults(self.broker_id)}
             config = self._configs_by_override[key] = log_config(topic_config, broker)
         return config
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 from storage.config.config_def import (
     MAX_LONG,
+    BadSetting,
     Kind,
     Setting,
     Value,
@@ -181,6 +183,18 @@ def broker_synonyms(name: str) -> tuple[str, ...]:
 
 DYNAMIC_BROKER_SETTINGS = frozenset(names[0][0] for names in SYNONYMS.values())
 """Broker settings that can be changed at run time: the topic defaults, under their first name."""
+
+
+@lru_cache(maxsize=1024)
+def find_default_error(name: str, text: str) -> str | None:
+    """Why the value of a dynamic broker setting cannot be the default of a topic setting; None if it can, or is none."""
+    for topic_setting, ((first_name, factor), *_) in SYNONYMS.items():
+        if first_name == name:
+            try:
+                parse(TOPIC_SETTINGS[topic_setting], _for_a_topic(topic_setting, text, factor))
+            except BadSetting as error:
+                return str(error)
+    return None
 
 
 @dataclass(frozen=True, slots=True)

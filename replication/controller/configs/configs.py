@@ -62,8 +62,8 @@ def new_topic_configs(context: DecisionContext, topic: CreatableTopic) -> tuple[
 def effective_topic_configs(context: DecisionContext, overrides: Mapping[str, str]) -> list[CreatableTopicConfigs]:
     """All effective configurations of a topic with the given overrides, and their sources."""
     layers = (
-        (ConfigSource.BROKER, context.image.configs.get((ResourceType.BROKER, str(context.node_id)), {})),
-        (ConfigSource.CLUSTER, context.image.configs.get((ResourceType.BROKER, ""), {})),
+        (ConfigSource.BROKER, context.image.own_topic_defaults(str(context.node_id))),
+        (ConfigSource.CLUSTER, context.image.own_topic_defaults("")),
         (ConfigSource.FILE, context.static_configs),
     )
     results = []
@@ -86,7 +86,7 @@ def topic_config_value(context: DecisionContext, topic: str, name: str) -> str:
     """The effective value of a topic configuration that always has one."""
     text = context.image.topic_config(topic).get(name)
     if text is None:
-        text, _ = topic_default(name, {**context.static_configs, **context.image.broker_config(context.node_id)})
+        text, _ = topic_default(name, {**context.static_configs, **context.image.topic_defaults(context.node_id)})
     assert text is not None, f"{name} has no value"
     return text
 
@@ -105,7 +105,7 @@ def validate_topic_configs(context: DecisionContext, configs: Mapping[str, str])
         KafkaError: INVALID_CONFIG.
     """
     try:
-        check_topic_settings(configs, {**context.static_configs, **context.image.broker_config(context.node_id)})
+        check_topic_settings(configs, {**context.static_configs, **context.image.topic_defaults(context.node_id)})
         if parse(TOPIC_SETTINGS["remote.storage.enable"], configs.get("remote.storage.enable")):
             raise invalid_config(
                 "Tiered Storage functionality is disabled in the broker. "

@@ -59,13 +59,13 @@ class ReplicationQuotaManager:
         if not text:
             return False
         replicas = _parsed(text)
-        return replicas is None or (index, self._broker_id) in replicas
+        return replicas is None or (str(index), str(self._broker_id)) in replicas
 
 
 @lru_cache(maxsize=256)
-def _parsed(text: str) -> frozenset[tuple[int, int]] | None:
-    """(partition, broker) of each throttled replica; None: all."""
+def _parsed(text: str) -> frozenset[tuple[str, str]] | None:
+    """(partition, broker) of each throttled replica, as text, since digits are not limited; None: all."""
     if text.strip() == "*":
         return None
-    pairs = (element.split(":") for element in text.split(",") if element.strip())
-    return frozenset((int(partition), int(broker)) for partition, broker in pairs)
+    pairs = (element.strip().partition(":") for element in text.split(",") if element.strip())
+    return frozenset((partition.lstrip("0") or "0", broker.lstrip("0") or "0") for partition, _, broker in pairs)

@@ -7,6 +7,7 @@ NOT HERE Broker settings without a topic equivalent (`broker/config/broker_confi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
@@ -25,6 +26,7 @@ from storage.config.config_def import (
     parse,
 )
 
+_REPLICA = re.compile("[0-9]+:[0-9]+")
 _HOUR_MS = 3_600_000
 _MINUTE_MS = 60_000
 
@@ -35,8 +37,7 @@ def _replica_list(name: str) -> Callable[[Value], str | None]:
         if value == ["*"]:
             return None
         for element in value:
-            partition, colon, broker = element.partition(":")
-            if element and not (colon and partition.isdigit() and broker.isdigit()):
+            if element and not _REPLICA.fullmatch(element):
                 return (
                     f"{name} must be the literal '*' or a list of replicas in the following format: "
                     "[partitionId]:[brokerId],[partitionId]:[brokerId],..."

@@ -17,7 +17,10 @@ LISTED = "leader.replication.throttled.replicas"
 
 @pytest.mark.parametrize(
     ("listed", "waits"),
-    [("*", True), ("0:1", True), ("1:1,0:1", True), ("0:1,,", True), ("0:2,1:1", False), ("", False)],
+    [
+        *(("*", True), ("0:1", True), ("1:1,0:1", True), ("0:1,,", True), ("00:01", True)),
+        *(("0:2,1:1", False), ("", False), ("9" * 5000 + ":1", False)),
+    ],
 )
 def test_only_listed_replicas_wait(listed: str, waits: bool) -> None:
     quota = ReplicationQuotaManager(LEADER, 1, lambda topic: {LISTED: listed})

@@ -33,6 +33,7 @@ REFUSALS = [
     ),
     ({"foo": "1"}, "Unknown topic config name: foo"),
     ({"leader.replication.throttled.replicas": "x"}, REPLICA_LIST),
+    ({"leader.replication.throttled.replicas": "²:1"}, REPLICA_LIST.replace("[x]", "[²:1]")),
     (
         {"min.compaction.lag.ms": "100", "max.compaction.lag.ms": "10"},
         "conflict topic config setting min.compaction.lag.ms (100) > max.compaction.lag.ms (10)",

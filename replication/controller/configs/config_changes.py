@@ -198,11 +198,14 @@ def _alter_broker(context: DecisionContext, name: str, wanted: Iterable[admin.Al
             raise invalid_config(f"Broker-level {MIN_ISR} cannot be altered while ELR is enabled.")
         if changes[MIN_ISR] is None:
             raise invalid_config(f"Cluster-level {MIN_ISR} cannot be removed while ELR is enabled.")
+    nodes = {*context.image.brokers, *context.image.controllers, context.node_id}
+    if name and java_integer(name) not in nodes:
+        raise KafkaError(ErrorCode.BROKER_ID_NOT_REGISTERED, f"No node with id {java_integer(name)} found.")
     return config_records(context.image, ResourceType.BROKER, name, changes)
 
 
 def _check_broker(name: str) -> None:
-    """Validate the broker id; any number is accepted."""
+    """Validate the form of a broker id."""
     try:
         broker_id = java_integer(name)
     except ValueError:

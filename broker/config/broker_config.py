@@ -8,6 +8,7 @@ NOT HERE Files and the command line (`config_loader.py`), invalid combinations (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -285,7 +286,12 @@ class BrokerConfig:
 def is_address(text: str) -> bool:
     """Whether a text is of the form host:port, with an empty host or one."""
     _, colon, port = text.rpartition(":")
-    return bool(colon) and port.isdigit() and int(port) <= MAX_PORT
+    return bool(colon) and is_number(port, MAX_PORT)
+
+
+def is_number(text: str, highest: int) -> bool:
+    """Whether a text has only the digits 0 to 9, and is a number up to `highest`."""
+    return re.fullmatch("[0-9]{1,10}", text) is not None and int(text) <= highest
 
 
 def _endpoint(setting: str, text: str) -> Endpoint:

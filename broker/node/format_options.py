@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.broker_config import BrokerConfig, ConfigError, is_number
 from broker.node.format_credentials import parse_credentials
 from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
 from protocol.primitives import new_uuid, uuid_from_text, uuid_text
@@ -26,6 +26,7 @@ from replication.metadata.feature_levels import (
     required_metadata_version,
 )
 from replication.metadata_log.formatting import METADATA_VERSION_LEVEL, FormatOptions, InitialController
+from storage.config.config_def import MAX_INT
 
 _LOWEST_LEVEL: Final = 7
 _FIRST_WITH_SCRAM: Final = 11
@@ -161,7 +162,7 @@ def _levels(release: str | None, given: dict[str, int]) -> tuple[tuple[str, int]
 def _feature(text: str) -> tuple[str, int]:
     name, separator, level = (part.strip() for part in text.partition("="))
     names = sorted(set(SUPPORTED_FEATURES) - {METADATA_VERSION})
-    if not separator or not level.isdigit():
+    if not separator or not is_number(level, MAX_INT):
         raise ConfigError(f"--feature {text}: give it as feature=level, such as group.version=1")
     if name not in names:
         raise ConfigError(f"Unsupported feature: {name}. Supported features are: {', '.join(names)}")
@@ -188,7 +189,7 @@ def _controller(text: str) -> InitialController:
         directory_id = uuid_from_text(directory)
     except ValueError:
         directory_id = b""
-    if not node.isdigit() or address is None or not directory_id:
+    if not is_number(node, MAX_INT) or address is None or not directory_id:
         raise ConfigError(
             f"--initial-controllers: {text!r} is not of the form id@host:port:directory, such as "
             "1@127.0.0.1:9093:JEXY6aqzQY-32P5TStzaFg"

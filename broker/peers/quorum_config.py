@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.broker_config import MAX_PORT, BrokerConfig, ConfigError, is_number
 from broker.network.peer import HostAndPort
 from replication.raft.voters import ListenerAddress, ReplicaKey, Voter, VoterSet
+from storage.config.config_def import MAX_INT
 
 VOTERS = "controller.quorum.voters"
 BOOTSTRAP = "controller.quorum.bootstrap.servers"
@@ -36,7 +37,7 @@ def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
     for text in filter(None, config.texts(VOTERS)):
         node, separator, address_text = text.partition("@")
         address = parse_host_port(address_text)
-        if not separator or not node.strip().isdigit() or address is None:
+        if not separator or not is_number(node.strip(), MAX_INT) or address is None:
             raise ConfigError(f"{VOTERS}: {text!r} is not of the form id@host:port, such as 1@127.0.0.1:9093")
         voters.append(Voter(ReplicaKey(int(node)), (ListenerAddress(listener, *address),)))
     ids = [voter.key.node_id for voter in voters]
@@ -85,6 +86,6 @@ def _is_local(config: BrokerConfig, address: HostAndPort) -> bool:
 def parse_host_port(text: str) -> HostAndPort | None:
     """Parses host:port; None if it is malformed."""
     host, colon, port = text.strip().rpartition(":")
-    if not colon or not host or not port.isdigit() or not 0 < int(port) <= 65535:
+    if not colon or not host or not is_number(port, MAX_PORT) or not int(port):
         return None
     return HostAndPort(host.strip("[]"), int(port))

@@ -68,6 +68,7 @@ def test_an_invalid_value_is_reported_with_file_line_and_valid_values(tmp_path: 
     ("settings", "words"),
     [
         ({"listeners": "nonsense"}, "NAME://host:port"),
+        ({"listeners": "PLAINTEXT://:²"}, "NAME://host:port"),
         ({"node.id": "1", "broker.id": "2"}, "You must set `node.id` to the same value as `broker.id`."),
         ({"log.dirs": ""}, "Configuration 'log.dirs' must not be empty"),
         ({"process.roles": ""}, "Configuration .process.roles. must not be empty"),

@@ -48,6 +48,8 @@ def test_initial_controllers_are_parsed_with_directory_ids() -> None:
         ({"initial_controllers": "foo"}, "id@host:port:directory"),
         ({"initial_controllers": "1@a:9093"}, "id@host:port:directory"),
         ({"initial_controllers": "1@a:9093:short"}, "id@host:port:directory"),
+        ({"initial_controllers": f"²@a:9093:{DIRECTORY}"}, "id@host:port:directory"),
+        ({"initial_controllers": f"2147483648@a:9093:{DIRECTORY}"}, "id@host:port:directory"),
         ({"initial_controllers": f"1@a:1:{DIRECTORY},1@b:1:{DIRECTORY}"}, "named twice"),
         ({"standalone": True, "no_initial_controllers": True}, "exclude each other"),
         ({"release": "9.9"}, "Unknown metadata.version '9.9'. Supported metadata.version are: 3.3-IV3, 3.4-IV0"),
@@ -56,6 +58,7 @@ def test_initial_controllers_are_parsed_with_directory_ids() -> None:
             "depends on metadata.version level 23",
         ),
         ({"features": ["group.version"]}, "feature=level"),
+        ({"features": ["group.version=²"]}, "feature=level"),
         ({"features": ["group.version=7"]}, "group.version is at 0 to 1"),
         (
             {"features": ["metadata.version=7"]},

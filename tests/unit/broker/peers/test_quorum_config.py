@@ -36,8 +36,11 @@ def test_bootstrap_servers_are_addresses() -> None:
     [
         ("controller.quorum.voters", "one@a:9093", "id@host:port"),
         ("controller.quorum.voters", "1@a", "id@host:port"),
+        ("controller.quorum.voters", "²@a:9093", "id@host:port"),
+        ("controller.quorum.voters", "2@a:9093,2147483648@b:9093", "id@host:port"),
         ("controller.quorum.voters", "1@a:9093", "the node id 2 must be included in the set of voters"),
         ("controller.quorum.bootstrap.servers", "a:0", "host:port"),
+        ("controller.quorum.bootstrap.servers", "a:²", "host:port"),
     ],
 )
 def test_a_malformed_address_is_a_sentence(name: str, text: str, words: str) -> None:

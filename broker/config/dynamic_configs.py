@@ -127,6 +127,10 @@ class DynamicBrokerConfig:
         """The definition of a setting; None if it is unknown."""
         return broker_setting(name)
 
+    def usable(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """The dynamic settings that a node uses."""
+        return usable_configs(texts)
+
     def is_fixed(self, name: str) -> bool:
         """Whether a known setting is not dynamic."""
         return not is_dynamic(name) and name not in STORE_SETTINGS and self.setting(name) is not None
@@ -187,6 +191,12 @@ def apply_dynamic_configs(config: BrokerConfig, changed: Mapping[str, str]) -> B
     """The static config with the dynamic settings applied (rule 3)."""
     known = {name: text for name, text in changed.items() if _is_known(name, text)}
     return BrokerConfig({**config.given, **known})
+
+
+def usable_configs(texts: Mapping[str, str]) -> dict[str, str]:
+    """The dynamic settings without those that a node ignores (rule 3); unknown ones remain, and have no effect."""
+    dynamic = ((name, text) for name, text in texts.items() if is_dynamic(name) or broker_setting(name) is None)
+    return {name: text for name, text in dynamic if find_value_error(name, text) is None}
 
 
 def _is_known(name: str, text: str) -> bool:

@@ -20,6 +20,9 @@ class BrokerConfigs(Protocol):
     def setting(self, name: str) -> Setting | None:
         """The definition of a configuration; None if it does not exist."""
 
+    def usable(self, texts: Mapping[str, str]) -> dict[str, str]:
+        """The dynamic configurations that a node uses: a controller also stores invalid ones."""
+
 
 class KraftVersion(NamedTuple):
     """The kraft.version feature, which the quorum stores itself (`replication/raft/voter_changes.py`)."""

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS, INTERNAL_SETTINGS
-from broker.config.dynamic_configs import DYNAMIC, broker_setting, find_value_error, is_dynamic
+from broker.config.dynamic_configs import DYNAMIC, broker_setting, is_dynamic, usable_configs
 from broker.config.ignored_configs import IGNORED
 from broker.config.listener_prefix import general_name
 from broker.config.ssl_definitions import IGNORED_AND_SSL
@@ -206,18 +206,10 @@ class ConfigHandlers(AuthorizingHandlers):
     def _broker_layers(self, image: MetadataImage) -> _Layers:
         node_name = str(self._config.node_id)
         return [
-            (ConfigSource.THIS_BROKER, _usable(image.configs.get((ResourceType.BROKER, node_name), {}))),
-            (ConfigSource.ALL_BROKERS, _usable(image.configs.get((ResourceType.BROKER, ""), {}))),
+            (ConfigSource.THIS_BROKER, usable_configs(image.configs.get((ResourceType.BROKER, node_name), {}))),
+            (ConfigSource.ALL_BROKERS, usable_configs(image.configs.get((ResourceType.BROKER, ""), {}))),
             (ConfigSource.FILE, self._config.given),
         ]
-
-
-def _usable(texts: Mapping[str, str]) -> dict[str, str]:
-    """The dynamic configs without those that the node ignores; of unknown ones only the names are shown."""
-    known = (
-        (name, text) for name, text in texts.items() if is_dynamic(name) or _broker_setting(name).kind is Kind.UNKNOWN
-    )
-    return {name: text for name, text in known if find_value_error(name, text) is None}
 
 
 def _names(image: MetadataImage, kind: int, listener: str) -> Iterable[str]:

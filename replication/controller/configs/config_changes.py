@@ -154,7 +154,9 @@ def _alter_group(context: DecisionContext, name: str, wanted: Iterable[admin.Alt
     changes = {config.name: new_value(config, current, None) for config in wanted}
     if not name:
         raise KafkaError(ErrorCode.INVALID_REQUEST, "Default group resources are not allowed.")
-    broker = {**context.static_configs, **context.image.broker_config(context.node_id)}
+    broker = dict(context.static_configs)
+    for layer in ("", str(context.node_id)):
+        broker |= context.broker_configs.usable(context.image.configs.get((ResourceType.BROKER, layer), {}))
 
     def broker_value(setting: str) -> str | None:
         row = context.broker_configs.setting(setting)
@@ -186,11 +188,11 @@ def _changed_records(image: MetadataImage, kind: int, name: str, changes: Mappin
 
 
 def _alter_broker(context: DecisionContext, name: str, wanted: Iterable[admin.AlterableConfig]) -> list[Versioned]:
-    if name:
-        _check_broker(name)
     rules = context.broker_configs
     current = context.image.configs.get((ResourceType.BROKER, name), {})
     changes = {config.name: new_value(config, current, rules.setting(config.name)) for config in wanted}
+    if name:
+        _check_broker(name)
     if CORDONED in changes and context.image.metadata_version < WITH_CORDONS:
         raise invalid_config(f"{CORDONED} cannot be altered before metadata.version {WITH_CORDONS}.")
     if MIN_ISR in changes and context.image.has_eligible_leaders:

@@ -142,14 +142,15 @@ class DynamicBrokerConfig:
         if error is not None:
             return error
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)
-        changed_defaults = {name: after[name] for name in changed & DYNAMIC_BROKER_SETTINGS}
-        proposed = BrokerConfig({**proposed.given, **changed_defaults})  # also those that no topic may have
+        defaults = ((name, after[name]) for name in changed & DYNAMIC_BROKER_SETTINGS)
+        valid = {name: text for name, text in defaults if _find_parse_error(name, text) is None}
+        proposed = BrokerConfig({**proposed.given, **valid})  # also those that no topic may have
         error = find_conflict(proposed) or find_connection_error(proposed)
         if error is None:
             return (
                 _cleaner_threads_error(current, proposed)
                 or _thread_count_error(current, proposed)
-                or _connections_error({name: after[name] for name in changed})
+                or _connections_error({name: after[name] for name in changed & proposed.given.keys()})
             )
         # Java checks these, Scala's require() the rest.
         return error if error.startswith(("group.", "metric.")) else f"requirement failed: {error}"
@@ -215,10 +216,14 @@ def _is_known(name: str, text: str) -> bool:
 
 def find_value_error(name: str, text: str) -> str | None:
     """Why a node cannot use the value of a dynamic setting; None if it can."""
+    return _find_parse_error(name, text) or find_default_error(name, text)
+
+
+def _find_parse_error(name: str, text: str) -> str | None:
     setting = BROKER_SETTINGS.get(name) or DYNAMIC_ONLY.get(name) or ignored_configs.DYNAMIC.get(name)
     try:
         if setting is not None:
             parse(setting, text)
     except BadSetting as error:
         return str(error)
-    return find_default_error(name, text)
+    return None

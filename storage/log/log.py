@@ -307,6 +307,7 @@ class Log:
         self.offsets.recovery_point = end_offset if sync else engine.recovery_point
         engine.close(sync=sync)
         self._closed_epochs = None if sync else opened.epochs
+        self._epoch_to_assign = opened.epochs.latest  # if it has no records yet, the next open removes it
         if not self.files.deleted_files:
             self._summary = summarize(engine, opened.epochs, opened.producers, opened.snapshots)
         self._detach()

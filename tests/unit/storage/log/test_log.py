@@ -116,6 +116,19 @@ def test_an_epoch_starts_at_the_log_end_without_opening_the_log(make: MakeLog) -
     assert again.open().end_offset_for_epoch(5) == (-1, -1)
 
 
+def test_an_epoch_without_records_is_known_after_the_log_was_closed_for_a_while(log: Log) -> None:
+    """Retention and the limit of open files close a log that its leader still leads in this epoch."""
+    append(log, "a", epoch=1)
+    flush(log)
+    log.assign_epoch(4)
+    for _ in range(2):
+        assert log.release()
+        assert log.open().epochs.entries() == [(1, 0), (4, 1)]
+        assert log.open().end_offset_for_epoch(4) == (4, 1)
+    assert append(log, "b", epoch=4) == 1
+    assert log.open().epochs.entries() == [(1, 0), (4, 1)]
+
+
 def test_an_append_of_an_earlier_epoch_does_not_change_the_latest(log: Log) -> None:
     append(log, "a", epoch=1)
     late = wait_for_disk(log.open().appends.prepare, produced("b"), leader_epoch=1, wall_ms=NOW_MS)

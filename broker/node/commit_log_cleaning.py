@@ -22,6 +22,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.node.kraft_runtime import RuntimeDependencies
 from replication.io_executor import IoResult
 from replication.partition.replica_manager import ReplicaManager
+from storage.io.disk import StorageError
 
 _INTERVAL_MS: Final = 30_000
 IDLE_SHARE: Final = 0.1
@@ -86,8 +87,12 @@ class CommitLogCleaning:
         max_dead_ms, is_full = self._config().number("barnabas.commitlog.max.dead.ms"), self._is_full(directory)
         engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
         if self._is_online(directory):
-            steps = engines.clean(directory, wall_ms, max_dead_ms, is_full=is_full)
-            self._begin(directory, steps, self._clean, is_settling=False)
+            try:
+                steps = engines.clean(directory, wall_ms, max_dead_ms, is_full=is_full)
+            except StorageError as error:
+                self._failed(directory, error, self._clean)
+            else:
+                self._begin(directory, steps, self._clean, is_settling=False)
 
     def _settle(self, directory: str) -> None:
         engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
@@ -124,8 +129,9 @@ class CommitLogCleaning:
             written[0] = next(some.steps, _ENDED)
 
         def on_result(result: IoResult) -> None:
-            if result.value is not None:
-                self._failed(some, result)
+            error = result.value
+            if error is not None:
+                self._failed(some.directory, error, some.begin_next)
             elif written[0] == _ENDED:
                 self._replicas.log_manager.engines.release_replaced(some.directory)
                 self._begin_later(some.begin_next, some.directory)
@@ -148,10 +154,8 @@ class CommitLogCleaning:
         else:
             self._after(int(some.due_ms - now_ms), partial(self._wait, some))
 
-    def _failed(self, some: _Pass, result: IoResult) -> None:
-        error = result.value
-        assert error is not None
+    def _failed(self, directory: str, error: StorageError, begin_next: Callable[[str], None]) -> None:
         if error.is_full:
-            self._begin_later(some.begin_next, some.directory)
+            self._begin_later(begin_next, directory)
         else:
-            self._replicas.directory_failed(some.directory, error)
+            self._replicas.directory_failed(directory, error)

@@ -22,9 +22,9 @@ INTERVAL_MS = 30_000
 
 
 class _Node:
-    """A broker with one log directory, whose passes have the given steps."""
+    """A broker with one log directory, whose passes have the given steps, or an error instead of steps."""
 
-    def __init__(self, *passes: list[int | StorageError], settle: str = "idle") -> None:
+    def __init__(self, *passes: list[int | StorageError] | StorageError, settle: str = "idle") -> None:
         self.now_ms = 0
         self.timers = TimerQueue()
         self.log: list[tuple[int, str]] = []
@@ -56,7 +56,10 @@ class _Node:
         if not self._passes:
             return None
         self.log.append((self.now_ms, "full" if is_full else "begins"))
-        return self._steps(self._passes.pop(0))
+        begun = self._passes.pop(0)
+        if isinstance(begun, StorageError):
+            raise begun
+        return self._steps(begun)
 
     def _settle(self, directory: str, wall_ms: int, is_full: Callable[[], bool]) -> Iterator[int] | None:
         assert (directory, wall_ms, is_full()) == ("/a", self.now_ms, False)
@@ -105,6 +108,15 @@ def test_a_full_disk_ends_a_pass_and_a_failed_one_the_directory() -> None:
         [StorageError("write", "/a/x", OSError(errno.ENOSPC, "full"))],
         [StorageError("write", "/a/x", OSError(errno.EIO, "broken"))],
     )
+    node.run_until(10 * INTERVAL_MS)
+    assert node.log == [(INTERVAL_MS, "begins"), (2 * INTERVAL_MS, "begins"), (2 * INTERVAL_MS, "/a failed")]
+
+
+def test_a_disk_that_fails_at_the_begin_of_a_pass_ends_the_directory_and_not_the_node() -> None:
+    full, broken = (
+        StorageError("get the free space of", "/a", OSError(code, "")) for code in (errno.ENOSPC, errno.EIO)
+    )
+    node = _Node(full, broken)
     node.run_until(10 * INTERVAL_MS)
     assert node.log == [(INTERVAL_MS, "begins"), (2 * INTERVAL_MS, "begins"), (2 * INTERVAL_MS, "/a failed")]
 

@@ -251,13 +251,13 @@ class ReplicaManager:
         known = self.image.topics_by_name.get(topic)
         if known is None:
             return
-        config = self.config_of(topic)
+        config, names_engine = self.config_of(topic), STORAGE_ENGINE in self.image.topic_config(topic)
         for index in known.partitions:
             partition = self.partitions.get((topic, index))
             if partition is not None:
                 engine_changed = config.uses_commit_log != partition.log.config.uses_commit_log
                 partition.update_config(config)
-                if engine_changed and (of_topic or STORAGE_ENGINE in self.image.topic_config(topic)):
+                if names_engine or (engine_changed and of_topic):  # a default may have been the named engine before
                     self.on_engine_changed(partition)
             yield
 

@@ -177,6 +177,25 @@ def test_a_changed_default_moves_no_log(tmp_path: Path) -> None:
     assert not harness.moves.active
     harness.executor.run_all()
     assert engine_of(harness.log) == "segments"
+    harness.apply(ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name="retention.ms", value="-1"))
+    harness.executor.run_all()
+    assert engine_of(harness.log) == "segments"
+
+
+@pytest.mark.parametrize("default", ["segments", "commitlog"])
+def test_a_setting_moves_a_log_also_if_it_names_the_default(tmp_path: Path, default: str) -> None:
+    """The node was started with another default, so the log is in the other engine."""
+    other = next(name for name in ENGINES if name != default)
+    first = MoveHarness(tmp_path, settings={f"barnabas.log.{STORAGE_ENGINE[9:]}": other})
+    first.create()
+    first.load(batches=3)
+    first.log_manager.shutdown()
+    harness = MoveHarness(tmp_path, settings={f"barnabas.log.{STORAGE_ENGINE[9:]}": default})
+    harness.create()
+    assert engine_of(harness.log) == other
+    set_engine(harness, default)
+    assert engine_of(harness.log) == default
+    assert harness.base_offsets(3) == [0, 1, 2]
 
 
 def test_a_truncation_during_a_move_starts_the_copy_again(tmp_path: Path) -> None:

@@ -85,6 +85,8 @@ class Engines:
         self._random_bytes = random_bytes
         self.submit: Callable[[str, FileOp], None] = _run_now
         """Runs work in a log directory that nothing waits for: at once unless replaced."""
+        self.check_directory: Callable[[str], None] = lambda _: None
+        """Raises StorageError if the path of a log directory is another directory now, or none; any thread."""
         self.new_lock = new_lock
         self.commit_log_file_bytes = FILE_BYTES
         """The size of new files of commit logs."""
@@ -389,6 +391,7 @@ class Engines:
         with self._creating:
             log = self.commit_logs.get(directory)
             if log is None:
+                self.check_directory(directory)
                 log = CommitLog(
                     self._disk,
                     directory,

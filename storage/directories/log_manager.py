@@ -94,6 +94,7 @@ class LogManager:
             path: LogDirectory(disk, path, id_, new_lock()) for path, id_ in directories.items()
         }
         """Log directories in service, by path."""
+        self.engines.check_directory = self._check_directory
         self.directory_ids = dict(directories)
         """Directory id by path of those in service at the start."""
         self.offline: dict[str, StorageError] = dict(failed)
@@ -348,6 +349,11 @@ class LogManager:
         log.files.submit = self._submits[log.directory]
         log.files.path_guard = self.path_guard
         log.files.disk_space = self.disk_space[log.directory]
+
+    def _check_directory(self, directory: str) -> None:
+        log_dir = self.directories.get(directory)
+        if log_dir is not None:  # else it is offline
+            log_dir.check()
 
     def _submit(self, directory: str, op: FileOp) -> None:
         self.submit(directory, op)

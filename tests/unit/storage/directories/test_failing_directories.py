@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -172,6 +173,21 @@ def test_a_replaced_directory_is_not_written_to(tmp_path: Path) -> None:
             outcomes.append(path)
     assert outcomes == [f"{tmp_path}/a"]
     assert list((tmp_path / "a").iterdir()) == []
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_no_commit_log_is_created_in_place_of_a_log_directory(tmp_path: Path, is_replaced: bool) -> None:
+    """Its disk was unmounted; a start refuses a directory that has a commit log and no meta.properties."""
+    config = replace(SMALL, barnabas_storage_engine="commitlog")
+    manager = started(tmp_path / "a", config=config)
+    log = manager.get_or_create("t", 0, TOPIC_ID, config)
+    (tmp_path / "a").rename(tmp_path / "b")
+    if is_replaced:
+        (tmp_path / "a").mkdir()
+    with pytest.raises(StorageError):
+        log.open()
+    assert [path.name for path in tmp_path.glob("a/*")] == []
+    assert (tmp_path / "a").exists() == is_replaced
 
 
 def test_a_returned_directory_with_a_deleted_topics_log_makes_it_a_stray(tmp_path: Path) -> None:

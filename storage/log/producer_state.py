@@ -237,7 +237,7 @@ class ProducerState:
 
     def check_marker(self, header: BatchHeader, marker: EndTransactionMarker, offset: int) -> None:
         """Check a transaction marker: an older producer or coordinator epoch is rejected."""
-        known = self._with_reserved(header.producer_id, self.producers.get(header.producer_id))
+        known = self.latest(header.producer_id)
         if known is None:
             return
         if header.producer_epoch < known.epoch:
@@ -248,6 +248,10 @@ class ProducerState:
                 f"Invalid coordinator epoch for producerId {header.producer_id} at offset {offset} in partition "
                 f"{self.partition}: {marker.coordinator_epoch} (zombie), {known.coordinator_epoch} (current)",
             )
+
+    def latest(self, producer_id: int) -> ProducerEntry | None:
+        """The state of a producer after all that is reserved, for a look; None if it is unknown."""
+        return self._with_reserved(producer_id, self.producers.get(producer_id))
 
     def reserve(self, header: BatchHeader, marker: EndTransactionMarker | None = None) -> None:
         """Record a checked batch whose offset is assigned (in the header) and whose write is pending."""

@@ -176,11 +176,11 @@ class TransactionVerification:
             del self._rejected[partition, producer_id]
 
     def _producer_state(self, key: TopicPartition, producer: ProducerIdAndEpoch) -> ProducerEntry | None:
-        """The producer's state in the partition, if the log is open."""
+        """The producer's state in the partition after all that is being written, if the log is open."""
         partition = self._replicas.partitions.get(key)
         if partition is None or partition.log.opened is None:
             return None
-        return partition.log.opened.producers.producers.get(producer.producer_id)
+        return partition.log.opened.producers.latest(producer.producer_id)
 
     def _query(self, pending: _PendingVerification) -> None:
         """Query the coordinator, on this broker or another one."""

@@ -138,7 +138,7 @@ def open_partition(replicas: ReplicaManager, key: TopicPartition) -> Completion[
 
 def _is_late(marker: Marker, partition: Partition) -> bool:
     """Whether the marker belongs to an earlier transaction (rule 3)."""
-    producer = partition.log.open().producers.producers.get(marker.producer_id)
+    producer = partition.log.open().producers.latest(marker.producer_id)
     return (
         marker.version >= TV_2
         and producer is not None

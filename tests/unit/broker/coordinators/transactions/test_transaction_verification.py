@@ -26,7 +26,7 @@ from protocol.messages.transactions import (
 )
 from replication.completion import Completion
 from tests.support.group_harness import NODE, LocalGroupHarness, no_other_broker
-from tests.support.replica_harness import NOW_MS, ReplicaHarness, batch
+from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness, batch
 from tests.unit.broker.coordinators.transactions.test_transaction_coordinator import add, begin, end, harness
 
 T0 = ("t", 0)
@@ -35,9 +35,9 @@ T0 = ("t", 0)
 class Rig:
     """A transaction coordinator, and partitions of another harness, connected by a TransactionVerification."""
 
-    def __init__(self, path: Any) -> None:
+    def __init__(self, path: Any, worker: HeldIoExecutor | None = None) -> None:
         self.coordinator: LocalGroupHarness = harness()
-        self.partitions = ReplicaHarness(path)
+        self.partitions = ReplicaHarness(path, worker=worker)
         self.partitions.create("t", 2)
         self.verification = TransactionVerification(
             self.partitions.replicas,
@@ -73,10 +73,12 @@ class Rig:
         self.results.append({key: error.code for key, error in errors.items()})
         self.sentences = [error.message for error in errors.values()]
 
-    def append(self, producer: tuple[int, int], sequence: int = 0) -> None:
-        """Append transactional records."""
+    def append(self, producer: tuple[int, int], sequence: int = 0, worker: HeldIoExecutor | None = None) -> None:
+        """Append transactional records; `worker` writes them."""
         records = batch(producer_id=producer[0], producer_epoch=producer[1], base_sequence=sequence, transactional=True)
         append = self.partitions.replicas.appender.append("t", 0, records, acks=-1, wall_ms=NOW_MS)
+        if worker is not None:
+            worker.let_write()
         assert (append.is_done, append.error) == (True, None)
 
     def mark(self, producer: tuple[int, int], *, version: int = 2, **marker: Any) -> ErrorCode:
@@ -259,6 +261,30 @@ def test_a_late_marker_does_not_end_the_next_transaction(rig: Rig) -> None:
     rig.append((producer[0], 1))
     assert rig.mark((producer[0], 1)) is ErrorCode.INVALID_PRODUCER_EPOCH
     assert rig.mark((producer[0], 1), version=0) is ErrorCode.NONE
+
+
+def test_a_late_marker_does_not_end_a_transaction_whose_first_records_are_being_written(tmp_path: Any) -> None:
+    rig = Rig(tmp_path, worker := HeldIoExecutor())
+    producer_id, _ = begin(rig.coordinator)
+    records = batch(producer_id=producer_id, producer_epoch=1, base_sequence=0, transactional=True)
+    append = rig.partitions.replicas.appender.append("t", 0, records, acks=-1, wall_ms=NOW_MS)
+    assert not append.is_done
+    assert rig.mark((producer_id, 1)) is ErrorCode.INVALID_PRODUCER_EPOCH
+    worker.let_write()
+    assert (append.error, worker.writes) == (None, [])
+
+
+def test_records_are_verified_while_the_marker_before_them_is_being_written(tmp_path: Any) -> None:
+    """Else a delayed request could append them behind it, in a transaction that has no end."""
+    rig = Rig(tmp_path, worker := HeldIoExecutor())
+    producer = begin(rig.coordinator)
+    rig.append(producer, worker=worker)
+    old = TransactionSupport.DEFAULT_ERROR
+    assert rig.verify(producer, old, sequence=1) == {}
+    rig.mark(producer, version=0)
+    assert rig.verify(producer, old, sequence=1) == {T0: ErrorCode.INVALID_TXN_STATE}
+    worker.let_write()
+    assert rig.verify(producer, old, sequence=1) == {T0: ErrorCode.INVALID_TXN_STATE}
 
 
 def test_a_transaction_with_the_last_epoch_of_all_can_be_ended(rig: Rig) -> None:

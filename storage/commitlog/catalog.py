@@ -215,7 +215,7 @@ def _restore_lists(slot: Slot, states: Buffer, at: int, counts: Sequence[int]) -
         slot.cuts = tuple([(numbers[n], numbers[n + 1]) for n in range(first, first + 2 * cuts, 2)])
     first += 2 * cuts
     if aborted:
-        slot.aborted = tuple([AbortedTransaction(*numbers[n : n + 4]) for n in range(first, first + 4 * aborted, 4)])
+        slot.set_aborted([AbortedTransaction(*numbers[n : n + 4]) for n in range(first, first + 4 * aborted, 4)])
     first += 4 * aborted
     slot.set_epochs([(numbers[n], numbers[n + 1]) for n in range(first, first + 2 * epochs, 2)])
     first += 2 * epochs

@@ -35,6 +35,7 @@ _log = logging.getLogger("barnabas.storage")
 _STEP: Final = 64  # entries per read
 _LOADED: Final = 256  # entries of a sealed file that are read at once
 _start = attrgetter("start")
+_last_offset = attrgetter("last_offset")
 _iter_entries = ENTRY.iter_unpack
 
 FoundBatch = tuple[LogFile, Entry]
@@ -141,7 +142,14 @@ class SlotReader:
         return greatest if greatest >= 0 else file.log.get(self._read).modified_ms()  # its path may be gone
 
     def aborted(self, start_offset: int, end_offset: int) -> list[AbortedTransaction]:
-        return [a for a in self._slot.aborted if a.last_offset >= start_offset and a.first_offset < end_offset]
+        known, found = self._slot.aborted, []
+        for number in range(bisect_left(known, start_offset, key=_last_offset), len(known)):
+            transaction = known[number]
+            if transaction.first_offset < end_offset:
+                found.append(transaction)
+            if transaction.last_stable_offset >= end_offset:
+                break  # later ones begin behind the range
+        return found
 
     def base_offset(self, file: LogFile, entry: Entry) -> int:
         """The base offset of a batch, from its header.

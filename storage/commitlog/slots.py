@@ -44,6 +44,7 @@ NO_EPOCH: Final = -1
 NO_FILE: Final = -1
 _file_start = itemgetter(0)
 _base_offset = attrgetter("base_offset")
+_last_offset = attrgetter("last_offset")
 
 
 class SlotId(NamedTuple):
@@ -108,6 +109,7 @@ class Slot:
         self.cuts: tuple[tuple[int, int], ...] = ()
         # Tuples are replaced, not changed: an empty one takes no memory.
         self.aborted: tuple[AbortedTransaction, ...] = ()
+        """In the order of their markers."""
         self.epochs: tuple[tuple[int, int], ...] = ()
         """The leader epochs of the batches, and their first offsets."""
         self.latest_epoch = NO_EPOCH
@@ -266,8 +268,15 @@ class Slot:
     def add_aborted(self, file: LogFile, transaction: AbortedTransaction) -> None:
         """ABORTED."""
         self.enter(file)
-        if transaction not in self.aborted:
-            self.aborted = (*self.aborted, transaction)
+        known = self.aborted
+        if not known or known[-1].last_offset < transaction.last_offset:
+            self.aborted = (*known, transaction)
+        elif transaction not in known:  # its first frame was lost, those of later ones were not
+            self.set_aborted((*known, transaction))
+
+    def set_aborted(self, aborted: Iterable[AbortedTransaction]) -> None:
+        """Replace the aborted transactions."""
+        self.aborted = tuple(sorted(aborted, key=_last_offset))
 
     def add_snapshot(self, offset: int, data: bytes) -> None:
         """SNAPSHOT, likewise."""
@@ -335,7 +344,7 @@ class Slot:
         )
         self.segments = [LogicalSegment(*values) for values in segments]  # type: ignore[attr-defined]
         self.cuts = tuple([(file_start, offset) for file_start, offset in cuts])  # type: ignore[attr-defined]
-        self.aborted = tuple([AbortedTransaction(*values) for values in aborted])  # type: ignore[attr-defined]
+        self.set_aborted([AbortedTransaction(*values) for values in aborted])  # type: ignore[attr-defined]
         self.set_epochs([(epoch, offset) for epoch, offset in epochs])  # type: ignore[attr-defined]
         self.snapshots = tuple([(offset, b64decode(data)) for offset, data in snapshots])  # type: ignore[attr-defined]
 

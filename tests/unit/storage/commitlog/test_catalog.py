@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+from operator import itemgetter
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -44,7 +45,7 @@ def random_state(dice: Random, number: int) -> list[object]:
     snapshots = [[offset, "AAEC" * dice.randrange(5)] for offset in sorted(dice.sample(range(1000), dice.randrange(3)))]
     return [
         number, dice.randbytes(16).hex(), dice.randrange(1 << 31), dice.randrange(1 << 31), dice.randrange(MAX), MAX,
-        [*numbers(3, 3), [0, 1, -1]], numbers(2, 3), numbers(4, 3), numbers(2, 4), snapshots,
+        [*numbers(3, 3), [0, 1, -1]], numbers(2, 3), sorted(numbers(4, 3), key=itemgetter(2)), numbers(2, 4), snapshots,
         dice.choice(("", "orders", "größe")),
     ]  # fmt: skip
 

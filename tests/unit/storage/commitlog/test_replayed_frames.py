@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import pytest
 
@@ -102,3 +104,53 @@ def test_a_partition_that_is_deleted_and_created_again_has_the_new_records_after
     drop(again, 1)
     for _ in range(2):
         assert Process(tmp_path, file_bytes=1 << 20)[1].end_offset == 0
+
+
+class _Counted(tuple[AbortedTransaction, ...]):
+    """Counts the elements that are looked at."""
+
+    __slots__ = ()
+    looks: ClassVar[list[int]] = []
+
+    def __iter__(self) -> Iterator[AbortedTransaction]:
+        for transaction in super().__iter__():
+            self.looks.append(1)
+            yield transaction
+
+    def __contains__(self, sought: object) -> bool:
+        return any(transaction == sought for transaction in self)
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looks.append(1)
+        return super().__getitem__(index)
+
+
+def test_a_read_looks_only_at_the_aborted_transactions_of_its_range(tmp_path: Path) -> None:
+    """A partition may have many of them, and each read of committed records asks."""
+    engine = Process(tmp_path, file_bytes=1 << 20)[0]
+    transactions = [AbortedTransaction(7, offset, offset + 1, offset + 2) for offset in range(0, 2000, 2)]
+    engine._slot.aborted = counted = _Counted(transactions)
+    counted.looks.clear()
+    assert engine.aborted(1000, 1004) == transactions[500:502]
+    assert engine.aborted(1001, 1002) == transactions[500:501]
+    assert len(counted.looks) < 40
+
+
+def test_another_aborted_transaction_is_compared_with_the_last_one(tmp_path: Path) -> None:
+    engine = Process(tmp_path, file_bytes=1 << 20)[0]
+    append_to(engine)
+    engine._slot.aborted = counted = _Counted([AbortedTransaction(7, n, n + 1, n + 2) for n in range(0, 2000, 2)])
+    counted.looks.clear()
+    engine._slot.add_aborted(engine._log.files[-1], last := AbortedTransaction(7, 2000, 2001, 2002))
+    assert engine._slot.aborted[-1] == last
+    assert len(counted.looks) <= len(counted) + 2, "copied once"
+
+
+def test_aborted_transactions_are_kept_in_the_order_of_their_markers(tmp_path: Path) -> None:
+    """A recovery may find one whose frame was lost."""
+    engine = Process(tmp_path, file_bytes=1 << 20)[0]
+    append_to(engine)
+    first, second, third = (AbortedTransaction(producer_id, 0, producer_id, 0) for producer_id in (1, 2, 3))
+    for transaction in (first, third, second, third, second):
+        engine._slot.add_aborted(engine._log.files[-1], transaction)
+    assert engine._slot.aborted == (first, second, third)

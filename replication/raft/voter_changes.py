@@ -65,7 +65,7 @@ def on_api_versions_response(state: QuorumState, peer: int, response: ApiVersion
         return
     if change.new_voter.key.node_id != peer:
         return
-    code = ErrorCode.REQUEST_TIMED_OUT if response is None else ErrorCode(response.code)
+    code = ErrorCode.BROKER_NOT_AVAILABLE if response is None else ErrorCode(response.code)
     if response is None or code != ErrorCode.NONE:
         message = f"Aborted add voter operation for since API_VERSIONS returned an error {code.name}"
         _complete(state, role, ErrorCode.REQUEST_TIMED_OUT, message)

@@ -104,7 +104,7 @@ def find_conflict(config: BrokerConfig) -> str | None:
         or _check_metrics_listener(config)
         or _check_roll_time(config)
         or _check_retention(config)
-        or _check_cleaner(config)
+        or find_cleaner_conflict(config)
         or _check_timeouts(config)
         or _check_sizes(config)
         or _check_cordoned_dirs(config)
@@ -143,7 +143,8 @@ def _check_retention(config: BrokerConfig) -> str | None:
     return None
 
 
-def _check_cleaner(config: BrokerConfig) -> str | None:
+def find_cleaner_conflict(config: BrokerConfig) -> str | None:
+    """Why the settings of compaction are invalid together; None if they are valid."""
     threads, _, _, resources = config.cleaner_settings()
     if threads and resources.memory_bytes <= _MIN_DEDUPE_BUFFER_BYTES:
         return "log.cleaner.dedupe.buffer.size must be at least 1MB per cleaner thread."

@@ -5,7 +5,8 @@ RULES    1. Precedence: the broker's own dynamic config, the cluster-wide defaul
          3. Defaults of topics are not applied here: logs get them from the image
             (`replication/partition/replica_manager.py`).
          4. Limits of connections that are invalid together, or name a host that this node cannot resolve, are not applied: the
-            previous ones stay, with one log line. A change that was sent to a controller is in the metadata all the same.
+            previous ones stay, with one log line. So do settings of compaction that are invalid together. A change that was
+            sent to a controller is in the metadata all the same.
 NOT HERE Which settings are dynamic (`dynamic_configs.py`).
 """
 
@@ -17,6 +18,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from broker.config.broker_config import BrokerConfig, CleanerSettings, ConfigError
+from broker.config.config_rules import find_cleaner_conflict
 from broker.config.connection_configs import connection_limits
 from broker.config.dynamic_configs import MOVE_RATE, apply_dynamic_configs
 from broker.coordinators.factory import Coordinators, consumer_settings
@@ -94,7 +96,7 @@ class DynamicConfigApplier:
         self._coordinators.group_config_manager.broker = consumer_settings(config)
         self._coordinators.verification.is_enabled = bool(config.value("transaction.partition.verification.enable"))
         self._tls_reloader.configure(config)
-        self._restart_cleaners(config.cleaner_settings())
+        self._apply_cleaner_settings(config)
 
     def _apply_limits(self, config: BrokerConfig) -> None:
         try:
@@ -104,6 +106,15 @@ class DynamicConfigApplier:
             return
         for quotas in {listener.quotas for listener in self._listeners}:
             quotas.update(limits)
+
+    def _apply_cleaner_settings(self, config: BrokerConfig) -> None:
+        conflict = find_cleaner_conflict(config)
+        if conflict is None:
+            self._restart_cleaners(config.cleaner_settings())
+            return
+        _log.error("the dynamic settings of compaction have no effect: %s", conflict)
+        if self._cleaner_settings is None:
+            self._restart_cleaners(self._static_config.cleaner_settings())
 
     def _restart_cleaners(self, settings: CleanerSettings) -> None:
         """Restarts running compactions: with the old throttle they might take too long."""

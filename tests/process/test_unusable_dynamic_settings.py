@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ from replication.controller.configs.config_changes import AlterConfigOp
 from replication.metadata.image import ResourceType
 from storage.config.log_config import SYNONYMS
 from tests.conformance.brokers import describe_configs
+from tests.support.batches import batch
 from tests.support.config_cases import BROKER, TOPIC
 from tests.support.controller_listener import WITH_CONTROLLER, controller_of
-from tests.support.loading import topic
+from tests.support.loading import load, topic
 from tests.support.messages import message
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 
 def default(name: str, value: str) -> IncrementalAlterConfigsRequest:
@@ -76,6 +79,23 @@ def test_a_broker_runs_and_starts_with_topic_defaults_that_it_cannot_use(name: s
         broker.restart()
         with RawClient(broker.bootstrap) as client:
             assert default_of(client, "restarted", name) == before
+
+
+@pytest.mark.parametrize(("name", "value"), [("log.cleaner.dedupe.buffer.size", "1"), ("log.cleaner.threads", "1000")])
+def test_a_broker_compacts_with_a_buffer_that_is_too_small(name: str, value: str, tmp_path: Path) -> None:
+    """It continues with the settings that were in force before."""
+    configs = [("cleanup.policy", "compact"), ("min.cleanable.dirty.ratio", "0"), ("segment.bytes", str(1 << 20))]
+    records = bytes(batch(time.time_ns() // 1_000_000, 1, value=bytes(900_000)))
+    with Broker(tmp_path, settings={**WITH_CONTROLLER, "log.cleaner.backoff.ms": "100"}) as broker:
+        with RawClient(controller_of(broker)) as client:
+            assert client.ask(default(name, value), 1).responses[0].error_code == ErrorCode.NONE
+        with RawClient(broker.bootstrap) as client:
+            request = CreateTopicsRequest(topics=[topic("t", configs=configs)], timeout_ms=30_000)
+            assert client.ask(request, 7).topics[0].error_code == ErrorCode.NONE
+            load(client, "t", [records] * 6)
+        assert "the dynamic settings of compaction have no effect: log.cleaner.dedupe.buffer.size" in broker.log()
+        logs = broker.data_dir / "t-0"
+        until(lambda: sum(log.stat().st_size for log in logs.glob("*.log")) < 3 * len(records), "it is compacted")
 
 
 def default_of(client: RawClient, topic_name: str, setting: str) -> str:

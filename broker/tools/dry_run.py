@@ -103,6 +103,8 @@ class RecoveryRun:
             self._refuse(Severity.REFUSED, path, f"It goes offline: {error}")
         epoch = manager.previous_broker_epoch
         for log in list(manager.logs.values()):
+            if log.is_offline:  # another log of its directory could not be read
+                continue
             if log.path in recovery_points:
                 log = _unclean(self._disk, manager, log, recovery_points[log.path])  # noqa: PLW2901
             if not self._is_stray(manager, log) and (log.needs_recovery or log.path in directories_to_open):

@@ -14,7 +14,9 @@ from broker.cli import main
 from protocol.records import HEADER, parse_header
 from storage.directories.log_directory import lock_directories
 from storage.io.checkpoint_file import read_epochs, read_offsets, write_epochs, write_offsets, write_topic_id
-from storage.io.disk import Disk
+from storage.io.disk import Disk, StorageError
+from storage.log.log import Log
+from storage.log.open_log import OpenLog
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000014"
 
@@ -225,6 +227,29 @@ def test_an_unreadable_file_is_a_sentence(data: Path, capsys: pytest.CaptureFixt
     (data / "plain-0" / f"{99:020d}.log").mkdir()
     assert main(["doctor", str(data), str(data)]) == 2
     assert "Is a directory" in capsys.readouterr().err
+
+
+def test_the_partitions_of_a_directory_that_goes_offline_are_opened_no_more(
+    data: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The disk fails while a repair is tried, or a running broker deletes files; the next partition was a KeyError."""
+    for name in ("plain-1", "split-0"):
+        changed(data / f"{name}/{FIRST}.log", 100)
+    opened: list[str] = []
+    open_log = Log.open
+
+    def open_failing(log: Log) -> OpenLog:
+        if log.topic not in ("plain", "split"):
+            return open_log(log)
+        opened.append(log.name)
+        raise StorageError("open", log.path, OSError(5, "Input/output error"))
+
+    monkeypatch.setattr(Log, "open", open_failing)
+    status, rows = run_doctor(data, capsys)
+    assert status == 1
+    text = f"Its log directory goes offline: Cannot open {data}/{opened[0]}: Input/output error."
+    assert [finding for finding in found(rows) if finding[0] == "refused"] == [("refused", text)]
+    assert len(opened) == 2, "once for the next start, once for a repair"
 
 
 def test_logging_is_enabled_again_after_the_doctor(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

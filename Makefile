@@ -14,10 +14,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
 DAEMON := broker protocol replication storage
 SOURCES := barnabas $(DAEMON) tests
-# Two processes on two cores; the tests of one file stay together, and so do their fixtures.
+# Three processes on two cores, because many tests wait; the tests of one file stay together, and so do their fixtures.
 # The tests of `make test` (tests/conftest.py explains the marks).
 FAST := smoke or not (long or needs_kafka)
-PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile --no-loadscope-reorder --ignore tests/house
+PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/house
 
 # Daemons that tests and benchmarks start would compile their sources each time.
 unexport PYTHONDONTWRITEBYTECODE

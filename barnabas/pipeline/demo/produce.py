@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from zlib import crc32
 
 from kafka import KafkaProducer
+from kafka.errors import UnknownError
 
 from barnabas.pipeline.demo.flights import Delays, Flight, count_delays
 from barnabas.pipeline.errors import JobError
@@ -82,7 +83,7 @@ def produce_flights(
     try:
         delays = count_delays(remember())
         on_progress(len(sent) % 1000)
-        producer.flush()
+        _flush(producer)
         if refused:
             raise JobError(f"The broker refused {len(refused)} of {len(sent)} records, the first with: {refused[0]}")
         partition_of = {carrier: future.get().partition for carrier, future in first_of.items()}
@@ -93,3 +94,13 @@ def produce_flights(
         partition = partition_of[carrier]
         partitions[partition].append(Sent(partition, timestamp_ms, checksum))
     return Produced(partitions, delays, value_bytes)
+
+
+def _flush(producer: KafkaProducer) -> None:
+    """Waits for all records. kafka-python 3.0.12 ends a flush with an UnknownError if it splits a batch meanwhile."""
+    while True:
+        try:
+            producer.flush()
+        except UnknownError:
+            continue
+        return

@@ -55,7 +55,6 @@ FORMAT_CASES = {
 def settings_of(case: FormatCase, path: Path) -> dict[str, object]:
     settings: dict[str, object] = {
         "node.id": case.node_id,
-        "log.dirs": f"{path / 'a'},{path / 'b'}",
         "offsets.topic.num.partitions": 2,
         "group.initial.rebalance.delay.ms": 0,
     }
@@ -96,18 +95,19 @@ def test_a_formatted_directory_starts_both_brokers(name: str, tmp_path: Path) ->
     A directory for another quorum is served as a static quorum of one if no other controller is configured.
     """
     case = FORMAT_CASES[name]
-    settings = settings_of(case, tmp_path)
+    settings, directories = settings_of(case, tmp_path), f"{tmp_path / 'a'},{tmp_path / 'b'}"
+    kafka_settings = {**settings, "log.dirs": directories}
     first = tmp_path / ("metadata" if case.has_own_metadata_directory else "a")
     kafka_storage = ApacheKafka(
-        settings, data_dir=first, is_static=case.is_static and NO_CONTROLLERS not in case.arguments
+        kafka_settings, data_dir=first, is_static=case.is_static and NO_CONTROLLERS not in case.arguments
     )
     kafka_storage.format(*case.arguments)
-    with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
+    with Broker(data_dir=directories, settings=settings) as ours:
         visit(ours.bootstrap, 0)
-    with ApacheKafka(settings, data_dir=first, is_static=case.is_static) as kafka:
+    with ApacheKafka(kafka_settings, data_dir=first, is_static=case.is_static) as kafka:
         visit(kafka.bootstrap, 1)
         assert SCRAM not in case.arguments or iterations_of("alice", kafka.bootstrap) == 5000
-    with Broker(data_dir=str(settings["log.dirs"]), settings=settings) as ours:
+    with Broker(data_dir=directories, settings=settings) as ours:
         visit(ours.bootstrap, 2)
 
 

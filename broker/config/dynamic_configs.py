@@ -197,7 +197,7 @@ def apply_dynamic_configs(config: BrokerConfig, changed: Mapping[str, str]) -> B
 def usable_configs(texts: Mapping[str, str]) -> dict[str, str]:
     """The dynamic settings without those that a node ignores (rule 3); unknown ones remain, and have no effect."""
     dynamic = ((name, text) for name, text in texts.items() if is_dynamic(name) or broker_setting(name) is None)
-    return {name: text for name, text in dynamic if find_value_error(name, text) is None}
+    return {name: text for name, text in dynamic if _find_value_error(name, text) is None}
 
 
 def _is_known(name: str, text: str) -> bool:
@@ -208,13 +208,13 @@ def _is_known(name: str, text: str) -> bool:
     if unenforced is not None:
         _log.warning("ignoring a dynamic setting: %s", unenforced)
         return False
-    error = find_value_error(name, text)
+    error = _find_value_error(name, text)
     if error is not None:
         _log.warning("ignoring a dynamic setting: %s", error)
     return error is None
 
 
-def find_value_error(name: str, text: str) -> str | None:
+def _find_value_error(name: str, text: str) -> str | None:
     """Why a node cannot use the value of a dynamic setting; None if it can."""
     return _find_parse_error(name, text) or find_default_error(name, text)
 

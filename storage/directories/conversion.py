@@ -41,7 +41,7 @@ DROP_FILE_BYTES: Final = 1 << 20
 
 _GROUP_LOGS: Final = 256
 GROUP_BYTES: Final = 16 << 20
-"""A group is replaced when its logs have so many bytes. Until then the disk has both the logs and their copies."""
+"""When the logs of a group have this size in bytes together, their copies replace them. Both are on the disk until then."""
 
 
 class Conversion:

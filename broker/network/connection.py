@@ -11,7 +11,7 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
          6. Small responses that are complete at the same time are sent in one system call.
          7. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
             together with data only once, as readable. Without the second receive the descriptor would leak. Requests that may
-            be pipelined are answered within their timeout, and sending finds the reset.
+            be pipelined complete within their timeout: sending finds the reset, or the receive after one without a response.
          8. Other connections are served between `_REQUESTS_PER_TURN` queued requests.
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
         10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
@@ -334,7 +334,9 @@ class Connection:
             if response.error is not None:
                 self._fail(response.error)
                 continue
-            if response.value is not None:
+            if response.value is None:
+                self.receive_soon()
+            else:
                 self._send(response.value)
             if times is not None:
                 times.completed_ns = max(completed_ns, times.handled_ns)

@@ -3,8 +3,8 @@
     python -m tests.process.fuzzing_peer --minutes 5 [--seed N]        or: make fuzz MINUTES=5
 
 RULES    1. The peers run random acts of `malicious_peer.py` beside the clients of `working_clients.py`. One peer uses the
-            controller's listener. No peer knows the clients' topics and groups, or the cluster id. When the clients are done,
-            the peers may also use the offsets topic and broker 2.
+            controller's listener. No peer knows the clients' topics and groups, or the cluster id, and none unregisters a
+            broker. When the clients are done, the peers may do so, and may also use the offsets topic and broker 2.
          2. At intervals the peers' topics are deleted, and the daemon is measured: its own memory (without mapped files), open
             files and sockets.
          3. Afterwards the daemon runs, its log has no internal error, it exits with 0, and the clients' records are complete
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from barnabas.embedded import Broker
+from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import metadata
 from protocol.messages.admin import CreateTopicsRequest, DeleteTopicsRequest
@@ -38,7 +39,7 @@ from protocol.messages.groups import DeleteGroupsRequest, ListGroupsRequest
 from protocol.records import crc_is_valid, headers
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from tests.conformance.brokers import EARLIEST, offset_at
-from tests.process.malicious_peer import MaliciousPeer, served_by, try_everything, well_formed
+from tests.process.malicious_peer import MaliciousPeer, Served, served_by, try_everything, well_formed
 from tests.process.secured_peer import (
     PROTOCOLS,
     SecuredListeners,
@@ -147,7 +148,8 @@ class Run:
         self.controller = controller_of(broker)
         addresses = [broker.bootstrap] * PEERS + [self.controller]
         self.peers = [
-            MaliciousPeer(address, served_by(address), seed + number) for number, address in enumerate(addresses)
+            MaliciousPeer(address, _without_unregister(served_by(address)), seed + number)
+            for number, address in enumerate(addresses)
         ]
         served = self.peers[0].served
         self.secured_peers = [
@@ -237,6 +239,7 @@ class Run:
             assert follower.register().error_code == 0
             assert follower.heartbeat().error_code == 0
             for peer in (self.peers[0], self.peers[-1]):
+                peer.served = served_by(peer.bootstrap)
                 peer.drawer.topics = (*TOPICS, OFFSETS_TOPIC, OFFSETS_TOPIC)
                 peer.drawer.cluster_ids.append(cluster_id)
                 peer.drawer.broker_epochs.append(follower.epoch)
@@ -272,6 +275,11 @@ class Run:
         ids = [created_again(admin, name, policy) for name, policy in FOUND]
         for peer in self.peers:
             peer.drawer.topic_ids = [bytes(16), *ids]
+
+
+def _without_unregister(served: list[Served]) -> list[Served]:
+    """A client that asks for metadata while the only broker is unregistered gets none, and reports that all are down."""
+    return [api for api in served if api[0] != ApiKey.UNREGISTER_BROKER]
 
 
 def created_again(admin: RawClient, name: str, policy: str) -> bytes:

@@ -21,7 +21,7 @@ from tests.process.crash_readers import KafkaDumpLog
 from tests.process.fuzzing_peer import run, secured_broker
 from tests.process.malicious_peer import MaliciousPeer, framed, reset
 from tests.support.kafka import needs_kafka
-from tests.support.loading import create, fetch_request, produce_request
+from tests.support.loading import create, fetch_request, one_record, produce_request
 from tests.support.raw_client import RawClient
 from tests.support.seeds import seed_of
 from tests.support.waiting import until
@@ -59,15 +59,19 @@ def test_kafkas_dump_tool_reads_the_logs_after_malicious_peers(survivor: Broker)
 def unanswered(peer: MaliciousPeer) -> dict[str, bytes]:
     """Requests without a response for at least a minute."""
     no_answer = ProduceRequest(acks=0, timeout_ms=0, topic_data=[])
+    appended = produce_request({"t": [one_record(b"value")]}, acks=0)
     waits = fetch_request(12, {("t", b"", 0): 0}, max_wait_ms=60_000)
     return {
         "half a frame": framed(b"x" * 100)[:10],
         "a request without an answer": framed(peer.header(ApiKey.PRODUCE, 9) + encode(no_answer, 9)),
+        "records without an answer": framed(peer.header(ApiKey.PRODUCE, 9) + encode(appended, 9)),
         "a request that waits": framed(peer.header(ApiKey.FETCH, 12) + encode(waits, 12)),
     }
 
 
-@pytest.mark.parametrize("silence", ["half a frame", "a request without an answer", "a request that waits"])
+@pytest.mark.parametrize(
+    "silence", ["half a frame", "a request without an answer", "records without an answer", "a request that waits"]
+)
 def test_a_reset_behind_an_unanswered_request_frees_the_descriptor(silence: str) -> None:
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         create(client, "t")
@@ -86,8 +90,7 @@ def test_a_reset_behind_an_unanswered_request_frees_the_descriptor(silence: str)
 
 def test_a_peers_name_cannot_add_log_lines() -> None:
     with Broker() as broker:
-        request = produce_request({"a\n2026 ERROR forged\x1b[2J": [b""]})
-        request.acks = 0
+        request = produce_request({"a\n2026 ERROR forged\x1b[2J": [b""]}, acks=0)
         with RawClient(broker.bootstrap) as client, pytest.raises(EOFError):
             client.ask(request, 9)
         assert [line for line in broker.log().splitlines() if "a\\x0a2026 ERROR forged\\x1b[2J" in line]

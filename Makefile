@@ -14,11 +14,10 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --constraint constraints.txt --editable
 DAEMON := broker protocol replication storage
 SOURCES := barnabas $(DAEMON) tests
-# Two processes on two cores; the tests of one file stay together, and so do their fixtures. pytest-xdist begins with the files
-# of most tests. `make test` has the order of tests/support/file_order.py and three processes, because many of its tests wait.
+# Three processes on two cores, because many tests wait; the tests of one file stay together, and so do their fixtures.
 # The tests of `make test` (tests/conftest.py explains the marks).
 FAST := smoke or not (long or needs_kafka)
-PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 2 --dist loadfile --ignore tests/house
+PYTEST := $(BIN)/python -m pytest --verbose -rsfE --durations 10 --numprocesses 3 --dist loadfile --no-loadscope-reorder --ignore tests/house
 
 # Daemons that tests and benchmarks start would compile their sources each time.
 unexport PYTHONDONTWRITEBYTECODE
@@ -42,7 +41,7 @@ demo: .venv/.demo ## 336,776 real flights through the broker, Spark and a consum
 	@exec $(BIN)/barnabas pipeline demo --output build/demo $(ARGS)
 
 test: .venv/.test kafka-jars ## the tests of a change, at most 6 minutes; SEED=... chooses other random cases
-	@SEED=$${SEED:-1} exec $(PYTEST) --numprocesses 3 --no-loadscope-reorder -m "$(FAST)" $(ARGS)
+	@SEED=$${SEED:-1} exec $(PYTEST) -m "$(FAST)" $(ARGS)
 
 test-all: .venv/.test kafka-jars ## all tests, long ones and comparisons with a live Apache Kafka included; ARGS="--budget-s 600" stops in time
 	@exec $(PYTEST) $(ARGS)

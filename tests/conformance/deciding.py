@@ -12,7 +12,7 @@ on purpose, or that are not deterministic in Kafka:
 - the last active broker requesting to be fenced (`replication/controller/brokers/broker_heartbeats.py` rule 1),
 - a change of min.insync.replicas while there are eligible leaders: Kafka's controller then forgets them in one of two places.
 A history ends where Kafka's classes fail: when the last known leader is no replica any more, or a broker that is no replica
-becomes an eligible leader (`partition_changes.py` rule 3).
+is an eligible leader (`partition_changes.py` rule 3).
 """
 
 from __future__ import annotations
@@ -291,10 +291,12 @@ def difference(kafka: KafkaDecisions, seed: int, steps: int) -> str:
 
 def _is_fault(image: MetadataImage, record: Message) -> bool:
     """Whether Kafka takes a broker for an eligible leader that is no replica any more (partition_changes.py rule 3)."""
-    if not isinstance(record, stored_records.PartitionChangeRecord) or not record.eligible_leader_replicas:
+    if not isinstance(record, stored_records.PartitionChangeRecord):
         return False
-    replicas = image.topics_by_id[record.topic_id].partitions[record.partition_id].replicas
-    return not {*record.eligible_leader_replicas} <= {*(replicas if record.replicas is None else record.replicas)}
+    state = image.topics_by_id[record.topic_id].partitions[record.partition_id]
+    eligible, replicas = record.eligible_leader_replicas, record.replicas
+    eligible_after = {*(state.eligible_leaders if eligible is None else eligible)}
+    return not eligible_after <= {*(state.replicas if replicas is None else replicas)}
 
 
 def _shown(image: MetadataImage) -> list[str]:

@@ -29,7 +29,7 @@ from replication.controller.controller_client import Client, Controller
 from replication.controller.error_responses import error_response, is_not_controller_response
 from replication.metadata.image import MetadataImage
 from replication.metadata.metadata_publisher import MetadataPublisher
-from replication.timer_queue import Clock, TimerQueue
+from replication.timer_queue import Clock, Timer, TimerQueue
 
 _RETRY_MS: Final = 50
 _PATIENCE_MS: Final = 2_000
@@ -43,8 +43,8 @@ class _Submitted(NamedTuple):
     client: Client | None
     """The client whose request is forwarded; None: the request is this broker's own."""
     response: Completion[Any]
-    deadline_ms: int | None
-    """When a client's request expires."""
+    expiry: Timer | None
+    """Ends a client's request, also if the client is gone."""
 
 
 class _Attempt(NamedTuple):
@@ -105,25 +105,22 @@ class ControllerChannel:
     def submit(self, request: Message, client: Client | None = None) -> Completion[Any]:
         """Sends a request of this broker, or of a client, to the active controller."""
         response: Completion[Any] = Completion()
-        deadline_ms = None if client is None else self._clock.mono_ms() + _CLIENT_TIMEOUT_MS
-        submitted = _Submitted(request, client, response, deadline_ms)
-        self._enqueue(submitted)
-        if deadline_ms is not None:
-            response.expire_at(self._timers, deadline_ms, partial(self._expire, submitted))
+        expiry = None
+        if client is not None:
+            expire = partial(self._expire, request, response)
+            expiry = self._timers.schedule(self._clock.mono_ms() + _CLIENT_TIMEOUT_MS, expire)
+        self._enqueue(_Submitted(request, client, response, expiry))
         return response
 
-    def _expire(self, submitted: _Submitted) -> None:
+    def _expire(self, request: Message, response: Completion[Any]) -> None:
         """Answer a client whose request no controller has answered (rule 1)."""
-        self._queue = deque(other for other in self._queue if other is not submitted)
-        timed_out = error_response(submitted.request, ErrorCode.REQUEST_TIMED_OUT, "The request timed out.")
-        submitted.response.complete(timed_out)
+        self._queue = deque(other for other in self._queue if other.response is not response)
+        response.complete(error_response(request, ErrorCode.REQUEST_TIMED_OUT, "The request timed out."))
 
     def _enqueue(self, submitted: _Submitted) -> None:
-        if submitted.deadline_ms is not None and self._clock.mono_ms() >= submitted.deadline_ms:
-            self._expire(submitted)
-            return
-        self._queue.append(submitted)
-        self._send_queued()
+        if submitted.expiry is None or submitted.expiry.is_pending:
+            self._queue.append(submitted)
+            self._send_queued()
 
     def _send_queued(self) -> None:
         while self._queue and self._leader_id >= 0:
@@ -156,5 +153,7 @@ class ControllerChannel:
         if answer is None or is_not_controller_response(answer):
             again = partial(self._enqueue, submitted)
             self._timers.schedule(self._clock.mono_ms() + _RETRY_MS, again)
-        else:
-            submitted.response.complete(answer)
+            return
+        if submitted.expiry is not None:
+            submitted.expiry.cancel()
+        submitted.response.complete(answer)

@@ -382,3 +382,19 @@ def test_a_client_s_request_expires_when_no_controller_answers(rig: Rig, leader_
     rig.wait(5_000)
     assert [node for node, _ in rig.envelopes if node == 3] == []
     assert [node for node, _, _ in rig.sent if node == 3] == [3]
+
+
+def test_the_request_of_a_client_that_is_gone_expires_too(rig: Rig) -> None:
+    rig.channel.submit(new_topic(), Client("User:a", "127.0.0.1")).cancel()
+    rig.wait(60_000)
+    assert not rig.channel._queue
+    rig.channel.leader_changed(OTHER)
+    assert rig.envelopes == []
+
+
+def test_an_answered_request_with_a_timeout_of_its_own_leaves_no_timer(rig: Rig) -> None:
+    rig.channel.leader_changed(OWN)
+    answer = rig.channel.submit(new_topic(), Client("User:a", "127.0.0.1"))
+    answer.expire_at(rig.timers, rig.now_ms + 100, lambda: None)
+    rig.next()[2].complete(CreateTopicsResponse(topics=[]))
+    assert (answer.is_done, len(rig.timers)) == (True, 0)

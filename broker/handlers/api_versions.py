@@ -53,7 +53,7 @@ class ApiVersionsHandler:
         """Handle ApiVersions."""
         assert self._router is not None
         version = context.api_version
-        if version > NEWEST_API_VERSIONS:
+        if not 0 <= version <= NEWEST_API_VERSIONS:
             route = self._router.table[ApiKey.API_VERSIONS]
             row = ApiVersion(api_key=route.api_key, min_version=route.min_version, max_version=route.max_version)
             return ApiVersionsResponse(error_code=ErrorCode.UNSUPPORTED_VERSION, api_keys=[row])

@@ -10,6 +10,8 @@ import struct
 import pytest
 
 from barnabas import Broker
+from protocol.api import ApiKey
+from protocol.errors import ErrorCode
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import FetchPartition, FetchRequest, FetchTopic
 from tests.support.raw_client import RawClient
@@ -58,6 +60,15 @@ def test_a_half_closed_client_still_gets_the_answer(kafka_broker: Broker) -> Non
         peer.socket.sendall(API_VERSIONS_REQUEST)
         peer.socket.shutdown(socket.SHUT_WR)
         assert len(peer.socket.recv(4)) == 4
+
+
+@pytest.mark.parametrize("version", [-(2**15), -1, 5, 99])
+def test_an_unknown_version_of_api_versions_gets_the_known_ones(kafka_broker: Broker, version: int) -> None:
+    """In the layout of version 0; a client then asks again."""
+    with RawClient(kafka_broker.bootstrap) as client:
+        client.send_frame(struct.pack(">hhih", ApiKey.API_VERSIONS, version, 7, -1) + b"\0")
+        answer = client.receive_frame()
+    assert answer == struct.pack(">ihihhh", 7, ErrorCode.UNSUPPORTED_VERSION, 1, ApiKey.API_VERSIONS, 0, 4)
 
 
 def test_pipelined_requests_are_answered_in_their_order(kafka_broker: Broker, kafka_topic: str) -> None:

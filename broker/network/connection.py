@@ -193,6 +193,7 @@ class Connection:
             self.close()
             return
         if not frames:
+            self.last_active_mono_ms = time.monotonic_ns() // 1_000_000
             self.receive_soon()
             return
         if len(frames) == 1 and not self._queued_frames and self._may_start(frames[0]):
@@ -326,6 +327,7 @@ class Connection:
         self._is_send_scheduled = False
         in_flight, sender = self._in_flight, self._sender
         now_ns = time.monotonic_ns()
+        self.last_active_mono_ms = now_ns // 1_000_000
         completed_ns, self._completed_ns = self._completed_ns or now_ns, 0
         while in_flight and in_flight[0].response.is_done and not self.is_closed:
             response, _, size, times = in_flight.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+import time
 from asyncio import AbstractEventLoop
 from collections.abc import Callable, Sequence
 from typing import Any, cast
@@ -564,3 +565,20 @@ def test_of_many_requests_some_are_timed_for_all(timed: ConnectionHarness, *, wa
     found = sum(timed.info.metrics.total.buckets)
     assert found % (SAMPLE_MASK + 1) == 0
     assert found < 1000 * (SAMPLE_MASK + 1)
+
+
+def test_a_part_of_a_frame_and_a_late_response_are_activity(
+    harness: ConnectionHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times_ms: list[int] = []
+    monkeypatch.setattr(time, "monotonic_ns", lambda: times_ms[-1] * 1_000_000)
+
+    def active_after(now_ms: int, act: Callable[..., None], *arguments: bytes) -> bool:
+        times_ms.append(now_ms)
+        act(*arguments)
+        return harness.connection.last_active_mono_ms == now_ms
+
+    assert active_after(1, harness.receive_bytes, b"\0\0")
+    assert active_after(2, harness.receive_bytes, b"\0\5l")
+    assert active_after(3, harness.receive_bytes, b"ater")
+    assert active_after(4, harness.complete, b"later", b"later;")

@@ -10,8 +10,9 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
             nothing; the event loop does not block (page_cache_prefetch.py).
          6. Small responses that are complete at the same time are sent in one system call.
          7. After a receive that led to no send, the connection receives once more: libuv reports a reset that arrives
-            together with data only once, as readable. Without the second receive the descriptor would leak. Requests that may
-            be pipelined complete within their timeout: sending finds the reset, or the receive after one without a response.
+            together with data only once, as readable. Without the second receive the descriptor would leak, or be open as long
+            as a request waits in front of that data. Requests that may be pipelined complete within their timeout: sending
+            finds the reset, or the receive after one without a response.
          8. Other connections are served between `_REQUESTS_PER_TURN` queued requests.
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
         10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
@@ -202,6 +203,8 @@ class Connection:
         self._queued_frames.extend(frames)
         self._arrivals_ns.extend([time.monotonic_ns()] * len(frames))
         self._serve_queued()
+        if self._queued_frames:
+            self.receive_soon()
 
     def _on_end(self) -> None:
         """The peer sends no more (rule 11)."""

@@ -331,6 +331,15 @@ def test_a_receive_without_a_response_is_followed_by_another_receive(harness: Co
     assert harness.transport.is_closed
 
 
+def test_a_request_behind_a_waiting_one_is_followed_by_another_receive(harness: ConnectionHarness) -> None:
+    harness.receive(b"later")
+    harness.loop.run_soon()
+    harness.receive(b"queued")
+    harness.transport.is_reset_by_peer = True
+    harness.loop.run_soon()
+    assert harness.transport.is_closed
+
+
 def test_a_waiting_request_is_followed_by_another_receive_unless_its_response_is_sent_soon(
     harness: ConnectionHarness,
 ) -> None:

@@ -135,6 +135,10 @@ class Dispatcher:
         route = self._router.table.get(int.from_bytes(frame[:_API_KEY_BYTES], "big"))
         return route is not None and route.can_pipeline
 
+    def waits_for_clients(self, frame: bytearray) -> bool:
+        """Whether requests of the frame's API wait for what other clients do."""
+        return int.from_bytes(frame[:_API_KEY_BYTES], "big") in _WAITING
+
     def _find(self, api_key: int, api_version: int) -> _Entry | None:
         route = self._router.table.get(api_key)
         if route is None:

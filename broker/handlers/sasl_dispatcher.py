@@ -175,6 +175,10 @@ class SaslDispatcher:
         """Whether requests of the frame's API may start before the responses to earlier ones are complete."""
         return self._authenticator is None and self._served.can_pipeline(frame)
 
+    def waits_for_clients(self, frame: bytearray) -> bool:
+        """Whether requests of the frame's API wait for what other clients do."""
+        return self._authenticator is None and self._served.waits_for_clients(frame)
+
     def _begin(self) -> None:
         self._authenticator = self._context.authenticator(self._session)
         self._reader.max_frame_bytes = min(self._context.config.max_receive_bytes, self._max_frame_bytes)

@@ -17,9 +17,9 @@ RULES    1. Requests start, and responses are sent, in the order of the frames. 
          9. A muted connection is not read, and starts no queued request. Responses still leave (KIP-219).
         10. The times of a request, if it is timed, are recorded when the socket has the last byte of its response; those of one
             that closes the connection are not.
-        11. At the end of the peer's stream, requests that may be pipelined are served and answered before the connection is
-            closed: a producer that waits for no response closes its connection behind its last records, and one that waits
-            may have closed its side only. Other requests, such as a Fetch that waits for records, are cancelled.
+        11. At the end of the peer's stream, requests are served and answered before the connection is closed: a producer that
+            waits for no response closes its connection behind its last records, and other clients may have closed their side
+            only. The last request is cancelled if it waits for other clients, such as a Fetch for records.
 NOT HERE Accepting (`listener.py`), the meaning of a request (`handlers/`), sending parts (`sender.py`).
 """
 
@@ -208,18 +208,16 @@ class Connection:
 
     def _on_end(self) -> None:
         """The peer sends no more (rule 11)."""
-        frames, in_flight = self._queued_frames, self._in_flight
-        first = in_flight[0].api_key if in_flight else frames[0] if frames else None
-        if first is not None and self._dispatcher.can_pipeline(first):
-            self._has_ended = True
-            self._watch_reading(wanted=False)
-        else:
-            self.close()
+        self._has_ended = True
+        self._watch_reading(wanted=False)
+        self._close_if_ended()
 
     def _close_if_ended(self) -> None:
-        """Closes the connection if the peer sends no more and has all responses."""
-        if self._has_ended and not (self._queued_frames or self._in_flight or self._has_unsent):
-            self.close()
+        """Closes the connection if the peer sends no more, and has all responses but one that waits for other clients."""
+        if self._has_ended and not (self._has_unsent or self._queued_frames):
+            in_flight = self._in_flight
+            if not in_flight or self._dispatcher.waits_for_clients(in_flight[0].api_key):
+                self.close()
 
     def receive_soon(self) -> None:
         """Receives in the next iteration of the loop (rule 7), or because TLS has bytes that the socket does not announce."""

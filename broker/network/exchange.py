@@ -98,3 +98,6 @@ class Dispatcher(Protocol):
 
     def can_pipeline(self, frame: bytearray) -> bool:
         """Whether requests of the frame's API may start before the responses to earlier ones are complete."""
+
+    def waits_for_clients(self, frame: bytearray) -> bool:
+        """Whether requests of the frame's API wait for what other clients do, without a bound but their own timeout."""

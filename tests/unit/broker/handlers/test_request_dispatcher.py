@@ -123,6 +123,12 @@ def test_requests_of_a_pipelined_route_overlap() -> None:
     assert not dispatcher.can_pipeline(bytearray(b"\0\0"))
 
 
+def test_a_fetch_waits_for_other_clients() -> None:
+    beat = HeartbeatRequest(group_id="g", generation_id=1, member_id="m")
+    fetch = FetchRequest(max_wait_ms=1, min_bytes=1, topics=[])
+    assert [Dispatcher().waits_for_clients(frame_of(*each)) for each in ((fetch, 12), (beat, 4))] == [True, False]
+
+
 @pytest.mark.parametrize(
     ("request_", "version"),
     [(MetadataRequest(topics=None), 12), (FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), 6)],

@@ -140,7 +140,9 @@ class ConnectionHarness:
 
     def dispatch(self, frame: memoryview, info: Any, mono_ms: int) -> Any:
         body = bytes(frame)
-        if body.startswith((b"later", b"overlapping")) and not body.endswith((b" broken", b" close", b" now")):
+        if body.startswith((b"later", b"overlapping", b"waits")) and not body.endswith(
+            (b" broken", b" close", b" now")
+        ):
             self.pending[body] = Completion()
             return self.pending[body]
         if body.startswith(b"never"):
@@ -158,6 +160,9 @@ class ConnectionHarness:
 
     def can_pipeline(self, frame: Buffer) -> bool:
         return bytes(frame).startswith(b"ov")  # an API key has two bytes
+
+    def waits_for_clients(self, frame: Buffer) -> bool:
+        return bytes(frame).startswith(b"wa")
 
     def receive(self, *bodies: bytes) -> None:
         self.receive_bytes(b"".join(struct.pack(">i", len(body)) + body for body in bodies))
@@ -414,10 +419,32 @@ def test_a_producer_that_ends_its_stream_gets_its_response(harness: ConnectionHa
     assert (harness.transport.sent, harness.transport.is_closed) == (b"written;", True)
 
 
-def test_other_queued_requests_are_not_served_at_the_end_of_the_stream(harness: ConnectionHarness) -> None:
-    harness.receive(b"later", b"later2")
+def test_requests_before_the_end_of_the_stream_are_served_and_answered(harness: ConnectionHarness) -> None:
+    harness.transport.room = 1
+    harness.receive(b"a", b"later", b"waits", b"b")
     harness.receive_bytes(b"")
-    assert (list(harness.pending), harness.transport.is_closed) == ([b"later"], True)
+    harness.transport.room = 10**9
+    harness.loop.writers[7]()
+    assert (harness.transport.sent, harness.transport.is_closed) == (b"a;", False)
+    harness.complete(b"later", b"later;")
+    assert (harness.transport.sent, harness.transport.is_closed) == (b"a;later;", False)
+    harness.complete(b"waits", b"waits;")
+    assert (harness.transport.sent, harness.transport.is_closed) == (b"a;later;waits;b;", True)
+    assert not harness.transport.is_reset
+
+
+@pytest.mark.parametrize("room", [1, 10**9])
+def test_a_last_request_that_waits_for_other_clients_is_cancelled_at_the_end_of_the_stream(
+    harness: ConnectionHarness, room: int
+) -> None:
+    harness.transport.room = room
+    harness.receive(b"a", b"waits")
+    harness.receive_bytes(b"")
+    if room == 1:
+        harness.transport.room = 10**9
+        harness.loop.writers[7]()
+    assert (harness.transport.sent, list(harness.pending), harness.transport.is_closed) == (b"a;", [b"waits"], True)
+    assert harness.pending[b"waits"].is_cancelled
 
 
 def test_an_immediate_response_waits_for_the_earlier_ones(harness: ConnectionHarness) -> None:

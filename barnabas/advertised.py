@@ -55,9 +55,10 @@ def _try(broker: BrokerAddress) -> str | None:
     """Why a broker cannot be reached."""
     try:
         socket.create_connection((broker.host, broker.port), _TIMEOUT_S).close()
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # a name that no host can have is a UnicodeError
+        reason = getattr(error, "strerror", None) or error
         return (
             f"clients are sent to node {broker.node_id} at {broker.host}:{broker.port}, which this machine does not reach "
-            f"({error.strerror or error}): set advertised.listeners of node {broker.node_id} to an address that it reaches"
+            f"({reason}): set advertised.listeners of node {broker.node_id} to an address that it reaches"
         )
     return None

@@ -78,7 +78,7 @@ def _check_advertised(host: str, port: int, *, is_tls: bool) -> int:
     try:
         with _connect(host, port, is_tls=is_tls) as connection:
             unreachable = find_unreachable(connection)
-    except (OSError, ClientError) as error:
+    except (OSError, UnicodeError, ClientError) as error:
         unreachable = [f"{host}:{port}: {getattr(error, 'strerror', None) or error}"]
     sys.stderr.writelines(f"barnabas: {sentence}\n" for sentence in unreachable)
     return 1 if unreachable else 0
@@ -93,8 +93,8 @@ def _find_fault(host: str, port: int, *, is_tls: bool) -> str | None:
         if "ALERT" in (error.reason or ""):
             return None
         return f"no answer from {host}:{port}: {error}"
-    except OSError as error:
-        return f"no answer from {host}:{port}: {error.strerror or error}"
+    except (OSError, UnicodeError) as error:  # a name that no host can have is a UnicodeError
+        return f"no answer from {host}:{port}: {getattr(error, 'strerror', None) or error}"
     return None if answer.startswith(_NO_ERROR) else f"{host}:{port} does not speak Kafka's protocol"
 
 
@@ -133,7 +133,7 @@ def address(arguments: list[str], variables: Mapping[str, str], mounted: Path = 
         if not listeners:
             text = text[text.rfind(":") :]
     host, _, port = (text or ":9092").rpartition(":")
-    if not port.isdigit() or not 0 < int(port) < 1 << 16:
+    if not re.fullmatch("[0-9]{1,5}", port) or not 0 < int(port) < 1 << 16:
         raise ValueError(f"{text} is not of the form HOST:PORT, such as 127.0.0.1:9092")
     host = host.strip("[]")
     return ("127.0.0.1" if host in {"", "0.0.0.0"} else "::1" if host == "::" else host), int(port)  # noqa: S104

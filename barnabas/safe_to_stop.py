@@ -14,6 +14,7 @@ import re
 import sys
 import time
 from collections.abc import Mapping
+from contextlib import closing
 from pathlib import Path
 
 OPTION = "--safe-to-stop"
@@ -36,7 +37,7 @@ def main(arguments: list[str], variables: Mapping[str, str], mounted: Path) -> i
             return 2
         wait_s, arguments = float(arguments[1]), arguments[2:]
     found = re.fullmatch(r"(.*):([0-9]{1,5})", arguments[0] if arguments else _own_address(variables, mounted))
-    if len(arguments) > 1 or found is None:
+    if len(arguments) > 1 or found is None or not 0 < int(found[2]) < 1 << 16:
         sys.stderr.write(USAGE)
         return 2
     host = found[1].strip("[]")
@@ -52,15 +53,13 @@ def main(arguments: list[str], variables: Mapping[str, str], mounted: Path) -> i
 
 def find_reason(host: str, port: int) -> str | None:
     """Why the node with this metrics listener should not be stopped; None: it is safe."""
-    connection = http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)
     try:
-        connection.request("GET", "/safe-to-stop")
-        response = connection.getresponse()
-        status, body = response.status, response.read()
-    except (OSError, http.client.HTTPException) as error:
+        with closing(http.client.HTTPConnection(host, port, timeout=_TIMEOUT_S)) as connection:
+            connection.request("GET", "/safe-to-stop")
+            response = connection.getresponse()
+            status, body = response.status, response.read()
+    except (OSError, UnicodeError, http.client.HTTPException) as error:
         return f"no answer from the metrics listener {host}:{port}: {error} ({_SETTING})"
-    finally:
-        connection.close()
     if status == 200:
         return None
     if status != 503:

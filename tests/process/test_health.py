@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -10,6 +11,8 @@ import pytest
 
 import barnabas
 from barnabas import health, safe_to_stop
+from barnabas.advertised import find_unreachable
+from barnabas.client.plain_requests import METADATA
 from barnabas.cluster import free_ports
 from barnabas.security import PROTOCOLS
 from tests.support.librdkafka import create_topic
@@ -72,7 +75,16 @@ def test_the_metrics_listener_is_found_in_the_containers_settings(
 
 @pytest.mark.parametrize(
     "arguments",
-    [["--wait"], ["--wait", "soon"], ["--wait", "\u00b2"], ["nonsense"], [f"a:{'9' * 5000}"], ["127.0.0.1:1", "more"]],
+    [
+        ["--wait"],
+        ["--wait", "soon"],
+        ["--wait", "\u00b2"],
+        ["nonsense"],
+        ["a:0"],
+        ["a:65536"],
+        [f"a:{'9' * 5000}"],
+        ["127.0.0.1:1", "more"],
+    ],
 )
 def test_wrong_arguments_of_safe_to_stop_are_a_line(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert health.main(["--safe-to-stop", *arguments]) == 2
@@ -100,3 +112,29 @@ def test_a_broker_is_not_a_metrics_listener(capsys: pytest.CaptureFixture[str]) 
     with barnabas.Broker() as broker:
         assert health.main(["--safe-to-stop", broker.bootstrap]) == 1
     assert "no answer from the metrics listener" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("port", ["\u00b2", "\u0663", "0", "65536", "9" * 5000])
+@pytest.mark.parametrize("options", [[], ["--advertised"]])
+def test_a_port_that_is_none_is_named(options: list[str], port: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main([*options, f"127.0.0.1:{port}"]) == 2
+    assert capsys.readouterr().err == (
+        f"barnabas: 127.0.0.1:{port} is not of the form HOST:PORT, such as 127.0.0.1:9092\n"
+    )
+
+
+@pytest.mark.parametrize("host", ["a" * 70, "a..b", "a b"])
+@pytest.mark.parametrize("options", [[], ["--advertised"], ["--safe-to-stop"]])
+def test_a_name_that_no_host_has_is_a_reason(options: list[str], host: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert health.main([*options, f"{host}:9092"]) == 1
+    assert capsys.readouterr().err.startswith("barnabas: no answer from ")
+
+
+def test_an_advertised_name_that_no_host_has_is_unreachable() -> None:
+    host = b"a" * 70
+    answer = METADATA[4:8] + struct.pack(">iih", 1, 7, len(host)) + host + struct.pack(">ihiI", 9092, -1, 7, 0)
+    near, far = socket.socketpair()
+    with near, far:
+        far.sendall(struct.pack(">i", len(answer)) + answer)
+        (sentence,) = find_unreachable(near)
+    assert sentence.startswith(f"clients are sent to node 7 at {host.decode()}:9092, which this machine does not reach")

@@ -3,7 +3,8 @@
 RULES    1. The node's metrics listener is asked (docs/metrics.md). The default address is the one in
             KAFKA_BARNABAS_METRICS_LISTENER or in the mounted settings file, else 127.0.0.1:9464.
          2. Exit status 0: no partition needs the node. 1: some do, or there is no answer; the reason is on standard error.
-         3. With --wait, the node is asked once a second until it is safe, or until the time is over.
+         3. Only a node's own answer counts: another server may answer every path with 200.
+         4. With --wait, the node is asked once a second until it is safe, or until the time is over.
 """
 
 from __future__ import annotations
@@ -60,16 +61,16 @@ def find_reason(host: str, port: int) -> str | None:
             status, body = response.status, response.read()
     except (OSError, UnicodeError, http.client.HTTPException) as error:
         return f"no answer from the metrics listener {host}:{port}: {error} ({_SETTING})"
-    if status == 200:
-        return None
-    if status != 503:
+    if status not in {200, 503}:
         return f"{host}:{port} is not the metrics listener of a node ({_SETTING})"
     try:
         answer = json.loads(body)
-        count = answer["count"]
+        if (status, answer["status"]) == (200, "safe"):
+            return None
+        count = int(answer["count"])
+        names = [f"{partition['topic']}-{partition['partition']}" for partition in answer["partitions"][:_SHOWN]]
     except (ValueError, TypeError, KeyError):
         return f"{host}:{port} answers {status} without the reason of a node: is it a proxy? ({_SETTING})"
-    names = [f"{partition['topic']}-{partition['partition']}" for partition in answer["partitions"][:_SHOWN]]
     names += ["…"] if count > _SHOWN else []
     return (
         f"{count} {'partition' if count == 1 else 'partitions'} would have fewer in-sync replicas than min.insync.replicas "

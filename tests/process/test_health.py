@@ -91,20 +91,26 @@ def test_wrong_arguments_of_safe_to_stop_are_a_line(arguments: list[str], capsys
     assert capsys.readouterr().err == "usage: barnabas health --safe-to-stop [--wait SECONDS] [HOST:PORT]\n"
 
 
-def test_a_proxy_in_front_of_the_metrics_listener_is_named(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as proxy:
-        address = f"127.0.0.1:{proxy.getsockname()[1]}"
+def _answered(answer: bytes) -> str:
+    """Runs --safe-to-stop against a server that sends these bytes, with exit status 1; returns the server's address."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
 
-        def answer() -> None:
-            client, _ = proxy.accept()
+        def serve() -> None:
+            client, _ = server.accept()
             with client:
                 client.recv(1 << 16)
-                client.sendall(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 19\r\n\r\nno healthy upstream")
+                client.sendall(answer)
 
         with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(answer)
+            done = thread.submit(serve)
             assert health.main(["--safe-to-stop", address]) == 1
             done.result()
+    return address
+
+
+def test_a_proxy_in_front_of_the_metrics_listener_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    address = _answered(b"HTTP/1.1 503 Service Unavailable\r\nContent-Length: 19\r\n\r\nno healthy upstream")
     assert f"{address} answers 503 without the reason of a node" in capsys.readouterr().err
 
 
@@ -138,3 +144,19 @@ def test_an_advertised_name_that_no_host_has_is_unreachable() -> None:
         far.sendall(struct.pack(">i", len(answer)) + answer)
         (sentence,) = find_unreachable(near)
     assert sentence.startswith(f"clients are sent to node 7 at {host.decode()}:9092, which this machine does not reach")
+
+
+@pytest.mark.parametrize(
+    ("status", "body"),
+    [
+        (200, b"It works!"),
+        (200, b"{}"),
+        (503, b'{"count": "x", "partitions": [1]}'),
+        (503, b'{"count": 1, "partitions": 1}'),
+    ],
+)
+def test_only_a_nodes_own_answer_says_whether_it_is_safe_to_stop(
+    status: int, body: bytes, capsys: pytest.CaptureFixture[str]
+) -> None:
+    address = _answered(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
+    assert f"{address} answers {status} without the reason of a node" in capsys.readouterr().err

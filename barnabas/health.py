@@ -128,7 +128,7 @@ def address(arguments: list[str], variables: Mapping[str, str], mounted: Path = 
     if not text:
         listeners = variables.get("KAFKA_LISTENERS") or _listeners(mounted)
         advertised = variables.get("KAFKA_ADVERTISED_LISTENERS", "")
-        found = re.match(r"\s*\w+://([^,\s]*)", listeners or advertised)
+        found = re.match(r"\s*[^\s:/,]+://([^,\s]*)", listeners or advertised)
         text = found[1] if found is not None else ""
         if not listeners:
             text = text[text.rfind(":") :]

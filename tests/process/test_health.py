@@ -160,3 +160,9 @@ def test_only_a_nodes_own_answer_says_whether_it_is_safe_to_stop(
 ) -> None:
     address = _answered(b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body))
     assert f"{address} answers {status} without the reason of a node" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["PLAINTEXT-HOST", "INTERNAL.1", "SASL_SSL"])
+def test_the_listener_of_the_environment_may_have_any_name(name: str, tmp_path: Path) -> None:
+    listeners = f"{name}://kafka:29092,CONTROLLER://:9093"
+    assert health.address([], {"KAFKA_LISTENERS": listeners}, tmp_path / "none") == ("kafka", 29092)

@@ -2,12 +2,14 @@
 
 FORMAT   Prometheus text 0.0.4: `name{label="value",...} number`.
 RULES    1. A counter is added up over nodes and over all labels but one.
+         2. Only a line feed ends a line: clients choose the values of labels. Lines of other metrics are not read.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from http.client import HTTPException
 from typing import NamedTuple
 from urllib.error import URLError
 from urllib.request import urlopen
@@ -37,7 +39,7 @@ class PageSample(NamedTuple):
 
 def read_pages(urls: Iterable[str], at_s: float) -> PageSample:
     """Reads the pages of some nodes. Raises ClientError."""
-    lines = [line for url in urls for line in _read(url).splitlines()]
+    lines = [line for url in urls for line in _read(url).split("\n")]
     return parse(lines, at_s)
 
 
@@ -46,10 +48,10 @@ def _read(url: str) -> str:
     try:
         with urlopen(address if address.count("/") > 2 else f"{address}/metrics", timeout=TIMEOUT_S) as page:  # noqa: S310
             return str(page.read().decode())
-    except (URLError, OSError, ValueError) as failure:
+    except (URLError, OSError, ValueError, HTTPException) as failure:
         reason = getattr(failure, "reason", failure)
         raise ClientError(
-            f"There is no metrics page at {url}: {getattr(reason, 'strerror', None) or reason}."
+            f"There is no metrics page at {url}: {str(getattr(reason, 'strerror', None) or reason).strip()}."
         ) from failure
 
 
@@ -60,7 +62,7 @@ def parse(lines: Iterable[str], at_s: float) -> PageSample:
     seen = set()
     for line in lines:
         found = _LINE.match(line)
-        if found is None:
+        if found is None or found[1] not in {_REQUESTS, *sums}:
             continue
         name, labels, value = found[1], dict(_LABEL.findall(found[2] or "")), float(found[3])
         if name == _REQUESTS and "request" in labels:

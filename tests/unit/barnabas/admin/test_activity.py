@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from unittest.mock import patch
+
 import pytest
 
 from barnabas.admin.activity import GroupSample, Sample, TopicSample, group_rates, topic_rates
@@ -68,3 +72,43 @@ def test_a_metrics_page_is_added_up() -> None:
 def test_a_page_that_is_not_there_is_one_sentence() -> None:
     with pytest.raises(ClientError, match=r"no metrics page at 127\.0\.0\.1:1: .*refused"):
         read_pages(["127.0.0.1:1"], 0)
+
+
+def served(answer: bytes) -> str:
+    """What `read_pages` says about a server that sends these bytes."""
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        address = f"127.0.0.1:{server.getsockname()[1]}"
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(answer)
+
+        done = thread.submit(serve)
+        with pytest.raises(ClientError, match=f"^There is no metrics page at {address}: .*[^.]\\.$") as refused:
+            read_pages([address], 0)
+        done.result()
+    return str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nabc"],
+    ids=["another protocol", "broken off"],
+)
+def test_what_is_no_whole_page_is_one_sentence(answer: bytes) -> None:
+    assert served(answer)
+
+
+@pytest.mark.parametrize("url", ["a b:1", "127.0.0.1:²"])
+def test_an_address_of_no_page_is_one_sentence(url: str) -> None:
+    with pytest.raises(ClientError, match=f"no metrics page at {url}: "):
+        read_pages([url], 0)
+
+
+def test_lines_of_other_metrics_are_not_read() -> None:
+    """A group may be named `a\\u2028b c`, and every page of the web may have lines of two words."""
+    page = f'hello world\nkafka_consumergroup_members{{consumergroup="a\u2028b c"}} 1\n{PAGE % 1}'
+    with patch("barnabas.admin.metrics_page._read", return_value=page):
+        assert read_pages(["here"], 0).requests == {"Fetch": 4, "Produce": 1}

@@ -26,7 +26,7 @@ from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.record_filters import Filter, filters_of
 from barnabas.client.cluster import LATEST, Cluster
-from barnabas.client.errors import require_text
+from barnabas.client.errors import ClientError, require_text
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
 from barnabas.client.topic_partition import TopicPartition
@@ -108,7 +108,7 @@ def _read_as_member(
     output: _Output,
 ) -> None:
     """Reads the partitions that the group assigns, until their end or, with --follow, a signal."""
-    from barnabas.cli.group_member import GroupMember
+    from barnabas.cli.group_member import REBALANCE_MS, GroupMember
 
     assert options.group is not None
     # Says which advertised address does not answer; kafka-python does not.
@@ -116,6 +116,11 @@ def _read_as_member(
     member = GroupMember(connection, options.group, dict.fromkeys(partition.topic for partition in partitions))
     try:
         assigned = member.join()
+        if not member.is_joined and not options.follow:
+            raise ClientError(
+                f"Group {options.group} has not finished its rebalance after {REBALANCE_MS / 1000:g} s: "
+                "a member may be busy, or the coordinator may not answer."
+            )
         while True:
             ranges = resolve(cluster, sorted(assigned), wanted, committed=options.read_committed, follow=options.follow)
             starts = {partition: first for partition, (first, _) in ranges.items()} | member.committed(assigned)

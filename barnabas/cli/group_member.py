@@ -25,6 +25,7 @@ from barnabas.client.topic_partition import TopicPartition
 
 POLL_S = 0.1
 REBALANCE_MS = 60_000
+LEAVE_MS = 5_000
 METADATA_MS = 5_000
 """How soon a member finds new partitions."""
 JOIN_S = 15.0
@@ -64,6 +65,8 @@ class GroupMember:
         self._consumer.subscribe(names, listener=_Listener(self))
         self._assigned: frozenset[TopicPartition] = frozenset()
         self._committed: dict[TopicPartition, int] = {}
+        self.is_joined = False
+        """Whether the last rebalance is complete."""
 
     def on_assigned(self, assigned: Iterable[ClientPartition]) -> None:
         """Takes an assignment."""
@@ -72,7 +75,10 @@ class GroupMember:
         self._assigned = frozenset(TopicPartition(partition.topic, partition.partition) for partition in partitions)
 
     def join(self) -> frozenset[TopicPartition]:
-        """Joins the group; returns the partitions of this member, which may be none after JOIN_S. Raises KafkaError."""
+        """Joins the group; returns the partitions of this member, which may be none after JOIN_S. Raises KafkaError.
+
+        `is_joined` says whether the group has given it none, or has not admitted it.
+        """
         deadline = time.monotonic() + JOIN_S
         while not self.poll() and time.monotonic() < deadline:
             pass
@@ -82,7 +88,7 @@ class GroupMember:
         """Takes part in the group; returns the partitions of this member. Raises KafkaError."""
         # Not KafkaConsumer.poll: it has one timeout for the rebalance and for records, which never arrive (rule 1), and
         # kafka-python 3.0.12 never gets out of a rebalance that such a timeout has interrupted.
-        self._consumer._coordinator.poll(timeout_ms=REBALANCE_MS)  # noqa: SLF001
+        self.is_joined = bool(self._consumer._coordinator.poll(timeout_ms=REBALANCE_MS))  # noqa: SLF001
         time.sleep(POLL_S)
         return self._assigned
 
@@ -118,4 +124,4 @@ class GroupMember:
 
     def close(self) -> None:
         """Leaves the group."""
-        self._consumer.close(autocommit=False)
+        self._consumer.close(autocommit=False, timeout_ms=LEAVE_MS)

@@ -7,11 +7,14 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from kafka import KafkaConsumer
 
 from barnabas import Broker
-from tests.cli.running import TIMEOUT_S, barnabas, running, values
+from barnabas.cli import group_member
+from tests.cli.running import TIMEOUT_S, Verbs, barnabas, running, values
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
+from tests.support.waiting import until
 
 
 @pytest.fixture(scope="module")
@@ -69,3 +72,20 @@ def test_a_member_that_follows_gets_new_partitions(broker: Broker) -> None:
         assert json.loads(member.stdout.readline())["value"] == "two"
         member.send_signal(signal.SIGINT)
         assert member.wait(TIMEOUT_S) == 130
+
+
+def test_a_group_that_does_not_admit_the_member_is_a_failure(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another member is busy with its records, and does not take part in the rebalance."""
+    monkeypatch.setattr(group_member, "REBALANCE_MS", 300)
+    monkeypatch.setattr(group_member, "JOIN_S", 0.1)
+    monkeypatch.setattr(group_member, "LEAVE_MS", 100)
+    with RawClient(broker.bootstrap) as client:
+        create(client, "busy")
+    member = KafkaConsumer("busy", group_id="b", bootstrap_servers=broker.bootstrap)
+    try:
+        until(lambda: member.poll(100) == {} and member.assignment(), "the member is assigned")
+        assert Verbs(broker.bootstrap).refused("consume busy -g b") == (
+            "Group b has not finished its rebalance after 0.3 s: a member may be busy, or the coordinator may not answer."
+        )
+    finally:
+        member.close()

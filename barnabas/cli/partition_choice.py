@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from barnabas.cli.number_options import number_ranges
 from barnabas.client.cluster import Cluster
-from barnabas.client.errors import ArgumentError, ClientError
+from barnabas.client.errors import BAD_EXPRESSION, ArgumentError, ClientError
 from barnabas.client.topic_partition import TopicPartition
 
 PERIOD_S = 2.0
@@ -74,5 +74,5 @@ class PartitionChoice:
 def _compiled(topics: Sequence[str]) -> list[re.Pattern[str]]:
     try:
         return [re.compile(text) for text in topics]
-    except re.error as failure:
+    except BAD_EXPRESSION as failure:
         raise ArgumentError(f"{' '.join(topics)} is not a regular expression: {failure}.") from failure

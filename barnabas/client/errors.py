@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+
+BAD_EXPRESSION = (re.error, OverflowError, RecursionError)
+"""What `re.compile` raises: the last two for a huge repetition, and for thousands of brackets in each other."""
+
 
 class ClientError(Exception):
     """The cluster, its settings or the arguments do not allow it; the message is one sentence that says what to do."""

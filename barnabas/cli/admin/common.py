@@ -20,7 +20,7 @@ from barnabas.cli.connection import Connection, connect_to, connection_options
 from barnabas.cli.number_options import FiniteRange, number_ranges
 from barnabas.cli.output import json_option, note, print_rows
 from barnabas.cli.times import parse_duration_ms, parse_moment_ms
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import BAD_EXPRESSION, ClientError
 
 if TYPE_CHECKING:
     from barnabas.admin.client import Client
@@ -237,5 +237,5 @@ def compiled(pattern: str) -> re.Pattern[str]:
     """A regular expression for names; groups may have any characters in theirs. Raises click.UsageError."""
     try:
         return re.compile(pattern, re.DOTALL)
-    except re.error as failure:
+    except BAD_EXPRESSION as failure:
         raise click.UsageError(f"{pattern!r} is not a regular expression: {failure}.") from failure

@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator
 from barnabas.cli.number_options import whole_number
 from barnabas.cli.records.layout import BINARY_NUMBERS, SIZES, Part
 from barnabas.cli.records.parsed_record import MalformedInput, ParsedRecord, check_place
-from barnabas.client.errors import ArgumentError
+from barnabas.client.errors import BAD_EXPRESSION, ArgumentError
 from barnabas.client.record_batches import Header
 
 _READ = frozenset("tkvTKVhHpodexy")
@@ -224,7 +224,7 @@ def _rest(reading: _Reading) -> bytes:
 def _matched(pattern: str) -> Callable[[_Reading], bytes]:
     try:
         expression = re.compile(os.fsencode(pattern))
-    except re.error as failure:
+    except BAD_EXPRESSION as failure:
         raise ArgumentError(f"The format has re#{pattern}#, which is not a regular expression: {failure}.") from failure
 
     def matched(reading: _Reading) -> bytes:
@@ -243,6 +243,8 @@ def _json_value(reading: _Reading) -> bytes:
     text = reading.data[reading.at :].decode(errors="surrogateescape")
     try:
         _, end = json.JSONDecoder().raw_decode(text)
+    except RecursionError as failure:
+        raise MalformedInput("its JSON value has too many brackets in each other") from failure
     except ValueError as failure:
         if reading.is_end:
             raise MalformedInput(f"there is no JSON value: {failure}") from failure

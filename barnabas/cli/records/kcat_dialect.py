@@ -57,7 +57,7 @@ def parse_kcat_line(line: bytes) -> ParsedRecord:
         place = fields.get("topic"), fields.get("partition"), fields.get("ts")
         check_place(*place)
         return ParsedRecord(_bytes(fields["payload"]), _bytes(fields.get("key")), headers, *place)
-    except (ValueError, KeyError, AttributeError, IndexError, TypeError) as failure:
+    except (ValueError, KeyError, AttributeError, IndexError, TypeError, RecursionError) as failure:
         raise MalformedInput(f"it is no line of kcat -J ({type(failure).__name__}: {failure})") from failure
 
 

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import Any
 
-from barnabas.client.errors import ArgumentError
+from barnabas.client.errors import BAD_EXPRESSION, ArgumentError
 from barnabas.client.record_batches import Record
 
 Filter = Callable[[Record], bool]
@@ -60,12 +60,15 @@ def _header_filter(text: str) -> Filter:
 
 def _path_filter(text: str) -> Filter:
     path, equals, wanted = _split_path(text)
-    steps = [
-        found[1] if found[1] is not None else int(found[2]) if found[2] is not None else json.loads(found[3])
-        for found in _STEP.finditer(path)
-    ]
+    try:
+        steps = [
+            found[1] if found[1] is not None else int(found[2]) if found[2] is not None else json.loads(found[3])
+            for found in _STEP.finditer(path)
+        ]
+    except ValueError as failure:  # an escape that JSON does not have
+        raise ArgumentError(f"--json-path {text} is no path: {failure}.") from failure
     accepted: list[Any] = [wanted]
-    with suppress(ValueError):  # a text that is no JSON is compared as text only
+    with suppress(ValueError, RecursionError):  # a text that is no JSON is compared as text only
         accepted.append(json.loads(wanted))
 
     def has_value(record: Record) -> bool:
@@ -104,5 +107,5 @@ def _at(value: Any, steps: list[Any]) -> Any:
 def _expression(option: str, text: str) -> re.Pattern[bytes]:
     try:
         return re.compile(os.fsencode(text))
-    except re.error as failure:
+    except BAD_EXPRESSION as failure:
         raise ArgumentError(f"{option} {text} is not a regular expression: {failure}.") from failure

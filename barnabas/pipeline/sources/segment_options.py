@@ -25,6 +25,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from barnabas.client.errors import BAD_EXPRESSION
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import BadOption
 from barnabas.pipeline.sources.decoding import COLUMN_TYPES, COLUMNS
@@ -127,7 +128,7 @@ def _paths(values: Mapping[str, str]) -> tuple[str, ...]:
 def _pattern(text: str | None) -> str | None:
     try:
         return text and re.compile(text).pattern
-    except re.error as error:
+    except BAD_EXPRESSION as error:
         raise BadOption(f"subscribePattern {text!r} is not a regular expression: {error}.") from error
 
 

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from pyspark.sql import SparkSession
 
+from barnabas.client.errors import BAD_EXPRESSION
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.datetimes import now
@@ -63,7 +64,7 @@ class ArchiveSettings(ContinuousSettings):
         super().__post_init__()
         try:
             matches = re.compile("" if self.pattern is None else self.pattern).fullmatch
-        except re.error as failure:
+        except BAD_EXPRESSION as failure:
             raise JobError(f"--pattern {self.pattern!r} is not a regular expression: {failure}.") from failure
         letters = self.dead_letters
         if letters and (letters in as_tuple(self.topic) or matches(letters)):  # the topic may not exist yet

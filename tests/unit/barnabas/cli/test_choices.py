@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from unittest.mock import Mock
+
+import click
 import pytest
 
 from barnabas.cli.admin.common import compiled
 from barnabas.cli.number_options import number_ranges
 from barnabas.cli.offset_ranges import OffsetRange, Place, parse_range
+from barnabas.cli.partition_choice import PartitionChoice
 from barnabas.cli.partitioning import partition_of_key
 from barnabas.cli.progress import describe
+from barnabas.cli.records.format_parser import FormatParser
 from barnabas.cli.records.input_parser import LineParser
+from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.parsed_record import ParsedRecord
 from barnabas.cli.records.record_filters import filters_of
 from barnabas.client.errors import ArgumentError, ClientError
@@ -68,6 +75,23 @@ def test_lists_of_partitions() -> None:
         number_ranges("1,6-4")
 
 
+@pytest.mark.parametrize("text", ["(", "(" * 5000, "a{99999999999}"])
+def test_what_is_no_expression_is_a_sentence(text: str) -> None:
+    uses: list[tuple[type[Exception], Callable[[], object]]] = [
+        (click.UsageError, lambda: compiled(text)),
+        (ArgumentError, lambda: filters_of([text], [], [], [])),
+        (ArgumentError, lambda: FormatParser(parse_layout(f"%v{{re##{text}##}}"))),
+        (ArgumentError, lambda: PartitionChoice(Mock(), [text], is_regex=True, partitions=None)),
+    ]
+    for error, use in uses:
+        with pytest.raises(error, match="is not a regular expression"):
+            use()
+
+
+def test_a_value_with_many_brackets_is_compared_as_text() -> None:
+    assert not is_chosen(RECORD, paths=f".a={'[' * 100_000}")
+
+
 def test_an_expression_for_names_matches_all_characters() -> None:
     assert compiled(".*").fullmatch("a\nb")
 
@@ -110,7 +134,9 @@ def test_a_filter_chooses(options: dict[str, str], expected: bool) -> None:
     assert not is_chosen(RECORD._replace(key=None, value=None, headers=[]), **options)
 
 
-@pytest.mark.parametrize("options", [{"keys": "("}, {"paths": "a.b"}, {"paths": ".a b"}, {"paths": ""}])
+@pytest.mark.parametrize(
+    "options", [{"keys": "("}, {"paths": "a.b"}, {"paths": ".a b"}, {"paths": ""}, {"paths": r'["\q"]'}]
+)
 def test_a_malformed_filter_is_refused(options: dict[str, str]) -> None:
     with pytest.raises(ClientError, match="is no"):
         is_chosen(RECORD, **options)

@@ -147,11 +147,17 @@ def test_a_format_with_sizes_loses_nothing(
         ("%v{hex}\\n", b"zz\n", "not hex"),
         ("%v{re#[0-9]+#}\\n", b"a\n", "does not match"),
         ("%V{1}%v;", b"ab", "not where"),
+        ("%v{json}\\n", b"[" * 100_000, "brackets"),
     ],
 )
 def test_an_input_of_another_format_is_refused(layout: str, data: bytes, why: str) -> None:
     with pytest.raises(MalformedInput, match=why):
         read(layout, data)
+
+
+def test_a_line_of_kcat_with_many_brackets_is_malformed() -> None:
+    with pytest.raises(MalformedInput, match="no line of kcat"):
+        parse_kcat_line(b"[" * 100_000)
 
 
 @pytest.mark.parametrize("layout", ["%p\\n", "%k%v", "%i %v\\n", "%h{%k=%v,}%v", "%v{json8}\\n", "%v{re#(#}"])

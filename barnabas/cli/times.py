@@ -4,6 +4,7 @@ FORMAT   a duration is 500ms, 90s, 1h30m, 2d, 1w, or ISO 8601: PT1H30M
          a moment is Unix seconds (9 or 10 digits) or milliseconds (other numbers), 2026-11-23, 2026-11-23T12:00:00Z,
          a duration before now (-1h30m), or now
 RULES    1. A date without a zone is UTC. A moment before 1970 is 1970: in requests, negative times have other meanings.
+         2. A duration is at most MAX_DURATION_MS: added to a moment it still is a 64-bit number, and time.sleep takes it.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
+MAX_DURATION_MS = 9 * 10**12
+"""285 years."""
 _UNITS_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
 _PART = r"(\d{1,12}(?:\.\d{1,9})?)(ms|[smhdw])"
 _DURATION = re.compile(f"(?:{_PART})+")
@@ -22,12 +25,14 @@ _DATE = re.compile(r"\d{4}-\d{2}-\d{2}")
 
 
 def parse_duration_ms(text: str) -> int | None:
-    """The milliseconds of a duration; None if it is none."""
+    """The milliseconds of a duration, longer ones cut (rule 2); None if it is none."""
     if _DURATION.fullmatch(text):
-        return round(sum(float(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(text)))
+        found = sum(float(count) * _UNITS_MS[unit] for count, unit in _DURATION_PART.findall(text))
+        return round(min(found, MAX_DURATION_MS))
     iso = _ISO_DURATION.fullmatch(text)
     if iso is not None and any(iso.groups()):
-        return sum(int(part or 0) * _UNITS_MS[unit] for part, unit in zip(iso.groups(), "dhms", strict=True))
+        parts = zip(iso.groups(), "dhms", strict=True)
+        return min(sum(int(part or 0) * _UNITS_MS[unit] for part, unit in parts), MAX_DURATION_MS)
     return None
 
 

@@ -60,6 +60,12 @@ def test_a_range_is_read(text: str, first: Place, last: Place | None) -> None:
     assert parse_range(text, NOW) == OffsetRange(first, last)
 
 
+def test_a_range_of_any_length_ends_at_a_64_bit_timestamp() -> None:
+    last = parse_range(f"@{'9' * 18}:{'9' * 12}w", NOW).last
+    assert last is not None
+    assert last.number < 1 << 63
+
+
 @pytest.mark.parametrize("text", ["", "x", "5:x", "@", "@x", "@2026-13-01", "@-1h:x", "5-9"])
 def test_no_range_is_refused(text: str) -> None:
     with pytest.raises(ClientError, match="is not a range"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.cli.times import parse_duration_ms, parse_moment_ms
+from barnabas.cli.times import MAX_DURATION_MS, parse_duration_ms, parse_moment_ms
 
 NOW_MS = 1_800_000_000_000
 
@@ -27,10 +27,17 @@ NOW_MS = 1_800_000_000_000
         ("-1h", None),
         ("P", None),
         ("9" * 400 + "d", None),
+        ("9" * 12 + "w", MAX_DURATION_MS),
+        ("9" * 12 + "d" + "9" * 12 + "s", MAX_DURATION_MS),
+        ("P999999999D", MAX_DURATION_MS),
     ],
 )
 def test_a_duration(text: str, found_ms: int | None) -> None:
     assert parse_duration_ms(text) == found_ms
+
+
+def test_a_duration_is_none_that_sleep_refuses() -> None:
+    assert MAX_DURATION_MS * 1_000_000 < 1 << 63
 
 
 @pytest.mark.parametrize(

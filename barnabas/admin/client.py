@@ -6,6 +6,7 @@ RULES    1. Versions of requests are negotiated by kafka-python; an API that the
          3. A request that any node answers is sent to another one, if a node does not answer.
          4. Coordinators are remembered until one of them has moved or does not answer.
          5. One connection to each node that is asked; its thread is kafka-python's.
+         6. A text longer than a string may be is not sent: brokers close the connection then, as if they were down.
 NOT HERE The meaning of responses (the other modules of this package), client settings (the caller).
 """
 
@@ -36,6 +37,7 @@ _MOVED = {5, 6, 14, 15, 16, 41, 51}
 """LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
 NOT_CONTROLLER, CONCURRENT_TRANSACTIONS: look up the node again."""
 _MAX_RESPONSE_BYTES = 100_000_000
+_MAX_TEXT_BYTES = (1 << 15) - 1
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # otherwise its warnings are printed between the rows
 
@@ -105,6 +107,7 @@ class Client:
 
     def _ask(self, request: Any, node: int) -> Any:
         kind = type(request).__name__.removesuffix("Request")
+        _check_texts(request.to_dict(), kind)
         deadline = time.monotonic() + self.timeout_s
         while True:
             try:
@@ -277,6 +280,20 @@ def _codes(value: Any) -> Iterator[int]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from _codes(item)
+
+
+def _check_texts(value: Any, kind: str) -> None:
+    """Raises Refused for a text that is too long (rule 6)."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif isinstance(value, str):
+        if len(value) > _MAX_TEXT_BYTES >> 2 and len(value.encode()) > _MAX_TEXT_BYTES:
+            raise Refused(f"A value does not fit its field in {kind}: texts have at most {_MAX_TEXT_BYTES:,} bytes.")
+        return
+    elif not isinstance(value, list | tuple):
+        return
+    for item in value:
+        _check_texts(item, kind)
 
 
 def _text(failure: Exception) -> str:

@@ -13,10 +13,12 @@ from collections.abc import Callable, Iterable
 from enum import Enum
 from typing import TypeVar
 
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ArgumentError, ClientError
 
 T = TypeVar("T")
 _CLIENT_ID = "barnabas"
+_MAX_TEXT_BYTES = (1 << 15) - 1
+_SHOWN_CHARS = 40
 
 
 class Api(Enum):
@@ -39,10 +41,12 @@ def request(api: Api, correlation_id: int, body: bytes) -> bytes:
 
 
 def text(value: str | None) -> bytes:
-    """A string; None is null."""
+    """A string; None is null. Raises ArgumentError."""
     if value is None:
         return b"\xff\xff"
     encoded = value.encode()
+    if len(encoded) > _MAX_TEXT_BYTES:
+        raise ArgumentError(f"{value[:_SHOWN_CHARS]}… is too long: texts have at most {_MAX_TEXT_BYTES:,} bytes.")
     return struct.pack(">h", len(encoded)) + encoded
 
 

@@ -34,6 +34,9 @@ def verbs() -> Iterator[Verbs]:
         (f"consume there --json-path .a[{'9' * 5000}]", "is no path; .order.items[0].id=7 is."),
         (f"configs describe broker {'9' * 5000}", "The name of a broker is its id, or default, not '999"),
         ("topics list --timeout nan", "nan is not a finite number."),
+        ("topics list --timeout 3000000", "3000000.0 is not in the range 0.1<=x<=2147483."),
+        (f"search -t there -H {'x' * 40_000}=1", "texts have at most 32,767 bytes."),
+        (f"produce there -i /dev/null --transactional-id {'x' * 40_000}", "texts have at most 32,767 bytes."),
         ("produce there --rate nan", "nan is not a finite number."),
         ("configs describe broker-logger default", "The name of a broker-logger is its id, not 'default'."),
         ("configs describe broker one", "The name of a broker is its id, or default, not 'one'."),
@@ -84,6 +87,19 @@ def test_a_file_without_offsets(content: bytes, verbs: Verbs, tmp_path: Path) ->
 )
 def test_what_is_missing_is_named(line: str, sentence: str, verbs: Verbs) -> None:
     assert sentence in verbs.refused(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"topics create {'x' * 40_000}",
+        f"groups describe {'x' * 40_000}",
+        f"configs set topic there retention.ms={'9' * 40_000}",
+        f"transactions describe {'€' * 11_000}",
+    ],
+)
+def test_a_text_that_no_request_has_is_not_a_node_that_is_down(line: str, verbs: Verbs) -> None:
+    assert "A value does not fit its field in " in verbs.refused(line)
 
 
 def test_a_password_that_is_not_text(verbs: Verbs) -> None:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 Item = TypeVar("Item")
 NOT_EXECUTED = "Nothing was changed: repeat it with --execute."
 COMPLETION_TIMEOUT_S = 2.0
+MAX_TIMEOUT_S = ((1 << 31) - 1) // 1000
+"""Requests have it as a 32-bit number of milliseconds."""
 _YEAR_10000_MS = 253_402_300_800_000
 """The first time that datetime does not have."""
 
@@ -41,7 +43,7 @@ def cluster_options(verb: Callable[..., Any]) -> Callable[..., Any]:
         "--timeout",
         "timeout_s",
         metavar="S",
-        type=FiniteRange(min=0.1),
+        type=FiniteRange(min=0.1, max=MAX_TIMEOUT_S),
         default=30.0,
         help="Give up after S seconds.  [default: 30]",
     )

@@ -48,7 +48,8 @@ M = TypeVar("M", bound=Message)
 _GROUP: Final = 0
 _TRANSACTION: Final = 1
 _TIMEOUT_MS: Final = 60_000
-"""The longest transaction: then the coordinator aborts it, and readers of committed records continue."""
+"""The longest transaction: then the coordinator aborts it, and readers of committed records continue. Halved until the
+coordinator accepts it (`transaction.max.timeout.ms`)."""
 _REQUEST_TIMEOUT_MS: Final = 30_000
 _REPEAT_AFTER_MS: Final = 10
 _REPEATS: Final = 1_000
@@ -91,6 +92,7 @@ class TransactionClient:
         self._transactional_id = transactional_id_of(partition.topic, partition.partition)
         self._group = group_of(partition.topic)
         self._transaction_coordinator = self._group_coordinator = -1
+        self._timeout_ms = _TIMEOUT_MS
         self.producer = (-1, -1)
         """Producer id and epoch."""
 
@@ -99,7 +101,14 @@ class TransactionClient:
         self._transaction_coordinator = yield from self._find(_TRANSACTION, self._transactional_id)
         self._group_coordinator = yield from self._find(_GROUP, self._group)
         init = _Exchange(self._transaction_coordinator, self._init_request, InitProducerIdResponse, _error_code)
-        response = yield from self._accepted(init, self._send(init.node_id, init.make()))
+        response = None
+        while response is None:
+            try:
+                response = yield from self._accepted(init, self._send(init.node_id, init.make()))
+            except KafkaError as error:
+                if error.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT or self._timeout_ms == 1:
+                    raise
+                self._timeout_ms //= 2
         self.producer = (response.producer_id, response.producer_epoch)
 
     def progress(self) -> Steps[tuple[Progress, int]]:
@@ -142,7 +151,7 @@ class TransactionClient:
         yield from self._end()
 
     def _init_request(self) -> InitProducerIdRequest:
-        return InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=_TIMEOUT_MS)
+        return InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=self._timeout_ms)
 
     def _produce_exchanges(self, target: TopicImage, batches: Mapping[int, bytearray]) -> list[_Exchange]:
         """One request for each leader."""

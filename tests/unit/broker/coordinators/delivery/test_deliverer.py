@@ -21,6 +21,7 @@ from protocol.messages.produce_fetch import (
     ProduceResponse,
     TopicProduceResponse,
 )
+from protocol.messages.transactions import InitProducerIdRequest, InitProducerIdResponse
 from protocol.records import BATCH_OVERHEAD, parse_header
 from protocol.schema import Message
 from replication.completion import Completion, completed, failed
@@ -197,6 +198,29 @@ def test_records_wait_while_a_clock_is_so_wrong_that_the_target_refuses_their_ti
     assert world.cluster.committed == []
     is_wrong = False
     settle(world)
+
+
+def test_records_are_delivered_although_transactions_may_last_shorter_than_a_minute(tmp_path: Path) -> None:
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    send, accepted = world.cluster.send, list[int]()
+
+    def limited(node: int, request: Message) -> Completion[Message | None]:
+        if isinstance(request, InitProducerIdRequest):
+            if request.transaction_timeout_ms > 20_000:  # its transaction.max.timeout.ms
+                code = ErrorCode.INVALID_TRANSACTION_TIMEOUT
+                return completed(InitProducerIdResponse(error_code=code, producer_id=-1, producer_epoch=-1))
+            accepted.append(request.transaction_timeout_ms)
+        return send(node, request)
+
+    world.cluster.send = limited  # type: ignore[assignment, method-assign]
+    world.stop_all()
+    world.start()
+    builder = BatchBuilder()
+    builder.append(world.wall_ms(), None, b"0")
+    world.due[0] = 0
+    assert world.harness.append("s", records=builder.build()).error is None
+    settle(world)
+    assert set(accepted) == {15_000}
 
 
 def test_only_an_interruption_that_lasts_is_reported(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

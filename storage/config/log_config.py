@@ -234,8 +234,10 @@ class LogConfig:
 
     @property
     def is_compacted(self) -> bool:
-        """Whether the log is compacted, so that every record needs a key."""
-        return "compact" in self.cleanup_policy
+        """Whether the log is compacted, so that every record needs a key. A schedule topic never is: it may have the policy as
+        the broker's default, and pending records would be lost.
+        """
+        return "compact" in self.cleanup_policy and not self.is_schedule
 
     @property
     def max_segment_ms(self) -> int:
@@ -314,7 +316,7 @@ def check_topic_settings(topic: Mapping[str, str], broker: Mapping[str, str]) ->
             f"conflict topic config setting min.compaction.lag.ms ({config.min_compaction_lag_ms}) > "
             f"max.compaction.lag.ms ({config.max_compaction_lag_ms})"
         )
-    if config.is_schedule and config.is_compacted:
+    if config.is_schedule and "compact" in config.cleanup_policy:
         raise ValueError(
             f"conflict topic config setting {DELIVER_TO} and cleanup.policy=compact: pending records would be lost"
         )

@@ -107,7 +107,7 @@ class BatchRules:
         self._config = config
         self.partition = partition
         self.max_message_bytes = config.max_message_bytes
-        self.is_compacted = "compact" in config.cleanup_policy
+        self.is_compacted = config.is_compacted
         self.is_schedule = config.is_schedule
         self.deliver_max_ms = config.barnabas_deliver_max_ms
         self.checks_all_records = checks_all_records or self.is_compacted or self.is_schedule

@@ -131,6 +131,14 @@ def size(harness: ReplicaHarness, name: str = "t") -> int:
     return harness.partition(name).log.open().engine.size_bytes
 
 
+def test_a_schedule_topic_is_not_compacted_although_the_brokers_default_says_so(harness: ReplicaHarness) -> None:
+    harness.create("target")
+    harness.create("t", **COMPACT, barnabas_deliver_to="target")
+    write(harness)
+    compactor(harness).check()
+    assert offsets(harness) == list(range(20))
+
+
 def test_a_due_log_is_compacted_once(harness: ReplicaHarness) -> None:
     fill(harness)
     before = size(harness)

@@ -79,8 +79,9 @@ class DiskLookup:
             self._outcome = error
 
     def finish(self) -> None:
-        """Publish the result of `run`; not called if that raised."""
-        self._on_result(self._outcome)
+        """Publish the result of `run`, and forget it: it may be a whole open log. Not called if `run` raised."""
+        outcome, self._outcome = self._outcome, None
+        self._on_result(outcome)
 
     def drop(self) -> None:
         """Forget the lookup, which nothing runs or waits for (rule 7)."""

@@ -61,6 +61,10 @@ class Durability:
         self._trimmed_files.append(segment.file)
         return []
 
+    def forget_trimmed(self) -> None:
+        """Close the trimmed segments: the log is deleted."""
+        self._trimmed_files = []
+
     def mark_names_changed(self) -> None:
         """Record that files were created or renamed."""
         self._names_changed = True

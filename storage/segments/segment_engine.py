@@ -201,6 +201,7 @@ class SegmentEngine(Compactable):
 
     def delete(self) -> None:
         self._lookups.cancel()
+        self._durability.forget_trimmed()
         for segment in self._segments.items:
             segment.retire()
 

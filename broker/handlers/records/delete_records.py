@@ -105,10 +105,13 @@ class _PendingDelete(DelayedOperation):
 
     def _on_deleted(self, key: _Key, deleted: Completion[int]) -> None:
         self._deleting.discard(key)
-        try:
-            self._required[key] = deleted.result()
-        except KafkaError as error:
+        error = deleted.error
+        if error is None:
+            self._required[key] = deleted.value
+        elif isinstance(error, KafkaError):
             self.results[key].error_code = error.code
+        else:
+            raise error
         self.wake()
 
     def try_complete(self) -> bool:

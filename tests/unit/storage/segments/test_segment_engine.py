@@ -263,6 +263,17 @@ def test_a_lookup_from_before_a_change_of_the_segments_has_no_result(tmp_path: P
     assert all(segment.files is None for segment in engine._segments.items if isinstance(segment, SealedSegment))
 
 
+def test_a_deleted_log_keeps_no_trimmed_segment_open(tmp_path: Path) -> None:
+    disk = Disk()
+    engine = SegmentEngine(disk, str(tmp_path), SMALL)
+    engine.open(None)
+    for number in range(35):
+        append(engine, batch(number, size=1000))
+    engine.trim(20)
+    engine.delete()
+    assert disk.open_files == 0
+
+
 def test_segments_are_trimmed_oldest_first_whichever_operation_runs_first(tmp_path: Path) -> None:
     """On a full disk a later one is not queued behind writes; a crash between both left a hole and lost what follows."""
     engine = filled(tmp_path, 35, config=SMALL)

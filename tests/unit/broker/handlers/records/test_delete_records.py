@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -201,6 +203,24 @@ def test_a_closed_log_is_opened_by_a_thread(tmp_path: Path) -> None:
     worker.let_read()
     harness.drain_purgatory()
     assert rows(answer) == [("t", 0, 0, E.NONE)]
+
+
+def test_a_refused_deletion_keeps_nothing_of_a_topic_that_is_deleted(tmp_path: Path) -> None:
+    worker = HeldIoExecutor()
+    harness = ReplicaHarness(tmp_path, worker=worker)
+    harness.create()
+    worker.holds_reads = True
+    gc.disable()
+    try:
+        answer = delete(harness, ("t", 0, 1))  # the first use of the log: a reader thread opens it
+        worker.let_read()
+        harness.drain_purgatory()
+        assert rows(answer) == [("t", 0, -1, E.OFFSET_OUT_OF_RANGE)]
+        engine = ref(harness.partition().log.open().engine)
+        harness.delete()
+        assert engine() is None
+    finally:
+        gc.enable()
 
 
 def test_a_waiting_delete_does_not_open_a_log_that_was_closed(tmp_path: Path) -> None:

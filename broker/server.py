@@ -473,7 +473,7 @@ class Server:
     def _on_published(self, image: MetadataImage) -> None:
         self._acls.update(image.acls)
         self._dispatcher.throttling = self._throttling.updated(image)
-        for listener in self.listeners:
+        for listener in self.listeners + self.controller_listeners:
             listener.quotas.update_addresses(image.opaque_records)
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)

@@ -5,28 +5,44 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Final
+from typing import Final, NamedTuple
 
 import pytest
 
 from protocol.messages.metadata import ApiVersionsRequest
-from tests.conformance.brokers import alter_configs, running
+from tests.conformance.brokers import KAFKA, alter_configs, running
 from tests.support.config_cases import BROKER, DELETE_SETTING, SET
+from tests.support.controller_listener import WITH_CONTROLLER, controller_of
 from tests.support.follower_harness import BOTH
 from tests.support.quotas import set_quotas, settle
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 NODE: Final = "1"
-LIMITED_HOST, RATED_HOST = "127.0.0.3", "127.0.0.4"
+LIMITED_HOST, RATED_HOSTS = "127.0.0.3", ("127.0.0.4", "127.0.0.5")
 REQUEST = ApiVersionsRequest(client_software_name="t", client_software_version="1")
 VERSION = 3
 
 
+class Addresses(NamedTuple):
+    """The addresses of a node."""
+
+    broker: str
+    controller: str
+
+
 @pytest.fixture(scope="module", params=BOTH)
-def bootstrap(request: pytest.FixtureRequest) -> Iterator[str]:
-    with running(request.param, {"max.connections.per.ip.overrides": f"{LIMITED_HOST}:1"}) as broker:
-        yield broker.bootstrap
+def node(request: pytest.FixtureRequest) -> Iterator[Addresses]:
+    is_kafka = request.param == KAFKA
+    settings = {"max.connections.per.ip.overrides": f"{LIMITED_HOST}:1", **({} if is_kafka else WITH_CONTROLLER)}
+    with running(request.param, settings) as broker:
+        controller = broker.controller if is_kafka else controller_of(broker)  # type: ignore[union-attr,arg-type]
+        yield Addresses(broker.bootstrap, controller)
+
+
+@pytest.fixture
+def bootstrap(node: Addresses) -> str:
+    return node.broker
 
 
 @contextmanager
@@ -100,14 +116,18 @@ def test_above_the_rate_accepting_waits(bootstrap: str) -> None:
         assert max(seconds) < 1.3
 
 
-def test_connections_above_the_rate_of_their_address_are_closed_later(bootstrap: str) -> None:
-    set_quotas(bootstrap, ({"ip": RATED_HOST}, "connection_creation_rate", 1.0))
+@pytest.mark.parametrize(("listener", "host"), [*zip(Addresses._fields, RATED_HOSTS, strict=True)])
+def test_connections_above_the_rate_of_their_address_are_closed_later(
+    node: Addresses, listener: str, host: str
+) -> None:
+    address = getattr(node, listener)
+    set_quotas(node.broker, ({"ip": host}, "connection_creation_rate", 1.0))
     for _ in range(10):
-        with RawClient(bootstrap, source=RATED_HOST) as client:
+        with RawClient(address, source=host) as client:
             assert is_served(client)
     started_s = time.monotonic()
-    with RawClient(bootstrap, source=RATED_HOST) as client:
+    with RawClient(address, source=host) as client:
         assert not is_served(client)
     assert 0.2 < time.monotonic() - started_s < 1.5
-    with RawClient(bootstrap) as other:
+    with RawClient(address) as other:
         assert is_served(other)

@@ -8,6 +8,7 @@ NOT HERE Disk errors (`storage/io/disk.py`), internal errors (assertions).
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import TypeVar
 
 
 class ErrorCode(IntEnum):
@@ -163,6 +164,17 @@ class KafkaError(Exception):
 
     def __str__(self) -> str:
         return self.code.name if self.message is None else f"{self.code.name}: {self.message}"
+
+
+E = TypeVar("E", bound=Exception)
+
+
+def without_frames(error: E) -> E:
+    """The error, without the frames of its traceback and its cause. They refer to what their functions used, such as open
+    files, and with what keeps the error often in a cycle, which only a garbage collection frees.
+    """
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)
 
 
 class MalformedRequest(Exception):

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
+from protocol.errors import KafkaError, without_frames
 from replication.timer_queue import Timer, TimerQueue
 
 T = TypeVar("T")
@@ -81,7 +82,7 @@ class Completion(Generic[T]):
             try:
                 value = function(done)
             except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
-                handled.fail(error)
+                handled.fail(_kept(error))
             else:
                 handled.complete(value)
 
@@ -94,7 +95,7 @@ class Completion(Generic[T]):
             try:
                 return completed(function(self.value))
             except Exception as error:  # noqa: BLE001  # the consumer of the result handles it
-                return failed(error)
+                return failed(_kept(error))
         return self.handle(lambda done: function(done.result()))
 
     def compose(self, function: Callable[[T], Completion[U]]) -> Completion[U]:
@@ -137,6 +138,11 @@ class Completion(Generic[T]):
             callbacks, self._callbacks = self._callbacks, None
             for callback in callbacks:
                 callback(self)
+
+
+def _kept(error: Exception) -> Exception:
+    """An error that a completion keeps; only a bug needs its traceback."""
+    return without_frames(error) if isinstance(error, KafkaError) else error
 
 
 class _Completed(Completion[T]):

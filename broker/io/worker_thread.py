@@ -16,6 +16,7 @@ from collections.abc import Callable, Sequence
 from queue import SimpleQueue
 from threading import Event, Thread
 
+from protocol.errors import without_frames
 from replication.completion import Completion
 from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
@@ -163,17 +164,11 @@ def is_full(error: Exception | None) -> bool:
 
 
 def attempt(run: Run) -> Exception | None:
-    """Runs a job; returns its exception.
-
-    That of a full disk has no traceback: its frames would keep files open whose deletion makes space.
-    """
+    """Runs a job; returns its exception, that of the disk without frames, which would keep files open."""
     try:
         run()
     except StorageError as error:
-        if error.is_full:
-            error.__cause__ = error.__context__ = None
-            return error.with_traceback(None)
-        return error
+        return without_frames(error)
     except Exception as error:  # noqa: BLE001  # rule 2
         return error
     return None

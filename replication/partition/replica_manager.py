@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from protocol.errors import ErrorCode, KafkaError
+from protocol.errors import ErrorCode, KafkaError, without_frames
 from replication.completion import Completion
 from replication.cooperative_tasks import no_op
 from replication.io_executor import IoExecutor, IoResult
@@ -372,7 +372,7 @@ class ReplicaManager:
             except StorageError as error:
                 raise self.on_storage_error(partition, error) from error
         except KafkaError as error:
-            completion.fail(error.with_traceback(None))  # a frame of it refers to the completion
+            completion.fail(without_frames(error))  # one refers to the completion
             return
         if isinstance(found, DiskLookup):
             self.await_disk(partition, found, lambda: self._attempt(topic, index, attempt, completion))

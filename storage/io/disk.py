@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 
+from protocol.errors import without_frames
 from protocol.primitives import Buffer
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
 from storage.io.page_cache import PageCache, Span
@@ -519,7 +520,7 @@ class Disk:
             try:
                 directories.append(self.open_directory(path))
             except StorageError as error:
-                failures[path] = error
+                failures[path] = without_frames(error)
         return failures | {file.path: error for file, error in self.sync_files(directories).items()}
 
     def sync_all(self, path: str, write_out: Callable[[], None]) -> None:
@@ -580,7 +581,7 @@ def sync_results(files: Sequence[File], results: Sequence[int]) -> dict[File, St
             try:
                 file.sync()
             except StorageError as error:
-                failures[file] = error
+                failures[file] = without_frames(error)
         elif file.sync_failure is not None:
             failures[file] = file.sync_failure
         elif number:

@@ -20,7 +20,7 @@ from collections.abc import Callable, Hashable
 from dataclasses import dataclass
 from typing import Any, Final, ParamSpec, TypeVar, cast
 
-from protocol.errors import KafkaError
+from protocol.errors import KafkaError, without_frames
 from protocol.primitives import Buffer
 from storage.io.disk import File, StorageError
 
@@ -76,7 +76,7 @@ class DiskLookup:
         try:
             self._outcome = self._lookup()
         except KafkaError as error:
-            self._outcome = error
+            self._outcome = without_frames(error)
 
     def finish(self) -> None:
         """Publish the result of `run`, and forget it: it may be a whole open log. Not called if `run` raised."""
@@ -89,7 +89,8 @@ class DiskLookup:
             self._on_drop()
 
     def done(self) -> None:
-        """Discard the result: all waiting callers have retried."""
+        """Discard the result: all waiting callers have retried, or the log was deleted while it was being opened."""
+        self._outcome = None
         if self._on_done is not None:
             self._on_done()
 

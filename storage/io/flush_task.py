@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Final
 
+from protocol.errors import without_frames
 from storage.io.deferred_file_ops import Submit, run_now
 from storage.io.disk import Disk, File, StorageError
 
@@ -90,7 +91,7 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
         try:
             files[index] = task.write_and_list_files()
         except StorageError as error:
-            errors[index] = error
+            errors[index] = without_frames(error)
             if error.is_full:
                 files[index] = list(task.files)
     failures = disk.sync_files(list(dict.fromkeys(chain.from_iterable(files))))  # logs may share a file
@@ -103,7 +104,7 @@ def flush_together(tasks: Sequence[FlushTask]) -> list[StorageError | None]:
             try:
                 task.commit_temporary()
             except StorageError as error:
-                errors[index] = error
+                errors[index] = without_frames(error)
     written_tasks = [task for index, task in enumerate(tasks) if errors[index] is None and task.is_in_service()]
     directories = {path: None for task in written_tasks for path in task.directories}
     directory_failures = disk.sync_dirs(list(directories)) if directories else {}

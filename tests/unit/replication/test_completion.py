@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
+from weakref import ref
 
 import pytest
 
+from protocol.errors import ErrorCode, KafkaError
 from replication.completion import Completion, all_done, completed, failed, gather
 from replication.timer_queue import TimerQueue
 
@@ -138,3 +141,24 @@ def test_cancelling_all_done_cancels_what_is_incomplete() -> None:
     first: Completion[int] = Completion()
     all_done([first, completed(0)]).cancel()
     assert first.is_cancelled
+
+
+def test_an_error_for_a_client_keeps_nothing_that_its_callers_used() -> None:
+    class Used:
+        """Something that a frame refers to."""
+
+    def refuse(used: Used) -> None:
+        raise KafkaError(ErrorCode.OFFSET_OUT_OF_RANGE, str(used))
+
+    used = Used()
+    kept = ref(used)
+    waiting: Completion[Used] = Completion()
+    gc.disable()
+    try:
+        for refused in (waiting.map(refuse), completed(used).map(refuse)):
+            waiting.complete(used)
+            assert isinstance(refused.error, KafkaError)
+        del used, waiting
+        assert kept() is None
+    finally:
+        gc.enable()

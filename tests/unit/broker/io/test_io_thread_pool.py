@@ -470,6 +470,29 @@ def test_a_flush_on_a_full_disk_is_retried(loop: AbstractEventLoop, worker: IoTh
         assert not StorageError(action, "data/t-0", OSError(errno.ENOSPC, "")).is_full
 
 
+@pytest.mark.parametrize("operation", OPERATIONS)
+def test_a_failed_job_keeps_nothing_that_it_used(loop: AbstractEventLoop, worker: IoThreadPool, operation: str) -> None:
+    results = Reports(loop)
+
+    def submit() -> ref[Held]:
+        held = Held()
+
+        def run(used: Held = held) -> None:
+            raise StorageError("read", str(used), OSError(errno.EIO, ""))
+
+        OPERATIONS[operation](worker, run).then(results.report)
+        return ref(held)
+
+    gc.disable()
+    try:
+        kept = submit()
+        loop.run_forever()
+        assert [isinstance(result, StorageError) for result in results] == [True]
+        until(lambda: kept() is None, "the job is forgotten")
+    finally:
+        gc.enable()
+
+
 @pytest.mark.usefixtures("fast_retries")
 def test_reads_on_a_full_disk_are_deferred(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results: list[object] = []

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from protocol.control_records import ControlType
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.file_region import file_regions
 from storage.config.log_config import LogConfig
-from storage.io.disk import StorageError
+from storage.io.disk import Disk, File, StorageError
 from storage.io.disk_lookup import DiskLookup, wait_for_disk
 from storage.log.log import AppendOrigin, Isolation, Log, ReadInfo
 from tests.support.cold_disk import ColdDisk
@@ -292,5 +292,29 @@ def test_a_log_deleted_during_a_lookup_keeps_no_file_open(cold: Cold, find: Call
         log.delete()
         assert log.is_offline
         assert disk.open_files == before
+    finally:
+        gc.enable()
+
+
+def test_a_log_that_is_deleted_while_it_is_being_opened_is_closed(tmp_path: Path) -> None:
+    disk = Disk()
+    lookup = DiskLookup(lambda: disk.open(str(tmp_path / "0.log"), write=True, create=True), lambda _: None)
+    lookup.run()
+    lookup.done()
+    assert disk.open_files == 0
+
+
+def test_a_failed_lookup_of_a_log_that_is_deleted_keeps_no_file_open(tmp_path: Path) -> None:
+    disk = Disk()
+
+    def fail(file: File) -> None:
+        raise KafkaError(ErrorCode.CORRUPT_MESSAGE, file.path)
+
+    lookup = DiskLookup(partial(fail, disk.open(str(tmp_path / "0.log"), write=True, create=True)), lambda _: None)
+    gc.disable()
+    try:
+        lookup.run()
+        del lookup
+        assert disk.open_files == 0
     finally:
         gc.enable()

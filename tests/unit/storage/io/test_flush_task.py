@@ -37,3 +37,17 @@ def test_logs_that_share_a_file_sync_it_once(tmp_path: Path) -> None:
     file = disk.open(f"{tmp_path}/shared", write=True, create=True)
     assert flush_together([FlushTask(disk, [file], lambda: True) for _ in range(3)]) == [None, None, None]
     assert disk.syncs == [file.path]
+
+
+def test_a_flush_of_a_log_that_is_deleted_meanwhile_keeps_no_file_open(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    states = iter([True, True, False])  # its directory is renamed after the files were synced
+    log = disk.open(f"{tmp_path}/0.log", write=True, create=True)
+    task = FlushTask(disk, [log], lambda: next(states), directories=[f"{tmp_path}/t-0"])
+    gc.disable()
+    try:
+        assert flush_together([task]) == [None]
+        del task, log
+        assert disk.open_files == 0
+    finally:
+        gc.enable()

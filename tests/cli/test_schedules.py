@@ -40,6 +40,19 @@ def test_list_counts_what_is_pending_in_each_schedule_topic(verbs: Verbs) -> Non
     assert "is no schedule topic" in verbs.refused("schedules list target")
 
 
+def test_list_says_that_the_first_record_is_due_at_once(verbs: Verbs) -> None:
+    verbs.rows("topics create gone")
+    verbs.rows("topics create waiting -c barnabas.deliver.to=gone")
+    verbs.rows("topics delete gone --yes")  # so nothing is delivered
+    assert verbs.rows("schedules list waiting")[0]["first_due"] is None
+    producer = Producer({"bootstrap.servers": verbs.bootstrap})
+    producer.produce("waiting", b"value")
+    assert producer.flush(30) == 0
+    [row] = verbs.rows("schedules list waiting")
+    assert (row["pending"], row["overdue"], row["first_due"]) == (1, 1, "now")
+    verbs.rows("topics delete waiting --yes")
+
+
 def test_a_refused_record_of_a_schedule_topic_is_told_from_one_of_a_compacted_topic(verbs: Verbs) -> None:
     words = ["later", "-b", verbs.bootstrap, "-H", "deliver-after=soon"]
     done = run_verb("produce", *words, stdin=b'{"value":"v"}\n')

@@ -60,7 +60,7 @@ def list_schedules(topics: tuple[str, ...], *, cluster: ClusterOptions, as_json:
                     count += 1
                     first = record.due_ms if first is None else min(first, record.due_ms)
                     late += record.due_ms <= now
-                rows.append((topic, target, count, late, None if not first else time_text(first)))
+                rows.append((topic, target, count, late, None if first is None else _due_text(first)))
     show(("topic", "target", "pending", "overdue", "first_due"), rows, as_json=as_json)
     if denied:
         note(f"Topics that are left out, since this user has no DescribeConfigs on them: {', '.join(denied)}.")
@@ -116,13 +116,17 @@ def _pending(cluster: ClusterOptions, topics: tuple[str, ...], keys: tuple[str, 
                     yield record
 
 
+def _due_text(due_ms: int) -> str | None:
+    return time_text(due_ms) if due_ms else "now"
+
+
 def _row(record: Any) -> tuple[Any, ...]:
     key = None if record.key is None else record.key.decode("utf-8", "backslashreplace")
     return (
         record.topic,
         record.partition,
         record.offset,
-        time_text(record.due_ms) if record.due_ms else "now",
+        _due_text(record.due_ms),
         key,
         record.size,
     )

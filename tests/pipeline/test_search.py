@@ -12,6 +12,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import functions as f
+
 from barnabas.client.search import open_cluster
 from barnabas.client.search import search as ask
 from barnabas.client.topic_partition import TopicPartition
@@ -19,7 +21,7 @@ from barnabas.pipeline import ArchiveSettings, SearchSettings, archive, search
 from barnabas.pipeline.brokers import Brokers, Span
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs import search as search_job
-from barnabas.pipeline.jobs.search import as_row, check_settings, matching
+from barnabas.pipeline.jobs.search import as_row, check_settings, matching, with_time_text
 from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import Reporter
 from barnabas.pipeline.settings import BrokerSettings
@@ -154,7 +156,7 @@ def test_what_a_key_index_knows_is_not_read_from_the_topic(
 def test_a_record_is_shown_as_text_or_base64(spark: Any, capsys: pytest.CaptureFixture[str]) -> None:
     """JSON lines with --json, otherwise a table."""
     records = literal(spark, (b"k", b"\xff\x00", [("h", b"x"), ("n", None)]), (None, b"[bold]", None))
-    lines = [as_row(record) for record in records.orderBy("offset").collect()]
+    lines = [as_row(record) for record in with_time_text(records.orderBy("offset")).collect()]
     assert lines[0]["key"] == "k"
     assert lines[0]["value_base64"] == "/wA="
     assert lines[0]["headers"] == [{"key": "h", "value": "x"}, {"key": "n", "value": None}]
@@ -166,6 +168,13 @@ def test_a_record_is_shown_as_text_or_base64(spark: Any, capsys: pytest.CaptureF
     output = capsys.readouterr().out
     assert "h=x n=null" in output
     assert "[bold]" in output
+
+
+def test_a_record_with_a_time_in_microseconds_is_shown(spark: Any) -> None:
+    """Python has no year after 9999."""
+    records = literal(spark, (b"k", b"v", None)).withColumn("timestamp", f.timestamp_millis(f.lit(START_MS * 1000)))
+    [line] = [as_row(record) for record in with_time_text(records).collect()]
+    assert line["timestamp"] == "+57971-02-25T00:00:00.000"
 
 
 @pytest.mark.parametrize(

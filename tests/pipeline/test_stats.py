@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import struct
+from dataclasses import replace
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,6 +15,7 @@ pytest.importorskip("pyspark")
 from barnabas.pipeline import StatsSettings, stats
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.stats import (
+    StatsReport,
     _width_ms,
     lags,
     parse_offset_commits,
@@ -21,6 +24,7 @@ from barnabas.pipeline.jobs.stats import (
     top_keys,
     totals,
 )
+from barnabas.pipeline.jobs.stats_plots import draw
 from tests.pipeline.topics import START_MS
 
 pytestmark = pytest.mark.long
@@ -115,3 +119,13 @@ def test_the_default_window_is_a_120th_of_the_time(spark: Any) -> None:
 def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
         stats(None, StatsSettings(**{"topic": ("t",), **settings}))
+
+
+def test_records_with_a_time_in_microseconds_are_not_drawn_over_time(tmp_path: Path) -> None:
+    """matplotlib has no year after 9999."""
+    times = [START_MS, START_MS + 60_000, START_MS * 1000]
+    report = StatsReport(60, str(tmp_path), [])
+    report.rates = [{"topic": "t", "window_ms": ms, "records_per_s": 1.0} for ms in times]
+    assert draw(report, tmp_path) == [tmp_path / "rates.png"]
+    wrong = [row for row in report.rates if row["window_ms"] > START_MS * 10]
+    assert draw(replace(report, rates=wrong), tmp_path) == [tmp_path / "rates.png"]

@@ -32,7 +32,7 @@ from barnabas.pipeline.kafka.key_index import IndexedValue, use_index
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import read_segments
-from barnabas.pipeline.spark.rows import between, collect_rows, in_spans
+from barnabas.pipeline.spark.rows import ISO, between, collect_rows, in_spans
 from barnabas.pipeline.store.archive_reader import COLUMNS, complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 
@@ -87,7 +87,7 @@ def search(spark: SparkSession, settings: SearchSettings, on_step: OnStep = lamb
     records = _all_records(session, settings)
     on_step({"step": "searching", "topics": ", ".join(settings.topic)})
     order = ("timestamp", "topic", "partition", "offset")
-    found = collect_rows(matching(records, settings).orderBy(*order).limit(settings.limit + 1))
+    found = collect_rows(with_time_text(matching(records, settings).orderBy(*order).limit(settings.limit + 1)))
     shown = found[: settings.limit]
     return SearchReport(len(shown), len(found) == len(shown), [as_row(record) for record in shown])
 
@@ -171,13 +171,18 @@ def _compares(text: Column, path: str, operator: str | None, value: str) -> Colu
     return {"<": number < limit, "<=": number <= limit, ">": number > limit, ">=": number >= limit}[operator]
 
 
+def with_time_text(records: DataFrame) -> DataFrame:
+    """Returns the records with their timestamps as text."""
+    return records.withColumn("timestamp", f.date_format("timestamp", ISO))
+
+
 def as_row(record: Row) -> dict[str, Any]:
-    """Returns a record as JSON values; bytes that are not UTF-8 are base64, in a field `..._base64`."""
+    """Returns a record, its timestamp as text, as JSON values; bytes that are not UTF-8 are base64, in `..._base64`."""
     row: dict[str, Any] = {
         "topic": record.topic,
         "partition": record.partition,
         "offset": record.offset,
-        "timestamp": record.timestamp.isoformat(timespec="milliseconds"),
+        "timestamp": record.timestamp,
     }
     for name in ("key", "value"):
         row.update(_readable(name, record[name]))

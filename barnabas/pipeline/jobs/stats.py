@@ -25,14 +25,12 @@ from barnabas.pipeline.kafka.kafka_source import read_spans
 from barnabas.pipeline.reporting.reporter import OnStep
 from barnabas.pipeline.settings import BrokerSettings, setting
 from barnabas.pipeline.sources.segments import read_segments
-from barnabas.pipeline.spark.rows import between, collect_rows
+from barnabas.pipeline.spark.rows import ISO, between, collect_rows
 
 OFFSETS_TOPIC = "__consumer_offsets"
 WINDOWS = 120
 SECOND_MS = 1000
 TOP_KEYS = 20
-ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
-"""The timestamp format of `search`, in UTC."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,6 +2,7 @@
 
 RULES    1. Equal figures give equal plots. A plot without data is not drawn.
          2. No display is needed.
+         3. What is later than the year 9000 is not drawn: a record's time may be in wrong units.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from barnabas.pipeline.errors import JobError
 INCHES = (9.0, 4.2)
 DOTS = 110
 MOST_LINES = 10
+_END_MS = 221_845_392_000_000
+"""The year 9000: matplotlib has no time after the year 9999."""
 
 
 def draw(report: Any, folder: Path) -> list[Path]:
@@ -59,8 +62,9 @@ def _over_time(
 ) -> None:
     """Draws a column over time, with a line for each value of the named columns."""
     for name, rows in _lines(figures, *names).items():
-        moments = [datetime.fromtimestamp(row["window_ms"] / 1000, UTC) for row in rows]
-        field.step(moments, [row[column] for row in rows], where="post", label=name)
+        drawn = [row for row in rows if row["window_ms"] < _END_MS]
+        moments = [datetime.fromtimestamp(row["window_ms"] / 1000, UTC) for row in drawn]
+        field.step(moments, [row[column] for row in drawn], where="post", label=name)
     field.set_ylabel(label)
     field.set_ylim(bottom=0)
     field.set_title(title, loc="left")

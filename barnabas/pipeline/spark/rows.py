@@ -14,6 +14,9 @@ from pyspark.sql import functions as f
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Span
 
+ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS"
+"""The format of timestamps in reports, in UTC. Spark formats them, since Python has no year after 9999."""
+
 
 def between(records: DataFrame, start_ms: int | None, end_ms: int | None) -> DataFrame:
     """Returns the records with a timestamp at or after the start and before the end; None is no limit."""

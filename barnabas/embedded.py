@@ -168,6 +168,8 @@ class Broker(Service):
         """Starts the daemon; call `wait_until_ready` next."""
         if self.is_running:
             raise BrokerError(f"The broker is running already, as process {self.pid}.")
+        if not self.log_path.parent.exists():
+            raise BrokerError("The broker is closed, and its temporary folder deleted: create another one.")
         self._end_process(kill=True)  # cleans up after a daemon that ended by itself
         self._log_end = self.log_path.stat().st_size if self.log_path.exists() else 0
         read_end, write_end = os.pipe()

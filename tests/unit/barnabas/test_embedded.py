@@ -186,6 +186,13 @@ def test_a_forked_process_leaves_daemon_and_data_alone() -> None:
         assert is_alive(broker.pid)
 
 
+def test_starting_a_closed_broker_is_refused() -> None:
+    with StandIn(READY, UNTIL_STOPPED) as broker:
+        pass
+    with pytest.raises(BrokerError, match="The broker is closed"):
+        broker.restart()
+
+
 def test_starting_twice_is_refused() -> None:
     with StandIn(READY, UNTIL_STOPPED) as broker, pytest.raises(BrokerError, match="running already"):
         broker.start()

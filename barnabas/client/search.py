@@ -62,9 +62,19 @@ class SearchAnswer(NamedTuple):
 
 
 def open_cluster(bootstrap: str, settings: Mapping[str, str] | None = None) -> Cluster:
-    """The cluster at HOST:PORT[,HOST:PORT...]; `settings` of TLS and SASL have the names of the Java clients."""
-    addresses = [address.strip().rpartition(":") for address in bootstrap.split(",")]
-    return Cluster([(host.strip("[]"), int(port)) for host, _, port in addresses], settings or {})
+    """The cluster at HOST:PORT[,HOST:PORT...]; `settings` of TLS and SASL have the names of the Java clients.
+
+    Raises:
+        ClientError: these are no addresses.
+    """
+    return Cluster([_address(text.strip()) for text in bootstrap.split(",")], settings or {})
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal():
+        raise ClientError(f"A bootstrap server is HOST:PORT, not {text!r}.")
+    return host.strip("[]"), int(port)
 
 
 def search(

@@ -10,7 +10,7 @@ import pytest
 
 from barnabas.client.cluster import Cluster, Retriable
 from barnabas.client.errors import ClientError
-from barnabas.client.search import search
+from barnabas.client.search import open_cluster, search
 from barnabas.client.wire import Api, Fields
 
 _NO_RECORDS = struct.pack(">qqqqq?i", 0, 1, 1, -1, -1, False, 0)
@@ -51,6 +51,12 @@ def test_a_moved_leader_and_a_broken_connection_are_retried(monkeypatch: pytest.
     cluster, asked = cluster_with(monkeypatch, None, response(6), response(0))
     assert search(cluster, "t", "key", b"k").partitions[0].to_offset == 1
     assert len(asked) == 3
+
+
+@pytest.mark.parametrize("bootstrap", ["localhost", "localhost:kafka", ":9092", "localhost:9092,other", ""])
+def test_an_address_without_host_or_port_is_refused(bootstrap: str) -> None:
+    with pytest.raises(ClientError, match="A bootstrap server is HOST:PORT, not"):
+        open_cluster(bootstrap)
 
 
 @pytest.mark.parametrize("limit", [0, 10_001])

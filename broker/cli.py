@@ -9,6 +9,7 @@ NOT HERE Verbs without the daemon (`barnabas/`), the parts of a broker (`server.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Callable
 from typing import Any, Final, TypeVar
@@ -20,6 +21,7 @@ from broker.config.config_loader import load_config
 from broker.node.format_options import parse_format_options, random_uuid
 from broker.process.log_format import TEXT, log_to_standard_error
 
+_INTERRUPTED: Final = 128 + signal.SIGINT
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
 
@@ -226,8 +228,8 @@ def main(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
-    except click.Abort:
-        return 1
+    except click.Abort:  # SIGINT, before or after the daemon handles it
+        return _INTERRUPTED
     except SystemExit as exit_:
         return exit_.code if isinstance(exit_.code, int) else 1
     return 0

@@ -6,6 +6,7 @@ import io
 import json
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -344,3 +345,11 @@ def test_every_kind_of_frame_is_shown_with_its_fields(tmp_path: Path, capsys: py
     clean(process)
     runs = dumped(capsys, *sorted((tmp_path / "commitlog").glob("*-*.clog")))
     assert {"RUN", "STATE"} <= set(kinds(runs))
+
+
+def test_an_interrupted_tool_does_not_end_as_one_that_found_damage(
+    written: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C: exit status 1 of the tools means that a file is damaged, or could not be converted."""
+    monkeypatch.setattr("broker.tools.commands.dump_files", Mock(side_effect=KeyboardInterrupt))
+    assert main(["dump-log", str(written / LOG)]) == 130

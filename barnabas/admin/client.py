@@ -36,6 +36,8 @@ GROUP, TRANSACTION = 0, 1
 _MOVED = {5, 6, 14, 15, 16, 41, 51}
 """LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
 NOT_CONTROLLER, CONCURRENT_TRANSACTIONS: look up the node again."""
+_LEADER_MOVED = _MOVED | {3}
+"""And UNKNOWN_TOPIC_OR_PARTITION: the leader that the metadata name may not know a new topic yet."""
 _MAX_RESPONSE_BYTES = 100_000_000
 _MAX_TEXT_BYTES = (1 << 15) - 1
 
@@ -261,7 +263,7 @@ class Client:
             except Unreachable as failure:
                 self._wait_for_failover(started, failure)
                 continue
-            left = {tp for tp in left if found[tp].error_code in _MOVED}
+            left = {tp for tp in left if found[tp].error_code in _LEADER_MOVED}
             if left and time.monotonic() > deadline:
                 break
             if left:

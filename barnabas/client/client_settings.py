@@ -226,7 +226,7 @@ def tls_context(security: Security) -> ssl.SSLContext:
                 both.write(f"{tls['ssl.keystore.certificate.chain']}\n{tls['ssl.keystore.key']}\n")
                 both.flush()
                 context.load_cert_chain(both.name, password=tls.get("ssl.key.password"))
-    except (OSError, KeyError, ValueError) as failure:
+    except (OSError, KeyError, ValueError, TypeError) as failure:  # TypeError: a certificate that is not ASCII
         files = " and ".join(tls[name] for name in _STORES if name in tls) or "the client settings"
         reason = (
             f"{failure} is missing" if isinstance(failure, KeyError) else getattr(failure, "strerror", None) or failure

@@ -40,8 +40,8 @@ def oauth_token(source: TokenSource) -> str:
             return Path(unquote(urlsplit(source.url).path)).read_text().strip()
         if source.url:
             return _granted(source)
-    except (OSError, ValueError, KeyError) as failure:
-        raise ClientError(f"{source.url} gives no token: {failure}.") from failure
+    except (OSError, ValueError, KeyError, TypeError) as failure:
+        raise ClientError(f"{source.url} gives no token: {str(failure).strip()}.") from failure
     subject = source.options.get("unsecuredLoginStringClaim_sub")
     if subject is None:
         raise ClientError("OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url: file:///… or https://….")
@@ -51,6 +51,7 @@ def oauth_token(source: TokenSource) -> str:
 
 
 def _granted(source: TokenSource) -> str:
+    from http.client import HTTPException
     from urllib.request import Request, urlopen
 
     if not source.url.startswith(("https://", "http://")):
@@ -62,8 +63,11 @@ def _granted(source: TokenSource) -> str:
         fields["scope"] = options["scope"]
     headers = {"Authorization": f"Basic {base64.b64encode(login.encode()).decode()}", "Accept": "application/json"}
     request = Request(source.url, urlencode(fields).encode(), headers)  # noqa: S310 the scheme was checked
-    with urlopen(request, timeout=TOKEN_TIMEOUT_S) as response:  # noqa: S310
-        return str(json.load(response)["access_token"])
+    try:
+        with urlopen(request, timeout=TOKEN_TIMEOUT_S) as response:  # noqa: S310
+            return str(json.load(response)["access_token"])
+    except HTTPException as failure:
+        raise ValueError(f"the server does not speak HTTP, or broke off: {str(failure).strip()}") from failure
 
 
 def _part(fields: Mapping[str, object]) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import socket
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -13,6 +15,7 @@ from kafka.admin import KafkaAdminClient
 
 from barnabas.client.client_settings import for_kafka_python, for_librdkafka, read_properties, security_of
 from barnabas.client.errors import ClientError
+from barnabas.client.oauth_tokens import TokenSource, oauth_token
 from tests.support.certificates import PASSWORD, Certificates
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="bob" password="a\\"b;=c";'
@@ -84,6 +87,23 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
     assert provider.token() == "a.b.c"
 
 
+@pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"])
+def test_a_server_that_grants_no_token_is_named(answer: bytes) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+
+        def serve() -> None:
+            client, _ = server.accept()
+            with client:
+                client.recv(1 << 16)
+                client.sendall(answer)
+
+        done = thread.submit(serve)
+        with pytest.raises(ClientError, match=f"^{url} gives no token: "):
+            oauth_token(TokenSource(url, {"clientId": "a", "clientSecret": "b"}))
+        done.result()
+
+
 def test_every_library_accepts_its_translation(certificates: Certificates) -> None:
     """Certificates in files and in the settings, with a password of the key."""
     both = certificates.create("bob", "/CN=bob", password=PASSWORD)
@@ -128,3 +148,9 @@ def test_a_certificate_that_is_missing_is_refused(tmp_path: Path) -> None:
     settings = {"security.protocol": "SSL", "ssl.truststore.type": "PEM", "ssl.truststore.location": f"{tmp_path}/no"}
     with pytest.raises(ClientError, match="cannot be used"):
         for_kafka_python(settings)
+
+
+@pytest.mark.parametrize("pem", ["\u00e9", "no certificate"])
+def test_a_text_that_is_no_certificate_is_refused(pem: str) -> None:
+    with pytest.raises(ClientError, match="The certificates of the client settings cannot be used"):
+        for_kafka_python({"security.protocol": "SSL", "ssl.truststore.certificates": pem})

@@ -61,7 +61,7 @@ def _check(host: str, port: int, security: Security, timeout_s: float, options: 
         hint = "start it, or name another one with --bootstrap"
         raise _Unreached(f"No broker answers at {where}: {reason}; {hint}.") from failure
     if security.has_tls or security.has_sasl:
-        _check_secured(host, port, security, options)
+        _check_secured(host, port, security, options, timeout_s)
 
 
 def _check_plaintext(plain: socket.socket, where: str, options: str, *, has_login: bool) -> None:
@@ -83,9 +83,9 @@ def _is_answered(plain: socket.socket, request: bytes) -> bool:
         return False
 
 
-def _check_secured(host: str, port: int, security: Security, options: str) -> None:
+def _check_secured(host: str, port: int, security: Security, options: str, timeout_s: float) -> None:
     try:
-        stream = connect(host, port, security)
+        stream = connect(host, port, security, timeout_s)
     except ClientError as failure:
         cause = failure.__cause__
         if isinstance(cause, ssl.SSLError) and not isinstance(cause, ssl.SSLCertVerificationError):

@@ -27,18 +27,19 @@ _SASL_HANDSHAKE_V1, _SASL_AUTHENTICATE_V0 = (17, 1), (36, 0)
 Stream = BufferedRWPair
 
 
-def connect(host: str, port: int, security: Security) -> Stream:
-    """Connects and authenticates. Raises ClientError."""
+def connect(host: str, port: int, security: Security, timeout_s: float = SOCKET_TIMEOUT_S) -> Stream:
+    """Connects and authenticates; `timeout_s` is of each answer. Raises ClientError."""
     try:
-        with socket.create_connection((host, port), timeout=CONNECT_TIMEOUT_S) as plain:
-            plain.settimeout(SOCKET_TIMEOUT_S)
+        with socket.create_connection((host, port), timeout=min(timeout_s, CONNECT_TIMEOUT_S)) as plain:
+            plain.settimeout(timeout_s)
             plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             if not security.has_tls:
                 return _authenticated(plain.makefile("rwb"), security)
             with tls_context(security).wrap_socket(plain, server_hostname=host) as encrypted:
                 return _authenticated(encrypted.makefile("rwb"), security)
     except OSError as failure:
-        raise ClientError(f"The broker at {host}:{port} does not answer: {failure.strerror or failure}.") from failure
+        reason = "timed out" if isinstance(failure, TimeoutError) else failure.strerror or failure
+        raise ClientError(f"The broker at {host}:{port} does not answer: {reason}.") from failure
 
 
 def ask(stream: Stream, request: bytes) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +26,14 @@ def test_a_listener_that_is_silent() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         sentence = Verbs(address, "--timeout", "0.5").refused("topics list")
     assert sentence == f"No broker answers at {address}: timed out; start it, or name another one with --bootstrap."
+
+
+def test_a_listener_that_is_silent_in_the_handshake_of_tls() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        started = time.monotonic()
+        sentence = Verbs(address, "--timeout", "0.5", "-X", "security.protocol=SSL").refused("topics list")
+    assert (sentence, time.monotonic() - started < 10) == (f"The broker at {address} does not answer: timed out.", True)
 
 
 def test_one_address_of_several_is_enough() -> None:

@@ -113,7 +113,6 @@ def test_an_advertised_address_that_does_not_answer(monkeypatch: pytest.MonkeyPa
     ("line", "sentence"),
     [
         ("topics create x -p 99999999999", "A value does not fit its field in CreateTopics"),
-        ("transactions list --longer-than 99999999999w", "A value does not fit its field in ListTransactions"),
         ("nodes dirs --broker 77", "The cluster has no broker 77 now."),
         ("configs describe broker 77", "The cluster has no broker 77 now."),
         ("topics trim there:0-99999999999 --all", "Topic there has no partition 99999999999: it has 1."),

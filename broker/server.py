@@ -95,7 +95,8 @@ from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import log_config
 from storage.directories.log_manager import LogManager
-from storage.io.disk import Disk, Lock, StorageError
+from storage.io.disk import Disk, StorageError
+from storage.io.file_lock import FileLock
 
 _log = logging.getLogger("barnabas")
 
@@ -184,7 +185,7 @@ class Server:
             config, lambda: self._publisher.image, self._timers, self._clock, loop.call_soon_threadsafe
         )
         self._metrics = NodeMetrics(config, self._clock)
-        self._locks: list[Lock] = []
+        self._locks: list[FileLock] = []
         self._is_stopping = self._is_shut_down = False
         self._frozen_partitions = FrozenObjects(_PARTITIONS_PER_FREEZE)
         self.listeners: list[Listener] = []

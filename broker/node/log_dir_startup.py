@@ -24,7 +24,8 @@ from replication.metadata_log.metadata_replay import ReplayedMetadata, read_meta
 from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory, read_node_identity
 from replication.raft.voters import ListenerAddress
 from storage.directories.log_directory import lock_directories
-from storage.io.disk import Disk, Lock, StorageError
+from storage.io.disk import Disk, StorageError
+from storage.io.file_lock import FileLock
 
 
 class StartupState(NamedTuple):
@@ -41,7 +42,7 @@ def open_log_dirs(
     quorum_config: QuorumConfig,
     options: FormatOptions,
     controller: ListenerAddress,
-    locks: list[Lock],
+    locks: list[FileLock],
     wall_ms: int,
 ) -> StartupState:
     """Identifies, formats and locks the log directories; `locks` receives the acquired locks, also if this fails.
@@ -98,7 +99,7 @@ def describe_start_error(error: StorageError) -> str:
 
 
 def _lock_directories(
-    disk: Disk, directories: list[str], metadata: str, failed: Mapping[str, StorageError], locks: list[Lock]
+    disk: Disk, directories: list[str], metadata: str, failed: Mapping[str, StorageError], locks: list[FileLock]
 ) -> Mapping[str, StorageError]:
     """Creates and locks the directories; returns the failed ones."""
     failed_now = dict(failed)

@@ -20,7 +20,8 @@ from protocol.primitives import ZERO_UUID
 from replication.metadata_log.formatting import FormatOptions, format_directories
 from replication.metadata_log.node_identity import UnusableDirectory, read_node_identity
 from storage.directories.log_directory import lock_directories
-from storage.io.disk import Disk, Lock
+from storage.io.disk import Disk
+from storage.io.file_lock import FileLock
 
 
 def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatted: bool) -> Iterator[str]:
@@ -36,7 +37,7 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
         raise ConfigError(
             f"--cluster-id is missing: all nodes of a cluster need the same id; a new one is {random_uuid()}"
         )
-    disk, locks = Disk(), list[Lock]()
+    disk, locks = Disk(), list[FileLock]()
     directories = [os.path.abspath(path) for path in config.log_dirs]
     metadata = os.path.abspath(config.metadata_log_dir)
     identity = read_node_identity(disk, directories, node_id=config.node_id, metadata_directory=metadata)

@@ -40,7 +40,8 @@ from storage.io.checkpoint_file import (
     read_offsets,
 )
 from storage.io.deferred_file_ops import sequential
-from storage.io.disk import Disk, Lock, StorageError
+from storage.io.disk import Disk, StorageError
+from storage.io.file_lock import FileLock
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_offsets import NEVER_CLEANED, Checkpoint
@@ -316,9 +317,9 @@ class _Gathered:
             offsets.pop(key, None)
 
 
-def lock_directories(disk: Disk, directories: Sequence[str]) -> list[Lock]:
+def lock_directories(disk: Disk, directories: Sequence[str]) -> list[FileLock]:
     """Lock all existing log directories, or none; raises StorageError if another process holds one of the locks."""
-    locks: list[Lock] = []
+    locks: list[FileLock] = []
     try:
         for directory in directories:
             locks.append(disk.lock(f"{directory}/{LOCK}"))  # noqa: PERF401  # released below on failure

@@ -46,10 +46,11 @@ from storage.directories.log_placement import LogPlacement
 from storage.directories.partition_directory import DELETED, STRAY, parse_future_dir_name
 from storage.io.checkpoint_file import RECOVERY_POINTS, TopicPartition
 from storage.io.deferred_file_ops import DiskSpace, FileOp, no_op
-from storage.io.disk import Disk, Lock, StorageError
+from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.io.disk_usage import DiskUsage
 from storage.io.file_handle_cache import UNLIMITED, FileHandleCache
+from storage.io.file_lock import FileLock
 from storage.io.path_guard import LockContext, PathGuard
 from storage.log.log import Log
 from storage.log.log_offsets import Checkpoint
@@ -72,7 +73,7 @@ class LogManager:
         *,
         random_bytes: Callable[[int], bytes],
         failed: Mapping[str, StorageError] = {},  # never modified
-        locks: Sequence[Lock] = (),
+        locks: Sequence[FileLock] = (),
         max_open_files: int = UNLIMITED,
         new_lock: Callable[[], LockContext] = nullcontext,
     ) -> None:

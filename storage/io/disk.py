@@ -19,17 +19,16 @@ NOT HERE When to sync (log.py), the contents. Tests and simulations subclass `Di
 from __future__ import annotations
 
 import errno
-import fcntl
 import mmap
 import os
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 
 from protocol.errors import without_frames
 from protocol.primitives import Buffer
 from storage.io.aio_fsync import CAPACITY, NOT_SUBMITTED, SyncQueue
+from storage.io.file_lock import FileLock, lock_file
 from storage.io.page_cache import PageCache, Span
 
 _FADVISE_BYTES = 256 * 1024  # per fadvise call; the kernel may shorten a longer range
@@ -39,8 +38,6 @@ _KEEP_SIZE = 1  # FALLOC_FL_KEEP_SIZE
 TEMPORARY = ".tmp"  # suffix of a file that replaces another one
 DELETED = ".deleted"
 """Suffix of a file to be deleted; a deletion may take milliseconds."""
-
-_locked: set[tuple[int, int]] = set()
 
 
 class StorageError(Exception):
@@ -285,22 +282,6 @@ class Directory(File):
             os.fsync(self._descriptor)
 
 
-@dataclass(slots=True, eq=False)
-class Lock:
-    """A lock on a file against other processes, until it is released or the process ends."""
-
-    path: str
-    _descriptor: int
-    _device_and_inode: tuple[int, int]
-
-    def release(self) -> None:
-        """Release the lock; harmless when repeated."""
-        descriptor, self._descriptor = self._descriptor, -1
-        if descriptor >= 0:
-            _locked.discard(self._device_and_inode)
-            os.close(descriptor)
-
-
 class Disk:
     """The file system; counts open descriptors."""
 
@@ -364,7 +345,8 @@ class Disk:
     def device_and_inode(self, path: str) -> tuple[int, int]:
         """The device and inode numbers, unique while the file exists."""
         with _as_storage_error("look at", path):
-            return _device_and_inode(os.stat(path))
+            status = os.stat(path)
+        return status.st_dev, status.st_ino
 
     def stamp(self, path: str) -> str | None:
         """Inode, size, and time of the last change in nanoseconds (ctime, which no program can set); None if missing.
@@ -542,21 +524,10 @@ class Disk:
             finally:
                 os.close(descriptor)
 
-    def lock(self, path: str) -> Lock:
-        """Lock a file as Java's FileChannel.tryLock does; raises if another process or this one holds the lock."""
+    def lock(self, path: str) -> FileLock:
+        """Lock a file (file_lock.py)."""
         with _as_storage_error("lock", path):
-            # A process can take a POSIX lock twice, and closing any descriptor of the file releases it.
-            if os.path.exists(path) and _device_and_inode(os.stat(path)) in _locked:
-                raise StorageError("lock", path, OSError(0, "this process holds it already"))
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-            try:
-                fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError as error:
-                os.close(descriptor)
-                raise StorageError("lock", path, OSError(error.errno, "another process holds it")) from error
-            device_and_inode = _device_and_inode(os.fstat(descriptor))
-        _locked.add(device_and_inode)
-        return Lock(path, descriptor, device_and_inode)
+            return lock_file(path)
 
     def space(self, path: str) -> tuple[int, int]:
         """The total and the usable bytes of the file system of `path`."""
@@ -587,10 +558,6 @@ def sync_results(files: Sequence[File], results: Sequence[int]) -> dict[File, St
         elif number:
             file.sync_failure = failures[file] = StorageError("sync", file.path, OSError(number, os.strerror(number)))
     return failures
-
-
-def _device_and_inode(status: os.stat_result) -> tuple[int, int]:
-    return status.st_dev, status.st_ino
 
 
 @contextmanager

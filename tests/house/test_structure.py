@@ -90,6 +90,7 @@ class Ban(NamedTuple):
 
 
 BELOW_THE_BROKER = ("protocol", "storage", "replication")
+OWN_FILE_ACCESS = ("storage/io/disk.py", "storage/io/file_lock.py", "storage/io/page_cache.py")
 BANS = (
     Ban(
         "time.sleep",
@@ -100,7 +101,7 @@ BANS = (
     Ban("print", (*LAYERS, "barnabas"), "use the module's logger in the daemon, rich's console in barnabas/"),
     Ban("open", BELOW_THE_BROKER, "use storage/io/disk.py", ("storage/io/disk.py",)),
     *(
-        Ban(call, BELOW_THE_BROKER, "use storage/io/disk.py", ("storage/io/disk.py", "storage/io/page_cache.py"))
+        Ban(call, BELOW_THE_BROKER, "use storage/io/disk.py", OWN_FILE_ACCESS)
         for call in (
             *("os.open", "os.pread", "os.preadv", "os.pwrite", "os.pwritev", "os.fsync", "os.fdatasync"),
             *("os.rename", "os.replace", "os.unlink", "os.remove", "os.mkdir", "os.makedirs", "os.listdir"),

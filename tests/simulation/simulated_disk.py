@@ -18,7 +18,8 @@ from dataclasses import dataclass
 from random import Random
 
 from protocol.primitives import Buffer
-from storage.io.disk import Disk, File, Lock, Mapping, StorageError
+from storage.io.disk import Disk, File, Mapping, StorageError
+from storage.io.file_lock import FileLock
 from tests.simulation.file_system import DirectoryNode, FileNode, FileSystem, fail
 
 FULL_SHARE = 0.8
@@ -307,7 +308,7 @@ class SimulatedDisk(Disk):
         self.checked_step("sync", "sync the file system of", path)
         self.file_system.sync_all()
 
-    def lock(self, path: str) -> Lock:
+    def lock(self, path: str) -> FileLock:
         """Not simulated: one process at a time uses the directory."""
         raise NotImplementedError
 

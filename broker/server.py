@@ -33,6 +33,7 @@ from broker.handlers.records.log_dirs import LogDirsHandler
 from broker.handlers.request_dispatcher import Dispatcher
 from broker.handlers.throttling import Throttling
 from broker.io.io_thread_pool import IoThreadPool
+from broker.network.descriptor_share import DescriptorShare
 from broker.network.listener import Listener
 from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.peer import ClientContext, PeerConnections, peer_login
@@ -311,7 +312,10 @@ class Server:
         prefetcher = PageCachePrefetcher(self._io, self._replicas.directory_failed, memory_bytes())
         for listener in self.listeners:
             listener.prefetcher = prefetcher
-            listener.descriptor_limit = self._descriptor_limits.connections
+        listeners = self.listeners + self.controller_listeners
+        share = DescriptorShare(self._descriptor_limits.connections, listeners)
+        for listener in listeners:
+            listener.descriptor_share = share
         self._alter_partition_manager = AlterPartitionManager(
             channel, lifecycle, config.node_id, self._timers, self._clock
         )

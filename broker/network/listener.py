@@ -25,6 +25,7 @@ from broker.config.connection_configs import canonical_address
 from broker.io.worker_thread import WorkerThread
 from broker.network.closing_log import log_closing
 from broker.network.connection import Connection
+from broker.network.descriptor_share import DescriptorShare
 from broker.network.exchange import ConnectionInfo, Dispatcher
 from broker.network.page_cache_prefetch import PageCachePrefetcher
 from broker.network.socket_io import PlaintextTransportLayer
@@ -95,8 +96,8 @@ class Listener:
         self._socket = _listening_socket(host, port, settings)
         self.prefetcher: PageCachePrefetcher | None = None
         """Reads uncached regions in a thread; None: the event loop reads them."""
-        self.descriptor_limit: int | None = None
-        """The most connections, so that log files keep their share of the descriptors; None: no limit."""
+        self.descriptor_share: DescriptorShare | None = None
+        """The descriptors for connections; None: no limit."""
         self.host = host
         self.port: int = self._socket.getsockname()[1]
 
@@ -213,7 +214,7 @@ class Listener:
         settings = self.settings
         peer_host = peer[0]
         address = canonical_address(peer_host)
-        if self._is_rejecting or self._is_above_descriptor_limit(peer_host):
+        if self._is_rejecting or self._has_no_descriptor(peer_host):
             accepted.close()
             return
         delay_ms = self.quotas.record_address(self.name, address, mono_ms())
@@ -278,14 +279,18 @@ class Listener:
         elif self._authentications is not None and self._authentication is None:  # else the login counts
             self._authentications.count(self.name, Outcome.SUCCESSFUL)
 
-    def _is_above_descriptor_limit(self, peer_host: str) -> bool:
-        """Whether log files need the descriptor of one more connection."""
-        count = len(self._connections) + len(self._held)
-        count += 0 if self._tls is None else len(self._tls.running)
-        if self.descriptor_limit is None or count < self.descriptor_limit:
+    @property
+    def descriptors(self) -> int:
+        """How many the connections have, with held sockets and handshakes."""
+        handshakes = 0 if self._tls is None else len(self._tls.running)
+        return len(self._connections) + len(self._held) + handshakes
+
+    def _has_no_descriptor(self, peer_host: str) -> bool:
+        """Whether log files or other listeners need the descriptor of one more connection."""
+        share = self.descriptor_share
+        if share is None or not share.is_used_up(self):
             return False
-        limit = self.descriptor_limit
-        self._log_refusal(f"only {limit} descriptors (ulimit -n) are for connections; {peer_host} is refused")
+        self._log_refusal(f"only {share.limit} descriptors (ulimit -n) are for connections; {peer_host} is refused")
         return True
 
     def _on_connection_closed(self, connection: Connection) -> None:

@@ -1,8 +1,11 @@
-"""A broker with few descriptors and many used partitions (storage/io/file_handle_cache.py)."""
+"""A broker with few descriptors: many used partitions (storage/io/file_handle_cache.py), many connections."""
 
 from __future__ import annotations
 
 import os
+import socket
+import subprocess
+import sys
 import threading
 from collections import Counter
 from collections.abc import Iterator
@@ -11,9 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from barnabas.embedded import Broker
+from barnabas.cluster import free_ports
+from barnabas.embedded import READY, Broker
 from broker.process.resource_limits import MAX_OPEN_FILES, RESERVED_DESCRIPTORS
+from protocol.messages.metadata import ApiVersionsRequest
 from tests.support.librdkafka import create_topic, produce, read_to_end
+from tests.support.raw_client import RawClient
 from tests.support.storage_engine import default_engine
 
 MOST_FILES = 100
@@ -21,6 +27,7 @@ REOPENED = 2
 """A file that is closed, and opened again with the same number before the next look, counts as open all the time."""
 WIDTH = 400
 ROUNDS = 3
+FEW_DESCRIPTORS = 200
 
 
 class Watch:
@@ -93,3 +100,24 @@ def test_open_files_stay_below_the_limit(broker: Broker) -> None:
         assert watch.most["data"] > MOST_FILES // 2, "the limit was reached"
     assert watch.most["data"] <= MOST_FILES + REOPENED
     assert watch.most["sockets"] + watch.most["others"] < RESERVED_DESCRIPTORS
+
+
+def test_connections_of_one_listener_leave_descriptors_for_log_files_and_other_listeners(tmp_path: Path) -> None:
+    clients, controllers = (f"127.0.0.1:{port}" for port in free_ports(2))
+    limited = ["sh", "-c", f'ulimit -n {FEW_DESCRIPTORS}; exec "$@"', "sh"]
+    serve = [sys.executable, "-m", "barnabas", "serve", "--data-dir", str(tmp_path / "data")]
+    listeners = f"listeners=PLAINTEXT://{clients},CONTROLLER://{controllers}"
+    daemon = subprocess.Popen([*limited, *serve, "--set", listeners], stdout=subprocess.PIPE, text=True)
+    try:
+        assert daemon.stdout is not None
+        assert READY.match(daemon.stdout.readline())
+        host, port = controllers.split(":")
+        flood = [socket.create_connection((host, int(port)), timeout=10) for _ in range(FEW_DESCRIPTORS // 2)]
+        assert flood[-1].recv(1) == b""
+        with RawClient(clients) as client:
+            assert client.ask(ApiVersionsRequest(), 0).error_code == 0
+        for connection in flood:
+            connection.close()
+    finally:
+        daemon.kill()
+        daemon.communicate()

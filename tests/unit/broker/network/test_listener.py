@@ -5,15 +5,22 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
 from broker.config.broker_config import SocketSettings
+from broker.network.descriptor_share import DescriptorShare
 from broker.network.listener import Listener
 
 CLIENTS = 300
 NO_DISPATCHER: Any = None
+
+
+class Holder(NamedTuple):
+    """A listener with connections."""
+
+    descriptors: int
 
 
 class Listening:
@@ -91,10 +98,32 @@ def test_rejected_clients_are_disconnected_until_they_are_accepted_again(listeni
 
 
 def test_a_connection_above_the_share_of_descriptors_is_refused(listening: Listening) -> None:
-    listening.listener.descriptor_limit = 2
+    listening.listener.descriptor_share = DescriptorShare(2, [listening.listener])
     listening.listener.start()
     *_, last = [listening.connect() for _ in range(3)]
     assert (listening.accept(), last.recv(1)) == (2, b"")
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "is_used_up"),
+    [
+        (15, [], False),
+        (16, [], True),
+        (13, [0], False),
+        (14, [0], True),
+        (14, [1], True),
+        (13, [3], True),
+        (2, [13], False),
+        (3, [13], True),
+        (13, [0, 0], False),
+        (14, [0, 0], True),
+    ],
+)
+def test_listeners_share_descriptors_and_keep_a_few_for_each_other(
+    own: int, others: list[int], *, is_used_up: bool
+) -> None:
+    listeners = [Holder(count) for count in (own, *others)]
+    assert DescriptorShare(16, listeners).is_used_up(listeners[0]) is is_used_up
 
 
 def test_connections_count_the_active_ones_of_the_listener(listening: Listening) -> None:

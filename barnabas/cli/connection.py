@@ -45,12 +45,13 @@ class Connection:
             raise click.UsageError("--bootstrap names no node.")
         return found
 
-    def check(self, timeout_s: float | None = None) -> None:
-        """Asks one of the nodes. Raises ClientError: one sentence with the cause if none answers."""
+    def check(self, timeout_s: float | None = None) -> str:
+        """Returns the address of a node that answers. Raises ClientError: one sentence with the cause if none does."""
         from barnabas.client.client_settings import security_of
         from barnabas.client.first_contact import TIMEOUT_S, check_answers
 
-        check_answers(self.addresses(), security_of(self.settings), TIMEOUT_S if timeout_s is None else timeout_s)
+        timeout_s = TIMEOUT_S if timeout_s is None else timeout_s
+        return _text(check_answers(self.addresses(), security_of(self.settings), timeout_s))
 
     def cluster(self) -> Cluster:
         """The client for records. Raises ClientError as `check`."""
@@ -63,7 +64,7 @@ class Connection:
         """The keyword arguments of kafka-python's clients. Raises ClientError."""
         from barnabas.client.client_settings import for_kafka_python
 
-        bootstrap = [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.addresses()]
+        bootstrap = [_text(address) for address in self.addresses()]
         client_id = self.settings.get("client.id", "barnabas")
         return {"bootstrap_servers": bootstrap, "client_id": client_id, **for_kafka_python(self.settings)}
 
@@ -107,6 +108,11 @@ def connect_to(bootstrap: str | None, command_config: str | None, properties: tu
         raise click.UsageError("--bootstrap is empty.")
     found = bootstrap or in_settings or os.environ.get("BARNABAS_BOOTSTRAP") or DEFAULT_BOOTSTRAP
     return Connection(found, settings)
+
+
+def _text(address: tuple[str, int]) -> str:
+    host, port = address
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _address(text: str) -> tuple[str, int]:

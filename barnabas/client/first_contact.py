@@ -33,10 +33,10 @@ def check_answers(
     timeout_s: float = TIMEOUT_S,
     *,
     options: str = "-X or --command-config",
-) -> None:
-    """Asks one of these addresses, and logs in if the settings say so. Raises ClientError: one sentence with the cause.
+) -> tuple[str, int]:
+    """Asks these addresses until one answers, and logs in if the settings say so; returns that one.
 
-    `options` take the settings.
+    `options` take the settings. Raises ClientError: one sentence with the cause.
     """
     first: ClientError | None = None
     for host, port in addresses:
@@ -46,7 +46,7 @@ def check_answers(
             if first is None or (isinstance(first, _Unreached) and not isinstance(failure, _Unreached)):
                 first = failure
         else:
-            return
+            return host, port
     raise first or ClientError("--bootstrap names no node.")
 
 

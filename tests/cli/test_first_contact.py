@@ -6,10 +6,12 @@ import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 
 import barnabas
+from barnabas.admin.client import Client
 from barnabas.client.cluster import NeverReached
 from tests.cli.running import Verbs
 from tests.support.loading import create
@@ -26,6 +28,16 @@ def test_a_listener_that_is_silent() -> None:
         address = f"127.0.0.1:{silent.getsockname()[1]}"
         sentence = Verbs(address, "--timeout", "0.5").refused("topics list")
     assert sentence == f"No broker answers at {address}: timed out; start it, or name another one with --bootstrap."
+
+
+def test_a_node_of_several_that_is_silent_is_not_waited_for(one_broker: Verbs) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        patch("barnabas.admin.client.Client", wraps=Client) as client,
+    ):
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        assert Verbs(f"{one_broker.bootstrap},{address}").run("topics list").code == 0
+        assert client.call_args[0][0]["bootstrap_servers"] == [one_broker.bootstrap]
 
 
 def test_a_listener_that_is_silent_in_the_handshake_of_tls() -> None:

@@ -67,9 +67,12 @@ class ClusterOptions:
 
     @contextmanager
     def connect(self) -> Iterator[Client]:
-        """Connects for the length of a `with` block. Raises ClientError."""
+        """Connects for the length of a `with` block. Raises ClientError.
+
+        Only to a node that has answered: kafka-python would wait for another one, which is silent, until the timeout.
+        """
         settings = self.connection.for_kafka_python()
-        self.connection.check(self.timeout_s)
+        settings["bootstrap_servers"] = [self.connection.check(self.timeout_s)]
         from barnabas.admin.client import Client
 
         with Client(settings, self.timeout_s) as client:

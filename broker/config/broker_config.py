@@ -289,6 +289,11 @@ def is_address(text: str) -> bool:
     return bool(colon) and is_number(port, MAX_PORT)
 
 
+def is_utf8(text: str) -> bool:
+    """Whether it can be in requests and files; Python marks other bytes of a command line or a variable."""
+    return text.isascii() or not any("\ud800" <= char <= "\udfff" for char in text)
+
+
 def is_number(text: str, highest: int) -> bool:
     """Whether a text has only the digits 0 to 9, and is a number up to `highest`."""
     return re.fullmatch("[0-9]{1,10}", text) is not None and int(text) <= highest

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from difflib import get_close_matches
 from pathlib import Path
 
-from broker.config.broker_config import BrokerConfig, ConfigError
+from broker.config.broker_config import BrokerConfig, ConfigError, is_utf8
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict, find_listener_error
 from broker.config.connection_configs import find_connection_error, is_listener_limit
@@ -71,6 +71,8 @@ def load_config(
     for name, text in overrides.items():
         texts[name], origin[name] = text, "the command line"
     for name, text in texts.items():
+        if not is_utf8(name + text):
+            raise ConfigError(f"{origin[name]}: the setting {name} is not UTF-8 text")
         setting = BROKER_SETTINGS.get(name) or IGNORED_AND_SSL.get(name)
         if setting is not None:
             try:

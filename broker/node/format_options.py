@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Sequence
 from typing import Final
 
-from broker.config.broker_config import BrokerConfig, ConfigError, is_number
+from broker.config.broker_config import BrokerConfig, ConfigError, is_number, is_utf8
 from broker.node.format_credentials import parse_credentials
 from broker.peers.quorum_config import VOTERS, QuorumConfig, has_other_controllers, parse_host_port
 from protocol.primitives import new_uuid, uuid_from_text, uuid_text
@@ -63,6 +63,8 @@ def parse_format_options(
         )
     if cluster_id is not None and not cluster_id.strip():
         raise ConfigError("--cluster-id: it is empty")
+    if not is_utf8("".join((cluster_id or "", initial_controllers or "", *add_scram))):
+        raise ConfigError("--cluster-id, --initial-controllers and --add-scram take UTF-8 text")
     given = dict(_feature(text) for text in features)
     kraft_version = given.pop(KRAFT_VERSION, None)
     levels = _levels(release, given)

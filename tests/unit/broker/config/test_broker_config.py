@@ -163,6 +163,21 @@ def test_a_warning_names_the_setting_that_an_unknown_name_is_close_to(
     ]
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.dirs", "\udcff"),
+        ("broker.rack", "\ud83d"),
+        ("advertised.listeners", "PLAINTEXT://\udcff:1"),
+        ("\udcff", "x"),
+    ],
+)
+def test_a_setting_that_no_response_can_have_is_refused(name: str, text: str) -> None:
+    """Bytes of a command line or a variable that are no UTF-8, and half a pair of a properties file."""
+    with pytest.raises(ConfigError, match="is not UTF-8 text"):
+        load_config(None, {name: text})
+
+
 def test_a_missing_file_is_one_sentence() -> None:
     with pytest.raises(ConfigError, match=r"cannot read the settings file nowhere\.properties: No such file"):
         load_config("nowhere.properties", {})

@@ -36,6 +36,19 @@ def settle(requested: FormatOptions, **settings: str) -> FormatOptions:
     return resolve_format_options(requested, config, load_quorum_config(config))
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"cluster_id": "\udcff"},
+        {"initial_controllers": f"1@\udcff:9093:{DIRECTORY}"},
+        {"add_scram": ["SCRAM-SHA-256=[name=\udcff,password=p]"]},
+    ],
+)
+def test_bytes_that_are_no_utf_8_are_refused(given: dict[str, Any]) -> None:
+    with pytest.raises(ConfigError, match="take UTF-8 text"):
+        parse_format_options(**given)
+
+
 def test_initial_controllers_are_parsed_with_directory_ids() -> None:
     found = parse_format_options("c", initial_controllers=f"1@a:9093:{DIRECTORY}, 2@[::1]:9094:{DIRECTORY}").controllers
     directory = uuid_from_text(DIRECTORY)

@@ -32,7 +32,8 @@ RENEWAL_DAYS = 30
 CA_DAYS = 3650
 _CLOCK_SKEW = dt.timedelta(hours=1)
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
-_HOST = re.compile(r"(\*\.)?[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?(\.[A-Za-z0-9]([A-Za-z0-9-]*[A-Za-z0-9])?)*")
+_LABEL = "[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_HOST = re.compile(rf"(?:\*\.)?{_LABEL}(?:\.{_LABEL})*")
 _PRIVATE, _PUBLIC = 0o600, 0o644
 
 
@@ -222,7 +223,9 @@ def _common_name(name: str) -> x509.Name:
 
 def _general_name(host: str) -> x509.GeneralName:
     try:
-        return x509.IPAddress(ipaddress.ip_address(host.strip("[]")))
+        address = ipaddress.ip_address(host.strip("[]"))
+        if not getattr(address, "scope_id", None):  # a certificate has no zone
+            return x509.IPAddress(address)
     except ValueError:
         pass
     if _HOST.fullmatch(host) is None:

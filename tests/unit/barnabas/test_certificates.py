@@ -116,6 +116,8 @@ def test_a_certificate_that_expires_soon_is_replaced(tmp_path: Path, monkeypatch
     [
         (("--node", "node1"), "node node1 has no host"),
         (("--node", "node1=a b"), "'a b' is no DNS name"),
+        (("--node", "node1=fe80::1%eth0"), "'fe80::1%eth0' is no DNS name"),
+        (("--node", f"node1={'a' * 64}.example"), f"'{'a' * 64}.example' is no DNS name"),
         (("--client", "ca"), "'ca' cannot be a name"),
         (("--client", "../app"), "'../app' cannot be a name"),
         (("--client", "node1", *NODE), "two files would have the same name"),

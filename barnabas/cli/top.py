@@ -109,8 +109,8 @@ def _page_fields(before: PageSample | None, after: PageSample | None) -> dict[st
     seconds = after.at_s - before.at_s
     return {
         "connections": None if after.connections is None else round(after.connections),
-        "bytes_in_per_s": (after.bytes_in - before.bytes_in) / seconds,
-        "bytes_out_per_s": (after.bytes_out - before.bytes_out) / seconds,
+        "bytes_in_per_s": max(0.0, after.bytes_in - before.bytes_in) / seconds,  # a restarted node counts from 0
+        "bytes_out_per_s": max(0.0, after.bytes_out - before.bytes_out) / seconds,
         "requests_per_s": dict(request_rates(before, after)),
     }
 

@@ -14,6 +14,8 @@ import pytest
 import barnabas
 from barnabas.admin import activity, offsets
 from barnabas.admin.client import Client
+from barnabas.admin.metrics_page import PageSample
+from barnabas.cli import top
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.cluster import free_ports
 from tests.cli.running import COMMAND, Verbs
@@ -69,6 +71,12 @@ def test_requests_and_connections_of_a_metrics_page() -> None:
         assert view["connections"] != 0  # at least this verb's, or unknown
         assert view["requests_per_s"]["Metadata"] > 0
         assert "Metadata" in Verbs(broker.bootstrap).run(f"top --once --metrics http://127.0.0.1:{port}/metrics").out
+
+
+def test_bytes_of_a_node_that_was_restarted_are_no_negative_rate() -> None:
+    before, after = PageSample(0.0, {}, None, 1000.0, 0.0), PageSample(2.0, {}, None, 10.0, 8.0)
+    fields = top._page_fields(before, after)
+    assert (fields["bytes_in_per_s"], fields["bytes_out_per_s"]) == (0, 4)
 
 
 def test_live_until_interrupted(verbs: Verbs) -> None:

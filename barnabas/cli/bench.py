@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from barnabas.client.topic_partition import TopicPartition
 
 LOADS = ("produce", "consume", "latency")
+MAX_SIZE = 100_000_000
+"""Far above the default of max.message.bytes; librdkafka takes 1,000,000,000 at most."""
 COMPRESSIONS = ("none", "gzip", "snappy", "lz4", "zstd")
 _COLUMNS = ("load", "records", "seconds", "records_per_s", "bytes_per_s", "p50_ms", "p95_ms", "p99_ms", "p99.9_ms")
 _TITLES = {"produce": "produce, ms until the acknowledgement", "latency": "end to end, ms"}
@@ -56,7 +58,12 @@ def main(arguments: list[str]) -> int:
     help="Of its own topic.  [default: the cluster's setting]",
 )
 @click.option(
-    "-s", "--size", metavar="BYTES", type=click.IntRange(min=1), default=1024, help="Of a value.  [default: 1024]"
+    "-s",
+    "--size",
+    metavar="BYTES",
+    type=click.IntRange(1, MAX_SIZE),
+    default=1024,
+    help="Of a value.  [default: 1024]",
 )
 @click.option("--acks", type=click.Choice(["0", "1", "all"]), default="all", help="Acknowledgements.  [default: all]")
 @click.option(

@@ -83,4 +83,5 @@ def records(verbs: Verbs) -> int:
 def test_wrong_arguments(verbs: Verbs) -> None:
     assert verbs.run("bench consume").code == 2
     assert verbs.run("bench -d soon").code == 2
+    assert verbs.run("bench -s 2000000000").code == 2
     assert "it does not exist" in verbs.refused("bench --topic missing")

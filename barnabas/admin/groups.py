@@ -2,12 +2,14 @@
 
 RULES    1. A group is asked for as one of the consumer protocol (KIP-848) first, then as one of the classic protocol, as
             Kafka's own client does.
-         2. Classic groups have an assignment that only their members understand; it is decoded if it is a consumer's.
+         2. Classic groups have an assignment that only their members understand; it is decoded if it is a consumer's. Bytes
+            that are none are no partitions: any client can write them.
 NOT HERE Lag and the reset of offsets (`lag.py`, `reset.py`).
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
@@ -178,10 +180,13 @@ def classic_description(found: Any, node: int) -> GroupDescription:
 
 
 def _decode(assignment: bytes) -> list[TopicPartition]:
-    """The partitions of a consumer's assignment; empty before the first assignment."""
+    """The partitions of a consumer's assignment; empty before the first assignment, and for other bytes (rule 2)."""
     if not assignment:
         return []
-    topics = ConsumerProtocolAssignment.decode(assignment).assigned_partitions
+    try:
+        topics = ConsumerProtocolAssignment.decode(assignment).assigned_partitions
+    except (struct.error, ValueError, TypeError, IndexError):
+        return []
     return sorted(TopicPartition(topic.topic, number) for topic in topics for number in topic.partitions)
 
 

@@ -4,7 +4,7 @@ RULES    1. A column's name has no spaces, so `awk '{print $3}'` finds it; a cel
             Control characters in a cell are escaped: clients choose the names of groups, and a terminal would execute them.
          2. Numbers are aligned to the right. A table is as wide as its cells: programs may cut it, we do not.
          3. In JSON a name is the column's in lower case, and values keep their types.
-         4. Rows are on standard output; notes are on standard error.
+         4. Rows are on standard output; notes are on standard error, with control characters escaped too.
 NOT HERE Records (`records/`).
 """
 
@@ -60,7 +60,7 @@ def table(columns: Sequence[str], rows: Iterable[Sequence[Any]]) -> str:
 
 def note(text: str) -> None:
     """Prints a line for people on standard error."""
-    sys.stderr.write(f"{text}\n")
+    sys.stderr.write(f"{visible(text)}\n")
 
 
 def _cell(value: Any) -> str:

@@ -20,6 +20,7 @@ from typing import Any
 
 import click
 
+from barnabas.cli.output import note
 from barnabas.client.errors import ArgumentError, ClientError, require_text
 from barnabas.signals import Stopped, StopSignals
 
@@ -115,7 +116,7 @@ def _is_of(module: str, name: str, failure: Exception) -> bool:
 
 
 def _say(sentence: str, exit_code: int = FAILED) -> int:
-    sys.stderr.write(f"barnabas: {sentence}\n")
+    note(f"barnabas: {sentence}")
     return exit_code
 
 

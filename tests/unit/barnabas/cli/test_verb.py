@@ -12,7 +12,7 @@ import click
 import pytest
 
 from barnabas.cli.connection import Connection, connect_to, connection_options
-from barnabas.cli.output import table
+from barnabas.cli.output import note, table
 from barnabas.cli.verb import run_verb
 from barnabas.client.errors import ArgumentError, ClientError
 
@@ -28,6 +28,8 @@ def sample(what: str, connection: Connection) -> int:
         os.kill(os.getpid(), signal.SIGTERM)
     if what == "fail":
         raise ClientError("There is no topic x: create it.")
+    if what == "escape":
+        raise ClientError("There is no topic \x1b[2J.")
     if what == "argument":
         raise ArgumentError("--offset x is not a range.")
     if what == "unicode":
@@ -110,6 +112,12 @@ def test_output_is_utf_8_whatever_the_locale_is() -> None:
 
 def test_control_characters_of_names_do_not_reach_a_terminal() -> None:
     assert table(("group",), [("a\x1b[2J\u202e\N{SNOWMAN}",)]) == "GROUP\na\\x1b[2J\\u202e\N{SNOWMAN}\n"
+
+
+def test_control_characters_of_notes_and_failures_do_not_reach_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    note("group a\x1b[2J\u202e\N{SNOWMAN}")
+    run_verb(sample, "sample", ["escape"])
+    assert capsys.readouterr().err == "group a\\x1b[2J\\u202e\N{SNOWMAN}\nbarnabas: There is no topic \\x1b[2J.\n"
 
 
 def test_a_table_has_one_word_in_each_cell_of_its_heading() -> None:

@@ -86,7 +86,7 @@ def _condition(key: str | None, header: str | None) -> tuple[str, bytes]:
 
 
 def _row(record: FoundRecord) -> tuple[object, ...]:
-    headers = [f"{_text(name)}={_text(value)}" for name, value in record.headers]
+    headers = [f"{_text(name)}={'null' if value is None else _text(value)}" for name, value in record.headers]
     return (*record[1:3], time_text(record.timestamp), _text(record.key), _text(record.value), headers)
 
 

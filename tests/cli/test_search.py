@@ -32,7 +32,7 @@ def verbs() -> Iterator[Verbs]:
                 key=b"k%d" % (number % KEYS),
                 partition=number % 4,
                 timestamp=FIRST_MS + number * 1000,
-                headers=[("id", b"%d" % number), ("raw", b"\xff")],
+                headers=[("id", b"%d" % number), ("raw", b"\xff"), ("none", None)],
             )
         assert producer.flush(30) == 0
         bounds = "search -t orders -k any --bounds"
@@ -45,7 +45,8 @@ def test_records_of_all_leaders_are_found_the_newest_first(verbs: Verbs) -> None
     assert [row["value"] for row in ended.rows()] == ["v53", "v43", "v33", "v23", "v13", "v3"]
     assert ended.err == ""
     first = ended.rows()[0]
-    assert first["headers"] == [{"key": "id", "value": "53"}, {"key": "raw", "value": {"base64": "/w=="}}]
+    id_and_raw = {"key": "id", "value": "53"}, {"key": "raw", "value": {"base64": "/w=="}}
+    assert first["headers"] == [*id_and_raw, {"key": "none", "value": None}]
     assert (first["topic"], first["timestamp"]) == ("orders", FIRST_MS + 53_000)
     assert {row["partition"] for row in ended.rows()} == {1, 3}
 
@@ -63,7 +64,7 @@ def test_headers_times_and_a_limit_choose_records(verbs: Verbs) -> None:
 def test_a_table_is_for_people(verbs: Verbs) -> None:
     lines = verbs.run("search -t orders -H id=17").out.splitlines()
     assert lines[0].split() == ["PARTITION", "OFFSET", "TIME", "KEY", "VALUE", "HEADERS"]
-    assert lines[1].split()[3:] == ["k7", "v17", "id=17,raw=\\xff"]
+    assert lines[1].split()[3:] == ["k7", "v17", "id=17,raw=\\xff,none=null"]
 
 
 def test_a_time_after_the_year_9999_is_found_and_shown_as_a_number(verbs: Verbs) -> None:

@@ -45,6 +45,8 @@ class MetadataLoader:
         self.transactions = TransactionFilter(is_open=is_in_transaction)
         """The transaction in which the records read so far end, if any."""
         self._next_offset = publisher.newest.offset + 1
+        self._timestamp_ms = 0
+        """The timestamp of the last batch of the newest image."""
         self.is_following = True
         self.leader: Callable[[], int] = lambda: -1
         """Returns the leader of the metadata log; -1 if unknown."""
@@ -57,6 +59,7 @@ class MetadataLoader:
         """
         if self.is_following:
             for image, changes in self._images(self.publisher.newest, high_watermark):
+                self.log.committed_timestamp_ms = self._timestamp_ms
                 self.publisher.publish(image, changes, Completion())
 
     def load_uncommitted(self) -> Iterator[tuple[MetadataImage, MetadataDelta]]:
@@ -92,6 +95,7 @@ class MetadataLoader:
             if not batch.is_control and self.transactions.is_open and not applied:
                 continue
             records += applied
+            self._timestamp_ms = batch.timestamp_ms
             end = _End(batch.last_offset, batch.leader_epoch, self._leader_after(batch, end.leader_id))
             if len(records) >= RECORDS_PER_IMAGE:
                 image, changes = _apply(image, records, end)

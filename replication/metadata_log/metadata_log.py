@@ -400,7 +400,8 @@ class MetadataLog:
 
         def on_truncated() -> None:
             self.next_offset, self._end_epoch, self._new_epochs = name.end_offset, name.leader_epoch, []
-            self.bytes_since_snapshot, self.snapshot_timestamp_ms = 0, snapshot.last_contained_ms
+            self.bytes_since_snapshot = 0
+            self.snapshot_timestamp_ms = self.committed_timestamp_ms = snapshot.last_contained_ms
             self._control.reset_to(name.end_offset, snapshot.control)
             self.on_snapshot_loaded(name, snapshot)
             done.complete(None)

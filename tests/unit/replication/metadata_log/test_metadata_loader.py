@@ -83,3 +83,15 @@ def test_records_of_an_open_transaction_do_not_move_the_image(harness: LoaderHar
     assert harness.publisher.image.offset == first - 1
     harness.loader.on_commit(harness.append(topic_record("c"), stored_records.EndTransactionRecord()))
     assert set(harness.publisher.image.topics_by_name) == {"a", "b", "c"}
+
+
+def test_the_time_of_the_last_committed_record_is_known_while_following(harness: LoaderHarness) -> None:
+    """A follower's snapshots contain it: without it, their age after a restart would be wrong."""
+    harness.append(topic_record("a"))
+    end = harness.log.next_offset
+    harness.log.append([(topic_record("b"), 0)], wall_ms=WALL_MS + 5, on_committed=no_op)
+    harness.log.committed_timestamp_ms = 0
+    harness.loader.on_commit(end)
+    assert harness.log.committed_timestamp_ms == WALL_MS
+    harness.loader.on_commit(harness.log.next_offset)
+    assert harness.log.committed_timestamp_ms == WALL_MS + 5

@@ -5,6 +5,8 @@ RULES    1. A follower holds all records before the offset that it requests.
             the log end offset of that time.
          3. A follower that has everything stays caught up while requests of its fetch session arrive, even if they do not name
             the partition again (KIP-227).
+         4. A request of an earlier session that arrives late replaces the position. The next request of the present session
+            restores it, although it does not name the partition.
 NOT HERE Which followers are in sync (`partition.py`).
 """
 
@@ -36,6 +38,9 @@ class FetchPosition:
         A request that is being processed does not count yet.
         """
         return 0
+
+    def on_superseded(self) -> None:
+        """Another session of the follower has requested the partition; see `FetchedPartition`."""
 
 
 class DivergingEpoch(Exception):
@@ -75,6 +80,8 @@ class FollowerProgress:
             caught_up_mono_ms = 0
         self._caught_up_mono_ms = max(self.last_caught_up_mono_ms, caught_up_mono_ms)
         self.end_offset = position.offset
+        if self._position is not None and self._position is not position:
+            self._position.on_superseded()  # rule 4
         self._position = position
         self._last_fetch_end = leader_end
         self._last_update_mono_ms = mono_ms

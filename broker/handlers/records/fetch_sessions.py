@@ -78,6 +78,11 @@ class FetchedPartition(FetchPosition):
         """The session no longer contains the partition."""
         self._removed_mono_ms = self.requested_mono_ms
 
+    def on_superseded(self) -> None:
+        """The leader has taken the follower's position from another session: the next request of this one counts again."""
+        if self._removed_mono_ms is None:
+            self.fetch_context.superseded[self] = None
+
     def update_request(self, requested: FetchPartition | SinglePartitionFetch) -> None:
         """Store the request parameters of this partition."""
         self.offset = requested.fetch_offset
@@ -108,7 +113,7 @@ class FetchContext:
 
     __slots__ = (
         "_is_watching", "_purgatory", "dirty", "is_follower", "is_woken_by_all", "partitions", "requested_mono_ms",
-        "waiter",
+        "superseded", "waiter",
     )  # fmt: skip
 
     session_id = NO_SESSION
@@ -123,6 +128,8 @@ class FetchContext:
         self.is_woken_by_all = not is_follower
         self.partitions: dict[PartitionKey, FetchedPartition] = {}
         self.dirty: dict[FetchedPartition, None] = {}
+        self.superseded: dict[FetchedPartition, None] = {}
+        """Partitions of a follower that are dirty at its next request."""
         self.waiter: DelayedOperation | None = None
 
     def update(self, request: FetchRequest, *, uses_topic_ids: bool) -> None:
@@ -224,6 +231,7 @@ class FetchSession(FetchContext):
                 if removed is not None:
                     removed.on_removed()
                     self.dirty.pop(removed, None)
+                    self.superseded.pop(removed, None)
                     self._unwatch(removed)
 
     def close(self) -> None:
@@ -304,6 +312,9 @@ class FetchSessions:
             is_follower = session.is_follower
             self.remove(session.session_id)
             return FetchContext(self._purgatory, is_follower=is_follower)
+        if session.superseded:
+            session.dirty.update(session.superseded)
+            session.superseded.clear()
         self._recheck_rights(session)
         self._advance(session, mono_ms)
         return session

@@ -133,6 +133,24 @@ def test_a_forgotten_partition_does_not_stay_caught_up(harness: ReplicaHarness) 
     assert harness.replicas.find("r", 0).shrunk_isr(harness.mono_ms, MAX_LAG_MS) == (1,)
 
 
+def test_a_late_request_of_an_earlier_session_does_not_remove_a_follower_that_has_everything(
+    harness: ReplicaHarness,
+) -> None:
+    """The leader was stalled: it reads a request of the follower's earlier connection after those of the present one."""
+    harness.create("r", replicas=(1, 2))
+    follower = Client(harness, max_wait_ms=0, replica=2)
+    harness.load("r")
+    follower.fetch({("r", 0): 1})
+    follower.fetch()  # with the high watermark
+    Client(harness, max_wait_ms=0, replica=2).fetch({("r", 0): 0})
+    partition = harness.replicas.find("r", 0)
+    for _ in range(2):
+        harness.pass_time(MAX_LAG_MS)
+        follower.fetch()
+    assert partition.shrunk_isr(harness.mono_ms, MAX_LAG_MS) is None
+    assert partition.followers[2].end_offset == 1
+
+
 def test_a_waiting_incremental_fetch_is_woken_by_its_partitions(harness: ReplicaHarness) -> None:
     client = Client(harness)
     client.fetch({("t", index): 0 for index in range(3)}, max_wait_ms=0)

@@ -67,6 +67,7 @@ class FetchedPartition(FetchPosition):
         self.watched: tuple[Key, ...] = ()
         self.log_start_offset = requested.log_start_offset
         self._removed_mono_ms: int | None = None
+        self.leader_epoch = requested.current_leader_epoch
         self.update_request(requested)
 
     @property
@@ -84,7 +85,12 @@ class FetchedPartition(FetchPosition):
             self.fetch_context.superseded[self] = None
 
     def update_request(self, requested: FetchPartition | SinglePartitionFetch) -> None:
-        """Store the request parameters of this partition."""
+        """Store the request parameters of this partition.
+
+        With another leader epoch the fetcher has discarded the response to its last request, so its offsets are sent again.
+        """
+        if requested.current_leader_epoch != self.leader_epoch:
+            self.sent_high_watermark = -1
         self.offset = requested.fetch_offset
         self.max_bytes = requested.partition_max_bytes
         self.leader_epoch = requested.current_leader_epoch

@@ -106,6 +106,18 @@ def test_a_new_high_watermark_completes_a_follower_fetch(harness: ReplicaHarness
     assert follower.fetch().message.responses == []
 
 
+def test_a_follower_in_a_new_leader_epoch_gets_the_high_watermark_again(harness: ReplicaHarness) -> None:
+    """It ignored the last response, which was for the epoch before."""
+    harness.create("r", replicas=(1, 2))
+    harness.load("r")
+    follower = Client(harness, max_wait_ms=0, replica=2)
+    follower.fetch({("r", 0): 1}, leader_epoch=0)
+    assert fetched(follower.fetch()).high_watermark == 1
+    harness.change("r", leader=1)
+    answer = follower.fetch({("r", 0): 1}, leader_epoch=1)
+    assert (fetched(answer).error_code, fetched(answer).high_watermark) == (ErrorCode.NONE, 1)
+
+
 def test_a_follower_without_new_records_stays_caught_up(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     follower = Client(harness, max_wait_ms=0, replica=2)

@@ -392,14 +392,13 @@ class DelayedFetch(DelayedOperation):
     def _update_response(self, partition: FetchedPartition, read: _ReadResult) -> bool:
         """Whether the response contains the partition (rule 3); stores the sent values."""
         data = read.data
-        if data.error_code:
-            partition.sent_high_watermark = -1  # send it again after the error
+        if data.error_code or data.diverging_epoch is not None:
+            partition.sent_high_watermark = -1  # send it again after the error, or after the truncation
             return True
         has_changed = (
             read.size > 0
             or partition.has_changed(data.high_watermark, data.log_start_offset)
             or data.preferred_read_replica >= 0
-            or data.diverging_epoch is not None
         )
         partition.sent_high_watermark = data.high_watermark
         partition.sent_log_start_offset = data.log_start_offset

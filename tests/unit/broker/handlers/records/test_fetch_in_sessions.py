@@ -118,6 +118,18 @@ def test_a_follower_in_a_new_leader_epoch_gets_the_high_watermark_again(harness:
     assert (fetched(answer).error_code, fetched(answer).high_watermark) == (ErrorCode.NONE, 1)
 
 
+def test_a_follower_gets_the_high_watermark_after_a_truncation(harness: ReplicaHarness) -> None:
+    """It takes only the diverging epoch from the response that has one."""
+    harness.create("r", replicas=(1, 2), isr=(1,), epoch=1)
+    harness.load("r", batches=3)
+    for _ in range(2):
+        harness.change("r", leader=1)
+    follower = Client(harness, max_wait_ms=0, replica=2, leader_epoch=3)
+    assert fetched(follower.fetch({("r", 0): 5}, last_fetched_epoch=2)).diverging_epoch.end_offset == 3
+    answer = follower.fetch({("r", 0): 3}, last_fetched_epoch=1)
+    assert (fetched(answer).diverging_epoch, fetched(answer).high_watermark) == (None, 3)
+
+
 def test_a_follower_without_new_records_stays_caught_up(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     follower = Client(harness, max_wait_ms=0, replica=2)

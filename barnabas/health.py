@@ -43,15 +43,15 @@ MOUNTED = Path("/mnt/shared/config/server.properties")
 
 def main(arguments: list[str]) -> int:
     """Runs the command; returns 0 if the node is healthy."""
+    if arguments[:1] in (["-h"], ["--help"]) or arguments[1:2] in (["-h"], ["--help"]):
+        sys.stdout.write(_USAGE)
+        return 0
     if arguments[:1] == ["--safe-to-stop"]:
         from barnabas import safe_to_stop
 
         return safe_to_stop.main(arguments[1:], os.environ, MOUNTED)
     asks_addresses = arguments[:1] == ["--advertised"]
     arguments = arguments[1:] if asks_addresses else arguments
-    if arguments[:1] in (["-h"], ["--help"]):
-        sys.stdout.write(_USAGE)
-        return 0
     if len(arguments) > 1:
         sys.stderr.write(_USAGE)
         return 2
@@ -140,7 +140,13 @@ def address(arguments: list[str], variables: Mapping[str, str], mounted: Path = 
 
 
 def _listeners(file: Path) -> str:
-    if not file.exists():
-        return ""
-    found = re.search(r"^\s*listeners\s*[=:]\s*(.*)", file.read_text(), re.MULTILINE)
+    found = re.search(r"^\s*listeners\s*[=:][ \t]*(.*)", _text(file), re.MULTILINE)
     return "" if found is None else found[1]
+
+
+def _text(file: Path) -> str:
+    """The mounted settings; empty without a file that can be read, as a node does not start with such a one."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return ""

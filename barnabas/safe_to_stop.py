@@ -81,7 +81,15 @@ def find_reason(host: str, port: int) -> str | None:
 def _own_address(variables: Mapping[str, str], mounted: Path) -> str:
     """The address of the metrics listener in the settings (rule 1)."""
     text = variables.get("KAFKA_BARNABAS_METRICS_LISTENER", "")
-    if not text and mounted.exists():
-        found = re.search(rf"^\s*{re.escape(_SETTING)}\s*[=:]\s*(\S+)", mounted.read_text(), re.MULTILINE)
+    if not text:
+        found = re.search(rf"^\s*{re.escape(_SETTING)}\s*[=:][ \t]*(\S+)", _text(mounted), re.MULTILINE)
         text = "" if found is None else found[1]
     return text.rpartition("//")[2] or _DEFAULT
+
+
+def _text(file: Path) -> str:
+    """The mounted settings; empty without a file that can be read."""
+    try:
+        return file.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError):
+        return ""

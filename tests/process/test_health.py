@@ -166,3 +166,19 @@ def test_only_a_nodes_own_answer_says_whether_it_is_safe_to_stop(
 def test_the_listener_of_the_environment_may_have_any_name(name: str, tmp_path: Path) -> None:
     listeners = f"{name}://kafka:29092,CONTROLLER://:9093"
     assert health.address([], {"KAFKA_LISTENERS": listeners}, tmp_path / "none") == ("kafka", 29092)
+
+
+@pytest.mark.parametrize("content", [None, b"\xff", b"\xef\xbb\xbflisteners=\n#advertised\nx=PLAINTEXT://:1"])
+def test_settings_that_cannot_be_read_have_no_address(content: bytes | None, tmp_path: Path) -> None:
+    """An engine makes a folder of a mounted file that does not exist."""
+    mounted = tmp_path / "server.properties"
+    mounted.mkdir() if content is None else mounted.write_bytes(content)
+    assert health.address([], {}, mounted) == ("127.0.0.1", 9092)
+    assert safe_to_stop._own_address({}, mounted) == "127.0.0.1:9464"
+
+
+@pytest.mark.parametrize("options", [[], ["--advertised"], ["--safe-to-stop"]])
+def test_help_is_no_wrong_argument(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    for option in ("-h", "--help"):
+        assert health.main([*options, option]) == 0
+    assert capsys.readouterr().err == ""

@@ -8,6 +8,7 @@ NOT HERE Certificates and files (`certificates.py`).
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -27,6 +28,8 @@ def main(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except click.Abort:
+        return 128 + signal.SIGINT
     return exit_code
 
 
@@ -70,7 +73,7 @@ def certs(*, folder: str, nodes: tuple[str, ...], clients: tuple[str, ...], days
     except FileExistsError as error:
         return _fail(f"{error.filename} is a file, not a folder: choose another one with --dir")
     except OSError as error:
-        return _fail(f"{error.filename}: {error.strerror}")
+        return _fail(f"{error.filename or 'standard output'}: {error.strerror}")
     return 0
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import ssl
 import stat
 import sys
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
@@ -90,6 +92,21 @@ def test_the_same_command_again_changes_nothing(tmp_path: Path, capsys: pytest.C
     run(tmp_path, *NODE, "--client", "app")
     assert contents(tmp_path) == before
     assert capsys.readouterr().out.count(", kept\n") == 3
+
+
+@pytest.mark.parametrize(
+    ("error", "exit_code", "sentence"),
+    [
+        (OSError(errno.ENOSPC, "No space left on device"), 1, "barnabas: standard output: No space left on device\n"),
+        (KeyboardInterrupt(), 130, "\n"),
+    ],
+)
+def test_what_ends_the_command_early_is_no_stack_trace(
+    error: BaseException, exit_code: int, sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patch("barnabas.certs_command._report", side_effect=error):
+        assert run(tmp_path, "--client", "app") == exit_code
+    assert capsys.readouterr().err == sentence
 
 
 def test_other_hosts_replace_only_the_node(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from barnabas.pipeline.errors import JobError
 
+_MILLISECONDS = re.compile(r"[0-9]{1,18}")
 _PART = re.compile(r"\s*(\d+)\s*(second|minute|hour|day|week|s|min|m|h|d|w)s?(?![a-z])", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
@@ -20,7 +21,7 @@ def parse_timestamp_ms(text: str | None) -> int | None:
     """Parses ISO 8601 (UTC by default) or milliseconds since 1970. None stays None. Raises JobError."""
     if text is None:
         return None
-    if text.isdigit():
+    if _MILLISECONDS.fullmatch(text):
         return int(text)
     try:
         time = datetime.fromisoformat(text)

@@ -1,0 +1,27 @@
+"""Times in the settings of jobs."""
+
+from __future__ import annotations
+
+import pytest
+
+from barnabas.pipeline.datetimes import parse_timestamp_ms
+from barnabas.pipeline.errors import JobError
+
+
+def test_a_time_is_iso_8601_or_milliseconds() -> None:
+    texts = "0", "1795655091625", "9" * 18, "2026-01-31", "2026-01-31T12:00:00+02:00"
+    assert [parse_timestamp_ms(text) for text in texts] == [
+        0,
+        1_795_655_091_625,
+        10**18 - 1,
+        1_769_817_600_000,
+        1_769_853_600_000,
+    ]
+    assert parse_timestamp_ms(None) is None
+
+
+@pytest.mark.parametrize("text", ["9" * 20, "\u00b2", "-5", "", "soon"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    """Times are 64-bit numbers for clients and Spark."""
+    with pytest.raises(JobError, match="is not a time"):
+        parse_timestamp_ms(text)

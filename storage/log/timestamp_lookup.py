@@ -4,6 +4,7 @@ RULES    1. The batch's max timestamp selects a batch; the record's own timestam
          2. With LogAppendTime every record has the batch's max timestamp.
          3. Keys, values and headers are not decoded.
          4. One batch is decompressed at a time, almost always only one in total.
+         5. A timestamp that a hostile client's delta carries beyond 2**63 - 1 counts as that.
 NOT HERE Which timestamps a client may request and see (replication/partition/partition.py).
 """
 
@@ -14,6 +15,7 @@ from typing import Final
 from protocol.primitives import Buffer
 from protocol.record_codec import invalid_record, read_varint, read_varlong
 from protocol.records import BatchHeader, parse_header, record_bytes
+from storage.config.config_def import MAX_LONG
 from storage.engine import EngineView
 from storage.log.log_validator import MAX_OPENED_BYTES
 
@@ -79,7 +81,8 @@ def first_at_or_after(
             timestamp, at = read_varlong(data, at + 1)
             offset, at = read_varint(data, at)
             if offset >= first_delta and (fixed is not None or timestamp >= wanted_delta):
-                return (header.base_timestamp + timestamp if fixed is None else fixed), header.base_offset + offset
+                found = min(header.base_timestamp + timestamp, MAX_LONG) if fixed is None else fixed
+                return found, header.base_offset + offset
             at = stop
     except IndexError:
         raise invalid_record("Incorrect declared batch size, premature EOF reached") from None

@@ -9,9 +9,13 @@ from pathlib import Path
 
 import pytest
 
+from protocol.batch_builder import batch_of
 from protocol.compression import Compression
 from protocol.errors import ErrorCode
 from protocol.file_region import file_regions
+from protocol.primitives import varint
+from protocol.record_codec import encode_record
+from storage.config.config_def import MAX_LONG
 from storage.config.log_config import LogConfig
 from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import wait_for_disk
@@ -98,6 +102,16 @@ def test_records_below_the_log_start_are_not_found(make: MakeLog) -> None:
     log.open().trim(2, NOW_MS)
     assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS + 35) == (NOW_MS + 40, 3, 0)
     assert wait_for_disk(log.open().reader.offset_for_timestamp, NOW_MS) == (NOW_MS + 30, 2, 0)
+
+
+def test_a_timestamp_beyond_63_bits_is_found_as_the_greatest(make: MakeLog) -> None:
+    """A response has no room for more: the lookups of the whole topic would fail."""
+    log = make(config=LogConfig(message_timestamp_after_max_ms=MAX_LONG))
+    records = [encode_record(9 * number, number, b"k", b"v") for number in range(2)]
+    body = b"".join(varint(len(record)) + record for record in records)
+    append_records(log, batch_of(body, 2, MAX_LONG - 5))
+    assert wait_for_disk(log.open().reader.offset_for_timestamp, MAX_LONG - 4) == (MAX_LONG, 1, 0)
+    assert wait_for_disk(log.open().reader.offset_of_max_timestamp) == (MAX_LONG, 1, 0)
 
 
 # ---- leader epochs ---------------------------------------------------------------------------------------

@@ -344,7 +344,7 @@ def open_body(records: Buffer, header: BatchHeader, rules: BatchRules, max_bytes
 
 def _is_out_of_range(header: BatchHeader, rules: BatchRules, wall_ms: int) -> bool:
     """Whether the header has a timestamp outside the topic's limits."""
-    return header.max_timestamp - wall_ms > rules.after_max_ms or (
+    return max(header.max_timestamp, header.base_timestamp) - wall_ms > rules.after_max_ms or (
         wall_ms - header.base_timestamp > rules.before_max_ms and header.base_timestamp != NO_TIMESTAMP
     )
 

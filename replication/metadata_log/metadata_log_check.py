@@ -58,7 +58,7 @@ def check_for_loss(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) 
 
 def _partitions_of_unknown_topics(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) -> Iterator[str]:
     topics = found.image.topics_by_id
-    names = found.image.topics_by_name
+    names = found.image.topics_by_name.keys() | found.removed_names
     for directory in identity.directory_ids:
         for name in disk.listdir(directory):
             key = parse_partition_dir_name(name)

@@ -83,6 +83,8 @@ class ReplayedMetadata:
         self.timestamp_ms = self.snapshot.last_contained_ms
         self.removed: set[bytes] = set()
         """Ids of topics that the log after the snapshot removes."""
+        self.removed_names: set[str] = set()
+        """Their names, for directories that have lost their topic id."""
         self.transactions = TransactionFilter()
         """The transaction in which the log ends, if any."""
         self.image = self._replay(batches)
@@ -112,8 +114,13 @@ class ReplayedMetadata:
                 if isinstance(message, stored_records.LeaderChangeMessage):
                     self.last_voters = [voter.voter_id for voter in message.voters]
                     leader_id = message.leader_id
-        removals = (record for record in records if isinstance(record, stored_records.RemoveTopicRecord))
-        self.removed.update(record.topic_id for record in removals)
+        names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
+        for record in records:
+            if isinstance(record, stored_records.TopicRecord):
+                names[record.topic_id] = record.name
+            elif isinstance(record, stored_records.RemoveTopicRecord):
+                self.removed.add(record.topic_id)
+                self.removed_names.add(names.get(record.topic_id, ""))
         image, _ = image.apply(records, offset=offset, epoch=epoch)
         return image.with_leader(leader_id, offset=offset, epoch=epoch)
 

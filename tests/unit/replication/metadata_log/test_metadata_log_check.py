@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from protocol.messages import stored_records
 from replication.metadata.metadata_records import SnapshotName, UnreadableMetadata
 from replication.metadata_log.control_state import to_record, voter_records
 from replication.metadata_log.metadata_log_check import check_for_loss
@@ -17,7 +18,7 @@ from replication.raft.voters import ReplicaKey, Voter, VoterSet
 from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
 from tests.support.controller_harness import WALL_MS, ControllerHarness
-from tests.support.metadata_histories import METADATA_VERSION, snapshot_of
+from tests.support.metadata_histories import METADATA_VERSION, batch, snapshot_of, topic_record
 
 
 def start_behind_the_election(harness: ControllerHarness, created_ms: int) -> None:
@@ -41,3 +42,16 @@ def test_a_topic_that_a_snapshot_removed_is_not_lost(tmp_path: Path) -> None:
 def test_a_topic_that_was_created_after_the_snapshot_is_lost(tmp_path: Path) -> None:
     with pytest.raises(UnreadableMetadata, match=r"has lost its end: it does not know the topics of .*/t-0\."):
         start_behind_the_election(ControllerHarness(tmp_path), WALL_MS + 1)
+
+
+def test_a_removed_topic_is_not_lost_although_a_loss_of_power_took_its_id(tmp_path: Path) -> None:
+    """Its directory was durable before partition.metadata, and its removal was not."""
+    harness = ControllerHarness(tmp_path)
+    removal = stored_records.RemoveTopicRecord(topic_id=topic_record("t").topic_id)
+    harness.log_path.write_bytes(batch(METADATA_VERSION, topic_record("t"), removal))
+    write_quorum_state(harness.disk, str(harness.log_path.parent), ElectionState(epoch=2, leader_id=3))
+    Path(harness.directory, "t-0").mkdir()
+    check_for_loss(harness.disk, harness.identity, read_metadata(harness.disk, harness.identity))
+    Path(harness.directory, "u-0").mkdir()
+    with pytest.raises(UnreadableMetadata, match=r"does not know the topics of .*/u-0\."):
+        check_for_loss(harness.disk, harness.identity, read_metadata(harness.disk, harness.identity))

@@ -114,15 +114,18 @@ class ReplayedMetadata:
                 if isinstance(message, stored_records.LeaderChangeMessage):
                     self.last_voters = [voter.voter_id for voter in message.voters]
                     leader_id = message.leader_id
-        names = {topic_id: topic.name for topic_id, topic in image.topics_by_id.items()}
-        for record in records:
-            if isinstance(record, stored_records.TopicRecord):
-                names[record.topic_id] = record.name
-            elif isinstance(record, stored_records.RemoveTopicRecord):
-                self.removed.add(record.topic_id)
-                self.removed_names.add(names.get(record.topic_id, ""))
+        self._note_removals(image, records)
         image, _ = image.apply(records, offset=offset, epoch=epoch)
         return image.with_leader(leader_id, offset=offset, epoch=epoch)
+
+    def _note_removals(self, image: MetadataImage, records: Sequence[Message]) -> None:
+        """`image`: before the records."""
+        created = {record.topic_id: record.name for record in records if isinstance(record, stored_records.TopicRecord)}
+        for record in records:
+            if isinstance(record, stored_records.RemoveTopicRecord):
+                known = image.topics_by_id.get(record.topic_id)
+                self.removed.add(record.topic_id)
+                self.removed_names.add(created.get(record.topic_id, "") if known is None else known.name)
 
     @staticmethod
     def _check_kraft_version(control: Iterable[Message]) -> None:

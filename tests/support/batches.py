@@ -268,7 +268,9 @@ def _times(now_ms: int) -> Iterator[Case]:
         mixed.append(now_ms - HOUR_MS * (index == 9), b"k", b"v")
     yield Case("the tenth record of twenty an hour old", "range", bytes(mixed.build()), LATE, OK)
     twenty = with_fields(batch(now_ms, 20), base_timestamp=now_ms + HOUR_MS)
-    yield Case("a base timestamp an hour ahead of the max timestamp", "range", bytes(twenty), LATE, LATE, tuple(range(20)))
+    yield Case(
+        "a base timestamp an hour ahead of the max timestamp", "range", bytes(twenty), LATE, LATE, tuple(range(20))
+    )
     mixed = BatchBuilder()
     for delta in (0, HOUR_MS, 1):
         mixed.append(now_ms + delta, b"k", b"v")

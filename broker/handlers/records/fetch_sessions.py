@@ -3,9 +3,9 @@
 RULES    1. A session's epoch is 1 after creation and increases with every request; another epoch gets
             INVALID_FETCH_SESSION_EPOCH. Epoch 0 creates a session and closes the one in the request, epoch -1 closes it.
          2. A partition is *dirty* when a read may return something new: at first, after a request changed it, after its end
-            offset, high watermark, leader or ACLs changed, and while the last read returned records, an error, or was cut by a
-            limit. A fetch reads dirty partitions only. A partition that returned records moves to the end of the order, so
-            that no partition starves.
+            offset, high watermark, leader or ACLs or the session's isolation level changed, and while the last read returned
+            records, an error, or was cut by a limit. A fetch reads dirty partitions only. A partition that returned records
+            moves to the end of the order, so that no partition starves.
          3. A session watches its partitions all the time; a sessionless fetch only while it waits.
          4. At most `slots` sessions. A full cache evicts the least recently used session if it is unused for two minutes;
             else one of lower priority: consumers before followers, then the smaller one. A session younger than two minutes
@@ -205,7 +205,8 @@ class FetchSession(FetchContext):
     """A fetch session, kept between requests (Kafka: FetchSession)."""
 
     __slots__ = (
-        "authorizer_version", "created_mono_ms", "epoch", "is_closed", "last_used_mono_ms", "session_id", "uses_topic_ids",
+        "authorizer_version", "created_mono_ms", "epoch", "is_closed", "isolation_level", "last_used_mono_ms", "session_id",
+        "uses_topic_ids",
     )  # fmt: skip
 
     is_incremental = True
@@ -222,6 +223,8 @@ class FetchSession(FetchContext):
         self.is_closed = False
         self.authorizer_version = 0
         """The version of the decisions that clean partitions were read with."""
+        self.isolation_level = 0
+        """The isolation level that clean partitions were read with."""
 
     @property
     def eviction_order(self) -> tuple[bool, int, int]:
@@ -285,6 +288,7 @@ class FetchSessions:
                 session = self._create(size, mono_ms, is_follower=is_follower, uses_topic_ids=uses_topic_ids)
             if session is None:
                 return self._sessionless(request, is_follower=is_follower, uses_topic_ids=uses_topic_ids)
+            session.isolation_level = request.isolation_level
             session.update(request, uses_topic_ids=uses_topic_ids)
             return session
         return self._resume(request, mono_ms, uses_topic_ids=uses_topic_ids)
@@ -321,15 +325,15 @@ class FetchSessions:
         if session.superseded:
             session.dirty.update(session.superseded)
             session.superseded.clear()
-        self._recheck_rights(session)
+        self._recheck(session, request.isolation_level)
         self._advance(session, mono_ms)
         return session
 
-    def _recheck_rights(self, session: FetchSession) -> None:
-        """Read all partitions if ACLs have changed: the client may not read some any more."""
+    def _recheck(self, session: FetchSession, isolation_level: int) -> None:
+        """Read all partitions if ACLs or the isolation level have changed: the client may see less or more of them now."""
         version = self.authorizer_version()
-        if session.authorizer_version != version:
-            session.authorizer_version = version
+        if (session.authorizer_version, session.isolation_level) != (version, isolation_level):
+            session.authorizer_version, session.isolation_level = version, isolation_level
             session.dirty.update(dict.fromkeys(session.partitions.values()))
 
     def _find(self, session_id: int, epoch: int) -> FetchSession | ErrorCode:
@@ -340,9 +344,11 @@ class FetchSessions:
         return session if session.epoch == epoch else ErrorCode.INVALID_FETCH_SESSION_EPOCH
 
     def find_idle(self, request: SinglePartitionFetch | TopicsFetch) -> FetchSession | None:
-        """The session that a request continues, if none of its requests waits and the rights of clients have not changed."""
+        """The session that a request continues, if none of its requests waits, and ACLs and isolation level are the same."""
         session = self._find(request.session_id, request.session_epoch)
         if isinstance(session, ErrorCode) or session.waiter is not None:
+            return None
+        if session.isolation_level != request.isolation_level:
             return None
         return session if session.authorizer_version == self.authorizer_version() else None
 

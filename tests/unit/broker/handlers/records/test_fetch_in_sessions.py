@@ -89,6 +89,18 @@ def test_a_consumer_at_the_end_of_a_log_gets_the_error_when_its_right_is_withdra
     assert named(client.fetch()) == []
 
 
+def test_records_of_an_open_transaction_follow_when_a_session_no_longer_wants_only_committed_ones(
+    harness: ReplicaHarness,
+) -> None:
+    """The partition has not changed, but the client may see more of it."""
+    client = Client(harness, max_wait_ms=0)
+    client.fetch({("t", 0): 0}, isolation=1)
+    harness.append(records=batch(producer_id=5, producer_epoch=0, base_sequence=0, transactional=True), acks=1)
+    client.fetch(isolation=1)
+    assert named(client.fetch(isolation=1)) == []
+    assert offsets(fetched(client.fetch(isolation=0))) == [0]
+
+
 def _allow(topic: str) -> Acl:
     return Acl(ResourceCode.TOPIC, topic, PatternCode.LITERAL, "User:*", "*", OperationCode.ALL, PermissionCode.ALLOW)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import socket
 import struct
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +15,7 @@ from barnabas.client.plain_requests import METADATA
 from barnabas.cluster import free_ports
 from barnabas.security import PROTOCOLS
 from tests.support.librdkafka import create_topic
+from tests.support.one_answer import answering
 from tests.support.waiting import until
 
 
@@ -93,19 +93,8 @@ def test_wrong_arguments_of_safe_to_stop_are_a_line(arguments: list[str], capsys
 
 def _answered(answer: bytes) -> str:
     """Runs --safe-to-stop against a server that sends these bytes, with exit status 1; returns the server's address."""
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        def serve() -> None:
-            client, _ = server.accept()
-            with client:
-                client.recv(1 << 16)
-                client.sendall(answer)
-
-        with ThreadPoolExecutor(1) as thread:
-            done = thread.submit(serve)
-            assert health.main(["--safe-to-stop", address]) == 1
-            done.result()
+    with answering(answer) as address:
+        assert health.main(["--safe-to-stop", address]) == 1
     return address
 
 

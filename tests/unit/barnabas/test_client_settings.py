@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -17,6 +15,7 @@ from barnabas.client.client_settings import for_kafka_python, for_librdkafka, re
 from barnabas.client.errors import ClientError
 from barnabas.client.oauth_tokens import TokenSource, oauth_token
 from tests.support.certificates import PASSWORD, Certificates
+from tests.support.one_answer import answering
 
 JAAS = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="bob" password="a\\"b;=c";'
 SASL = {"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN", "sasl.jaas.config": JAAS}
@@ -89,19 +88,8 @@ def test_a_token_is_read_from_a_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("answer", [b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n[]"])
 def test_a_server_that_grants_no_token_is_named(answer: bytes) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
-        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
-
-        def serve() -> None:
-            client, _ = server.accept()
-            with client:
-                client.recv(1 << 16)
-                client.sendall(answer)
-
-        done = thread.submit(serve)
-        with pytest.raises(ClientError, match=f"^{url} gives no token: "):
-            oauth_token(TokenSource(url, {"clientId": "a", "clientSecret": "b"}))
-        done.result()
+    with answering(answer) as address, pytest.raises(ClientError, match=f"^http://{address}/ gives no token: "):
+        oauth_token(TokenSource(f"http://{address}/", {"clientId": "a", "clientSecret": "b"}))
 
 
 def test_every_library_accepts_its_translation(certificates: Certificates) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import socket
-from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import pytest
@@ -11,6 +9,7 @@ import pytest
 from barnabas.admin.activity import GroupSample, Sample, TopicSample, group_rates, topic_rates
 from barnabas.admin.metrics_page import parse, read_pages, request_rates
 from barnabas.client.errors import ClientError
+from tests.support.one_answer import answering
 
 
 def sample(at_s: float, topics: dict[str, TopicSample], groups: dict[str, GroupSample] | None = None) -> Sample:
@@ -76,19 +75,11 @@ def test_a_page_that_is_not_there_is_one_sentence() -> None:
 
 def served(answer: bytes) -> str:
     """What `read_pages` says about a server that sends these bytes."""
-    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as thread:
-        address = f"127.0.0.1:{server.getsockname()[1]}"
-
-        def serve() -> None:
-            client, _ = server.accept()
-            with client:
-                client.recv(1 << 16)
-                client.sendall(answer)
-
-        done = thread.submit(serve)
-        with pytest.raises(ClientError, match=f"^There is no metrics page at {address}: .*[^.]\\.$") as refused:
-            read_pages([address], 0)
-        done.result()
+    with (
+        answering(answer) as address,
+        pytest.raises(ClientError, match=f"^There is no metrics page at {address}: .*[^.]\\.$") as refused,
+    ):
+        read_pages([address], 0)
     return str(refused.value)
 
 

@@ -23,6 +23,7 @@ from pathlib import Path
 
 from barnabas.client.errors import ClientError
 from barnabas.client.plain_requests import API_VERSIONS, ask
+from barnabas.mounted_settings import mounted_setting
 
 _USAGE = """\
 usage: barnabas health [--advertised] [HOST:PORT]
@@ -114,7 +115,11 @@ def _connect(host: str, port: int, *, is_tls: bool) -> socket.socket:
 
 def _has_tls(variables: Mapping[str, str], mounted: Path = MOUNTED) -> bool:
     """Whether the first listener of the environment is one with TLS, by its name."""
-    text = variables.get("KAFKA_LISTENERS") or _listeners(mounted) or variables.get("KAFKA_ADVERTISED_LISTENERS", "")
+    text = (
+        variables.get("KAFKA_LISTENERS")
+        or mounted_setting("listeners", mounted)
+        or variables.get("KAFKA_ADVERTISED_LISTENERS", "")
+    )
     return text.strip().upper().startswith(("SSL://", "SASL_SSL://"))
 
 
@@ -126,7 +131,7 @@ def address(arguments: list[str], variables: Mapping[str, str], mounted: Path = 
     """
     text = arguments[0] if arguments else ""
     if not text:
-        listeners = variables.get("KAFKA_LISTENERS") or _listeners(mounted)
+        listeners = variables.get("KAFKA_LISTENERS") or mounted_setting("listeners", mounted)
         advertised = variables.get("KAFKA_ADVERTISED_LISTENERS", "")
         found = re.match(r"\s*[^\s:/,]+://([^,\s]*)", listeners or advertised)
         text = found[1] if found is not None else ""
@@ -137,16 +142,3 @@ def address(arguments: list[str], variables: Mapping[str, str], mounted: Path = 
         raise ValueError(f"{text} is not of the form HOST:PORT, such as 127.0.0.1:9092")
     host = host.strip("[]")
     return ("127.0.0.1" if host in {"", "0.0.0.0"} else "::1" if host == "::" else host), int(port)  # noqa: S104
-
-
-def _listeners(file: Path) -> str:
-    found = re.search(r"^\s*listeners\s*[=:][ \t]*(.*)", _text(file), re.MULTILINE)
-    return "" if found is None else found[1]
-
-
-def _text(file: Path) -> str:
-    """The mounted settings; empty without a file that can be read, as a node does not start with such a one."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return ""

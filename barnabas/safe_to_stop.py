@@ -18,6 +18,8 @@ from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
 
+from barnabas.mounted_settings import mounted_setting
+
 OPTION = "--safe-to-stop"
 WAIT = "--wait"
 USAGE = f"usage: barnabas health {OPTION} [{WAIT} SECONDS] [HOST:PORT]\n"
@@ -82,14 +84,6 @@ def _own_address(variables: Mapping[str, str], mounted: Path) -> str:
     """The address of the metrics listener in the settings (rule 1)."""
     text = variables.get("KAFKA_BARNABAS_METRICS_LISTENER", "")
     if not text:
-        found = re.search(rf"^\s*{re.escape(_SETTING)}\s*[=:][ \t]*(\S+)", _text(mounted), re.MULTILINE)
-        text = "" if found is None else found[1]
+        words = mounted_setting(_SETTING, mounted).split()
+        text = words[0] if words else ""
     return text.rpartition("//")[2] or _DEFAULT
-
-
-def _text(file: Path) -> str:
-    """The mounted settings; empty without a file that can be read."""
-    try:
-        return file.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError):
-        return ""

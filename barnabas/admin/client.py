@@ -25,6 +25,7 @@ from kafka.protocol.metadata import FindCoordinatorRequest, MetadataRequest
 
 from barnabas.admin.errors import Refused, check
 from barnabas.client.topic_partition import TopicPartition
+from barnabas.client.wire import MAX_TEXT_BYTES
 
 DEFAULT_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.1
@@ -39,7 +40,6 @@ NOT_CONTROLLER, CONCURRENT_TRANSACTIONS: look up the node again."""
 _LEADER_MOVED = _MOVED | {3}
 """And UNKNOWN_TOPIC_OR_PARTITION: the leader that the metadata name may not know a new topic yet."""
 _MAX_RESPONSE_BYTES = 100_000_000
-_MAX_TEXT_BYTES = (1 << 15) - 1
 
 logging.getLogger("kafka").setLevel(logging.CRITICAL)  # otherwise its warnings are printed between the rows
 
@@ -289,8 +289,8 @@ def _check_texts(value: Any, kind: str) -> None:
     if isinstance(value, dict):
         value = value.values()
     elif isinstance(value, str):
-        if len(value) > _MAX_TEXT_BYTES >> 2 and len(value.encode()) > _MAX_TEXT_BYTES:
-            raise Refused(f"A value does not fit its field in {kind}: texts have at most {_MAX_TEXT_BYTES:,} bytes.")
+        if len(value) > MAX_TEXT_BYTES >> 2 and len(value.encode()) > MAX_TEXT_BYTES:
+            raise Refused(f"A value does not fit its field in {kind}: texts have at most {MAX_TEXT_BYTES:,} bytes.")
         return
     elif not isinstance(value, list | tuple):
         return

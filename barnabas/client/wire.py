@@ -17,7 +17,7 @@ from barnabas.client.errors import ArgumentError, ClientError
 
 T = TypeVar("T")
 _CLIENT_ID = "barnabas"
-_MAX_TEXT_BYTES = (1 << 15) - 1
+MAX_TEXT_BYTES = (1 << 15) - 1
 _SHOWN_CHARS = 40
 
 
@@ -45,8 +45,8 @@ def text(value: str | None) -> bytes:
     if value is None:
         return b"\xff\xff"
     encoded = value.encode()
-    if len(encoded) > _MAX_TEXT_BYTES:
-        raise ArgumentError(f"{value[:_SHOWN_CHARS]}… is too long: texts have at most {_MAX_TEXT_BYTES:,} bytes.")
+    if len(encoded) > MAX_TEXT_BYTES:
+        raise ArgumentError(f"{value[:_SHOWN_CHARS]}… is too long: texts have at most {MAX_TEXT_BYTES:,} bytes.")
     return struct.pack(">h", len(encoded)) + encoded
 
 

@@ -1,7 +1,7 @@
 """The replica that a consumer should fetch from: rack-aware (KIP-392), or by backlog.
 
 RULES    1. Consumers that send their rack get the preferred replica in the leader's response. Only in-sync followers that have
-            the fetch offset are candidates.
+            the fetch offset, and an endpoint of the listener that the consumer uses, are candidates.
          2. By rack: the leader if it is in the consumer's rack, otherwise the follower in that rack with the highest end
             offset.
          3. By backlog: for records that have left the leader's page cache, the follower with the highest end offset, so that
@@ -74,8 +74,8 @@ class ReplicaSelector:
         self._replicas = replicas
         self._select = select
 
-    def select(self, topic: str, index: int, offset: int, rack: str) -> int | None:
-        """The follower to fetch from; None: the leader."""
+    def select(self, topic: str, index: int, offset: int, rack: str, listener: str) -> int | None:
+        """The follower that a consumer on this listener should fetch from; None: the leader."""
         partition = self._replicas.partitions.get((topic, index))
         if partition is None or not partition.is_leader:
             return None
@@ -86,6 +86,7 @@ class ReplicaSelector:
             if replica in partition.isr
             and replica in brokers
             and not brokers[replica].is_fenced
+            and brokers[replica].endpoint(listener) is not None
             and follower.log_start_offset <= offset <= follower.end_offset
         ]
         broker = brokers.get(self._replicas.broker_id)

@@ -201,7 +201,8 @@ class DelayedFetch(DelayedOperation):
                 if topic != self._readable_topic:
                     self._authorize_consumer(topic, partition)
                 if self._select_replica is not None:
-                    selected = self._select_replica(topic, partition.index, partition.offset, self._rack)
+                    listener = self._ctx.connection.listener_name
+                    selected = self._select_replica(topic, partition.index, partition.offset, self._rack, listener)
                     if selected is not None:
                         remaining_bytes = None
             max_bytes = partition.max_bytes

@@ -22,8 +22,8 @@ CONSUMER: Final = -1
 DEFAULT_MAX_BYTES: Final = 55 * 1024 * 1024
 _FIRST_VERSION_WITH_RACK: Final = 11
 
-SelectReplica = Callable[[str, int, int, str], "int | None"]
-"""(topic, partition, offset, client rack) -> preferred read replica (KIP-392)."""
+SelectReplica = Callable[[str, int, int, str, str], "int | None"]
+"""(topic, partition, offset, client rack, listener) -> preferred read replica (KIP-392)."""
 
 
 class FetchServices:

@@ -47,6 +47,16 @@ def test_only_in_sync_followers_that_hold_the_offset_are_candidates(tmp_path: Pa
     assert preferred_replica(harness, "rack2", 3) == -1
 
 
+def test_a_follower_without_the_consumers_listener_is_not_selected(tmp_path: Path) -> None:
+    harness = replica_harness(tmp_path)
+    harness.fetch(replica=2, offset=10)
+    broker = harness._broker(2)
+    assert isinstance(broker, stored_records.RegisterBrokerRecord)
+    broker.end_points[0].name = "INTERNAL"
+    harness.apply(broker)
+    assert preferred_replica(harness, "rack2") == -1
+
+
 def test_the_follower_with_the_highest_end_offset_is_selected(tmp_path: Path) -> None:
     harness = replica_harness(tmp_path)
     broker = harness._broker(3)

@@ -29,10 +29,10 @@ SUCCEEDED: Final[IoResult] = completed(None)
 class IoExecutor(Protocol):
     """Runs file I/O."""
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         """Write `size` bytes in a log directory: inline while that is quick, otherwise on its writer thread.
 
-        `size`: with the space of a file that may have to be created.
+        `size`: with the space of a file that may have to be created. `calls`: how many system calls write them.
         """
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
@@ -70,7 +70,7 @@ def after_pending_io(executor: IoExecutor, directory: str, then: Callable[[], No
 class InlineIoExecutor:
     """Runs everything at once on the caller's thread: for tests and tools."""
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:  # noqa: ARG002
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:  # noqa: ARG002
         """Write at once."""
         return _run(run)
 

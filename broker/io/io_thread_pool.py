@@ -3,7 +3,7 @@ one for writes and one for flushes of the metadata log; and one that closes dele
 
 RULES    1. A write runs in the caller if the directory's queue is empty, the write is small, the previous write was recent and
             recent writes were fast; otherwise in the writer thread, and later writes queue behind it. While writes are slow,
-            appends that wait run at the same time; their results are reported in their order.
+            appends that wait run at the same time, until one is fast; their results are reported in their order.
          2. Flushes of one directory run in rounds with all pending ones (group_commit.py).
          3. Threads make system calls on closed inputs, nothing else; results are reported on the loop.
          4. Threads start on demand. A slow directory gets several readers, so that large reads do not block the opening of
@@ -45,7 +45,7 @@ QUICK_S = 0.002
 MAX_IDLE_S = 1.0
 """After this idle time the speed of the directory is unknown, so the thread writes first."""
 QUICK_IN_A_ROW = 16
-"""After this many consecutive fast writes in the thread, writes are inline again."""
+"""After this many consecutive fast writes in the thread, writes are inline again: each system call in less than `QUICK_S`."""
 
 
 SLOW_WRITERS = 8
@@ -74,11 +74,11 @@ class _WriterThread(WorkerThread):
         self._last_used_s = -MAX_IDLE_S  # time of the last write
         self.thread_writes = 0
 
-    def write(self, size: int, run: Run) -> IoResult:
+    def write(self, size: int, run: Run, calls: int) -> IoResult:
         started = time.monotonic()
         if self.pending_jobs or self._is_slow or size > INLINE_BYTES or started - self._last_used_s > MAX_IDLE_S:
             self.thread_writes += 1
-            job = _Write(lambda: self._timed(run, size), is_append=size > 0)
+            job = _Write(lambda: self._timed(run, size, calls), is_append=size > 0)
             self._enqueue(job)
             return job
         error = attempt(run)
@@ -101,7 +101,8 @@ class _WriterThread(WorkerThread):
 
     def _attempt_next(self, jobs: Sequence[Job], at: int) -> Sequence[Job]:
         """Appends that follow each other run at the same time if the directory is slow (rule 1)."""
-        appends = list(takewhile(_is_append, jobs[at : at + SLOW_WRITERS])) if self._is_slow else []
+        is_slow = self._is_slow and not self._quick
+        appends = list(takewhile(_is_append, jobs[at : at + SLOW_WRITERS])) if is_slow else []
         if len(appends) < 2 or self._is_stopped:
             return super()._attempt_next(jobs, at)
         if self._slow_writers is None:
@@ -109,15 +110,19 @@ class _WriterThread(WorkerThread):
         list(self._slow_writers.map(Job.attempt, appends))
         return appends
 
-    def _timed(self, run: Run, size: int) -> None:
+    def _timed(self, run: Run, size: int, calls: int) -> None:
+        """Runs a write in a thread, where the time of each system call counts, not that of all together.
+
+        After each of them the thread waits for the interpreter lock, which a busy loop keeps for a switch interval.
+        """
         started = time.monotonic()
         run()
-        self._record_latency(started, size)
+        self._record_latency(started, size, calls)
 
-    def _record_latency(self, started_s: float, size: int) -> None:
+    def _record_latency(self, started_s: float, size: int, calls: int = 1) -> None:
         """Updates the latency; work without bytes may not touch the disk, so it only proves slowness."""
         ended_s = time.monotonic()
-        elapsed_s = ended_s - started_s
+        elapsed_s = (ended_s - started_s) / calls
         if elapsed_s >= SLOW_S and size <= INLINE_BYTES:
             self._is_slow, self._quick = True, 0
         elif size and self._is_slow:
@@ -161,9 +166,9 @@ class MetadataLogIo:
         self._writers, self._syncers = writers, syncers
         self.read, self.directory_op, self.background = pool.read, pool.directory_op, pool.background
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         """Writes `size` bytes of the metadata log."""
-        return self._writers[directory].write(size, run)
+        return self._writers[directory].write(size, run, calls)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
         """Flushes the metadata log, in its next round."""
@@ -206,11 +211,11 @@ class IoThreadPool:
 
         return _ThreadsByDirectory(create)
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         """Writes `size` bytes in a log directory."""
         if self.metered is not None:
             run = self.metered(run)
-        return self._writers[directory].write(size, run)
+        return self._writers[directory].write(size, run, calls)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
         """Flushes something in a log directory, in the next round."""

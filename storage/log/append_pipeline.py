@@ -108,14 +108,14 @@ class PreparedAppend:
         return self.reservation.batches[-1].last_offset + 1
 
 
-def write_job(appends: Sequence[PreparedAppend]) -> tuple[int, Callable[[], None]]:
-    """The size of a write of appends that have the same `shared_log`, and the write, for any thread (`IoExecutor.write`)."""
+def write_job(appends: Sequence[PreparedAppend]) -> tuple[int, Callable[[], None], int]:
+    """A write of appends that have the same `shared_log`: its size, what any thread may run, and the number of its calls."""
     first = appends[0]
     shared_log = first.shared_log
     size, run = first.size, first.write
     if len(appends) > 1:
         size, run = sum([append.size for append in appends]), partial(_write_together, shared_log, appends)
-    return (size if shared_log is None else shared_log.write_size(size)), run
+    return (size, run, len(appends)) if shared_log is None else (shared_log.write_size(size), run, 1)
 
 
 def _write_together(shared_log: SharedLog | None, appends: Sequence[PreparedAppend]) -> None:

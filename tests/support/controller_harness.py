@@ -66,7 +66,7 @@ class HeldExecutor(HeldIoExecutor):
 
     is_held = holds_writes = False
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         self.writes.append(written := HeldWork(run))
         if not self.holds_writes:
             self.let_write()

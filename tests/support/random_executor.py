@@ -22,7 +22,7 @@ class RandomExecutor:
         self._queues: defaultdict[tuple[str, str], deque[HeldWork]] = defaultdict(deque)
         self._reads: list[HeldWork] = []
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         if not self._queues[directory, "write"] and self._rng.random() < self._inline_rate:
             run()
             return SUCCEEDED

@@ -84,7 +84,7 @@ class HeldIoExecutor(InlineIoExecutor):
         self.holds_work = False
         """Also hold writes of size 0, which are not records."""
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         return _hold(self.writes, run) if size or self.holds_work else super().write(directory, size, run)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:
@@ -114,7 +114,7 @@ class QueuedIoExecutor:
     def __init__(self) -> None:
         self.work: deque[HeldWork] = deque()
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         return self._push("write", directory, run)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:

@@ -39,7 +39,7 @@ class SimulatedIoExecutor:
         )
         self._sync_queue = WorkQueues(disk, random, _nothing, runs_immediately=False)
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         return self._push("write", directory, run, is_append=size > 0)
 
     def sync(self, directory: str, begin: Begin) -> IoResult:

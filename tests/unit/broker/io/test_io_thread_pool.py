@@ -324,14 +324,14 @@ class Directory:
         self._clock = clock
         self._writer: Thread | None = None
 
-    def write(self, size: int, takes_s: float) -> bool:
-        """Writes; returns whether the write was inline."""
+    def write(self, size: int, takes_s: float, calls: int = 1) -> bool:
+        """Writes with some system calls; returns whether the write was inline."""
 
         def run() -> None:
             self._writer = current_thread()
             self._clock.now_s += takes_s
 
-        self._worker.write("data", size, run).then(lambda _: self._loop.stop())
+        self._worker.write("data", size, run, calls).then(lambda _: self._loop.stop())
         self._loop.run_forever()
         return self._writer is current_thread()
 
@@ -347,6 +347,15 @@ def test_a_slow_write_moves_writes_to_the_thread_until_they_are_fast_again(direc
     assert not any(directory.write(100, 0.2) for _ in range(20))
     assert not any(directory.write(100, 0) for _ in range(QUICK_IN_A_ROW))
     assert directory.write(100, 0)
+
+
+def test_the_time_of_each_call_shows_whether_the_thread_is_fast_again(directory: Directory) -> None:
+    """A thread waits for the interpreter lock after each call, so that all together are slow while the loop is busy."""
+    directory.write(100, 0)
+    assert directory.write(100, 0.2, calls=64)
+    assert not any(directory.write(100, 0.06, calls=64) for _ in range(QUICK_IN_A_ROW))
+    assert directory.write(100, 0.2, calls=64)
+    assert not any(directory.write(100, 0.2, calls=64) for _ in range(2 * QUICK_IN_A_ROW))
 
 
 def test_work_without_bytes_does_not_prove_a_fast_directory(directory: Directory) -> None:
@@ -388,6 +397,25 @@ def test_appends_to_a_slow_directory_run_at_the_same_time_up_to_another_job(
     loop.run_forever()
     assert reported == list(range(SLOW_WRITERS + 4))
     assert ended.index(SLOW_WRITERS + 1) == SLOW_WRITERS + 1
+
+
+def test_appends_run_one_by_one_after_a_fast_one(
+    loop: AbstractEventLoop, worker: IoThreadPool, directory: Directory
+) -> None:
+    """Threads at the same time wait for each other's interpreter lock after each call."""
+    directory.write(100, 0)
+    directory.write(100, 0.2)
+    directory.write(100, 0)
+    are_submitted = Event()
+    writers: list[Thread] = []
+    worker.write("data", 0, lambda: assert_true(are_submitted.wait(60)))
+    for _ in range(SLOW_WRITERS):
+        worker.write("data", 100, lambda: writers.append(current_thread()))
+    worker.write("data", 0, lambda: None).then(lambda _: loop.stop())
+    are_submitted.set()
+    loop.run_forever()
+    assert len(writers) == SLOW_WRITERS
+    assert len(set(writers)) == 1
 
 
 def test_the_thread_writes_first_after_an_idle_time(directory: Directory, clock: Clock) -> None:

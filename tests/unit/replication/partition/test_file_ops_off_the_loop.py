@@ -255,9 +255,9 @@ class TestCommitLog:
         sizes: list[int] = []
         write = rig.executor.write
 
-        def record(directory: str, size: int, run: Run) -> IoResult:
+        def record(directory: str, size: int, run: Run, calls: int) -> IoResult:
             sizes.append(size)
-            return write(directory, size, run)
+            return write(directory, size, run, calls)
 
         monkeypatch.setattr(rig.executor, "write", record)
         for _ in range(2):

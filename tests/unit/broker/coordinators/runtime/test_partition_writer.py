@@ -26,7 +26,7 @@ from tests.support.replica_harness import HeldIoExecutor, ReplicaHarness
 class HeldSyncs(HeldIoExecutor):
     """Writes at once; flushes on request."""
 
-    def write(self, directory: str, size: int, run: Run) -> IoResult:
+    def write(self, directory: str, size: int, run: Run, calls: int = 1) -> IoResult:
         run()
         return SUCCEEDED
 

@@ -292,7 +292,9 @@ def test_a_preferred_read_replica_is_returned(harness: ReplicaHarness) -> None:
     harness.create("r", replicas=(1, 2))
     harness.load("r")
     harness.fetch("r", offset=1, replica=2)
-    harness.fetching.services.select_replica = lambda topic, index, offset, rack, listener: 2 if rack == "rack2" else None
+    harness.fetching.services.select_replica = lambda topic, index, offset, rack, listener: (
+        2 if rack == "rack2" else None
+    )
     data = fetched(harness.fetch("r", rack="rack2", min_bytes=10**6))
     assert (data.preferred_read_replica, data.records, data.high_watermark) == (2, b"", 1)
     assert offsets(fetched(harness.fetch("r", rack="rack1"))) == [0]

@@ -9,7 +9,13 @@ import pytest
 from broker.coordinators.group_coordinator import OFFSETS_TOPIC
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.coordinators.runtime.stored_records import encode_record
-from broker.coordinators.transactions.transaction import LAST_EPOCH, ProducerIdAndEpoch, State, new_transaction
+from broker.coordinators.transactions.transaction import (
+    FENCING_EPOCH,
+    LAST_EPOCH,
+    ProducerIdAndEpoch,
+    State,
+    new_transaction,
+)
 from broker.coordinators.transactions.transaction_coordinator import (
     TRANSACTIONS_TOPIC,
     TransactionCoordinator,
@@ -382,6 +388,20 @@ def test_before_version_2_an_abort_increments_the_epoch(made: LocalGroupHarness)
     assert begin(made) == (producer[0], 2)
     assert made.ask(init_request(TX, producer=producer), 5).error_code == ErrorCode.PRODUCER_FENCED
     assert log_of(made).batches[-1].count(b"\0\0\0\0")  # and its records are of version 0
+
+
+def test_before_version_2_a_transaction_of_the_fencing_epoch_is_aborted_after_its_timeout(
+    made: LocalGroupHarness,
+) -> None:
+    """The epoch that only fences is given to no producer; a client that uses it anyway must not end the node."""
+    made.transaction_version = 0
+    producer_id, _ = at_last_epoch(made)
+    made.advance(80_000)
+    assert state(made) == ("CompleteAbort", FENCING_EPOCH)
+    assert add(made, (producer_id, FENCING_EPOCH), 0) == [ErrorCode.NONE]
+    made.advance(80_000)
+    assert state(made) == ("CompleteAbort", FENCING_EPOCH)
+    assert begin(made)[0] != producer_id
 
 
 # ---- timeouts

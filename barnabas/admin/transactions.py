@@ -22,6 +22,9 @@ from barnabas.admin.errors import Refused, check
 from barnabas.admin.topic_arrays import by_topic
 from barnabas.client.topic_partition import TopicPartition
 
+_SHORTEST_MS = 1
+"""A transaction timeout that every cluster accepts; the producer that only fences begins no transaction."""
+
 
 class TransactionRow(NamedTuple):
     """A transactional id in a list."""
@@ -180,7 +183,7 @@ def abort_hanging(client: Client, row: ProducerRow) -> None:
 def abort_open(client: Client, name: str) -> None:
     """Ends the open transaction of a transactional id with an abort, and fences its producer (rule 2). Raises Refused."""
     request = InitProducerIdRequest(
-        transactional_id=name, transaction_timeout_ms=60_000, producer_id=-1, producer_epoch=-1, max_version=4
+        transactional_id=name, transaction_timeout_ms=_SHORTEST_MS, producer_id=-1, producer_epoch=-1, max_version=4
     )
     response = client.ask_coordinator(request, name, TRANSACTION)
     check(response.error_code, None, f"abort the transaction of {name}", f"Write on transactional id {name}")

@@ -19,7 +19,10 @@ from barnabas.client.errors import ClientError
 from barnabas.client.record_reader import RecordReader
 from barnabas.client.record_writer import RecordWriter, WriteOptions
 from barnabas.client.topic_partition import TopicPartition
+from protocol.errors import ErrorCode
+from protocol.messages.metadata import FindCoordinatorRequest
 from tests.cli.running import Verbs
+from tests.support.group_requests import add_request_v3, end_request, init_request
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 from tests.support.seeds import seed_of
@@ -163,3 +166,27 @@ def test_a_partition_hangs_while_its_producer_has_a_transaction_without_it(verbs
     assert hanging(verbs, "--abort") == [FIRST]
     assert hanging(verbs) == []
     writer.close(commit=True)
+
+
+def test_a_transaction_is_aborted_where_its_timeout_must_be_short() -> None:
+    """transaction.max.timeout.ms is below the default of all clients."""
+    with Broker(settings={"transaction.max.timeout.ms": 30_000}) as broker, RawClient(broker.bootstrap) as client:
+        create(client, "t")
+        begun = until(lambda: begin(client, "short"), "a transaction")
+        verbs = Verbs(broker.bootstrap)
+        assert verbs.rows("transactions abort short --execute") == [
+            {"id": "short", "state": "Ongoing", "result": "aborted"}
+        ]
+        assert client.ask(end_request("short", begun), 4).error_code == ErrorCode.PRODUCER_FENCED
+
+
+def begin(client: RawClient, name: str) -> tuple[int, int] | None:
+    """Begins a transaction; its producer, or None while there is no coordinator."""
+    client.ask(FindCoordinatorRequest(key_type=1, coordinator_keys=[name]), 4)
+    found = client.ask(init_request(name, 30_000), 4)
+    producer = found.producer_id, found.producer_epoch
+    if found.error_code:
+        return None
+    added = client.ask(add_request_v3(name, producer, 0), 3)
+    assert added.results_by_topic_v3_and_below[0].results_by_partition[0].partition_error_code == ErrorCode.NONE
+    return producer

@@ -10,7 +10,8 @@ RULES    1. Every replica indexes its own log up to its high watermark, in offse
          4. After a failure that is not the index's own (a full disk, a killed worker) the partition waits for RETRY_CHECKS,
             also if its files are not known yet.
             The log directory stays online: an index can be built again.
-         5. An unchanged partition costs a comparison for each check, and a broker without indexed topics nothing.
+         5. An unchanged partition costs a comparison for each check, and a broker without indexed topics nothing. A partition
+            without committed records gets no files: in a commit log nothing of it exists that its deletion could find.
 NOT HERE The files (storage/keyindex), searches (key_search.py), the schedule (`broker/node/scheduled_tasks.py`).
 """
 
@@ -159,7 +160,9 @@ class KeyIndexer:
         if log in self._delays:
             return False
         index = self._indexes.get(log)
-        return index is None or bool(index.merging) or index.complete_mark != mark_of(log)
+        if index is None:
+            return log.high_watermark > 0
+        return bool(index.merging) or index.complete_mark != mark_of(log)
 
     def next_turn(self) -> None:
         """Begin the next turn after one has ended; in a loop, since many turns end at once."""

@@ -530,3 +530,13 @@ def test_a_topic_is_deleted_while_its_index_is_written(tmp_path: Path, monkeypat
     topic.harness.delete()
     assert not topic.harness.partition("other").is_offline
     assert [name for name in os.listdir(path.parent) if path.name in name] == []
+
+
+def test_a_topic_without_records_has_no_index_that_its_deletion_would_leave(tmp_path: Path) -> None:
+    topic = Topic(tmp_path, "commitlog")
+    topic.rig.build()
+    path = Path(topic.log.files.index_path)
+    assert not path.parent.exists(), "the commit log creates its directory itself, and makes it durable"
+    assert topic.rig.search(b"a").records == []
+    topic.harness.delete()
+    assert not path.exists()

@@ -219,7 +219,7 @@ class KeyIndexer:
         return removed
 
     def _on_removed(self, log: Log, result: JobFailed | None) -> None:
-        if result is not None:
+        if result is not None and not self.is_stopped:
             self.failures += 1
             self._indexes.pop(log, None)
             _log.warning(
@@ -227,7 +227,9 @@ class KeyIndexer:
             )
 
     def on_failed(self, log: Log, failure: JobFailed) -> None:
-        """A job about an index has failed (rule 4)."""
+        """A job about an index has failed (rule 4), unless the broker stops, which kills the worker."""
+        if self.is_stopped:
+            return
         self.failures += 1
         index = self._indexes.get(log)
         if failure.damaged is not None:

@@ -430,6 +430,15 @@ def test_an_index_whose_files_cannot_be_listed_is_delayed_too(topic: Topic, capl
     assert topic.rig.search(b"a").to_offset == 1
 
 
+def test_a_stop_that_kills_the_worker_logs_no_failed_job(topic: Topic, caplog: pytest.LogCaptureFixture) -> None:
+    topic.append(b"a")
+    topic.rig.indexer.check()
+    topic.rig.indexer.stop()
+    topic.rig.builder.jobs.run = lambda job: JobFailed("it was killed by SIGKILL")  # type: ignore[method-assign]
+    assert topic.rig.builder.run_job()
+    assert (topic.rig.indexer.failures, caplog.messages) == (0, [])
+
+
 def test_a_search_does_not_use_files_that_a_killed_process_has_not_deleted(topic: Topic) -> None:
     for _ in range(4):
         topic.append(b"a")

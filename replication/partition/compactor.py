@@ -166,7 +166,7 @@ class Compactor:
         if isinstance(opened, DiskLookup):
             return opened
         log, engine = partition.log, opened.engine
-        if not isinstance(engine, Compactable):  # its topic became compacted by the broker's default
+        if not isinstance(engine, Compactable):  # until it is moved to segments
             return None
         if needs_flush(opened):
             self._replicas.flushes.sync(partition)  # for the next check

@@ -11,7 +11,8 @@ RULES    1. A future replica copies the log batch by batch, at the speed of both
          5. All moves together copy at most what `rate_limiter` allows, except the last stretch, while appends are paused.
          6. No move starts while a log directory is offline, because its content is unknown.
          7. A copy has the engine of its topic's settings. When these change, replicas move within their log directory,
-            `MAX_ENGINE_MOVES` at a time; a start moves those whose topic names another engine.
+            `MAX_ENGINE_MOVES` at a time; a start moves those whose topic names another engine, or is compacted: in a commit log
+            it would never be.
          8. At most `MAX_SWITCHES` moves have paused appends or are being swapped in on disk: each has a checkpoint of all logs
             of the directory in memory. The others wait when they have nearly everything, and copy what is appended meanwhile.
 NOT HERE Copying (`storage/directories/log_copy.py`), the future replica on disk (`future_replica.py`), the API
@@ -155,7 +156,8 @@ class LogDirMoves:
             if code != ErrorCode.NONE:
                 _log.warning("the interrupted move of %s-%d to %s is cancelled: %s", topic, index, directory, code.name)
         for partition in list(self._replicas.partitions.values()):
-            if STORAGE_ENGINE in self._replicas.image.topic_config(partition.topic):
+            topic = partition.topic
+            if STORAGE_ENGINE in self._replicas.image.topic_config(topic) or self._replicas.config_of(topic).is_compacted:
                 self.move_to_engine(partition)
 
     def move_to_engine(self, partition: Partition) -> None:

@@ -247,7 +247,9 @@ class ReplicaManager:
         return self.image.topic_config(topic)
 
     def _update_configs(self, topic: str, *, of_topic: bool) -> Iterator[None]:
-        """Apply the config of a topic; `of_topic`: its own config was changed, not a broker default, which moves no log."""
+        """Apply the config of a topic; `of_topic`: its own config was changed, not a broker default, which moves no log but
+        those that become compacted.
+        """
         known = self.image.topics_by_name.get(topic)
         if known is None:
             return
@@ -257,7 +259,8 @@ class ReplicaManager:
             if partition is not None:
                 engine_changed = config.uses_commit_log != partition.log.config.uses_commit_log
                 partition.update_config(config)
-                if names_engine or (engine_changed and of_topic):  # a default may have been the named engine before
+                # A default may have been the named engine before.
+                if names_engine or config.is_compacted or (engine_changed and of_topic):
                     self.on_engine_changed(partition)
             yield
 

@@ -130,6 +130,36 @@ def test_a_commit_log_topic_moves_to_segments_when_it_is_compacted_and_back(tmp_
         assert harness.base_offsets(3) == [0, 1, 2]
 
 
+@pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.BROKER])
+def test_a_compacted_log_leaves_the_commit_log_also_after_a_start_without_a_setting_of_the_engine(
+    tmp_path: Path, kind: ResourceType
+) -> None:
+    """It is never compacted there. The node was stopped during the move, or when the policy was changed."""
+    settings = {f"barnabas.log.{STORAGE_ENGINE[9:]}": "commitlog"}
+    first = MoveHarness(tmp_path, settings=settings)
+    first.create()
+    first.load(batches=3)
+    first.log_manager.shutdown()
+    harness = MoveHarness(tmp_path, settings=settings)
+    name, resource = ("cleanup.policy", "t") if kind == ResourceType.TOPIC else ("log.cleanup.policy", "")
+    harness.apply(ConfigRecord(resource_type=kind, resource_name=resource, name=name, value="compact"))
+    harness.create()
+    assert engine_of(harness.log) == "commitlog"
+    harness.moves.resume()
+    assert engine_of(harness.log) == "segments"
+    assert harness.base_offsets(3) == [0, 1, 2]
+
+
+def test_a_broker_default_that_compacts_a_topic_moves_its_logs_to_segments(tmp_path: Path) -> None:
+    harness = MoveHarness(tmp_path, settings={f"barnabas.log.{STORAGE_ENGINE[9:]}": "commitlog"})
+    harness.create()
+    harness.load(batches=3)
+    policy = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name="log.cleanup.policy", value="compact")
+    harness.apply(policy)
+    assert engine_of(harness.log) == "segments"
+    assert harness.base_offsets(3) == [0, 1, 2]
+
+
 def test_a_setting_that_changes_back_during_the_move_wins(tmp_path: Path) -> None:
     harness = stepped_harness(tmp_path, 1)
     set_engine(harness, "commitlog")

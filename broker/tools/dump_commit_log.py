@@ -149,7 +149,7 @@ def _wanted(disk: Disk, path: str, options: Options) -> tuple[bytes, int] | None
         return None
     topic, _, number = options.partition.rpartition("-")
     log_dir = os.path.dirname(os.path.dirname(os.path.abspath(path)))
-    for name, index, named_id in partitions_without_directory(disk, log_dir):
+    for name, index, named_id, _ in partitions_without_directory(disk, log_dir):
         if (name, index) == (topic, int(number)):
             return named_id, index
     metadata = f"{log_dir}/{options.partition}/{PARTITION_METADATA}"

@@ -6,8 +6,8 @@ RULES    1. Reads only. After a crash an incomplete batch at the end is normal: 
          4. A partition's directory is created after its topic is committed and durable. So a log that ends early has lost
             records if there are directories of topics that it neither contains nor has removed.
          5. A snapshot replaces the records before it, so it has removed a topic without a trace if it does not contain the
-            topic, and the partition's directory is older than the last record that it covers. The node was killed, or lost
-            power, before it renamed that directory durably.
+            topic, and the partition's directory, or the first file of a commit log with its frames, is older than the last
+            record that it covers. The node was killed, or lost power, before it deleted the partition durably.
 NOT HERE Reading the log (`metadata_replay.py`), truncating it (`metadata_log_open.py`).
 """
 
@@ -67,16 +67,17 @@ def _partitions_of_unknown_topics(disk: Disk, identity: NodeIdentity, found: Rep
                 topic_id = _topic_id(disk, path)
                 topic, _ = key
                 is_known = topic in names if topic_id is None else topic_id in topics or topic_id in found.removed
-                if not is_known and (topic_id is None or not _is_removed_by_snapshot(disk, path, found)):
+                if not is_known and (topic_id is None or not _is_removed_by_snapshot(disk.modified_ms(path), found)):
                     yield f"{directory}/{name}"
-        for topic, partition, topic_id in partitions_without_directory(disk, directory):
-            if topic_id not in topics and topic_id not in found.removed:
+        for topic, partition, topic_id, created_before_ms in partitions_without_directory(disk, directory):
+            is_known = topic_id in topics or topic_id in found.removed
+            if not is_known and not _is_removed_by_snapshot(created_before_ms, found):
                 yield f"{directory}/{topic}-{partition}"
 
 
-def _is_removed_by_snapshot(disk: Disk, path: str, found: ReplayedMetadata) -> bool:
-    """Whether a partition of an unknown topic was created before the snapshot ends (rule 5); `path`: its partition.metadata."""
-    return disk.modified_ms(path) < found.snapshot.last_contained_ms
+def _is_removed_by_snapshot(created_before_ms: int, found: ReplayedMetadata) -> bool:
+    """Whether a partition of an unknown topic was created before the snapshot ends (rule 5)."""
+    return created_before_ms < found.snapshot.last_contained_ms
 
 
 def _topic_id(disk: Disk, path: str) -> bytes | None:

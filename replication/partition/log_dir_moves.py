@@ -157,7 +157,10 @@ class LogDirMoves:
                 _log.warning("the interrupted move of %s-%d to %s is cancelled: %s", topic, index, directory, code.name)
         for partition in list(self._replicas.partitions.values()):
             topic = partition.topic
-            if STORAGE_ENGINE in self._replicas.image.topic_config(topic) or self._replicas.config_of(topic).is_compacted:
+            if (
+                STORAGE_ENGINE in self._replicas.image.topic_config(topic)
+                or self._replicas.config_of(topic).is_compacted
+            ):
                 self.move_to_engine(partition)
 
     def move_to_engine(self, partition: Partition) -> None:

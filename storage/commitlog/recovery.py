@@ -10,9 +10,9 @@ RULES    1. A file with a valid queue file was durable when that was written: it
             before it may also be missing, which is no loss: names are durable before the first frame.
          4. A partition of which only a BIND is left had no durable record, and has no slot: no queue file has its state, so the
             next start would not have one either.
-         5. All scanned files are sealed, without the zeros behind their last frame. An unsealed file without frames is used for
-            later appends, if no file with frames follows. On a nearly full disk those files are removed first: without
-            their space a start could not seal the others.
+         5. All scanned files are sealed, without the zeros behind their last frame; they keep the time of their last write. An
+            unsealed file without frames is used for later appends, if no file with frames follows. On a nearly full disk those
+            files are removed first: without their space a start could not seal the others.
 NOT HERE The batches of one partition (storage/log/recovery.py).
 """
 
@@ -284,6 +284,7 @@ class _Loader:
     def _replay(self, file: LogFile, later: list[int]) -> bool:
         """Apply the frames of a file and seal it; False if the log ends in it."""
         file_id, handle, size = self._id_of(file), file.log.get(read_waiting), file.end - file.start
+        written_ms = handle.modified_ms()
         frames = scan(handle, file_id, file.start, size)
         first = next(frames, None)
         if self._is_after_loss(first) and not self._is_damage(file.start, file, later):
@@ -309,6 +310,7 @@ class _Loader:
         self._report_lost_end(file, replay)
         file.slot_count = self._found.slot_count
         slices = seal(self._disk, file, queue_of(file, self._found.numbered)(), self._cache)
+        self._disk.set_modified_ms(file.path, written_ms)
         forget_slices([slices], self._found.numbered)
         return is_whole
 

@@ -163,9 +163,19 @@ def read_queue_file(disk: Disk, path: str, start: int) -> StoredQueue | None:
     return StoredQueue(file, header, {state[0]: state for state in json.loads(states)})
 
 
-def partitions_without_directory(disk: Disk, directory: str) -> list[tuple[str, int, bytes]]:
-    """Topic, partition and topic id of the partitions that are only in the commit log of a log directory."""
-    found: dict[int, tuple[str, int, bytes]] = {}
+class StoredPartition(NamedTuple):
+    """A partition that is only in a commit log."""
+
+    topic: str
+    partition: int
+    topic_id: bytes
+    created_before_ms: int
+    """When the first file with its frames was last written."""
+
+
+def partitions_without_directory(disk: Disk, directory: str) -> list[StoredPartition]:
+    """The partitions that are only in the commit log of a log directory."""
+    found: dict[int, StoredPartition] = {}
     path = f"{directory}/{DIRECTORY}"
     names = disk.listdir(path) if disk.exists(path) else []
     for name in sorted(name for name in names if name.endswith(LOG_SUFFIX)):  # runs too: <start>-<generation>
@@ -173,10 +183,11 @@ def partitions_without_directory(disk: Disk, directory: str) -> list[tuple[str, 
         queue = read_queue_file(disk, queue_path(log), start) if disk.exists(queue_path(log)) else None
         bound = _bound_by_frames(disk, log, start) if queue is None else _bound_by_states(queue)
         for number, partition in bound:
-            if partition is None:
-                found.pop(number, None)
-            elif partition[0]:
-                found[number] = partition
+            known = found.pop(number, None)
+            if partition is not None and known is not None and known[:3] == partition:
+                found[number] = known
+            elif partition is not None and partition[0]:
+                found[number] = StoredPartition(*partition, disk.modified_ms(log))
     return list(found.values())
 
 

@@ -194,6 +194,9 @@ class DryRunDisk(Disk):
         """The time of the last modification; 0 for a file created here."""
         return super().modified_ms(path) if self._changed.get(path) is None or super().exists(path) else 0
 
+    def set_modified_ms(self, path: str, wall_ms: int) -> None:
+        pass
+
     def read(self, path: str) -> bytes:
         file = self.open(path, write=False)
         return file.pread(file.size(), 0)

@@ -18,7 +18,9 @@ from storage.io.disk import Disk
 
 def partitions_at_risk(whole: Path, damaged: Path) -> set[tuple[str, int]]:
     """Topic and partition; `damaged` is a copy of `whole` with damage."""
-    names = {(id_, number): (topic, number) for topic, number, id_ in partitions_without_directory(Disk(), str(whole))}
+    names = {
+        (id_, number): (topic, number) for topic, number, id_, _ in partitions_without_directory(Disk(), str(whole))
+    }
     found: set[tuple[str, int]] = set()
     is_before_damaged = False
     for path in sorted((whole / DIRECTORY).glob("*.clog")):

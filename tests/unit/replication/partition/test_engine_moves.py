@@ -154,7 +154,9 @@ def test_a_broker_default_that_compacts_a_topic_moves_its_logs_to_segments(tmp_p
     harness = MoveHarness(tmp_path, settings={f"barnabas.log.{STORAGE_ENGINE[9:]}": "commitlog"})
     harness.create()
     harness.load(batches=3)
-    policy = ConfigRecord(resource_type=ResourceType.BROKER, resource_name="", name="log.cleanup.policy", value="compact")
+    policy = ConfigRecord(
+        resource_type=ResourceType.BROKER, resource_name="", name="log.cleanup.policy", value="compact"
+    )
     harness.apply(policy)
     assert engine_of(harness.log) == "segments"
     assert harness.base_offsets(3) == [0, 1, 2]

@@ -5,8 +5,7 @@ FORMAT   directory `commitlog` in the log directory: log files `<20-digit start>
          the first frame of a file names the end of the one before.
 RULES    1. A write gets its position when it is written, under the lock, so there are no holes and the frames of a slot are in
             the order of its offsets.
-         2. The appends of one call are written together by one system call, and so is what precedes them: a BIND, the proof of
-            what is durable, a missing CUT.
+         2. The appends of a call, and what precedes them (BIND, proof of what is durable, missing CUT), are one system call.
          3. A failed write leaves the end where it was. Its first frames may be whole: they are truncated, not to be recovered.
          4. A file is created before the appends need it (files_ahead.py).
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
@@ -411,6 +410,7 @@ class CommitLog:
         return first + len(taken)
 
     def _write_one(self, slot: Slot, kind: FrameKind, previous_end: int, payload: bytes) -> LogFile:
+        slot.check_not_dropped()
         frames = self._begin(len(payload))
         self._precede(frames, slot, previous_end)
         frames.add(kind, slot.number, previous_end, payload)

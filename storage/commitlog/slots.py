@@ -34,6 +34,7 @@ from dataclasses import dataclass
 from operator import attrgetter, itemgetter
 from typing import Final, NamedTuple
 
+from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import uuid_text
 from protocol.records import NO_TIMESTAMP
 from storage.commitlog.log_file import LogFile, Slice
@@ -160,6 +161,15 @@ class Slot:
     def valid_end(self, file_start: int, end_offset: int) -> int:
         """The end offset of the valid entries in a file whose row has this end offset (rule 3)."""
         return valid_end(self.cuts, file_start, end_offset)
+
+    def check_not_dropped(self) -> None:
+        """Before a frame of the slot: raise KafkaError if the partition was deleted, as while a thread opens or truncates it.
+
+        Its number may be that of another slot, which would get the frame (rule 7).
+        """
+        if self.is_dropped:
+            name = slot_text(self.slot_id, self.topic)
+            raise KafkaError(ErrorCode.KAFKA_STORAGE_ERROR, f"The partition {name} was deleted")
 
     # ---- changes by frames -------------------------------------------------------------------------------
 

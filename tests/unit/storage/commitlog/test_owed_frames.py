@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import pytest
 
+from protocol.errors import KafkaError
+from storage.commitlog.commit_log_engine import CommitLogEngine
+from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.segments import NOW_MS, batch, infos
-from tests.unit.storage.commitlog.test_commit_log import Process, append_to, state_of
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, state_of
 
 SLOTS = 3
 
@@ -113,3 +117,31 @@ def test_the_frames_of_a_deleted_partition_are_not_written(tmp_path: Path) -> No
     disk.reset_counters()
     waiting.pop()()
     assert not disk.writes
+
+
+LATE: dict[str, Callable[[CommitLogEngine], object]] = {
+    "truncate": lambda engine: engine.truncate(1),
+    "reset": lambda engine: engine.reset(0),
+    "snapshot": lambda engine: engine.store_snapshot(1, b"producers at 1"),
+    "aborted": lambda engine: engine.add_aborted(AbortedTransaction(1, 0, 1, 0)),
+}
+
+
+@pytest.mark.parametrize("late", LATE)
+def test_a_thread_that_uses_a_deleted_partition_does_not_change_the_next_one_with_its_number(
+    tmp_path: Path, late: str
+) -> None:
+    """It was opening or truncating the log when the topic was deleted."""
+    process = Process(tmp_path)
+    deleted = process[0]
+    for _ in range(3):
+        append_to(deleted)
+    process.log.drop(process.log.slot(deleted._slot_id))
+    process.log.finish_active()  # so that the number is free
+    kept = append_to(process[1]) + append_to(process[1])
+    with pytest.raises(KafkaError, match="was deleted"):
+        LATE[late](deleted)
+    process.log.apply_changes()
+    assert bytes_of(process[1]) == kept
+    again = Process(tmp_path)[1]
+    assert (bytes_of(again), again.snapshots(), again.aborted(0, 2)) == (kept, {}, [])

@@ -139,7 +139,6 @@ class TransactionMetadata(NamedTuple):
 
     def fenced(self) -> TransactionMetadata:
         """Increment the epoch before an abort; only where the end itself does not."""
-        """Increment the epoch before an abort; only where the end itself does not."""
         return self._replace(epoch=min(self.epoch + 1, FENCING_EPOCH), last_epoch=NO_EPOCH)
 
     def prepared(self, *, is_commit: bool, version: int, wall_ms: int, new_producer_id: int) -> TransactionMetadata:

@@ -17,12 +17,11 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
+from broker.tools.dry_run import RecoveryRun
 from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_identity
 from protocol.errors import KafkaError
 from replication.metadata.image import MetadataImage
-from replication.metadata.metadata_records import UnreadableMetadata
-from replication.metadata_log.metadata_replay import read_metadata
-from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory
+from replication.metadata_log.node_identity import UnusableDirectory
 from storage.config.log_config import COMMIT_LOG, STORAGE_ENGINE, log_config
 from storage.directories.conversion import GROUP_BYTES, Conversion
 from storage.directories.log_directory import lock_directories
@@ -143,26 +142,27 @@ def run_convert(order: Order, *, is_dry_run: bool, progress: Progress, wall_ms: 
 def _run_convert(
     disk: Disk, node: Node, order: Order, *, is_dry_run: bool, progress: Progress, wall_ms: int
 ) -> Outcome:
-    image = _read_image(node, order.engine)
+    image = _read_image(DryRunDisk(), node, order.engine)
     plan = _Node(DryRunDisk(), node, order, image, wall_ms).plan()
     outcome = Outcome(plan, is_dry_run=is_dry_run)
     if not is_dry_run and not plan.missing:
+        _read_image(disk, node, order.engine)
         _Node(disk, node, order, image, wall_ms).convert(outcome, progress)
     return outcome
 
 
-def _read_image(node: Node, engine: str) -> MetadataImage | None:
+def _read_image(disk: Disk, node: Node, engine: str) -> MetadataImage | None:
+    """The metadata, after a recovery of their log: the directories will be marked as shut down cleanly."""
     if not node.has_metadata:
         if engine == COMMIT_LOG:
             raise CannotConvert(
                 "The metadata log is in none of these directories: which topics are compacted is unknown."
             )
         return None
-    identity = NodeIdentity(node.cluster_id, node.node_id, node.directory_ids, node.metadata_directory)
-    try:
-        return read_metadata(DryRunDisk(), identity).image
-    except (UnreadableMetadata, UnusableDirectory, KafkaError) as error:
-        raise CannotConvert(f"The metadata are unreadable: {error} Run barnabas doctor.") from None
+    run = RecoveryRun(disk, node)
+    if not run.recover_metadata():
+        raise CannotConvert(f"The metadata are unreadable: {run.refusals[0].text} Run barnabas doctor.")
+    return run.image
 
 
 class _Node:

@@ -58,7 +58,7 @@ class RecoveryRun:
         """
         for path in corrupt_files:
             self._disk.rename(path, path + CORRUPT)
-        if self._node.has_metadata and not self._read_metadata():
+        if self._node.has_metadata and not self.recover_metadata():
             return
         try:
             self._recover(recovery_points or {}, set(directories_to_open))
@@ -68,7 +68,8 @@ class RecoveryRun:
     def _refuse(self, severity: Severity, path: str, text: str) -> None:
         self.refusals.append(Issue(severity, path, text))
 
-    def _read_metadata(self) -> bool:
+    def recover_metadata(self) -> bool:
+        """Recovers the metadata log and reads the image; returns whether a start gets that far."""
         node = self._node
         identity = NodeIdentity(node.cluster_id, node.node_id, node.directory_ids, node.metadata_directory)
         path = f"{node.metadata_directory}/{METADATA_DIRECTORY}"

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
-from storage.directories.log_directory import lock_directories
+from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import Disk
 from tests.support.kafka import combined_node
 
@@ -40,6 +41,12 @@ def settings_file(tmp_path: Path, data: Path, settings: dict[str, object]) -> st
 
 def contents(data: Path) -> dict[str, bytes]:
     return {str(path.relative_to(data)): path.read_bytes() for path in sorted(data.rglob("*")) if path.is_file()}
+
+
+def tear_metadata_log(data: Path) -> None:
+    """Append the first bytes of a batch."""
+    with max((data / METADATA_DIRECTORY).glob("*.log")).open("ab") as file:
+        file.write(bytes(7) + b"0")
 
 
 def test_all_partitions_are_converted_but_the_compacted_ones(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -141,6 +148,26 @@ def test_a_damaged_partition_stays_and_the_others_are_converted(data: Path, caps
     assert "split-0 stays as it is: " in shown
     assert log.read_bytes() == content
     assert not list((data / "plain-0").glob("*.log"))
+
+
+def test_a_torn_end_of_the_metadata_log_is_truncated_before_the_directory_is_marked_clean(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """After a clean shutdown it would be damage, with which no node starts."""
+    (data / CLEAN_SHUTDOWN).unlink()
+    tear_metadata_log(data)
+    assert convert(capsys, "--log-dir", str(data), "--to", "commitlog")[0] == 0
+    assert (data / CLEAN_SHUTDOWN).exists()
+    assert main(["doctor", str(data)]) == 0, capsys.readouterr().out
+
+
+def test_a_metadata_log_that_has_lost_records_is_refused(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tear_metadata_log(data)
+    before = contents(data)
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    assert status == 2
+    assert "after a clean shutdown" in shown
+    assert contents(data) == {**before, ".lock": b""}
 
 
 def test_what_is_compacted_must_be_known(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

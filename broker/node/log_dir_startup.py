@@ -4,6 +4,7 @@ RULES    1. Unknown contents are refused before anything changes.
          2. A directory whose disk has failed is skipped, unless it holds the metadata log, is locked by another process, or is
             full.
          3. In a cluster of several nodes, directories are formatted only for an explicit cluster id.
+         4. A clean-shutdown marker in a directory of the metadata log alone is deleted: no shutdown has written it.
 NOT HERE The files (`replication/metadata_log/formatting.py`, `replication/metadata_log/metadata_replay.py`).
 """
 
@@ -23,7 +24,7 @@ from replication.metadata_log.metadata_log_check import check_for_loss
 from replication.metadata_log.metadata_replay import ReplayedMetadata, read_metadata
 from replication.metadata_log.node_identity import NodeIdentity, UnusableDirectory, read_node_identity
 from replication.raft.voters import ListenerAddress
-from storage.directories.log_directory import lock_directories
+from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.io.disk import Disk, StorageError
 from storage.io.file_lock import FileLock
 
@@ -74,6 +75,8 @@ def open_log_dirs(
         replayed = read_metadata(disk, identity)
         check_for_loss(disk, identity, replayed)
         identity = identity._replace(failed=_lock_directories(disk, directories, metadata, identity.failed, locks))
+        if metadata not in directories:
+            disk.unlink(f"{metadata}/{CLEAN_SHUTDOWN}", missing_ok=True)
     identity = format_directories(
         disk,
         directories,

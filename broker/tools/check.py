@@ -78,7 +78,7 @@ class DirectoryCheck:
     def run(self, progress: Progress) -> None:
         """Checks everything."""
         todo: list[tuple[str, str, StoredSlot | None]] = []
-        for directory in self._node.directory_ids:
+        for directory in self._node.log_directories:
             names = sorted(self._disk.listdir(directory))
             partitions = [name for name in names if self._is_partition(directory, name)]
             stored = CommitLogPartitions(self._disk, directory, names, self._image)

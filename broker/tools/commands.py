@@ -153,7 +153,8 @@ def _order(directories: tuple[str, ...], config_file: str | None, engine: str, t
         return Order(directories, engine, topics)
     config = load_config(config_file, {})
     file_bytes = config.number("barnabas.commitlog.file.bytes")
-    return Order(config.log_dirs, engine, topics, config.given, file_bytes)
+    paths = list(dict.fromkeys((*config.log_dirs, config.metadata_log_dir)))
+    return Order(paths, engine, topics, config.given, file_bytes)
 
 
 @contextmanager

@@ -47,7 +47,7 @@ class Order(NamedTuple):
     """What to convert."""
 
     directories: Sequence[str]
-    """All log directories of the node."""
+    """All log directories of the node, and that of its metadata log."""
     engine: str
     """`segments` or `commitlog`."""
     topics: Collection[str] = ()
@@ -173,7 +173,7 @@ class _Node:
         self._image = image
         self._defaults = {**order.settings, **(image.topic_defaults(node.node_id) if image is not None else {})}
         defaults = log_config({}, self._defaults)
-        self._manager = LogManager(disk, node.directory_ids, defaults, random_bytes=secrets.token_bytes)
+        self._manager = LogManager(disk, node.log_directories, defaults, random_bytes=secrets.token_bytes)
         self._manager.load(self._id_of)
         for error in self._manager.offline.values():
             raise error

@@ -71,7 +71,7 @@ class RecoveryRun:
     def recover_metadata(self) -> bool:
         """Recovers the metadata log and reads the image; returns whether a start gets that far."""
         node = self._node
-        identity = NodeIdentity(node.cluster_id, node.node_id, node.directory_ids, node.metadata_directory)
+        identity = NodeIdentity(node.cluster_id, node.node_id, node.log_directories, node.metadata_directory)
         path = f"{node.metadata_directory}/{METADATA_DIRECTORY}"
         manager = self._manager()
         try:
@@ -92,7 +92,7 @@ class RecoveryRun:
         return True
 
     def _manager(self) -> LogManager:
-        directories = self._node.directory_ids
+        directories = self._node.log_directories
         return LogManager(self._disk, directories, log_config({}, {}), random_bytes=secrets.token_bytes)
 
     # ---- logs --------------------------------------------------------------------------------------------

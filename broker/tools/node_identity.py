@@ -1,6 +1,8 @@
 """The node that a list of log directories belongs to.
 
 RULES    1. All directories must be formatted for the same node; the one with the metadata log is found by its contents.
+         2. `metadata.log.dir` may name a directory for the metadata log alone. It is no log directory: no checkpoint and no
+            clean-shutdown marker are written there, because no start would read or delete them.
 """
 
 from __future__ import annotations
@@ -10,7 +12,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from replication.metadata_log.node_identity import UnusableDirectory, read_meta_properties, read_node_identity
-from storage.directories.partition_directory import METADATA_DIRECTORY
+from storage.commitlog.commit_log import DIRECTORY as COMMIT_LOG
+from storage.directories.log_directory import CLEAN_SHUTDOWN
+from storage.directories.partition_directory import METADATA_DIRECTORY, parse_partition_dir_name
+from storage.io.checkpoint_file import RECOVERY_POINTS
 from storage.io.disk import Disk
 
 
@@ -24,6 +29,9 @@ class Node(NamedTuple):
     cluster_id: str
     node_id: int
     directory_ids: dict[str, bytes]
+    """Of all directories, by path."""
+    log_directories: dict[str, bytes]
+    """The same without a directory of the metadata log alone (rule 2)."""
     metadata_directory: str
     has_metadata: bool
     """Whether the metadata log is in one of the directories."""
@@ -45,7 +53,17 @@ def read_identity(disk: Disk, directories: Sequence[str]) -> Node:
         raise UnusableDirectory(f"{missing[0]} has no meta.properties: its node is unknown.")
     with_metadata = [path for path in directories if disk.is_dir(f"{path}/{METADATA_DIRECTORY}")]
     where = with_metadata[0] if with_metadata else directories[0]
-    return Node(identity.cluster_id, identity.node_id, identity.directory_ids, where, bool(with_metadata))
+    ids = identity.directory_ids
+    logs = {path: id_ for path, id_ in ids.items() if path != where or len(ids) == 1 or _is_log_directory(disk, path)}
+    return Node(identity.cluster_id, identity.node_id, ids, logs, where, bool(with_metadata))
+
+
+def _is_log_directory(disk: Disk, path: str) -> bool:
+    """Whether a directory has what only log directories have."""
+    return any(
+        name in {CLEAN_SHUTDOWN, RECOVERY_POINTS, COMMIT_LOG} or parse_partition_dir_name(name) is not None
+        for name in disk.listdir(path)
+    )
 
 
 def log_dir_paths(disk: Disk, directories: Sequence[str]) -> list[str]:

@@ -1,7 +1,7 @@
 """Detects a metadata log that has lost records: a node with it would start without its topics, and rename their logs as strays.
 
 RULES    1. Reads only. After a crash an incomplete batch at the end is normal: the start truncates it.
-         2. After a clean shutdown an incomplete batch is damage.
+         2. After a clean shutdown an incomplete batch is damage. Only log directories have a marker of it.
          3. A log ends early if its last batch is incomplete, or in an epoch below the one in quorum-state.
          4. A partition's directory is created after its topic is committed and durable. So a log that ends early has lost
             records if there are directories of topics that it neither contains nor has removed.
@@ -37,7 +37,8 @@ def check_for_loss(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) 
     log = f"{identity.metadata_directory}/{METADATA_DIRECTORY}"
     marker = f"{identity.metadata_directory}/{CLEAN_SHUTDOWN}"
     tail = found.invalid_tail
-    if tail is not None and disk.exists(marker):
+    is_in_log_directory = identity.metadata_directory in identity.directory_ids
+    if tail is not None and is_in_log_directory and disk.exists(marker):
         raise UnreadableMetadata(
             f"{tail.path} is damaged at position {tail.position}, {tail.length} bytes before its end, after a clean shutdown. "
             f"Restore {log} from a copy; or remove {marker} to truncate the log there."

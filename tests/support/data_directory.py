@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import random
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -20,11 +21,14 @@ import confluent_kafka
 from barnabas import Broker
 from protocol.compression import Compression
 from protocol.control_records import ControlType
+from protocol.primitives import uuid_text
 from protocol.records import headers, records
+from replication.metadata_log.node_identity import META_PROPERTIES
 from storage.commitlog.commit_log import DIRECTORY
 from storage.config.log_config import LogConfig
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import Disk
 from storage.log.log import AppendOrigin, Log
 from tests.support.loading import create
@@ -75,6 +79,17 @@ def _commit(bootstrap: str, group: str, protocol: str, topics: str) -> None:
         consumer.poll(0.1)
     consumer.commit(offsets=[confluent_kafka.TopicPartition("plain", 1, 3)], asynchronous=False)
     consumer.close()
+
+
+def with_metadata_apart(data: Path) -> Path:
+    """Move the metadata log of a node to a directory beside `data`, that of `metadata.log.dir`; returns it."""
+    metadata = data.with_name("metadata")
+    metadata.mkdir()
+    (data / METADATA_DIRECTORY).rename(metadata / METADATA_DIRECTORY)
+    text = (data / META_PROPERTIES).read_text()
+    directory_id = f"directory.id={uuid_text(bytes(15) + b'm')}"
+    (metadata / META_PROPERTIES).write_text(re.sub("directory.id=.*", directory_id, text))
+    return metadata
 
 
 def change_logs(path: Path, act: Callable[[LogManager], None]) -> None:

@@ -14,6 +14,7 @@ from broker.cli import main
 from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.disk import Disk
+from tests.support.data_directory import with_metadata_apart
 from tests.support.kafka import combined_node
 
 MIB = 1 << 20
@@ -168,6 +169,18 @@ def test_a_metadata_log_that_has_lost_records_is_refused(data: Path, capsys: pyt
     assert status == 2
     assert "after a clean shutdown" in shown
     assert contents(data) == {**before, ".lock": b""}
+
+
+def test_a_settings_file_names_the_directory_of_the_metadata_log_too(
+    data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    metadata = with_metadata_apart(data)
+    status, shown = convert(
+        capsys, "--config", settings_file(tmp_path, data, {"metadata.log.dir": metadata}), "--to", "commitlog"
+    )
+    assert status == 0, shown
+    assert "__consumer_offsets is compacted" in shown
+    assert not (metadata / CLEAN_SHUTDOWN).exists(), "no start deletes it"
 
 
 def test_what_is_compacted_must_be_known(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -12,11 +12,12 @@ import pytest
 
 from broker.cli import main
 from protocol.records import HEADER, parse_header
-from storage.directories.log_directory import lock_directories
+from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.io.checkpoint_file import read_epochs, read_offsets, write_epochs, write_offsets, write_topic_id
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
 from storage.log.open_log import OpenLog
+from tests.support.data_directory import with_metadata_apart
 
 FIRST, SECOND = "00000000000000000000", "00000000000000000014"
 
@@ -188,6 +189,21 @@ def test_an_undamaged_directory_is_healthy_after_an_unclean_shutdown(
     assert (status, found(rows)) == (0, [])
     assert run_doctor(data, capsys, "--repair")[0] == 0
     assert (data / ".kafka_cleanshutdown").exists()
+
+
+def test_a_directory_of_the_metadata_log_alone_gets_no_marker_by_a_repair(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """No start would delete it, and with it a torn end after a later kill would be damage."""
+    metadata = with_metadata_apart(data)
+    (data / CLEAN_SHUTDOWN).unlink()
+    append_half_a_batch(data)
+    assert main(["doctor", "--repair", str(data), str(metadata)]) == 0, capsys.readouterr().out
+    assert (data / CLEAN_SHUTDOWN).exists()
+    assert not (metadata / CLEAN_SHUTDOWN).exists()
+    capsys.readouterr()
+    assert main(["doctor", str(data), str(metadata)]) == 0
+    assert "not shut down cleanly" not in capsys.readouterr().out
 
 
 def test_locked_directories_are_checked_only_with_read_only(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

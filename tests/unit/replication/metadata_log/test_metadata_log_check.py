@@ -20,6 +20,7 @@ from storage.commitlog.commit_log import DIRECTORY, CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
+from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
 from tests.support.controller_harness import WALL_MS, ControllerHarness
@@ -84,3 +85,14 @@ def test_a_removed_topic_is_not_lost_although_a_loss_of_power_took_its_id(tmp_pa
     Path(harness.directory, "u-0").mkdir()
     with pytest.raises(UnreadableMetadata, match=r"does not know the topics of .*/u-0\."):
         check_for_loss(harness.disk, harness.identity, read_metadata(harness.disk, harness.identity))
+
+
+def test_a_marker_beside_a_metadata_log_that_is_in_no_log_directory_says_nothing(tmp_path: Path) -> None:
+    """No shutdown writes it there; an incomplete end is that of a kill."""
+    harness = ControllerHarness(tmp_path)
+    harness.log_path.write_bytes(batch(METADATA_VERSION, topic_record("t")) + bytes(8))
+    Path(harness.directory, CLEAN_SHUTDOWN).touch()
+    found = read_metadata(harness.disk, harness.identity)
+    with pytest.raises(UnreadableMetadata, match="after a clean shutdown"):
+        check_for_loss(harness.disk, harness.identity, found)
+    check_for_loss(harness.disk, harness.identity._replace(directory_ids={}), found)

@@ -8,6 +8,7 @@ RULES    1. Startup order: bind, check or format the directories, lock them, loa
             requests, finish the I/O, close the logs durably.
          4. Callbacks to upper layers (`on_...`) are connected in `_connect` (one in `_build`, before logs are opened); those
             between the parts of the metadata side in `replication/kraft_node.py`.
+         5. A node that is a controller only has no partitions. Logs from the time when it was a broker stay as they are.
 NOT HERE Handlers (`api_table.py`), periodic tasks (`scheduled_tasks.py`), settings (`broker_config.py`).
 """
 
@@ -188,6 +189,7 @@ class Server:
         self._metrics = NodeMetrics(config, self._clock)
         self._locks: list[FileLock] = []
         self._is_stopping = self._is_shut_down = False
+        self._is_broker = "broker" in config.roles
         self._frozen_partitions = FrozenObjects(_PARTITIONS_PER_FREEZE)
         self.listeners: list[Listener] = []
         self.controller_listeners: list[Listener] = []
@@ -420,7 +422,7 @@ class Server:
         self._purgatory.on_wake = partial(self._loop.call_soon, self._purgatory.drain)
         self._io.on_space_change = self._on_space_changed
         policy.on_metadata_log_full = self._metadata.resign_if_leader
-        if "broker" in self._config.roles:
+        if self._is_broker:
             policy.on_change = lifecycle.heartbeat_now
         lifecycle.has_space = policy.has_space
         lifecycle.cordoned = self._config_applier.cordoned_ids
@@ -438,14 +440,24 @@ class Server:
             listener.start()
             _log.info("the controller listens on %s:%d", listener.host, listener.port)
         self._node.start()
-        if "broker" in self._config.roles:
+        if self._is_broker:
             self._lifecycle.start()
         else:
             self._on_active()
 
     def _on_active(self) -> None:
-        """The broker is active in the published image: creates its partitions and accepts clients."""
+        """The broker is active in the published image, or this node is no broker: accepts clients."""
         self._publisher.start()
+        if self._is_broker:
+            self._take_over_logs()
+        for listener in self.listeners:
+            listener.start()
+        self._scheduled_tasks.start(self.listeners + self.controller_listeners)
+        self._metrics.is_started = True
+        self._ready()
+
+    def _take_over_logs(self) -> None:
+        """The partitions of this broker exist: reports the other logs and the directories, and resumes moves."""
         strays = self._replicas.rename_strays()
         if strays:
             _log.warning(
@@ -457,15 +469,12 @@ class Server:
             _log.error("%d partitions are in log directories that this node does not have: %s", len(offline), names)
         self._assignments_manager.reconcile_now(self._replicas.partitions.values())
         self._log_dir_moves.resume()
-        for listener in self.listeners:
-            listener.start()
-        self._scheduled_tasks.start(self.listeners + self.controller_listeners)
-        self._metrics.is_started = True
-        self._ready()
 
     # ------------------------------------------------------------ callbacks
     def _on_image(self, image: MetadataImage, changes: MetadataDelta) -> Iterator[None]:
         self._config_applier.image_changed(image, changes)
+        if not self._is_broker:  # rule 5
+            return
         for _ in self._replicas.apply(image, changes, self._clock.mono_ms()):
             self._frozen_partitions.grow(len(self._replicas.partitions))
             yield
@@ -482,7 +491,7 @@ class Server:
             listener.quotas.update_addresses(image.opaque_records)
         if "controller" in self._config.roles:
             self._metadata.registration.image_published(image)
-        if "broker" in self._config.roles:
+        if self._is_broker:
             self._lifecycle.image_published(image)
 
     def _on_space_changed(self, directory: str, has_space: bool) -> None:  # noqa: FBT001
@@ -528,7 +537,7 @@ class Server:
         _log.info("shutting down")
         notify_stopping()
         self._io.stop_waiting_for_space()
-        if "broker" in self._config.roles and self._config.value("controlled.shutdown.enable"):
+        if self._is_broker and self._config.value("controlled.shutdown.enable"):
             self._lifecycle.begin_controlled_shutdown().then(lambda _: self._shut_down())
         else:
             self._shut_down()

@@ -95,7 +95,8 @@ class ScheduledTasks:
         self._every(_SNAPSHOT_CHECK_MS, self._check_snapshot)
         self._every(_RETAIN_METADATA_MS, lambda: self._snapshots.retain(self._dependencies.clock.wall_ms()))
         retention_ms = number("log.retention.check.interval.ms")
-        self._after(min(first_ms, retention_ms), lambda: self._start_retention(retention_ms))
+        if "broker" in self._config.roles:  # otherwise the configurations of its logs are unknown
+            self._after(min(first_ms, retention_ms), lambda: self._start_retention(retention_ms))
         self._commit_logs = CommitLogCleaning(self._dependencies, replicas, lambda: self._config)
         self._commit_logs.start()
         for listener in listeners:

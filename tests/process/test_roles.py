@@ -17,7 +17,7 @@ from protocol.messages.admin import CreateTopicsRequest
 from tests.support.cluster import identity_of, joining_node
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
-from tests.support.librdkafka import create_topic, produce
+from tests.support.librdkafka import create_topic, produce, read_to_end
 from tests.support.loading import topic
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
@@ -120,6 +120,21 @@ def test_a_broker_works_with_one_static_controller(tmp_path: Path) -> None:
                 if "t" not in AdminClient({"bootstrap.servers": broker.bootstrap}).list_topics(timeout=30).topics:
                     create_topic(broker.bootstrap, "t", 1, 1)
                 produce(broker.bootstrap, "t", [b"v"], acks="all")
+
+
+def test_a_node_that_is_only_a_controller_for_a_while_keeps_its_partitions() -> None:
+    """It does not know the metadata when it starts, and no other node has the records of topic t."""
+    with Cluster(3, settings={**SETTINGS, "log.retention.check.interval.ms": "20"}, start_timeout_s=180) as cluster:
+        create_topic(cluster.bootstrap, "t", 3, 1)
+        produce(cluster.bootstrap, "t", [b"v"] * 30, 3, acks="all")
+        node = cluster.nodes[3]
+        listeners = node.settings["listeners"]
+        for roles, names in (("controller", listeners.split(",")[1]), ("broker,controller", listeners)):
+            node.stop()
+            node.settings.update({"process.roles": roles, "listeners": names})
+            node.start()
+        assert "strays" not in node.log()
+        assert len(read_to_end(cluster.bootstrap, "t")) == 30
 
 
 def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:

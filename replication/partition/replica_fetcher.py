@@ -12,6 +12,8 @@ RULES    1. One request for all partitions is pending at a time. The next one is
             the log there if it is below the local log end.
          6. A throttled replica that is not in sync is left out until its quota allows more bytes (KIP-73).
          7. While a partition is left out, a request waits at the leader only until the partition can be fetched again.
+         8. Under a new broker epoch a new session begins, which names all partitions: the leader adds a follower to the ISR of
+            a partition only if it has fetched the partition under its present registration (KIP-903).
 NOT HERE Writing (`follower_log.py`), sockets and time (`broker/peers/replica_fetchers.py`).
 """
 
@@ -129,6 +131,7 @@ class ReplicaFetcher:
         self._session_epoch = 0
         self._session_partitions: dict[PartitionKey, _SessionPosition] = {}
         """What the leader's session holds."""
+        self._session_broker_epoch = self._broker_epoch()
         self._is_request_pending = False
         self._pending_writes = 0
         self.on_ready: Callable[[], None] = no_op
@@ -200,6 +203,10 @@ class ReplicaFetcher:
         )
 
     def _fetch_request(self, mono_ms: int) -> FetchRequest | None:
+        broker_epoch = self._broker_epoch()
+        if broker_epoch != self._session_broker_epoch:  # rule 8
+            self._session_broker_epoch = broker_epoch
+            self._forget_session()
         changed, forgotten = self._changes(mono_ms)
         if not self._session_partitions:
             if self._session_epoch and forgotten:
@@ -208,7 +215,7 @@ class ReplicaFetcher:
         is_full = self._session_epoch == 0
         settings = self._settings
         return FetchRequest(
-            replica_state=produce_fetch.ReplicaState(replica_id=self._broker_id, replica_epoch=self._broker_epoch()),
+            replica_state=produce_fetch.ReplicaState(replica_id=self._broker_id, replica_epoch=broker_epoch),
             max_wait_ms=self._max_wait_ms(mono_ms),
             min_bytes=settings.min_bytes,
             max_bytes=settings.response_max_bytes,

@@ -76,7 +76,8 @@ class Rig:
     def __init__(self) -> None:
         self.follower_log = FakeFollowerLog()
         follower_log: Any = self.follower_log
-        self.fetcher = ReplicaFetcher(2, 1, lambda: 77, follower_log, FetchSettings())
+        self.broker_epoch = 77
+        self.fetcher = ReplicaFetcher(2, 1, lambda: self.broker_epoch, follower_log, FetchSettings())
         self.now_ms = 1000
 
     def add(self, *indexes: int, **attributes: int) -> None:
@@ -299,6 +300,20 @@ def test_a_lost_session_is_replaced_at_once(rig: Rig) -> None:
     rig.fetch(code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND, session_id=0)
     assert rig.fetch_positions() == {0: (5, 10, 4)}
     assert rig.request.session_id == 0
+
+
+def test_all_partitions_are_named_again_under_a_new_broker_epoch(rig: Rig) -> None:
+    """An operator unregistered the broker: the leader knows its position only under the earlier registration."""
+    rig.add(0, 1)
+    rig.fetch()
+    assert rig.fetch_positions() == {}
+    rig.broker_epoch = 99
+    rig.respond()
+    assert rig.fetch_positions() == {0: (5, 10, 4), 1: (5, 10, 4)}
+    assert rig.session == (9, 0), "closes the old session"
+    assert rig.request.replica_state == produce_fetch.ReplicaState(replica_id=1, replica_epoch=99)
+    rig.respond()
+    assert rig.fetch_positions() == {}
 
 
 def test_a_response_of_an_earlier_epoch_is_ignored(rig: Rig) -> None:

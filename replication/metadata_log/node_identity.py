@@ -6,6 +6,7 @@ RULES    1. All directories of a node have the same cluster id and node id, and 
          2. An empty directory has no identity. Neither has one with files of an interrupted formatting only.
          3. A directory with data but without meta.properties is refused; the error names the file.
          4. A failed log directory is skipped, unless it holds the metadata log or no other directory has the node's identity.
+         5. The metadata log must be in the directory that the settings name for it: a second, empty one would lose every topic.
 NOT HERE Formatting (`formatting.py`), the lock file (`storage/directories/log_directory.py`).
 """
 
@@ -73,6 +74,7 @@ def read_node_identity(
         return None
     _check_node(properties, node_id)
     _check_directory_ids(properties)
+    _check_metadata_directory(disk, properties, metadata)
     ids = {path: properties[path].directory_id for path in directories if path in properties}
     metadata_id = properties[metadata].directory_id if metadata in properties else ZERO_UUID
     cluster_id = next(iter(properties.values())).cluster_id
@@ -125,6 +127,18 @@ def _check_directory_ids(properties: Mapping[str, MetaProperties]) -> None:
                 f"{other} and {path} have the same directory.id {uuid_text(found.directory_id)}: "
                 "one is a copy of the other."
             )
+
+
+def _check_metadata_directory(disk: Disk, formatted: Iterable[str], metadata: str) -> None:
+    """Check that the metadata log is not in another of the formatted directories only (rule 5)."""
+    if disk.exists(f"{metadata}/{METADATA_DIRECTORY}"):
+        return
+    other = next((path for path in formatted if disk.exists(f"{path}/{METADATA_DIRECTORY}")), None)
+    if other is not None:
+        raise UnusableDirectory(
+            f"The metadata log is in {other}, and according to the settings it is in {metadata}: name {other} first in "
+            "log.dirs, or as metadata.log.dir."
+        )
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:

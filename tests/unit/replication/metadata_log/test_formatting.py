@@ -113,9 +113,21 @@ def test_an_added_directory_gets_the_cluster_id(tmp_path: Path) -> None:
 def test_a_new_first_directory_is_refused(tmp_path: Path) -> None:
     """A second, empty metadata log would lose every topic."""
     format_dirs(tmp_path / "a")
-    with pytest.raises(UnusableDirectory, match="name the old one first"):
+    with pytest.raises(UnusableDirectory, match=r"name .*/a first in log\.dirs"):
         format_dirs(tmp_path / "b", tmp_path / "a")
     assert not (tmp_path / "b").exists()
+
+
+def test_another_order_of_the_directories_is_refused(tmp_path: Path) -> None:
+    """Both are formatted, and the one that is first now has no metadata log."""
+    a, b = str(tmp_path / "a"), str(tmp_path / "b")
+    made = format_dirs(tmp_path / "a", tmp_path / "b")
+    for directories, metadata in (([b, a], None), ([a, b], b)):
+        with pytest.raises(UnusableDirectory, match=r"The metadata log is in .*/a, and .* it is in .*/b: name .*/a first"):
+            read_node_identity(Disk(), directories, node_id=1, metadata_directory=metadata)
+    assert read_node_identity(Disk(), [b, a], node_id=1, metadata_directory=a) == made._replace(
+        directory_ids=dict(reversed(made.directory_ids.items()))
+    )
 
 
 def test_directories_of_two_clusters_are_refused(tmp_path: Path) -> None:

@@ -73,7 +73,8 @@ def open_log_dirs(
                 f"{directories[0]} belongs to cluster {identity.cluster_id}, but --cluster-id says {options.cluster_id}."
             )
         replayed = read_metadata(disk, identity)
-        check_for_loss(disk, identity, replayed)
+        is_only_controller = "controller" in config.roles and not has_other_controllers(config, quorum_config)
+        check_for_loss(disk, identity, replayed, is_only_controller=is_only_controller)
         identity = identity._replace(failed=_lock_directories(disk, directories, metadata, identity.failed, locks))
         if metadata not in directories:
             disk.unlink(f"{metadata}/{CLEAN_SHUTDOWN}", missing_ok=True)

@@ -2,7 +2,8 @@
 
 RULES    1. Reads only. After a crash an incomplete batch at the end is normal: the start truncates it.
          2. After a clean shutdown an incomplete batch is damage. Only log directories have a marker of it.
-         3. A log ends early if its last batch is incomplete, or in an epoch below the one in quorum-state.
+         3. A log ends early if its last batch is incomplete, or in an epoch below the one in quorum-state; or if it is empty, and
+            no other controller has its records.
          4. A partition's directory is created after its topic is committed and durable. So a log that ends early has lost
             records if there are directories of topics that it neither contains nor has removed.
          5. A snapshot replaces the records before it, so it has removed a topic without a trace if it does not contain the
@@ -28,8 +29,10 @@ from storage.io.disk import Disk
 _MAX_LISTED = 3
 
 
-def check_for_loss(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) -> None:
-    """Refuse a metadata log that has lost records.
+def check_for_loss(
+    disk: Disk, identity: NodeIdentity, found: ReplayedMetadata, *, is_only_controller: bool = False
+) -> None:
+    """Refuse a metadata log that has lost records; `is_only_controller`: whether the settings name no other controller.
 
     Raises:
         UnreadableMetadata: it has; the message says what to do.
@@ -44,15 +47,17 @@ def check_for_loss(disk: Disk, identity: NodeIdentity, found: ReplayedMetadata) 
             f"Restore {log} from a copy; or remove {marker} to truncate the log there."
         )
     state = read_quorum_state(disk, log)
-    if tail is None and (state is None or found.image.epoch >= state.epoch):
+    is_empty = state is None and is_only_controller and not found.image.features
+    if tail is None and not is_empty and (state is None or found.image.epoch >= state.epoch):
         return
     lost_partitions = list(_partitions_of_unknown_topics(disk, identity, found))
     if lost_partitions:
         names = ", ".join(lost_partitions[:_MAX_LISTED]) + (
             f" and {len(lost_partitions) - _MAX_LISTED} more" if len(lost_partitions) > _MAX_LISTED else ""
         )
+        problem = "is empty" if is_empty else "has lost its end"
         raise UnreadableMetadata(
-            f"The metadata log {log} has lost its end: it does not know the topics of {names}. "
+            f"The metadata log {log} {problem}: it does not know the topics of {names}. "
             "Restore it from a copy; or move these directories away to start without them."
         )
 

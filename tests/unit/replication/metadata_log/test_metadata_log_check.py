@@ -96,3 +96,14 @@ def test_a_marker_beside_a_metadata_log_that_is_in_no_log_directory_says_nothing
     with pytest.raises(UnreadableMetadata, match="after a clean shutdown"):
         check_for_loss(harness.disk, harness.identity, found)
     check_for_loss(harness.disk, harness.identity._replace(directory_ids={}), found)
+
+
+def test_an_empty_log_has_lost_the_topics_of_a_single_node(tmp_path: Path) -> None:
+    """The node would begin a new log from bootstrap.checkpoint. With other controllers it copies their log instead."""
+    harness = ControllerHarness(tmp_path)
+    found = read_metadata(harness.disk, harness.identity)
+    check_for_loss(harness.disk, harness.identity, found, is_only_controller=True)
+    Path(harness.directory, "t-0").mkdir()
+    check_for_loss(harness.disk, harness.identity, found)
+    with pytest.raises(UnreadableMetadata, match=r"is empty: it does not know the topics of .*/t-0\."):
+        check_for_loss(harness.disk, harness.identity, found, is_only_controller=True)

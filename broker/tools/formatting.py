@@ -2,6 +2,8 @@
 
 RULES    1. A formatted directory is refused, or skipped with --ignore-formatted.
          2. The cluster id is always required: all nodes need the same one.
+         3. If the directory of the metadata log is new beside formatted ones, as after its disk was replaced, other controllers
+            must have the log: this node does not start a quorum.
 NOT HERE The options (`broker/node/format_options.py`), the files (`replication/metadata_log/formatting.py`).
 """
 
@@ -14,7 +16,7 @@ from collections.abc import Iterator
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.node.format_options import random_uuid, resolve_format_options, version_name
 from broker.peers.endpoints import local_controller_endpoint
-from broker.peers.quorum_config import load_quorum_config
+from broker.peers.quorum_config import has_other_controllers, load_quorum_config
 from broker.process.timer import wall_ms
 from protocol.primitives import ZERO_UUID
 from replication.metadata_log.formatting import FormatOptions, format_directories
@@ -32,7 +34,8 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
         UnusableDirectory: a directory must not be formatted.
         StorageError: the disk failed, or another process holds a lock.
     """
-    options = resolve_format_options(options, config, load_quorum_config(config))
+    quorum_config = load_quorum_config(config)
+    options = resolve_format_options(options, config, quorum_config)
     if options.cluster_id is None:
         raise ConfigError(
             f"--cluster-id is missing: all nodes of a cluster need the same id; a new one is {random_uuid()}"
@@ -72,6 +75,7 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
             controller=local_controller_endpoint(config, config.controller_listeners),
             random_bytes=secrets.token_bytes,
             wall_ms=wall_ms(),
+            has_metadata_elsewhere=has_other_controllers(config, quorum_config) and not _is_initial(config, options),
         )
     finally:
         for lock in locks:
@@ -81,9 +85,14 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
         yield f"Formatting {_kind(config, options, is_metadata=path == metadata)} {path} with metadata.version {level}."
 
 
+def _is_initial(config: BrokerConfig, options: FormatOptions) -> bool:
+    """Whether this node is one of the first voters of a new quorum."""
+    return options.is_standalone or config.node_id in {one.node_id for one in options.controllers}
+
+
 def _kind(config: BrokerConfig, options: FormatOptions, *, is_metadata: bool) -> str:
     if not is_metadata:
         return "data directory"
-    if options.is_standalone or config.node_id in {one.node_id for one in options.controllers}:
+    if _is_initial(config, options):
         return "dynamic metadata voter directory"
     return "dynamic metadata directory" if options.controllers else "metadata directory"

@@ -94,10 +94,12 @@ def format_directories(
     controller: ListenerAddress,
     random_bytes: Callable[[int], bytes],
     wall_ms: int,
+    has_metadata_elsewhere: bool = False,
 ) -> NodeIdentity:
     """Format the directories that are not formatted yet.
 
-    `identity` is the result of `read_node_identity`, `controller` the endpoint of this node's controller.
+    `identity` is the result of `read_node_identity`, `controller` the endpoint of this node's controller;
+    `has_metadata_elsewhere`: whether other controllers have the metadata log, so that its directory may be new.
 
     Raises:
         UnusableDirectory: the metadata log would be in a new directory although an old one has it.
@@ -105,7 +107,7 @@ def format_directories(
     metadata = metadata_directory or directories[0]
     failed = {} if identity is None else identity.failed
     directories = [path for path in directories if path not in failed]
-    if identity is not None and read_meta_properties(disk, metadata) is None:
+    if identity is not None and not has_metadata_elsewhere and read_meta_properties(disk, metadata) is None:
         raise UnusableDirectory(
             f"The metadata log would be in {metadata}, which is new, and {', '.join(identity.directory_ids)} is not: "
             "name the old one first, or as metadata.log.dir."

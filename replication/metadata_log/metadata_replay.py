@@ -215,7 +215,8 @@ def _check_levels(image: MetadataImage, bootstrap: Iterable[Versioned], path: st
     }
     if not image.features and not bootstrap_levels:
         raise UnreadableMetadata(
-            f"There is no metadata in {path}, and no {BOOTSTRAP_CHECKPOINT} to start with: restore them from a backup."
+            f"There is no metadata in {path}, and no {BOOTSTRAP_CHECKPOINT} to start with: restore them from a backup; or, if "
+            "other controllers have the metadata, format the directory with --ignore-formatted."
         )
     for name, level in {METADATA_VERSION: 0, **image.features, **bootstrap_levels}.items():
         _check_level(name, level, f"The cluster in {path}")

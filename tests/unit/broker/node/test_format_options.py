@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -126,3 +127,22 @@ def test_a_random_uuid_is_printed_and_nothing_is_formatted(tmp_path: Path, capsy
     assert first != second
     assert len(uuid_from_text(first)) == len(uuid_from_text(second)) == 16
     assert not (tmp_path / "data").exists()
+
+
+def test_the_replaced_disk_of_a_metadata_log_is_formatted_if_other_controllers_have_the_log(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The node keeps its other directories. It must not start a quorum, which would not know their topics."""
+    settings = {**CONTROLLER, **OTHERS, "log.dirs": f"{tmp_path}/a", "metadata.log.dir": f"{tmp_path}/m"}
+    given = [word for name, text in settings.items() for word in ("--set", f"{name}={text}")]
+    command = ["format", *given, "--cluster-id", DIRECTORY, "--ignore-formatted"]
+    voters = ["--initial-controllers", f"1@a:9093:{DIRECTORY},2@b:9093:{DIRECTORY}"]
+    assert cli.main([*command, *voters]) == 0
+    shutil.rmtree(tmp_path / "m")
+    kept = (tmp_path / "a/meta.properties").read_bytes()
+    for options, code in ((voters, 1), (["--standalone"], 1), (["--no-initial-controllers"], 0)):
+        assert cli.main([*command, *options]) == code
+        assert (tmp_path / "m/meta.properties").exists() is (code == 0)
+    assert "the old one first" in capsys.readouterr().err
+    assert not (tmp_path / "m/__cluster_metadata-0").exists()
+    assert (tmp_path / "a/meta.properties").read_bytes() == kept

@@ -123,7 +123,9 @@ def test_another_order_of_the_directories_is_refused(tmp_path: Path) -> None:
     a, b = str(tmp_path / "a"), str(tmp_path / "b")
     made = format_dirs(tmp_path / "a", tmp_path / "b")
     for directories, metadata in (([b, a], None), ([a, b], b)):
-        with pytest.raises(UnusableDirectory, match=r"The metadata log is in .*/a, and .* it is in .*/b: name .*/a first"):
+        with pytest.raises(
+            UnusableDirectory, match=r"The metadata log is in .*/a, and .* it is in .*/b: name .*/a first"
+        ):
             read_node_identity(Disk(), directories, node_id=1, metadata_directory=metadata)
     assert read_node_identity(Disk(), [b, a], node_id=1, metadata_directory=a) == made._replace(
         directory_ids=dict(reversed(made.directory_ids.items()))

@@ -53,8 +53,9 @@ from broker.peers.broker_lifecycle import BrokerLifecycle
 from broker.peers.endpoints import (
     AdvertisedEndpoints,
     advertised_endpoint,
+    controller_endpoints,
     inter_broker_address,
-    local_controller_endpoint,
+    quorum_address,
 )
 from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
@@ -79,6 +80,7 @@ from broker.security.standard_authorizer import StandardAuthorizer
 from broker.telemetry.clients.received_metrics import ClientMetricsStore
 from protocol.errors import KafkaError
 from protocol.messages.quorum import BrokerRegistrationRequest
+from replication.metadata.image import Endpoint as RegisteredEndpoint
 from replication.metadata.image import MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
 from replication.metadata.metadata_records import UnreadableMetadata
@@ -93,7 +95,6 @@ from replication.partition.log_dir_moves import LogDirMoves
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
-from replication.raft.voters import ListenerAddress
 from replication.timer_queue import TimerQueue
 from storage.config.log_config import log_config
 from storage.directories.log_manager import LogManager
@@ -210,17 +211,17 @@ class Server:
             self._bind(self._config.listeners, self._dispatcher, self.listeners)
             self._bind(self._config.controller_listeners, self._controller_dispatcher, self.controller_listeners)
             self._bind_metrics_page()
-            controller = local_controller_endpoint(self._config, self.controller_listeners)
+            endpoints = controller_endpoints(self._config, self.controller_listeners)
             self._log_dirs = open_log_dirs(
                 self._config,
                 self._disk,
                 self._quorum_config,
                 self._format_options,
-                controller,
+                quorum_address(endpoints),
                 self._locks,
                 self._clock.wall_ms(),
             )
-            self._build(controller)
+            self._build(endpoints)
             self._build_broker()
             self._connect()
             self._build_apis()
@@ -251,7 +252,7 @@ class Server:
             assert endpoint is not None, "it was bound"
             raise _bind_error(endpoint, error, "--metrics or the setting barnabas.metrics.listener") from None
 
-    def _build(self, controller: ListenerAddress) -> None:
+    def _build(self, endpoints: tuple[RegisteredEndpoint, ...]) -> None:
         config, (identity, replayed) = self._config, self._log_dirs
         self._log_manager = LogManager(
             self._disk,
@@ -287,7 +288,7 @@ class Server:
         )
         self._metadata_log = start.log
         dependencies = self._dependencies._replace(worker=self._io.of_metadata_log)
-        self._metadata = KraftRuntime(config, dependencies, quorum_config, identity, start, controller, self._tls)
+        self._metadata = KraftRuntime(config, dependencies, quorum_config, identity, start, endpoints, self._tls)
         self._node, self._channel = self._metadata.node, self._metadata.channel
         self._publisher = self._node.publisher
 

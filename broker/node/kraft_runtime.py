@@ -19,7 +19,6 @@ from broker.network.peer import ClientContext, peer_login
 from broker.peers.controller_channel import ControllerChannel
 from broker.peers.controller_peers import ControllerPeers
 from broker.peers.controller_registration import ControllerRegistration
-from broker.peers.endpoints import protocol_id
 from broker.peers.quorum_config import QuorumConfig
 from broker.security.node_tls import NodeTls
 from protocol.primitives import new_uuid
@@ -32,7 +31,6 @@ from replication.metadata.image import Endpoint, MetadataImage
 from replication.metadata_log.kraft_replica import Dependencies
 from replication.metadata_log.metadata_log_open import OpenedMetadataLog
 from replication.metadata_log.node_identity import NodeIdentity
-from replication.raft.voters import ListenerAddress
 from replication.timer_queue import Clock, TimerQueue
 from storage.io.disk import Disk
 
@@ -60,25 +58,24 @@ class KraftRuntime:
         quorum_config: QuorumConfig,
         identity: NodeIdentity,
         start: OpenedMetadataLog,
-        controller: ListenerAddress,
+        endpoints: tuple[Endpoint, ...],
         tls: NodeTls,
     ) -> None:
+        """`endpoints`: those of this controller, that of the quorum first."""
         self._config = config
         self._tls = tls
         self._dependencies = dependencies
         self._quorum_config = quorum_config
         self.incarnation_id = new_uuid(secrets.token_bytes)
         """Of this process."""
-        protocol = protocol_id(config, controller.listener)
-        endpoint = Endpoint(controller.listener, controller.host, controller.port, protocol)
         controller_info = LocalController(
             self.incarnation_id,
-            (endpoint,),
+            endpoints,
             listens=bool(config.controller_listeners),
             is_broker="broker" in config.roles,
         )
         timeouts = ("controller.quorum.request.timeout.ms",) * 2 + ("controller.socket.timeout.ms",)
-        self._peers = tuple(self._controller_peers(controller.listener, timeout) for timeout in timeouts)
+        self._peers = tuple(self._controller_peers(endpoints[0].listener, timeout) for timeout in timeouts)
         raft_peers, channel_peers, client_peers = self._peers
         _, disk, worker, timers, clock = dependencies
         self.node = node = KRaftNode(

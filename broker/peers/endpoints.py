@@ -89,13 +89,22 @@ def advertised_endpoint(config: BrokerConfig, listener: Listener | Endpoint) -> 
     return RegisteredEndpoint(listener.name, host, listener.port, protocol)
 
 
-def local_controller_endpoint(config: BrokerConfig, listeners: Sequence[Listener | Endpoint]) -> ListenerAddress:
-    """The endpoint of this controller.
+def controller_endpoints(
+    config: BrokerConfig, listeners: Sequence[Listener | Endpoint]
+) -> tuple[RegisteredEndpoint, ...]:
+    """The endpoints of this controller; the quorum uses the first one, the first of controller.listener.names.
 
     Without a listener it is the default one: the voter record of the quorum needs an address.
     """
-    for listener in listeners:
-        endpoint = advertised_endpoint(config, listener)
-        return ListenerAddress(endpoint.listener, endpoint.host, endpoint.port)
     names = config.controller_listener_names
-    return ListenerAddress(names[0] if names else "CONTROLLER", "localhost", _CONTROLLER_PORT)
+    if listeners:
+        in_order = sorted(listeners, key=lambda listener: names.index(listener.name))
+        return tuple(advertised_endpoint(config, listener) for listener in in_order)
+    name = names[0] if names else "CONTROLLER"
+    return (RegisteredEndpoint(name, "localhost", _CONTROLLER_PORT, protocol_id(config, name)),)
+
+
+def quorum_address(endpoints: Sequence[RegisteredEndpoint]) -> ListenerAddress:
+    """The address of this controller for the other voters."""
+    listener, host, port, _ = endpoints[0]
+    return ListenerAddress(listener, host, port)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 from broker.config.broker_config import BrokerConfig, ConfigError
 from broker.node.format_options import random_uuid, resolve_format_options, version_name
-from broker.peers.endpoints import local_controller_endpoint
+from broker.peers.endpoints import controller_endpoints, quorum_address
 from broker.peers.quorum_config import has_other_controllers, load_quorum_config
 from broker.process.timer import wall_ms
 from protocol.primitives import ZERO_UUID
@@ -72,7 +72,7 @@ def format_node(config: BrokerConfig, options: FormatOptions, *, ignore_formatte
             options,
             identity=identity,
             metadata_directory=metadata,
-            controller=local_controller_endpoint(config, config.controller_listeners),
+            controller=quorum_address(controller_endpoints(config, config.controller_listeners)),
             random_bytes=secrets.token_bytes,
             wall_ms=wall_ms(),
             has_metadata_elsewhere=has_other_controllers(config, quorum_config) and not _is_initial(config, options),

@@ -12,13 +12,18 @@ from confluent_kafka.admin import AdminClient
 
 from barnabas import Broker, Cluster
 from barnabas.cluster import free_ports
+from broker.handlers.admin.metadata import CONTROLLERS
 from protocol.errors import ErrorCode
 from protocol.messages.admin import CreateTopicsRequest
+from protocol.messages.cluster import DescribeQuorumRequest
+from protocol.messages.metadata import DescribeClusterRequest
+from replication.metadata.topic_names import METADATA_TOPIC
 from tests.support.cluster import identity_of, joining_node
 from tests.support.kafka import needs_kafka
 from tests.support.kafka_tools import KafkaTools
 from tests.support.librdkafka import create_topic, produce, read_to_end
 from tests.support.loading import topic
+from tests.support.messages import message
 from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
@@ -135,6 +140,29 @@ def test_a_node_that_is_only_a_controller_for_a_while_keeps_its_partitions() -> 
             node.start()
         assert "strays" not in node.log()
         assert len(read_to_end(cluster.bootstrap, "t")) == 30
+
+
+def test_a_controller_with_two_listeners_names_itself_on_each(tmp_path: Path) -> None:
+    """Admin clients with bootstrap controllers continue with the addresses in the response."""
+    ports = free_ports(2)
+    settings = {
+        "controller.listener.names": "CONTROLLER,ADMIN",
+        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,ADMIN:PLAINTEXT",
+        "listeners": "PLAINTEXT://127.0.0.1:0,ADMIN://127.0.0.1:{},CONTROLLER://127.0.0.1:{}".format(*ports),
+    }
+    with Broker(tmp_path / "data", settings=settings) as broker:
+        for port in ports:
+            with RawClient(f"127.0.0.1:{port}") as client:
+                found = client.ask(DescribeClusterRequest(endpoint_type=CONTROLLERS), 2)
+            assert [(node.broker_id, node.port) for node in found.brokers] == [(1, port)]
+            assert found.controller_id == 1
+        with RawClient(broker.bootstrap) as client:
+            requested = {"topic_name": METADATA_TOPIC, "partitions": [{"partition_index": 0}]}
+            (voter,) = client.ask(message(DescribeQuorumRequest, topics=[requested]), 2).nodes
+    assert [(endpoint.name, endpoint.port) for endpoint in voter.listeners] == [
+        ("CONTROLLER", ports[1]),
+        ("ADMIN", ports[0]),
+    ]
 
 
 def quorum(tools: KafkaTools, cluster: Cluster) -> set[int]:

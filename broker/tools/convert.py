@@ -196,7 +196,9 @@ class _Node:
         self._check_topics()
         self._conversion.discard_copies()
         for directory, log_dir in self._manager.directories.items():
-            due = [log for log in log_dir.logs.values() if self._is_due(log)]
+            for log in log_dir.logs.values():
+                self._configure(log)
+            due = [log for log in log_dir.logs.values() if self._conversion.is_due(log)]
             chosen = [log for log in due if self._is_chosen(log, plan)]
             usage = self._manager.disk_usage(directory, chosen)
             usage.run()
@@ -223,17 +225,18 @@ class _Node:
         if unknown := sorted(set(self._order.topics) - known):
             raise CannotConvert(f"There is no topic {unknown[0]}.")
 
-    def _is_due(self, log: Log) -> bool:
+    def _configure(self, log: Log) -> None:
         topic_id = self._id_of(log.topic)
         if log.files.topic_id is None and topic_id is not None:
             log.files.assign_topic_id(topic_id)
         log.update_config(log_config(self._topic_config(log.topic), self._defaults))
-        return self._conversion.is_due(log)
 
     def _is_chosen(self, log: Log, plan: Plan) -> bool:
         if self._order.topics and log.topic not in self._order.topics:
             return False
         reason = self._conversion.why_not(log)
+        if self._manager.logs[log.topic, log.partition] is not log:
+            reason = "is in two log directories, and a start of Barnabas removes the log of the deleted topic"
         if reason is not None:
             plan.left.append((log.name, reason))
         return reason is None
@@ -259,8 +262,7 @@ class _Node:
         for number, planned in enumerate(plan.logs):
             log = manager.logs[planned.topic, planned.partition]
             try:
-                if not self._is_due(log):  # the other of two logs with this name was the one in service
-                    continue
+                self._configure(log)
                 for size in self._conversion.copy(log):
                     done += size
                     progress(number, len(plan.logs), done, total)

@@ -83,13 +83,19 @@ def _commit(bootstrap: str, group: str, protocol: str, topics: str) -> None:
 
 def with_metadata_apart(data: Path) -> Path:
     """Move the metadata log of a node to a directory beside `data`, that of `metadata.log.dir`; returns it."""
-    metadata = data.with_name("metadata")
-    metadata.mkdir()
+    metadata = make_directory_beside(data, "metadata")
     (data / METADATA_DIRECTORY).rename(metadata / METADATA_DIRECTORY)
-    text = (data / META_PROPERTIES).read_text()
-    directory_id = f"directory.id={uuid_text(bytes(15) + b'm')}"
-    (metadata / META_PROPERTIES).write_text(re.sub("directory.id=.*", directory_id, text))
     return metadata
+
+
+def make_directory_beside(data: Path, name: str) -> Path:
+    """Another directory of the same node, formatted and otherwise empty."""
+    other = data.with_name(name)
+    other.mkdir()
+    directory_id = f"directory.id={uuid_text(os.urandom(16))}"
+    text = re.sub("directory.id=.*", directory_id, (data / META_PROPERTIES).read_text())
+    (other / META_PROPERTIES).write_text(text)
+    return other
 
 
 def change_logs(path: Path, act: Callable[[LogManager], None]) -> None:

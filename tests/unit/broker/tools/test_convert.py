@@ -13,8 +13,9 @@ import pytest
 from broker.cli import main
 from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.directories.partition_directory import METADATA_DIRECTORY
+from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
 from storage.io.disk import Disk
-from tests.support.data_directory import with_metadata_apart
+from tests.support.data_directory import make_directory_beside, with_metadata_apart
 from tests.support.kafka import combined_node
 
 MIB = 1 << 20
@@ -181,6 +182,22 @@ def test_a_settings_file_names_the_directory_of_the_metadata_log_too(
     assert status == 0, shown
     assert "__consumer_offsets is compacted" in shown
     assert not (metadata / CLEAN_SHUTDOWN).exists(), "no start deletes it"
+
+
+def test_a_log_of_a_deleted_topic_in_a_directory_that_was_missing_stays(
+    data: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The topic was created again meanwhile; its partition has the same name in another directory."""
+    other = make_directory_beside(data, "another")
+    (other / "plain-0").mkdir()
+    write_topic_id(Disk(), str(other / "plain-0" / PARTITION_METADATA), b"of deleted topic")
+    shutil.copy(data / "plain-0" / f"{0:020d}.log", other / "plain-0")
+    status, shown = convert(capsys, "--log-dir", str(other), "--log-dir", str(data), "--to", "commitlog")
+    assert status == 0
+    assert shown.startswith("6 partitions with ")
+    assert "plain is in two log directories" in shown
+    assert not list((data / "plain-0").glob("*.log"))
+    assert list((other / "plain-0").glob("*.log"))
 
 
 def test_what_is_compacted_must_be_known(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

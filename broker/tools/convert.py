@@ -24,8 +24,10 @@ from replication.metadata.image import MetadataImage
 from replication.metadata_log.node_identity import UnusableDirectory
 from storage.config.log_config import COMMIT_LOG, STORAGE_ENGINE, log_config
 from storage.directories.conversion import GROUP_BYTES, Conversion
-from storage.directories.log_directory import lock_directories
+from storage.directories.log_directory import LogDirectory, lock_directories
 from storage.directories.log_manager import LogManager
+from storage.directories.partition_directory import STRAY
+from storage.inspection.commit_log_files import partition_text
 from storage.inspection.dry_run_disk import DryRunDisk
 from storage.io.disk import Disk, StorageError
 from storage.log.log import Log
@@ -84,6 +86,8 @@ class Plan:
     """Name of a partition that stays as it is, and why."""
     remaining: dict[str, int] = field(default_factory=dict)
     """By log directory, the partitions that will still be in its commit log."""
+    strays: dict[str, list[str]] = field(default_factory=dict)
+    """By log directory, the directories of strays whose records are in its commit log, and the ids of others there."""
     named: list[str] = field(default_factory=list)
     """The topics to convert whose own setting names the other engine: a start of the broker converts them back."""
     missing: dict[str, int] = field(default_factory=dict)
@@ -208,6 +212,8 @@ class _Node:
             ]
             plan.logs += logs
             plan.remaining[directory] = len(due) - len(chosen) if order.engine != COMMIT_LOG else 0
+            if order.engine != COMMIT_LOG:
+                plan.strays[directory] = self._strays(log_dir)
             needed = self._needed_bytes(logs)
             if needed > usage.usable_bytes:
                 plan.missing[directory] = needed - usage.usable_bytes
@@ -240,6 +246,13 @@ class _Node:
         if reason is not None:
             plan.left.append((log.name, reason))
         return reason is None
+
+    def _strays(self, log_dir: LogDirectory) -> list[str]:
+        """The directories, or else the ids, of partitions in a commit log that are not in service."""
+        paths = [f"{log_dir.path}/{name}" for name in log_dir.names if name.endswith(STRAY)]
+        names = {slot_id[:2]: path for path in paths if (slot_id := self._manager.engines.slot_id_at(path)) is not None}
+        unused = self._manager.engines.unused_slots(log_dir.path, log_dir.logs.values())
+        return [names.get(slot_id[:2]) or f"{log_dir.path}: {partition_text(slot_id)}" for slot_id in unused]
 
     def _needed_bytes(self, logs: Sequence[PlannedLog]) -> int:
         """The free space that the conversion of the logs of one log directory needs."""

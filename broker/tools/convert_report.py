@@ -55,6 +55,11 @@ def _consequences(outcome: Outcome) -> Iterator[str]:
         if others:
             is_or_are = "is" if others == 1 else "are"
             yield f"{directory}: {_count(others, 'partition')} {is_or_are} in the commit log: Apache Kafka cannot start here."
+        for stray in plan.strays[directory]:
+            yield (
+                f"{stray} is not in use, and its records are in the commit log: Apache Kafka cannot start here before it is "
+                "deleted and this command is run again."
+            )
 
 
 def _advice(plan: Plan) -> Iterator[str]:

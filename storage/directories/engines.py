@@ -20,7 +20,7 @@ NOT HERE When logs are created and deleted (log_manager.py), the engines (storag
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
@@ -210,6 +210,12 @@ class Engines:
         log, slot_id = found
         slot = log.slot(slot_id)
         return slot.size, len(slot.segments)
+
+    def unused_slots(self, directory: str, logs: Iterable[Log]) -> list[SlotId]:
+        """The partitions with frames in the commit log of a log directory that are none of these logs in it."""
+        commit_log = self.commit_logs.get(directory)
+        used = {self.slot_id_at(log.path, log.files.cached_topic_id) for log in logs}
+        return [] if commit_log is None else [found for found in commit_log.slot_ids() if found not in used]
 
     # ---- commit logs -------------------------------------------------------------------------------------
 

@@ -200,6 +200,18 @@ def test_a_log_of_a_deleted_topic_in_a_directory_that_was_missing_stays(
     assert list((other / "plain-0").glob("*.log"))
 
 
+def test_a_stray_keeps_the_commit_log_until_it_is_deleted(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    stray = (data / "plain-0").rename(data / f"plain-0.{'0f' * 16}-stray")
+    status, shown = convert(capsys, "--log-dir", str(data), "--to", "segments")
+    assert status == 0
+    assert f"{stray} is not in use, and its records are in the commit log: Apache Kafka cannot start here" in shown
+    assert (data / "commitlog").exists()
+    shutil.rmtree(stray)
+    assert "Apache Kafka" not in convert(capsys, "--log-dir", str(data), "--to", "segments")[1]
+    assert not (data / "commitlog").exists()
+
+
 def test_what_is_compacted_must_be_known(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shutil.rmtree(data / "__cluster_metadata-0")
     status, shown = convert(capsys, "--log-dir", str(data), "--to", "commitlog")

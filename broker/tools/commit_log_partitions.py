@@ -1,7 +1,8 @@
 """The partitions of a log directory's commit log for the doctor, and the issues of its files.
 
 RULES    1. A partition's frames have its name, or its directory has: that of a log that was moved to this log directory.
-         2. Frames of an unfinished copy, of a partition with segment files, and those without a name belong to no partition.
+         2. Frames of an unfinished copy, of a partition with segment files, of a stray, and those without a name belong to no
+            partition. The doctor notes the directory of a stray; its frames are kept as long as that.
 NOT HERE The checks themselves (storage/inspection).
 """
 
@@ -13,7 +14,7 @@ from contextlib import suppress
 from protocol.primitives import uuid_text
 from replication.metadata.image import MetadataImage
 from storage.directories.future_replica import incarnation_of
-from storage.directories.partition_directory import parse_future_dir_name, parse_partition_dir_name
+from storage.directories.partition_directory import DELETED, FUTURE, STRAY, parse_dir_name, parse_partition_dir_name
 from storage.inspection.commit_log_check import CommitLogCheck, has_commit_log
 from storage.inspection.commit_log_files import SlotId, partition_text
 from storage.inspection.indexes import LOG
@@ -40,8 +41,13 @@ class CommitLogPartitions:
             self._check(names)
 
     def _check(self, names: Sequence[str]) -> None:
-        directories = {slot_id: name for name in names if (slot_id := self._slot_id(name)) is not None}
-        in_service = {slot_id[:2]: name for slot_id, name in directories.items() if not slot_id.incarnation}
+        identities = {name: slot_id for name in names if (slot_id := self._slot_id(name)) is not None}
+        copies = {slot_id for name, slot_id in identities.items() if name.endswith(FUTURE)}
+        strays = {slot_id[:2] for name, slot_id in identities.items() if name.endswith(STRAY)}
+        deleted = {slot_id[:2] for name, slot_id in identities.items() if name.endswith(DELETED)}
+        in_service = {
+            slot_id[:2]: name for name, slot_id in identities.items() if parse_partition_dir_name(name) is not None
+        }
         texts = dict(in_service)
         for slot in self._stored():
             name = self._name_of(slot, in_service)
@@ -49,15 +55,15 @@ class CommitLogPartitions:
                 self.slots[name] = slot
                 texts[slot.slot_id[:2]] = name
                 self._check_topic(name, slot)
-            elif slot.slot_id not in directories:
-                self._report_unused(slot, is_left_over=slot.slot_id[:2] in in_service)
+            elif slot.slot_id not in copies and slot.slot_id[:2] not in strays:
+                self._report_unused(slot, is_left_over=slot.slot_id[:2] in {*in_service, *deleted})
         check = CommitLogCheck(self._disk, self._directory, texts)
         check.run()
         self.issues += check.issues
         self.rebuildable += check.rebuildable
 
     def _report_unused(self, slot: StoredSlot, *, is_left_over: bool) -> None:
-        """Frames of no partition; `is_left_over`: by a stop during a move, as the partition's data are elsewhere."""
+        """Frames of no partition; `is_left_over`: by a stop during a move or a deletion."""
         severity, hint = Severity.HARMLESS, ""
         if not is_left_over:
             severity, hint = Severity.LOSS, f" Correct its {PARTITION_METADATA} first if a partition has lost its data."
@@ -72,14 +78,16 @@ class CommitLogPartitions:
             return []
 
     def _slot_id(self, name: str) -> SlotId | None:
-        """The identity of the partition in a directory in service, or of the copy in one; None for others."""
-        key = parse_partition_dir_name(name) or parse_future_dir_name(name)
+        """The identity of the partition in a directory, or of the copy in one; None for other names."""
+        found = parse_dir_name(name)
         topic_id = None
         with suppress(StorageError):  # reported with the partition
             topic_id = (
-                None if key is None else read_topic_id(self._disk, f"{self._directory}/{name}/{PARTITION_METADATA}")
+                None if found is None else read_topic_id(self._disk, f"{self._directory}/{name}/{PARTITION_METADATA}")
             )
-        return None if key is None or topic_id is None else SlotId(topic_id, key[1], incarnation_of(name) or 0)
+        if found is None or topic_id is None:
+            return None
+        return SlotId(topic_id, found.partition[1], incarnation_of(name) or 0)
 
     def _name_of(self, slot: StoredSlot, in_service: Mapping[tuple[bytes, int], str]) -> str | None:
         """The name of a slot's partition; None if it has none (rule 2)."""

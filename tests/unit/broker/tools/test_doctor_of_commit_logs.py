@@ -203,6 +203,17 @@ def test_other_partitions_are_not_affected(data: Path, capsys: pytest.CaptureFix
     assert "split-0" in next(row["text"] for row in rows if row.get("severity") == "loss" and "frame" in row["text"])
 
 
+@pytest.mark.parametrize(("suffix", "severities"), [("stray", set()), ("delete", {"harmless"})])
+def test_frames_of_a_stray_or_of_a_deleted_partition_are_no_loss(
+    data: Path, capsys: pytest.CaptureFixture[str], suffix: str, severities: set[str]
+) -> None:
+    """A stray keeps its frames; a kill between the rename of a directory and the drop of its frames leaves them."""
+    (data / "split-0").rename(data / f"split-0.{'0f' * 16}-{suffix}")
+    status, rows = run_doctor(data, capsys)
+    assert {severity for severity, _ in found(rows)} == severities
+    assert status == len(severities)
+
+
 def test_a_partition_that_the_metadata_lack_is_a_loss(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def create(manager: LogManager) -> None:
         config = replace(SMALL_SEGMENTS, barnabas_storage_engine="commitlog")

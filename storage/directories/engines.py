@@ -165,7 +165,7 @@ class Engines:
         """Whether a log is not in the engine of its settings; False if only opening it would tell."""
         if log.opened is not None:
             return isinstance(log.opened.engine, CommitLogEngine) != log.config.uses_commit_log
-        if self.has_frames(log.path, log.files.cached_topic_id):
+        if not log.files.has_directory or self.has_frames(log.path, log.files.cached_topic_id):
             return not log.config.uses_commit_log
         return log.config.uses_commit_log and max(log.checkpoint.recovery_point, log.checkpoint.high_watermark) > 0
 

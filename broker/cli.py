@@ -85,6 +85,7 @@ def _print_random_uuid(ctx: click.Context, _: click.Parameter, is_given: bool) -
 @click.group(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
 def daemon() -> None:
     """The daemon of Barnabas, a Kafka-protocol broker."""
+    _hide_files()
 
 
 @daemon.command()
@@ -116,7 +117,6 @@ def serve(
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 
     log_lines = log_to_standard_error()
-    _hide_files()
     try:
         _check_address("--listen", listen)
         _check_address("--metrics", metrics)
@@ -158,7 +158,6 @@ def format_(
     from replication.metadata_log.node_identity import UnusableDirectory  # noqa: PLC0415
     from storage.io.disk import StorageError  # noqa: PLC0415
 
-    _hide_files()
     try:
         config = load_config(config_file, _overrides(config_file, data_dir, settings))
         for sentence in format_node(config, parse_format_options(**options), ignore_formatted=ignore_formatted):

@@ -5,6 +5,7 @@ NOT HERE What a conversion keeps (tests/unit/storage/directories/test_conversion
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -65,6 +66,20 @@ def test_all_partitions_are_converted_but_the_compacted_ones(data: Path, capsys:
     assert not (data / "commitlog").exists()
     assert all(list((data / name).glob("*.log")) for name in SOME)
     assert main(["doctor", str(data)]) == 0, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("engine", ["commitlog", "segments"])
+def test_other_users_cannot_read_what_is_converted(data: Path, capsys: pytest.CaptureFixture[str], engine: str) -> None:
+    if engine == "segments":
+        convert(capsys, "--log-dir", str(data), "--to", "commitlog")
+    before = os.umask(0o022)
+    try:
+        assert convert(capsys, "--log-dir", str(data), "--to", engine)[0] == 0
+    finally:
+        os.umask(before)
+    paths = [path for path in data.rglob("*") if path.parent.name.startswith(("commitlog", "plain", "split"))]
+    assert len(paths) > 10
+    assert not [path for path in paths if path.stat().st_mode & 0o007]
 
 
 def test_a_dry_run_changes_nothing(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

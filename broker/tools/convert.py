@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 from broker.tools.dry_run import RecoveryRun
-from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_identity
+from broker.tools.node_identity import CannotCheck, Node, check_user, log_dir_paths, read_identity
 from protocol.errors import KafkaError
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.node_identity import UnusableDirectory
@@ -129,6 +129,8 @@ def run_convert(order: Order, *, is_dry_run: bool, progress: Progress, wall_ms: 
     try:
         paths = log_dir_paths(disk, order.directories)
         node = read_identity(disk, paths)
+        if not is_dry_run:
+            check_user(paths)
     except (CannotCheck, UnusableDirectory, StorageError) as error:
         raise CannotConvert(str(error)) from None
     with ExitStack() as stack:

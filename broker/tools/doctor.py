@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from broker.tools.check import DirectoryCheck, Progress
 from broker.tools.dry_run import RecoveryRun
-from broker.tools.node_identity import CannotCheck, Node, log_dir_paths, read_identity
+from broker.tools.node_identity import CannotCheck, Node, check_user, log_dir_paths, read_identity
 from broker.tools.recovery_summary import describe_changes
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.node_identity import UnusableDirectory
@@ -73,7 +73,7 @@ def run_doctor(directories: Sequence[str], *, repair: bool, read_only: bool, pro
     """Checks the log directories of one node, and repairs them if requested and possible.
 
     Raises:
-        CannotCheck: they are not log directories, or a broker uses them.
+        CannotCheck: they are not log directories, a broker uses them, or a repair would change those of another user.
     """
     disk = Disk()
     paths = log_dir_paths(disk, directories)
@@ -81,6 +81,8 @@ def run_doctor(directories: Sequence[str], *, repair: bool, read_only: bool, pro
         node = read_identity(disk, paths)  # before a lock file is created: they may belong to another program
     except (UnusableDirectory, StorageError) as error:
         raise CannotCheck(str(error)) from None
+    if repair:
+        check_user(paths)
     with ExitStack() as stack:
         if not read_only:
             try:

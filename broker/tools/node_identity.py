@@ -3,15 +3,21 @@
 RULES    1. All directories must be formatted for the same node; the one with the metadata log is found by its contents.
          2. `metadata.log.dir` may name a directory for the metadata log alone. It is no log directory: no checkpoint and no
             clean-shutdown marker are written there, because no start would read or delete them.
+         3. Only the user that has formatted the directories changes them (`check_user`).
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from replication.metadata_log.node_identity import UnusableDirectory, read_meta_properties, read_node_identity
+from replication.metadata_log.node_identity import (
+    META_PROPERTIES,
+    UnusableDirectory,
+    read_meta_properties,
+    read_node_identity,
+)
 from storage.commitlog.commit_log import DIRECTORY as COMMIT_LOG
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import METADATA_DIRECTORY, parse_partition_dir_name
@@ -64,6 +70,21 @@ def _is_log_directory(disk: Disk, path: str) -> bool:
         name in {CLEAN_SHUTDOWN, RECOVERY_POINTS, COMMIT_LOG} or parse_partition_dir_name(name) is not None
         for name in disk.listdir(path)
     )
+
+
+def check_user(directories: Iterable[str]) -> None:
+    """Refuse to change directories of another user, such as those of a service, as root: the node could not read new files.
+
+    Raises:
+        CannotCheck: they are another user's.
+    """
+    for path in directories:
+        owner = os.stat(f"{path}/{META_PROPERTIES}").st_uid
+        if owner != os.geteuid():
+            raise CannotCheck(
+                f"The node of {path} runs as user {owner}, which must own all files in it, and this command as user "
+                f"{os.geteuid()}: run it as that user, as with sudo -u '#{owner}'."
+            )
 
 
 def log_dir_paths(disk: Disk, directories: Sequence[str]) -> list[str]:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.cli import main
+from replication.metadata_log.node_identity import META_PROPERTIES
 from storage.directories.log_directory import CLEAN_SHUTDOWN, lock_directories
 from storage.directories.partition_directory import METADATA_DIRECTORY
 from storage.io.checkpoint_file import PARTITION_METADATA, write_topic_id
@@ -127,6 +128,18 @@ def test_the_space_for_new_files_is_that_of_the_settings_file(
     file = settings_file(tmp_path, data, {"barnabas.commitlog.file.bytes": 4 * MIB})
     status, shown = convert(capsys, "--config", file, "--to", "commitlog", "--dry-run")
     assert status == expected, shown
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
+def test_the_files_of_another_user_are_not_changed(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A service of that user could not read what root has written."""
+    os.chown(data / META_PROPERTIES, 12345, 12345)
+    before = contents(data)
+    for command in (["convert", "--to", "commitlog", "--log-dir"], ["doctor", "--repair"]):
+        assert main([*command, str(data)]) == 2
+        assert "runs as user 12345" in capsys.readouterr().err
+    assert contents(data) == before
+    assert convert(capsys, "--log-dir", str(data), "--to", "commitlog", "--dry-run")[0] == 0
 
 
 def test_a_running_broker_keeps_the_conversion_out(data: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -59,7 +59,7 @@ from broker.peers.endpoints import (
 )
 from broker.peers.quorum_config import load_quorum_config
 from broker.peers.replica_fetchers import ReplicaFetcherManager
-from broker.process.event_loop import STOP_SIGNALS, close_loop, new_loop
+from broker.process.event_loop import close_loop, new_loop, on_stop_signals
 from broker.process.frozen_objects import FrozenObjects, start_collecting
 from broker.process.readiness import announce_ready
 from broker.process.resource_limits import (
@@ -134,8 +134,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
         start_collecting()  # `barnabas serve` has disabled it
 
     loop.set_exception_handler(server.on_fault)
-    for number in STOP_SIGNALS:
-        loop.add_signal_handler(number, server.stop)
+    on_stop_signals(loop, server.stop)
     try:
         server.start(ready)
         loop.run_forever()

@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import time
+from collections.abc import Callable
 from typing import Final
 
 STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -29,6 +30,24 @@ def new_loop() -> asyncio.AbstractEventLoop:
     except ImportError:
         return asyncio.new_event_loop()
     return uvloop.new_event_loop()
+
+
+def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
+    """Calls `stop` on the loop for each signal that ends a node, also for those that arrive before the loop runs.
+
+    uvloop forgets a signal before it runs: its handlers begin when the loop begins.
+    """
+
+    def before_the_loop_runs(*_: object) -> None:
+        loop.call_soon(stop)
+
+    def use_loop() -> None:
+        for number in STOP_SIGNALS:
+            loop.add_signal_handler(number, stop)
+
+    for number in STOP_SIGNALS:
+        signal.signal(number, before_the_loop_runs)
+    loop.call_soon(use_loop)
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:

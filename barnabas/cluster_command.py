@@ -2,6 +2,7 @@
 
 RULES    1. One line on standard output when all nodes are ready: the bootstrap servers. All else goes to standard error.
          2. A node that dies is reported, and not restarted: the reason is in its log. If none is left the command ends.
+            Other children, such as those of the shell that became this command, are only reaped.
          3. The exit status is 0 if all nodes were stopped by the signal, otherwise 1.
 """
 
@@ -79,7 +80,10 @@ def _watch(found: Cluster) -> bool:
     while alive:
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOWAIT)
         assert ended is not None, "there is a child process"
-        number = alive.pop(ended.si_pid)
+        number = alive.pop(ended.si_pid, None)
+        if number is None:
+            os.waitpid(ended.si_pid, 0)
+            continue
         node = found.nodes[number]
         click.echo(f"barnabas: node {number} ended with {node.exit_code}; {node.log_path} may say why", err=True)
     click.echo("barnabas: no node is left", err=True)

@@ -8,7 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -27,9 +27,9 @@ READY = re.compile(r"barnabas cluster ready on (?P<bootstrap>\S+) \((?P<count>\d
 
 
 @contextmanager
-def command(folder: Path, *arguments: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    """The running command and its bootstrap servers."""
-    words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(folder), "--port", "0", *arguments]
+def command(folder: Path, *arguments: str, before: Sequence[str] = ()) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    """The running command and its bootstrap servers; `before` are words in front of the command."""
+    words = [*before, sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(folder), "--port", "0", *arguments]
     with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -91,6 +91,16 @@ def test_the_command_ends_when_no_node_is_left(tmp_path: Path) -> None:
     with command(tmp_path, "--nodes", "1") as (process, _):
         nodes(process)["1"].kill()
         assert process.wait(30) == 1
+
+
+def test_a_child_that_is_no_node_may_end(tmp_path: Path) -> None:
+    shell = ("sh", "-c", 'true & exec "$@"', "sh")
+    with command(tmp_path, "--nodes", "1", before=shell) as (process, bootstrap):
+        until(lambda: len(psutil.Process(process.pid).children()) == 1, "the other child is reaped")
+        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers.keys() == {1}
+        process.send_signal(signal.SIGINT)
+        out, err = process.communicate(timeout=30)
+        assert (process.returncode, out, err) == (0, "", "")
 
 
 def test_no_node_outlives_the_command(tmp_path: Path) -> None:

@@ -33,6 +33,8 @@ def main(arguments: list[str]) -> int:
     except click.ClickException as error:
         error.show()
         return error.exit_code
+    except click.Abort:  # a signal before the first node
+        return 0
     return exit_code
 
 
@@ -63,8 +65,7 @@ def cluster(
     found = Cluster(nodes, controllers, data_dir=data_dir, port=port, host=host, settings=given)
     try:
         found.start()
-        seconds = time.monotonic() - started
-        click.echo(f"barnabas cluster ready on {found.bootstrap} ({len(found.nodes)} nodes, {seconds:.2f} s)")
+        _report_ready(found, time.monotonic() - started)
         died = _watch(found)
     except KeyboardInterrupt:
         died = any(node.exit_code for node in found.nodes.values())
@@ -72,6 +73,14 @@ def cluster(
             signal.signal(number, signal.SIG_IGN)
     found.stop()
     return 1 if died else 0
+
+
+def _report_ready(found: Cluster, seconds: float) -> None:
+    try:
+        click.echo(f"barnabas cluster ready on {found.bootstrap} ({len(found.nodes)} nodes, {seconds:.2f} s)")
+    except OSError as error:
+        found.stop()
+        raise BrokerError(f"standard output: {error.strerror}") from None
 
 
 def _watch(found: Cluster) -> bool:

@@ -11,12 +11,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import NoReturn
 
 import psutil
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from barnabas import Cluster
+from barnabas import Cluster, cluster_command
 from barnabas.embedded import MAIN, BrokerError
 from tests.support.librdkafka import create_topic
 from tests.support.waiting import until
@@ -101,6 +102,25 @@ def test_a_child_that_is_no_node_may_end(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_a_signal_before_the_nodes_start_ends_the_command_without_a_stack_trace(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def interrupted(*_: object, **__: object) -> NoReturn:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cluster_command, "Cluster", interrupted)
+    monkeypatch.setattr(signal, "signal", lambda *_: None)  # this process keeps its handlers
+    assert cluster_command.main(["--data-dir", str(tmp_path)]) == 0
+
+
+def test_an_output_that_cannot_be_written_is_a_sentence_and_stops_the_nodes(tmp_path: Path) -> None:
+    words = [sys.executable, "-P", str(MAIN), "cluster", "--data-dir", str(tmp_path), "--port", "0", "--nodes", "1"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(words, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "barnabas: standard output: No space left on device\n")
+    assert (tmp_path / "node-1" / ".kafka_cleanshutdown").exists()
 
 
 def test_no_node_outlives_the_command(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
 """Raft APIs of the metadata log: Vote, BeginQuorumEpoch, EndQuorumEpoch, Fetch, FetchSnapshot (KIP-595, KIP-630).
 
 RULES    1. All require CLUSTER_ACTION on the cluster, else CLUSTER_AUTHORIZATION_FAILED.
-         2. They are on the controller listener only; a Fetch there reads the metadata log.
+         2. They are on the controller listener only; a Fetch there reads the metadata log, and is counted as a follower's.
 NOT HERE The responses (`replication/metadata_log/kraft_replica.py`), other requests between nodes (`controller_apis.py`).
 """
 
@@ -14,7 +14,7 @@ from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
-from protocol.messages.produce_fetch import FetchResponse, PartitionData
+from protocol.messages.produce_fetch import FetchRequest, FetchResponse, PartitionData
 from protocol.schema import Message, carries
 from replication.completion import Completion
 from replication.metadata_log.kraft_replica import KRaftReplica
@@ -41,9 +41,16 @@ class RaftHandlers(AuthorizingHandlers):
 
     def receive(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Pass a request to the Raft replica."""
+        if isinstance(request, FetchRequest) and _is_follower(request):
+            context.connection.metrics = context.metrics.of_follower()
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return self._quorum.handle_request(request).map(partial(_without_unsupported, context.api_version))
+
+
+def _is_follower(request: FetchRequest) -> bool:
+    state = request.replica_state
+    return (request.replica_id if state is None else state.replica_id) >= 0
 
 
 def _without_unsupported(version: int, response: Message) -> Message:

@@ -116,6 +116,8 @@ class Dispatcher:
             raise
         except Exception:  # noqa: BLE001
             answer = self._answer_fault(entry, context)
+        if connection.metrics is not metrics:  # the request is a follower's, and so are its errors
+            context = context._replace(metrics=connection.metrics)
         if isinstance(answer, Completion):
             if not answer.is_done or answer.error is not None:
                 return answer.handle(partial(self._encode_late, entry, context))
@@ -167,6 +169,7 @@ class Dispatcher:
         entry = self._entries.get((ApiKey.API_VERSIONS, 0)) or self._find(ApiKey.API_VERSIONS, 0)
         assert entry is not None
         context.connection.metrics = entry.metrics
+        context = context._replace(metrics=entry.metrics)
         entry.metrics.count += 1
         answer = entry.handler(context, ApiVersionsRequest())
         assert isinstance(answer, Message)
@@ -192,7 +195,7 @@ class Dispatcher:
             encoded = entry.encode(answer)
         errors = entry.find_errors(answer)
         if errors:
-            entry.metrics.count_errors(errors)
+            context.metrics.count_errors(errors)
         return frame_response(context.correlation_id, encoded, flexible_header=entry.has_flexible_response_header)
 
     def _answer_fault(self, entry: _Entry, context: RequestContext) -> Message:

@@ -26,8 +26,14 @@ from protocol.messages.groups import (
 )
 from protocol.messages.headers import RequestHeader
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
-from protocol.messages.produce_fetch import FetchRequest, PartitionProduceData, ProduceRequest, TopicProduceData
-from protocol.schema import Message, fields_of
+from protocol.messages.produce_fetch import (
+    FetchRequest,
+    FetchResponse,
+    PartitionProduceData,
+    ProduceRequest,
+    TopicProduceData,
+)
+from protocol.schema import Message, blank, fields_of
 from replication.completion import Completion, completed, failed
 
 CONNECTION = ConnectionInfo(1, "PLAINTEXT", ("127.0.0.1", 9092), ("127.0.0.1", 40000), "User:ANONYMOUS")
@@ -111,6 +117,25 @@ def test_a_handler_may_close_the_connection_later(caplog: pytest.LogCaptureFixtu
     response: Any = dispatcher.dispatch(frame_of(MetadataRequest(topics=None), 13), CONNECTION, 0)
     completion.fail(CloseConnection("on purpose"))
     assert (str(response.error), caplog.records) == ("on purpose", [])
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_the_errors_of_a_followers_fetch_are_counted_as_a_followers(is_late: bool) -> None:
+    later: Completion[Message] = Completion()
+    response = blank(FetchResponse, error_code=ErrorCode.FENCED_LEADER_EPOCH)
+
+    def fetch(context: RequestContext, _: Message) -> Message | Completion[Message]:
+        context.connection.metrics = context.metrics.of_follower()
+        return later if is_late else response
+
+    dispatcher = Dispatcher()
+    dispatcher.serve(Router([Route(ApiKey.FETCH, 12, 12, fetch)]))
+    dispatcher.dispatch(frame_of(FetchRequest(max_wait_ms=0, min_bytes=0, topics=[]), 12), CONNECTION, 0)
+    later.complete(response)
+    metrics = dispatcher.metrics.apis[ApiKey.FETCH, 12]
+    assert metrics.follower is not None
+    assert (metrics.failed, metrics.follower.failed) == (0, 1)
+    assert metrics.follower.errors == {ErrorCode.FENCED_LEADER_EPOCH: 1}
 
 
 def test_requests_of_a_pipelined_route_overlap() -> None:

@@ -1,6 +1,8 @@
 """The exposition of request times and errors: Apache Kafka's RequestMetrics, and our histograms.
 
 RULES    1. Fetch is counted as FetchConsumer and FetchFollower, and in sum as Fetch, as in Apache Kafka.
+         2. Responses without errors are all requests but the failed ones, and so those that still wait. If one of these fails,
+            the counter stays until others have succeeded: a counter that fell would be a restart to Prometheus.
 NOT HERE What is recorded, and when (`request_metrics.py`).
 """
 
@@ -41,12 +43,14 @@ class RequestFamilies:
 
     def __init__(self, tables: Sequence[RequestMetrics]) -> None:
         self._tables = tables
+        self._succeeded: Counter[str] = Counter()
+        """What the page has shown, by API (rule 2)."""
 
     def families(self) -> Families:
         """Requests, errors and times."""
         apis = self._by_name()
         yield meter(_BEAN, "Requests", "Requests by API and version.", _requests(apis))
-        yield meter(_BEAN, "Errors", "Error codes in responses; NONE: responses without errors.", _errors(apis))
+        yield meter(_BEAN, "Errors", "Error codes in responses; NONE: responses without errors.", self._errors(apis))
         for phase, (name, explanation) in PHASES.items():
             found = [((("request", api),), _distribution(metrics, phase)) for api, metrics in apis.items()]
             yield summary(f"{_BEAN}_{name}", f"Milliseconds {explanation}.", found)
@@ -72,6 +76,16 @@ class RequestFamilies:
                     apis["FetchFollower"].append(metrics.follower)
         return {name: apis[name] for name in sorted(apis)}
 
+    def _errors(self, apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
+        for api, found in apis.items():
+            errors: Counter[int] = Counter()
+            for metrics in found:
+                errors.update(metrics.errors)
+            succeeded = sum(max(metrics.count - metrics.failed, 0) for metrics in found)
+            errors[ErrorCode.NONE] = self._succeeded[api] = max(succeeded, self._succeeded[api])
+            for code, count in sorted(errors.items()):
+                yield label_text(("request", api), ("error", _error_name(code))), count
+
 
 def _requests(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
     for api, found in apis.items():
@@ -80,16 +94,6 @@ def _requests(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
             by_version[metrics.version] += metrics.count
         for version, count in sorted(by_version.items()):
             yield label_text(("request", api), ("version", str(version))), count
-
-
-def _errors(apis: dict[str, list[ApiMetrics]]) -> Iterator[tuple[str, int]]:
-    for api, found in apis.items():
-        errors: Counter[int] = Counter({ErrorCode.NONE: 0})
-        for metrics in found:
-            errors.update(metrics.errors)
-            errors[ErrorCode.NONE] += max(metrics.count - metrics.failed, 0)
-        for code, count in sorted(errors.items()):
-            yield label_text(("request", api), ("error", _error_name(code))), count
 
 
 def _error_name(code: int) -> str:

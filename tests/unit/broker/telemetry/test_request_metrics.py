@@ -19,7 +19,11 @@ MS = 1_000_000
 
 def samples(table: RequestMetrics) -> dict[tuple[str, tuple[str, ...]], float]:
     """The exposition's samples by name and label values."""
-    text = "".join(Format("").slices([RequestFamilies([table])]))
+    return samples_of("".join(Format("").slices([RequestFamilies([table])])))
+
+
+def samples_of(text: str) -> dict[tuple[str, tuple[str, ...]], float]:
+    """The samples of a page by name and label values."""
     return {
         (sample.name, tuple(sample.labels.values())): sample.value
         for family in text_string_to_metric_families(text)
@@ -91,6 +95,23 @@ def test_errors_are_counted_by_api_and_code() -> None:
     found = samples(table)
     errors = {labels[1]: value for (name, labels), value in found.items() if name.endswith("errors_total")}
     assert errors == {"NONE": 2, "NOT_LEADER_OR_FOLLOWER": 2, "4711": 1}
+
+
+def test_the_responses_without_errors_do_not_fall_when_a_request_that_waited_fails() -> None:
+    table = RequestMetrics()
+    families = RequestFamilies([table])
+    metrics = table.of(0, "Produce", 9, waits_for_clients=False)
+
+    def succeeded() -> float:
+        text = "".join(Format("").slices([families]))
+        return samples_of(text)["kafka_network_requestmetrics_errors_total", ("Produce", "NONE")]
+
+    metrics.count = 3  # one of them waits
+    assert succeeded() == 3
+    metrics.count_errors([ErrorCode.REQUEST_TIMED_OUT])
+    assert succeeded() == 3
+    metrics.count = 5
+    assert succeeded() == 4
 
 
 def test_fetches_of_consumers_and_followers_are_apart_and_together() -> None:

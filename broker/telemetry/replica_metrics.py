@@ -3,7 +3,8 @@
 RULES    1. Gauges of the broker are counted in one walk over its partitions for each scrape, in steps.
          2. The names of kafka_exporter are shown for partitions that this broker leads: over all brokers, each partition once.
          3. The first `MAX_PARTITIONS` partitions have series of their own; `barnabas_partitions_without_series` the rest.
-         4. No log is opened. A closed log has the size of its files (`closed_logs.py`), and ends at its high watermark.
+         4. Replicas that a reassignment adds count for kafka_exporter's names only, as in Apache Kafka.
+         5. No log is opened. A closed log has the size of its files (`closed_logs.py`), and ends at its high watermark.
 NOT HERE Bytes and requests (`topic_metrics.py`), the cluster (`cluster_metrics.py`).
 """
 
@@ -53,7 +54,7 @@ class _Counted:
             self.waiting_acks += partition.waiting_acks
             in_sync = len(partition.isr)
             self.leaders += 1
-            self.under_replicated += in_sync < len(partition.replicas)
+            self.under_replicated += in_sync < partition.replication_factor
             self.under_min_isr += in_sync < partition.min_isr
             self.at_min_isr += in_sync == partition.min_isr
             state = _state_of(partition, image)
@@ -191,7 +192,7 @@ def _is_under_min_isr(partition: Partition) -> int:
 
 
 def _is_led_short(partition: Partition) -> int:
-    return int(partition.is_leader and len(partition.isr) < len(partition.replicas))
+    return int(partition.is_leader and len(partition.isr) < partition.replication_factor)
 
 
 def _is_at_min_isr(partition: Partition) -> int:
@@ -199,7 +200,7 @@ def _is_at_min_isr(partition: Partition) -> int:
 
 
 def _replica_count(partition: Partition) -> int:
-    return len(partition.replicas) if partition.is_leader else 0
+    return partition.replication_factor if partition.is_leader else 0
 
 
 def _in_sync_count(partition: Partition) -> int:

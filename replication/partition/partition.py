@@ -117,7 +117,7 @@ class Partition:
         "_durable_end_offset", "_is_leader_log_open", "_isr_ack_waiters", "_leader_ack_waiters", "_request_sync",
         "_wake", "broker_id", "counts", "end_key", "epoch_start_offset", "followers", "history", "index", "is_leader",
         "is_offline", "is_syncing", "isr", "key", "leader_epoch", "leader_high_watermark", "leader_id", "log", "min_isr",
-        "partition_epoch", "pending_isr", "replicas", "topic", "topic_id", "writes_in_flight",
+        "partition_epoch", "pending_isr", "replicas", "replication_factor", "topic", "topic_id", "writes_in_flight",
     )  # fmt: skip
 
     def __init__(
@@ -140,6 +140,8 @@ class Partition:
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
+        self.replication_factor = 0
+        """How many replicas there are without those that a reassignment adds."""
         self.isr: tuple[int, ...] = ()
         self.min_isr = 1
         """How many replicas must be in sync before acks=all is acknowledged; at most the number of replicas."""
@@ -267,6 +269,7 @@ class Partition:
             self.pending_isr = None  # the controller has accepted it, or will reject it
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
+        self.replication_factor = len(state.replicas) - len(state.adding)
         self.isr = state.isr
         self.min_isr = min(self.log.config.min_insync_replicas, len(state.replicas))
 

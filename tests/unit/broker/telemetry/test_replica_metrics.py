@@ -139,6 +139,19 @@ def test_changes_of_in_sync_sets_are_counted(harness: ReplicaHarness) -> None:
     assert (found["isrshrinks_total"], found["isrexpands_total"], found["reassigningpartitions"]) == (1, 1, 1)
 
 
+def test_replicas_that_a_reassignment_adds_are_not_missing(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    harness.change(replicas=[1, 2, 3], adding_replicas=[3])
+    labels = '{topic="t",partition="0"}'
+    found = values(metrics_of(harness), "kafka_cluster_partition_")
+    assert (found[f"underreplicated{labels}"], found[f"replicascount{labels}"]) == (0, 2)
+    gauges = broker_values(harness)
+    assert (gauges["underreplicatedpartitions"], gauges["reassigningpartitions"]) == (0, 1)
+    assert values(metrics_of(harness), "kafka_topic_partition_replicas") == {labels: 3}
+    harness.change(isr=[1])
+    assert broker_values(harness)["underreplicatedpartitions"] == 1
+
+
 def test_the_offsets_of_a_partition(harness: ReplicaHarness) -> None:
     harness.create()
     harness.load(batches=4)

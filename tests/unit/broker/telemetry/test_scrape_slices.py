@@ -35,7 +35,8 @@ class CountedPartition:
         log = SimpleNamespace(opened=opened, is_open=True, offsets=SimpleNamespace(log_start_offset=0))
         self._values: dict[str, Any] = {
             "topic": "t", "index": index, "log": log, "is_leader": True, "is_offline": False, "isr": (1,), "replicas": (1,),
-            "min_isr": 1, "leader_id": 1, "high_watermark": 1, "waiting_acks": 0, "leader_high_watermark": -1,
+            "replication_factor": 1, "min_isr": 1, "leader_id": 1, "high_watermark": 1, "waiting_acks": 0,
+            "leader_high_watermark": -1,
         }  # fmt: skip
 
     def __getattr__(self, name: str) -> Any:

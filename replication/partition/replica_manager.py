@@ -122,11 +122,16 @@ class ReplicaManager:
             for index in sorted(indexes):
                 self._apply_partition(topic, index, topic.partitions[index], mono_ms)
                 yield
+            if topic.name in self.counts.topics and not self._has_partition_of(topic):  # its replicas have moved away
+                self.counts.remove(topic.name)
         if changes.brokers:
             for partition in list(self.partitions.values()):
                 self.isrs.expand_isr(partition, mono_ms, self._max_lag_ms)
                 yield
         self._has_applied_image = True
+
+    def _has_partition_of(self, topic: TopicImage) -> bool:
+        return any((topic.name, index) in self.partitions for index in topic.partitions)
 
     def _apply_partition(self, topic: TopicImage, index: int, state: PartitionState, mono_ms: int) -> None:
         key = (topic.name, index)

@@ -1,7 +1,7 @@
 """What was appended and read, by topic, since this broker started (Kafka: BrokerTopicStats).
 
-RULES    1. Counts are plain attributes, which appends and reads update. Those of a deleted topic are kept as part of
-            `deleted`, so that the broker's sum never falls.
+RULES    1. Counts are plain attributes, which appends and reads update. Those of a topic that is deleted, or whose last
+            replica here moves away, are kept as part of `deleted`, so that the broker's sum never falls.
          2. An append counts once for each partition, and so does a read. Those to unknown partitions count as
             failures in `deleted`.
 NOT HERE Metric names (`broker/telemetry/topic_metrics.py`).
@@ -53,7 +53,7 @@ class BrokerCounts:
     def __init__(self) -> None:
         self.topics: dict[str, TopicCounts] = {}
         self.deleted = TopicCounts()
-        """Of topics that were deleted, and of unknown ones."""
+        """Of topics that were deleted or moved away, and of unknown ones."""
         self.isr_shrinks = self.isr_expands = 0
         """Changes of in-sync sets of partitions that this broker leads."""
 
@@ -82,7 +82,7 @@ class BrokerCounts:
         self.isr_expands += after > before
 
     def remove(self, topic: str) -> None:
-        """The topic is deleted."""
+        """The topic is deleted, or has no replica here any more."""
         counts = self.topics.pop(topic, None)
         if counts is not None:
             self.deleted.add(counts)

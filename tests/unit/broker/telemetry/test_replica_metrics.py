@@ -78,6 +78,17 @@ def test_the_sum_of_the_broker_does_not_fall_when_a_topic_is_deleted(harness: Re
     assert 'bytesin_total{topic="t"}' not in topic_values(harness)
 
 
+def test_a_topic_whose_last_replica_here_moves_away_has_no_series(harness: ReplicaHarness) -> None:
+    harness.create(partitions=2)
+    harness.load()
+    before = topic_values(harness)["bytesin_total"]
+    harness.change(index=1, replicas=[2], isr=[2], leader=2)
+    assert 'bytesin_total{topic="t"}' in topic_values(harness)
+    harness.change(replicas=[2], isr=[2], leader=2)
+    assert 'bytesin_total{topic="t"}' not in topic_values(harness)
+    assert topic_values(harness)["bytesin_total"] == before
+
+
 def test_records_that_a_throttled_client_does_not_get_are_not_counted(harness: ReplicaHarness) -> None:
     harness.create()
     harness.load("t")

@@ -22,7 +22,7 @@ _METERS: Final[dict[str, tuple[str, Callable[[TopicCounts], int]]]] = {
     "BytesIn": ("Bytes that producers and coordinators appended.", lambda counts: counts.bytes_in),
     "BytesOut": ("Bytes of records sent to consumers.", lambda counts: counts.bytes_out),
     "MessagesIn": ("Records appended.", lambda counts: counts.messages_in),
-    "TotalProduceRequests": ("Appends, one for each partition.", lambda counts: counts.appends + counts.failed_appends),
+    "TotalProduceRequests": ("Appends, one for each partition.", lambda counts: counts.all_appends),
     "FailedProduceRequests": ("Appends that failed.", lambda counts: counts.failed_appends),
     "TotalFetchRequests": ("Reads of partitions, by consumers and followers.", lambda counts: counts.reads),
     "FailedFetchRequests": ("Reads of partitions that failed.", lambda counts: counts.failed_reads),

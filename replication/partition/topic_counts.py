@@ -9,12 +9,18 @@ NOT HERE Metric names (`broker/telemetry/topic_metrics.py`).
 
 from __future__ import annotations
 
+from typing import Final
+
+from protocol.errors import ErrorCode
+
+_AFTER_APPEND: Final = frozenset({ErrorCode.REQUEST_TIMED_OUT, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND})
+
 
 class TopicCounts:
     """The counts of one topic."""
 
     __slots__ = (
-        "appends", "bytes_in", "bytes_out", "failed_appends", "failed_reads", "messages_in", "reads",
+        "appends", "bytes_in", "bytes_out", "failed_after_append", "failed_appends", "failed_reads", "messages_in", "reads",
         "replication_bytes_in", "replication_bytes_out",
     )  # fmt: skip
 
@@ -22,6 +28,8 @@ class TopicCounts:
         self.appends = 0
         """Appends that succeeded, those of coordinators included."""
         self.failed_appends = 0
+        self.failed_after_append = 0
+        """Those of them whose records are in the log: they had too few acknowledgements in time."""
         self.bytes_in = 0
         self.messages_in = 0
         self.reads = 0
@@ -34,10 +42,21 @@ class TopicCounts:
         self.replication_bytes_in = 0
         """From leaders."""
 
+    @property
+    def all_appends(self) -> int:
+        """Appends that succeeded or failed, each once."""
+        return self.appends + self.failed_appends - self.failed_after_append
+
+    def count_failure(self, code: ErrorCode) -> None:
+        """Count an append that is answered with an error."""
+        self.failed_appends += 1
+        self.failed_after_append += code in _AFTER_APPEND
+
     def add(self, other: TopicCounts) -> None:
         """Add the counts of another topic."""
         self.appends += other.appends
         self.failed_appends += other.failed_appends
+        self.failed_after_append += other.failed_after_append
         self.bytes_in += other.bytes_in
         self.messages_in += other.messages_in
         self.reads += other.reads

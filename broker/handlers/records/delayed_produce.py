@@ -292,7 +292,7 @@ class DelayedProduce:
         assert isinstance(error, KafkaError)
         code = error.code
         response = PartitionProduceResponse(index=index, error_code=code, base_offset=-1, error_message=error.message)
-        self._services.replicas.counts.known(topic).failed_appends += 1
+        self._services.replicas.counts.known(topic).count_failure(code)
         if isinstance(error, RejectedRecords):
             response.record_errors = [
                 BatchIndexAndErrorMessage(batch_index=position, batch_index_error_message=why)
@@ -315,7 +315,8 @@ class DelayedProduce:
     def _close_reason(self) -> str:
         names = [topic.name for topic in self._topics for _ in topic.indexes]
         for name, append in zip(names, self._appends, strict=True):
-            self._services.replicas.counts.known(name).failed_appends += append.error is not None
+            if isinstance(append.error, KafkaError):
+                self._services.replicas.counts.known(name).count_failure(append.error.code)
         partitions = [
             (topic.requested_name or uuid_text(topic.topic_id), index)
             for topic in self._topics

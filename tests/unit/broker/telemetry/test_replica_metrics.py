@@ -16,7 +16,8 @@ from broker.telemetry.families import Source
 from broker.telemetry.health_probes import NodeProbes
 from broker.telemetry.replica_metrics import ReplicaMetrics
 from broker.telemetry.topic_metrics import TopicMetrics
-from tests.support.replica_harness import SELF, ReplicaHarness, fetched
+from protocol.errors import ErrorCode
+from tests.support.replica_harness import SELF, ReplicaHarness, fetched, produced
 
 
 @pytest.fixture
@@ -67,6 +68,15 @@ def test_failures_are_counted_and_those_of_unknown_topics_too(harness: ReplicaHa
     assert found['failedproducerequests_total{topic="t"}'] == found['failedfetchrequests_total{topic="t"}'] == 1
     assert found["failedproducerequests_total"] == 2
     assert 'failedproducerequests_total{topic="unknown"}' not in found
+
+
+def test_an_append_without_acknowledgement_in_time_counts_once(harness: ReplicaHarness) -> None:
+    harness.create(replicas=(1, 2))
+    answer = harness.produce(timeout_ms=100)
+    harness.pass_time(100)
+    assert produced(answer).error_code == ErrorCode.REQUEST_TIMED_OUT
+    found = topic_values(harness)
+    assert found['totalproducerequests_total{topic="t"}'] == found['failedproducerequests_total{topic="t"}'] == 1
 
 
 def test_the_sum_of_the_broker_does_not_fall_when_a_topic_is_deleted(harness: ReplicaHarness) -> None:

@@ -88,6 +88,8 @@ class ConnectionQuotas:
     def update(self, limits: ConnectionLimits) -> None:
         """Use other limits."""
         self.limits = limits
+        for name in [name for name in self._rates if self._creation_rate_of(name) == UNLIMITED]:
+            del self._rates[name]
         self._close_excess()
         self._wake()
 
@@ -95,6 +97,8 @@ class ConnectionQuotas:
         """Use the quotas of addresses of a new image; `records` are its `opaque_records`."""
         if records is not self._records:
             self._records, self._rates_of_addresses = records, _rates_of_addresses(records)
+            for address in [one for one in self._ip_rates if self._rate_of_address(one) is None]:
+                del self._ip_rates[address]
 
     # ------------------------------------------------------------ accepting
     def has_slot(self, listener: str) -> bool:
@@ -116,7 +120,7 @@ class ConnectionQuotas:
 
     def record_address(self, listener: str, address: str, mono_ms: int) -> int:
         """Count a connection of an address; above 0 it must be closed after this delay, and counts nowhere."""
-        bound = self._rates_of_addresses.get(address, self._rates_of_addresses.get(None))
+        bound = self._rate_of_address(address)
         if bound is None:
             return 0
         rate = self._ip_rates.pop(address, None) or SampledRate(self._windows)
@@ -163,6 +167,13 @@ class ConnectionQuotas:
     # ------------------------------------------------------------ limits
     def _limits_of(self, listener: str) -> ListenerLimits:
         return self.limits.listeners.get(listener.lower(), _NO_LIMITS)
+
+    def _creation_rate_of(self, name: str) -> int:
+        """The limit of the broker or of a listener."""
+        return (self.limits.broker if name == _BROKER else self._limits_of(name)).creation_rate
+
+    def _rate_of_address(self, address: str) -> float | None:
+        return self._rates_of_addresses.get(address, self._rates_of_addresses.get(None))
 
     def _is_protected(self, listener: str) -> bool:
         return listener == self._inter_broker_listener and len(self._connections) > 1

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.process.timer import mono_ms as system_mono_ms
-from broker.quotas.client_quota_manager import FETCH, PRODUCE, REQUEST, ClientQuotaManager
+from broker.quotas.client_quota_manager import EXPIRATION_MS, FETCH, PRODUCE, REQUEST, ClientQuotaManager
 from broker.quotas.connection_quotas import ConnectionQuotas
 from broker.telemetry.clients.received_metrics import Sample
 from broker.telemetry.exempt_time import ExemptTime
@@ -71,6 +71,8 @@ class QuotaMetrics:
         now_ms = self._mono_ms()
         found = []
         for kind, sensor in self._quotas.clients.sensors():
+            if now_ms - sensor.used_mono_ms >= EXPIRATION_MS:
+                continue  # it is deleted with the next one that is created
             if _USES.get(name) == kind:
                 found.append(_sample(sensor.user, sensor.client_id, sensor.rate.measure(now_ms)))
             elif _THROTTLES.get(name) == kind:

@@ -157,3 +157,15 @@ def test_an_address_may_be_written_in_any_notation_and_host_names_have_no_effect
     for address in ("::1", IP):
         assert [quotas.record_address("OUT", address, 0) for _ in range(3)][-1] > 0
     assert not any(quotas.record_address("OUT", "127.0.0.1", 0) for _ in range(3))
+
+
+def test_rates_are_forgotten_when_their_limits_are_removed() -> None:
+    limit = ListenerLimits(creation_rate=5)
+    quotas = quotas_with(ConnectionLimits(limit, {"in": limit, "out": limit}), "IN", "OUT")
+    quotas.update_addresses(rate_of(IP, 1.0) | rate_of("10.0.0.2", 1.0))
+    for listener, address in (("IN", IP), ("OUT", "10.0.0.2")):
+        quotas.record(listener, 0)
+        quotas.record_address(listener, address, 0)
+    quotas.update(ConnectionLimits(ListenerLimits(), {"in": limit}))
+    quotas.update_addresses(rate_of(IP, 1.0))
+    assert [(kind, name) for kind, name, _ in quotas.rates(0)] == [("listener", "IN"), ("ip", IP)]

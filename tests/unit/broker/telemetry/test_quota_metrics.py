@@ -84,6 +84,17 @@ def test_bytes_and_throttle_times_of_a_client_id() -> None:
     assert list(family.points) == [("", '{user="",client_id="c"}', 130.0)]
 
 
+def test_a_quota_that_was_not_used_for_an_hour_has_no_metrics() -> None:
+    node = node_with("client-id", "c", "producer_byte_rate", 100.0)
+    sensors = node.clients.find("User:a", "c", node.now_ms)
+    assert sensors is not None
+    RequestMeter(sensors, lambda: START_NS, NoThreads()).charge_produce(500, has_response=True)
+    node.now_ms += 3_599_999
+    assert "kafka.server.Produce.byte-rate" in node.shown()
+    node.now_ms += 1
+    assert node.shown() == {}
+
+
 @pytest.mark.parametrize("is_fetch", [True, False])
 def test_the_time_of_a_users_requests(*, is_fetch: bool) -> None:
     node = node_with("user", "a", "request_percentage", 1.0)

@@ -37,19 +37,20 @@ class LogDirMetrics:
         """By directory, as the last page has it."""
 
     def prepare(self) -> Iterator[Completion[None] | None]:
-        """Asks the file systems; the steps before a page."""
-        self.spaces = {}
+        """Asks the file systems; the steps before a page, of which there may be several at a time."""
+        spaces: dict[str, Space] = {}
         logs = self._replicas.log_manager
         usages = [(directory, logs.disk_usage(directory, ())) for directory in logs.directories]
         yield all_done(
-            [self._io.read(path, usage.run).handle(partial(self._take, path, usage)) for path, usage in usages]
+            [self._io.read(path, usage.run).handle(partial(self._take, spaces, path, usage)) for path, usage in usages]
         )
+        self.spaces = spaces
 
-    def _take(self, directory: str, usage: DiskUsage, measured: IoResult) -> None:
+    def _take(self, spaces: dict[str, Space], directory: str, usage: DiskUsage, measured: IoResult) -> None:
         if measured.value is not None:
             self._replicas.directory_failed(directory, measured.value)
         else:
-            self.spaces[directory] = Space(usage.total_bytes, usage.usable_bytes)
+            spaces[directory] = Space(usage.total_bytes, usage.usable_bytes)
 
     def families(self) -> Families:
         """Free and total bytes; 1 for a directory that is full."""

@@ -140,7 +140,7 @@ class Broker(Service):
         path = self._folder / f"client-{len(list(self._folder.iterdir()))}.properties"
         with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w") as file:
             for name, value in self.client_settings("java", user).items():
-                file.write(f"{name}={str(value).replace(chr(92), chr(92) * 2)}\n")  # Java's escape
+                file.write(f"{name}={_in_properties(str(value))}\n")
         return path
 
     @property
@@ -326,6 +326,18 @@ def _as_text(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     return str(value)
+
+
+def _in_properties(text: str) -> str:
+    """A value in a file of Java's properties, which Java reads as Latin-1: with escapes it is ASCII."""
+    return "".join(map(_escaped, text.replace("\\", "\\\\")))
+
+
+def _escaped(char: str) -> str:
+    if " " <= char <= "~":
+        return char
+    units = char.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _environment(read_end: int) -> dict[str, str]:

@@ -108,9 +108,15 @@ def read_properties(path: Path) -> dict[str, str]:
         match = _PROPERTY.fullmatch(joined)
         if match is None:
             raise ClientError(f"The client settings {path} have a line that is not NAME=VALUE.")
-        name, value = (_ESCAPE.sub(_unescaped, part.strip()) for part in match.groups())
+        name, value = (_plain(part.strip()) for part in match.groups())
         found[name], joined = value, ""
     return found
+
+
+def _plain(part: str) -> str:
+    """A name or value without Java's escapes; two of them may be the halves of one character."""
+    units = _ESCAPE.sub(_unescaped, part).encode("utf-16-le", "surrogatepass")
+    return units.decode("utf-16-le", "surrogatepass")
 
 
 def _unescaped(escape: re.Match[str]) -> str:

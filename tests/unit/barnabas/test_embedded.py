@@ -16,6 +16,7 @@ import pytest
 
 import barnabas
 from barnabas.__main__ import PARENT_PIPE as PIPE_THAT_THE_DAEMON_READS
+from barnabas.client.client_settings import read_properties, security_of
 from barnabas.embedded import PARENT_PIPE, Broker, BrokerError
 
 READY = "print('barnabas ready on 127.0.0.1:4321 (node 1, 0.01 s)', flush=True)"
@@ -184,6 +185,17 @@ def test_a_forked_process_leaves_daemon_and_data_alone() -> None:
         assert os.waitpid(child, 0)[1] == 0
         assert broker.log_path.parent.exists()
         assert is_alive(broker.pid)
+
+
+def test_javas_client_properties_are_ascii_and_read_as_they_were() -> None:
+    user, password = "j\xfcrgen", 'p\xe4\u2603\U0001f600\\"s'
+    with_users = barnabas.Security(protocol="SASL_PLAINTEXT", mechanism="PLAIN", users={user: password})
+    broker = Broker(security=with_users)
+    path = broker.write_client_properties()
+    assert path.read_bytes().isascii(), "Java reads it as Latin-1"
+    security = security_of(read_properties(path))
+    broker.close()
+    assert (security.username, security.password) == (user, password)
 
 
 def test_starting_a_closed_broker_is_refused() -> None:

@@ -14,6 +14,7 @@ NOT HERE Certificates (`certificates.py`), the process (`embedded.py`), what eac
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from base64 import b64encode
 from collections.abc import Callable, Mapping
@@ -31,6 +32,8 @@ PROTOCOLS = ("SSL", "SASL_PLAINTEXT", "SASL_SSL")
 PLAIN = "PLAIN"
 _MODULES = "org.apache.kafka.common.security"
 _ITERATIONS = 4096
+_SCRAM_NAME = re.compile(r"[ -+\--~]+")
+"""ASCII, as in RFC 5802 as Apache Kafka has it; a comma would end the name in the argument that creates the user."""
 
 
 class SecurityError(ValueError):
@@ -63,6 +66,18 @@ class Security:
             raise SecurityError(f"mechanism {self.mechanism!r} is not one of {', '.join((*HASHES, PLAIN))}")
         if not self.users:
             raise SecurityError("users is empty: name one at least")
+        if self.uses_sasl:
+            for user, password in self.users.items():
+                self._check_user(user, password)
+
+    def _check_user(self, user: str, password: str) -> None:
+        """Refuses a user as whom no client could log in with SASL."""
+        if not user or not password:
+            raise SecurityError(f"user {user!r} needs a name and a password")
+        if self.mechanism != PLAIN and _SCRAM_NAME.fullmatch(user) is None:
+            raise SecurityError(
+                f"user {user!r} cannot be one of SCRAM: use ASCII without commas, or the mechanism PLAIN"
+            )
 
     @property
     def uses_tls(self) -> bool:
@@ -125,7 +140,7 @@ class BrokerSecurity:
             salt = secrets.token_bytes(20)
             salted = salted_password(security.mechanism, password, salt, _ITERATIONS)
             values = f'salt="{_base64(salt)}",saltedpassword="{_base64(salted)}",iterations={_ITERATIONS}'
-            lines.append(f"{security.mechanism}=[name={user},{values}]\n")
+            lines.append(f'{security.mechanism}=[name="{user}",{values}]\n')
         self._users_path.parent.mkdir(mode=0o700, exist_ok=True)
         write_secret(self._users_path, "".join(lines))
         return ["--add-scram", f"@{self._users_path}"]

@@ -18,6 +18,7 @@ import barnabas
 from barnabas.__main__ import PARENT_PIPE as PIPE_THAT_THE_DAEMON_READS
 from barnabas.client.client_settings import read_properties, security_of
 from barnabas.embedded import PARENT_PIPE, Broker, BrokerError
+from barnabas.security import SecurityError
 
 READY = "print('barnabas ready on 127.0.0.1:4321 (node 1, 0.01 s)', flush=True)"
 UNTIL_STOPPED = "signal.sigwait({signal.SIGTERM})"
@@ -196,6 +197,21 @@ def test_javas_client_properties_are_ascii_and_read_as_they_were() -> None:
     security = security_of(read_properties(path))
     broker.close()
     assert (security.username, security.password) == (user, password)
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "user", "password", "reason"),
+    [
+        ("SCRAM-SHA-512", "a,b", "x", "cannot be one of SCRAM"),
+        ("SCRAM-SHA-256", "j\xfcrgen", "x", "cannot be one of SCRAM"),
+        ("PLAIN", "a", "", "needs a name and a password"),
+        ("PLAIN", "", "x", "needs a name and a password"),
+    ],
+)
+def test_a_user_that_could_not_log_in_is_refused(mechanism: str, user: str, password: str, reason: str) -> None:
+    with pytest.raises(SecurityError, match=reason):
+        barnabas.Security(mechanism=mechanism, users={user: password})
+    barnabas.Security(protocol="SSL", users={"a": ""})  # has no passwords
 
 
 def test_starting_a_closed_broker_is_refused() -> None:

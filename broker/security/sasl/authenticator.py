@@ -22,6 +22,8 @@ from protocol.errors import ErrorCode
 from protocol.messages.sasl import SaslAuthenticateResponse, SaslHandshakeResponse
 from replication.completion import Completion, completed, failed
 
+_MAX_LIFETIME_MS: Final = ((1 << 63) - 1) // 1_000_000
+"""292 years: clients count in nanoseconds."""
 _NO_LIMITS: Final[Mapping[str, int]] = MappingProxyType({})
 
 
@@ -186,7 +188,8 @@ class SaslServerAuthenticator:
         """The time until the earlier of the credential's expiry and the limit of the mechanism; None: unlimited."""
         limits_ms = [] if server.expires_wall_ms is None else [server.expires_wall_ms - wall_ms]
         limits_ms += [limit_ms] if (limit_ms := self._max_lifetimes_ms.get(self._mechanism, 0)) > 0 else []
-        return max(0, min(limits_ms)) if limits_ms else None
+        lifetime_ms = min(limits_ms, default=_MAX_LIFETIME_MS)
+        return max(0, lifetime_ms) if lifetime_ms < _MAX_LIFETIME_MS else None
 
     def _fail(self, reason: str) -> None:
         self.failure, self._state = reason, _State.ENDED

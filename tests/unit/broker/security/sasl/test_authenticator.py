@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Any
 
 import pytest
@@ -124,6 +125,12 @@ class Expiring(TwoSteps):
     expires_wall_ms = NOW_MS + 2000
 
 
+class Endless(TwoSteps):
+    """A credential whose expiry is beyond 64 bits of milliseconds, as a callback returns with sys.maxsize."""
+
+    expires_wall_ms = sys.maxsize * 1000
+
+
 def repeated(mechanism: str = "TWO", user: str = "bob") -> SaslServerAuthenticator:
     """A client of a session authenticates again."""
     servers = {"TWO": TwoSteps, "PLAIN": lambda: PlainServer({"alice": "secret"})}
@@ -139,6 +146,8 @@ def repeated(mechanism: str = "TWO", user: str = "bob") -> SaslServerAuthenticat
         (Expiring, {}, 2000),
         (Expiring, {"TWO": 1500}, 1500),
         (Expiring, {"TWO": 2500}, 2000),
+        (Endless, {}, None),
+        (Endless, {"TWO": 1500}, 1500),
     ],
 )
 def test_a_session_lasts_until_the_earlier_limit(

@@ -1,9 +1,15 @@
-"""A setting of the file that a container has mounted, without the broker's configuration: commands start fast."""
+"""A setting of the file that a container has mounted, without the broker's configuration: commands start fast.
+
+RULES    1. The file has the format that the broker reads: the last line of a name counts, a backslash at the end of a line
+            continues it, and one before another character is no part of the value.
+"""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
+
+_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 
 
 def mounted_setting(name: str, file: Path) -> str:
@@ -12,5 +18,16 @@ def mounted_setting(name: str, file: Path) -> str:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return ""
-    found = re.search(rf"^\s*{re.escape(name)}\s*[=:][ \t]*(\S.*)", text, re.MULTILINE)
-    return "" if found is None else found[1]
+    setting = re.compile(rf"{re.escape(name)}\s*[=:]\s*(.*)")
+    value = joined = ""
+    for line in (*map(str.strip, text.splitlines()), ""):  # the last one ends a line that is continued
+        if not joined and line.startswith(("#", "!")):
+            continue
+        joined += line
+        if _CONTINUES.search(line):
+            joined = joined[:-1]
+            continue
+        found = setting.fullmatch(joined)
+        value = value if found is None else found[1]
+        joined = ""
+    return re.sub(r"\\(.)", r"\1", value)

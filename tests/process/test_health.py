@@ -166,6 +166,22 @@ def test_settings_that_cannot_be_read_have_no_address(content: bytes | None, tmp
     assert safe_to_stop._own_address({}, mounted) == "127.0.0.1:9464"
 
 
+@pytest.mark.parametrize(
+    "lines",
+    [
+        "listeners=A://:1\nlisteners=B://:19092",
+        "# a comment \\\nlisteners = \\\n   B://:19092,\\\n   C://:2\n",
+        "listeners:B\\://\\:19092",
+        "listeners=B://:19092\nother=\\\nlisteners=A://:1",
+        "listeners=B://:19092,\\",
+    ],
+)
+def test_mounted_settings_are_read_as_the_node_reads_them(lines: str, tmp_path: Path) -> None:
+    mounted = tmp_path / "server.properties"
+    mounted.write_text(lines)
+    assert health.address([], {}, mounted) == ("127.0.0.1", 19092)
+
+
 @pytest.mark.parametrize("options", [[], ["--advertised"], ["--safe-to-stop"]])
 def test_help_is_no_wrong_argument(options: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for option in ("-h", "--help"):

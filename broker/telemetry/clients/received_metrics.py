@@ -6,9 +6,9 @@ RULES    1. A delta sum is added to the previous value; everything else replaces
          3. The elements of a report, and the samples and the text of all clients are limited: a report above a limit is refused
             with TELEMETRY_TOO_LARGE. A few hundred compressed bytes can contain millions of elements.
          4. Importing the parser takes a tenth of a second: it happens in a thread when the first client gets a subscription.
-         5. A sample has each label once, since Prometheus refuses a page with another one: this node's facts about the client
-            precede the attributes of the point, and those of the resource. Names that Prometheus reserves are left out, and
-            attributes that are lists.
+         5. A sample has each label once, and labels are sorted, so that each series is on the page once: Prometheus refuses
+            others. This node's facts about the client precede the attributes of the point, and those of the resource. Names
+            that Prometheus reserves are left out, and attributes that are lists.
 NOT HERE Rate limits (`client_instances.py`); the page (`../page.py`).
 """
 
@@ -199,7 +199,7 @@ class _Report:
             is_delta = metric.sum.aggregation_temporality == _DELTA
         for point in self._counted(points):
             value = point.as_int if point.WhichOneof("value") == "as_int" else point.as_double
-            labels = tuple((of_client | self._labels(point.attributes)).items())
+            labels = tuple(sorted((of_client | self._labels(point.attributes)).items()))
             yield _Point(metric.name, labels, float(value), is_counter, is_delta)
 
     def _labels(self, attributes: Sequence[KeyValue]) -> dict[str, str]:

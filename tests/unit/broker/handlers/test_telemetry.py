@@ -79,6 +79,18 @@ def test_deltas_are_summed_and_cumulative_values_replaced() -> None:
     assert kept.numbers("a.b") == [Sample((*who, ("topic", "t")), 7.0, True), Sample((*who, ("topic", "u")), 4.0, True)]
 
 
+def test_an_attribute_of_resource_or_point_is_the_same_series() -> None:
+    kept = ClientMetricsStore()
+    how: Any = DELTA
+    for value, of_resource, of_point in ((3, "a", "b"), (4, "b", "a")):
+        point = NumberDataPoint(as_int=value, attributes=[attribute(of_point, "x")])
+        delta = Metric(name="m", sum=Sum(data_points=[point], aggregation_temporality=how, is_monotonic=True))
+        resource = Resource(attributes=[attribute(of_resource, "x")])
+        part = ResourceMetrics(resource=resource, scope_metrics=[ScopeMetrics(metrics=[delta])])
+        take(kept, bytes(MetricsData(resource_metrics=[part]).SerializeToString()))
+    assert kept.numbers("m") == [Sample((("client_id", "c"), ("a", "x"), ("b", "x")), 7.0, is_counter=True)]
+
+
 @pytest.mark.parametrize("codec", range(5))
 def test_every_codec_is_read(codec: int) -> None:
     kept = ClientMetricsStore()
@@ -172,7 +184,7 @@ def test_no_client_makes_a_page_that_prometheus_refuses(name: str, dialect: Dial
     take(kept, report(Metric(name=name, sum=Sum(data_points=[point], is_monotonic=True)), rack="of resource"))
     source = SampledSource(kept, "Help.", lambda: 0)
     *_, line = [one for one in "".join(Format(accept, dialect).slices([source])).splitlines() if one[0] != "#"]
-    shown = 'client_id="c",client_rack="of point client_rack",_="of point ",_2="of point 2",a_b="of point a.b"'
+    shown = 'client_id="c",_="of point ",_2="of point 2",a_b="of point a.b",client_rack="of point client_rack"'
     series, _, value = line.rpartition(" ")
     assert re.fullmatch(f"[a-z_]+{re.escape('{' + shown + '}')}", series)
     assert value == "1.0"

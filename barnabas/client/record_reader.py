@@ -5,11 +5,14 @@ RULES    1. A thread for each leader fetches; the caller decodes. The next fetch
          3. With `committed`, records of aborted transactions and markers are skipped (Kafka: CompletedFetch); without, markers.
          4. On a retriable error, or if the connection breaks, the partition continues at its position with new metadata.
          5. If retention deletes records before they are read, reading continues at the log's start, and `on_gap` is called.
+         6. A response has room for some partitions only. Those that had records in it move to the end of the next request, as
+            with Java's consumer. That a log has no records left is known only from a response without any.
 NOT HERE The range of offsets (`cli/offset_ranges.py`), batches (`record_batches.py`).
 """
 
 from __future__ import annotations
 
+import itertools
 import queue
 import struct
 import threading
@@ -86,13 +89,15 @@ class _Fetcher:
 
     def run(self) -> None:
         """Fetches until all partitions are removed, or the node fails."""
+        served: dict[TopicPartition, int] = {}  # by partition, the number of the last response with records of it
         try:
-            while True:
+            for number in itertools.count(1):
                 with self.lock:
-                    wanted = dict(self.partitions)
+                    wanted = dict(sorted(self.partitions.items(), key=lambda entry: served.get(entry[0], 0)))
                 if not wanted or self.closed:
                     return
                 found = _fetched(self.node.ask(Api.FETCH, _question(wanted, committed=self.committed)))
+                served |= {fetched.partition: number for fetched in found if fetched.data}
                 with self.lock:
                     for fetched in found:
                         if fetched.partition in self.partitions and not fetched.error:
@@ -153,10 +158,11 @@ class RecordReader:
                 if isinstance(found, Exception):
                     self._on_failure(fetcher, found)
                     continue
+                is_empty = not any(fetched.data for fetched in found)
                 for fetched in found:
                     # A fetcher may have fetched a partition again before its error was seen here.
                     if fetched.partition in fetcher.partitions and fetcher in self._fetchers:
-                        page = self._page(fetched)
+                        page = self._page(fetched, response_is_empty=is_empty)
                         if page is not None:
                             yield page
         finally:
@@ -224,7 +230,7 @@ class RecordReader:
                 fetcher.partitions.pop(partition, None)
         self._fetchers = {fetcher for fetcher in self._fetchers if fetcher.partitions}
 
-    def _page(self, found: FetchedPartition) -> Page | None:
+    def _page(self, found: FetchedPartition, *, response_is_empty: bool) -> Page | None:
         partition, position = found.partition, self._positions[found.partition]
         if found.error:
             self._remove_from_fetchers(partition)
@@ -235,7 +241,7 @@ class RecordReader:
             else:
                 self._unassign({partition: position.next}, Retriable(str(refusal(found.error, str(partition)))))
             return None
-        if found.data or position.stop is None:
+        if not response_is_empty or position.stop is None:
             position.failed_since = None
         else:
             self._wait_for_more(partition, position)

@@ -1,4 +1,4 @@
-"""Reading partitions of one leader while the log of one of them begins later than expected."""
+"""Reading partitions of one leader: the log of one begins later than expected, or not all fit in a response."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import struct
 import threading
 from collections.abc import Collection, Mapping
 
+import pytest
+
+from barnabas.client import record_reader
 from barnabas.client.cluster import Cluster, Node
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE
 from barnabas.client.record_batches import encode_batch, encode_record
@@ -81,3 +84,40 @@ def test_a_partition_that_is_trimmed_is_read_on_beside_others_of_its_leader() ->
     reader.close()
     assert sorted(found) == [(0, _START), (1, 0)]
     assert gaps == [(_TRIMMED, 0, _START)]
+
+
+class CrowdedLeader(Node):
+    """A leader of partitions with a record at each offset; a response has room for one record of the first that is asked."""
+
+    def __init__(self) -> None:
+        pass
+
+    def ask(self, api: Api, body: bytes) -> Fields:
+        at = 25 + 4 + 2 + len(_OTHER.topic) + 4
+        answers: list[bytes] = []
+        for _ in range(*struct.unpack_from(">i", body, at - 4)):
+            number, _, offset = struct.unpack_from(">iiq", body, at)
+            at += 28
+            records = b"" if answers else _batch(offset)
+            answers.append(struct.pack(">ihqqqii", number, 0, 100, 100, 0, 0, len(records)) + records)
+        return Fields(struct.pack(">ihi", 0, 0, 0) + array([text(_OTHER.topic) + array(answers)]))
+
+    def close(self) -> None:
+        pass
+
+
+class CrowdedCluster(TrimmedCluster):
+    """A cluster with this leader."""
+
+    def connect(self, node_id: int) -> Node:
+        return CrowdedLeader()
+
+
+def test_partitions_that_do_not_fit_in_a_response_are_read_in_turn_and_not_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """More than eight partitions of 2 MiB do not fit: the reader took those that were left out for logs without records."""
+    monkeypatch.setattr(record_reader, "PATIENCE_S", -1.0)
+    reader = RecordReader(CrowdedCluster(), {TopicPartition("orders", number): (0, 3) for number in range(2)})
+    found = [(record.partition, record.offset) for page in reader.pages() if page for record in page.records]
+    assert found == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]

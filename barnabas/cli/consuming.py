@@ -26,7 +26,7 @@ from barnabas.cli.records.kcat_dialect import kcat_line, parse_kcat_layout
 from barnabas.cli.records.layout import parse_layout
 from barnabas.cli.records.record_filters import Filter, filters_of
 from barnabas.client.cluster import LATEST, Cluster
-from barnabas.client.errors import ClientError, require_text
+from barnabas.client.errors import ArgumentError, ClientError, require_text
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page, RecordReader
 from barnabas.client.topic_partition import TopicPartition
@@ -70,6 +70,8 @@ def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopS
     output = _Output(options, printer_of(options), filters, stopping)
     wanted = parse_range(options.offset)
     require_text("--group", options.group or "")
+    if options.group is not None and options.partitions is not None:
+        raise ArgumentError("--partition and --group exclude each other: a group assigns partitions to its members.")
     cluster = connection.cluster()
     choice = PartitionChoice(cluster, options.topics, is_regex=options.regex, partitions=options.partitions)
     partitions = choice.find()

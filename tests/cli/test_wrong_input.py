@@ -27,6 +27,7 @@ def verbs() -> Iterator[Verbs]:
     ("line", "sentence"),
     [
         ("topics trim there:3-1 --all", "The partitions 3-1 are none: the lower number is first, as in 4-6."),
+        ("consume there -g g -p 0", "--partition and --group exclude each other: a group assigns partitions to"),
         ("consume there -p 3-1", "The partitions 3-1 are none: the lower number is first, as in 4-6."),
         (f"topics trim there:{'9' * 5000} --all", "Partitions are written 0,2,4-6, not '999"),
         (f"produce there --timestamp {'9' * 5000}", "--timestamp takes Unix milliseconds or now, not 999"),

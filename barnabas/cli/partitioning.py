@@ -2,7 +2,7 @@
 
 RULES    1. With --partition N all go there. A record that names its partition goes there, unless --partition by-key.
          2. Others go by their key, as with Java's default partitioner: murmur2 of the key, modulo the partitions.
-         3. Records without key go to the partitions in turn.
+         3. Records without key go in turn to the partitions that have a leader when the verb starts, if any has.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ class Partitioner:
         self._is_by_key = choice == BY_KEY
         self._fixed = _number(choice) if choice not in (None, BY_KEY) else None
         self._partitions: dict[str, Mapping[int, TopicPartition]] = {}
+        self._led: dict[str, list[int]] = {}
         self._turn = 0
         if topic is not None:
             self._partitions_of(topic)
@@ -45,7 +46,9 @@ class Partitioner:
         if wanted is None and record.key is not None:
             wanted = partition_of_key(record.key, len(partitions))
         if wanted is None:
-            self._turn = wanted = (self._turn + 1) % len(partitions)
+            led = self._led[topic]
+            self._turn = (self._turn + 1) % len(led)
+            wanted = led[self._turn]
         found = partitions.get(wanted) or self._partitions_of(topic).get(wanted)  # created a moment ago
         if found is None:
             raise ClientError(
@@ -55,8 +58,9 @@ class Partitioner:
         return found
 
     def _partitions_of(self, topic: str) -> Mapping[int, TopicPartition]:
-        leaders = self._cluster.leaders(topic, may_create=self._may_create)
+        leaders = self._cluster.leaders(topic, (), may_create=self._may_create)
         self._partitions[topic] = {number: TopicPartition(topic, number) for number in leaders}
+        self._led[topic] = [number for number, leader in leaders.items() if leader >= 0] or list(leaders)
         return self._partitions[topic]
 
 

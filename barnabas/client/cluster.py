@@ -17,7 +17,7 @@ from contextlib import suppress
 from typing import TypeVar
 
 from barnabas.client.client_settings import security_of
-from barnabas.client.error_codes import RETRIABLE, refusal
+from barnabas.client.error_codes import LEADER_NOT_AVAILABLE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.secure_stream import ask, connect
 from barnabas.client.topic_partition import TopicPartition
@@ -135,7 +135,7 @@ class Cluster:
                 raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
             for number, (partition_error, leader) in partitions.items():
                 if leader < 0 and (needed is None or number in needed):
-                    raise Retriable(str(refusal(partition_error or 5, f"{topic}-{number}")))
+                    raise Retriable(str(refusal(partition_error or LEADER_NOT_AVAILABLE, f"{topic}-{number}")))
             return {number: leader for number, (_, leader) in sorted(partitions.items())}
 
         return self.retry(find)

@@ -9,12 +9,13 @@ from __future__ import annotations
 from barnabas.client.errors import ClientError
 
 OFFSET_OUT_OF_RANGE = 1
+LEADER_NOT_AVAILABLE = 5
 MESSAGE_TOO_LARGE = 10
 DUPLICATE_SEQUENCE_NUMBER = 46
 
 RETRIABLE = {
     3: "the topic or partition is unknown",
-    5: "the partition has no leader",
+    LEADER_NOT_AVAILABLE: "the partition has no leader",
     6: "the leader has changed",
     7: "the request timed out",
     9: "the replica is not available",

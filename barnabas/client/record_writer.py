@@ -7,7 +7,8 @@ RULES    1. Records are collected into a round: one batch for each partition. A 
          3. A record that the cluster refuses ends the writer with ClientError; the records before it are written.
          4. A batch that is larger than max.message.bytes of the topic is split, as long as it has several records.
          5. In a transaction, nothing is visible to read-committed readers before `close(commit=True)`.
-         6. Timestamps, header keys and nulls are sent as given. Only `timestamp=None` becomes the present.
+         6. While a partition has no leader, the batches of others are written; its own batch is repeated as by rule 2.
+         7. Timestamps, header keys and nulls are sent as given. Only `timestamp=None` becomes the present.
 NOT HERE Which partition a record goes to (`cli/partitioning.py`), bytes of a batch (`record_batches.py`).
 """
 
@@ -23,7 +24,13 @@ from typing import NamedTuple
 
 from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, topic_array
 from barnabas.client.compression import CODECS
-from barnabas.client.error_codes import DUPLICATE_SEQUENCE_NUMBER, MESSAGE_TOO_LARGE, RETRIABLE, refusal
+from barnabas.client.error_codes import (
+    DUPLICATE_SEQUENCE_NUMBER,
+    LEADER_NOT_AVAILABLE,
+    MESSAGE_TOO_LARGE,
+    RETRIABLE,
+    refusal,
+)
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import NO_PRODUCER, SEQUENCES, Header, encode_batch, encode_record, split_batch
 from barnabas.client.topic_partition import TopicPartition
@@ -156,6 +163,9 @@ class RecordWriter:
         while waiting:
             retry_reason = ""
             for leader, partitions in self._by_leader(waiting).items():
+                if leader < 0:
+                    retry_reason = str(refusal(LEADER_NOT_AVAILABLE, str(partitions[0])))
+                    continue
                 try:
                     retry_reason = self._produce(leader, partitions, waiting) or retry_reason
                 except Retriable as failure:
@@ -187,7 +197,7 @@ class RecordWriter:
         found: dict[int, list[TopicPartition]] = {}
         for partition in partitions:
             if partition.topic not in self._leaders:
-                self._leaders[partition.topic] = self._cluster.leaders(partition.topic)
+                self._leaders[partition.topic] = self._cluster.leaders(partition.topic, ())
             found.setdefault(self._leaders[partition.topic][partition.partition], []).append(partition)
         return found
 

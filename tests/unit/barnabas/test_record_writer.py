@@ -1,0 +1,82 @@
+"""Writing to a topic of which one partition has no leader."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+
+import pytest
+
+from barnabas.cli.partitioning import Partitioner
+from barnabas.cli.records.parsed_record import ParsedRecord
+from barnabas.client import cluster as cluster_module
+from barnabas.client import record_writer
+from barnabas.client.cluster import Cluster, Node
+from barnabas.client.errors import ClientError
+from barnabas.client.record_writer import RecordWriter, WriteOptions
+from barnabas.client.topic_partition import TopicPartition
+from barnabas.client.wire import Api, Fields, array, text
+
+LED, LEADERLESS = TopicPartition("orders", 0), TopicPartition("orders", 1)
+
+
+class Leader(Node):
+    """The leader of partition 0, which stores every batch."""
+
+    def __init__(self, stored: list[bytes]) -> None:
+        self._stored = stored
+
+    def ask(self, api: Api, body: bytes) -> Fields:
+        assert api is Api.PRODUCE
+        self._stored.append(body)
+        return Fields(array([text(LED.topic) + array([struct.pack(">ihqqq", LED.partition, 0, 0, -1, 0)])]))
+
+    def close(self) -> None:
+        pass
+
+
+class HalfLedCluster(Cluster):
+    """A cluster whose topic has a leader for partition 0 and none for partition 1."""
+
+    def __init__(self) -> None:
+        self.stored: list[bytes] = []
+
+    def connect(self, node_id: int) -> Node:
+        assert node_id == 1
+        return Leader(self.stored)
+
+    def _metadata(
+        self, topics: Iterable[str] | None, *, may_create: bool = False
+    ) -> dict[str, tuple[int, dict[int, tuple[int, int]]]]:
+        return {LED.topic: (0, {LED.partition: (0, 1), LEADERLESS.partition: (5, -1)})}
+
+
+@pytest.fixture(autouse=True)
+def no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (cluster_module, record_writer):
+        monkeypatch.setattr(module, "PATIENCE_S", -1.0)
+    monkeypatch.setattr(cluster_module.Retriable, "patience_s", -1.0)
+
+
+def test_a_partition_without_leader_does_not_stop_writing_to_others() -> None:
+    cluster = HalfLedCluster()
+    partitioner = Partitioner(cluster, LED.topic, None, may_create=False)
+    writer = RecordWriter(cluster, WriteOptions(acks=1))
+    for number in range(4):
+        partition = partitioner.partition(ParsedRecord(b"%d" % number, None))
+        assert partition == LED, "records without key go to partitions with a leader"
+        writer.append(partition, None, b"%d" % number)
+    writer.close()
+    assert writer.written == 4
+
+
+def test_a_record_for_a_partition_without_leader_is_refused_after_the_others_are_written() -> None:
+    cluster = HalfLedCluster()
+    partitioner = Partitioner(cluster, LED.topic, None, may_create=False)
+    writer = RecordWriter(cluster, WriteOptions(acks=1))
+    for partition in (LEADERLESS, LED):
+        assert partitioner.partition(ParsedRecord(b"v", None, partition=partition.partition)) == partition
+        writer.append(partition, None, b"v")
+    with pytest.raises(ClientError, match="orders-1: the partition has no leader"):
+        writer.close()
+    assert len(cluster.stored) == 1

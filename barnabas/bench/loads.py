@@ -35,6 +35,8 @@ _TIMEOUT_S = 60.0
 _POLL_S = 0.5
 """How often a load looks for errors of its producer."""
 _SETTLING_S = 0.3
+_END_WAIT_MS = 10
+"""How long a Fetch at the end of a partition waits, which would count as time of the load."""
 _LARGEST_BY_DEFAULT, _RECORD_OVERHEAD = 1_000_000, 1024
 """Of librdkafka."""
 Progress = Callable[[float, int], None]
@@ -208,16 +210,24 @@ def _timer(latencies: list[float]) -> Callable[[KafkaError | None, Message], Non
 def consume(
     client: Client, partitions: list[TopicPartition], settings: Mapping[str, Any], load: Load, progress: Progress
 ) -> Result:
-    """Reads all records of the topic from the start, or for the duration. Raises ClientError."""
+    """Reads all records of the topic from the start, or for the duration. Raises ClientError.
+
+    A topic may have fewer records than offsets: the client then says when it is at the end of a partition.
+    """
     limits = ranges(client, partitions)
     total = sum(limit.end - limit.start for limit in limits.values())
-    consumer = Consumer({"group.id": f"barnabas-bench-{os.getpid()}", "enable.auto.commit": False, **settings})
+    own = {"enable.auto.commit": False, "enable.partition.eof": True, "fetch.wait.max.ms": _END_WAIT_MS}
+    consumer = Consumer({"group.id": f"barnabas-bench-{os.getpid()}", **own, **settings})
     try:
         consumer.assign([ClientPartition(*tp, OFFSET_BEGINNING) for tp in partitions])
         clock = _Clock(load.duration_s, progress)
         count = size = 0
-        while count < total and clock.tick(count) < load.duration_s:
+        unread = {tp.partition for tp in partitions}
+        while count < total and unread and clock.tick(count) < load.duration_s:
             for message in consumer.consume(_FETCH, 0.1):
+                if _is_end(message):
+                    unread.discard(message.partition())
+                    continue
                 size += len(_value_of(message))
                 count += 1
         return clock.result("consume", count, size, [])
@@ -264,6 +274,12 @@ def _round_trip(producer: Producer, consumer: Consumer, tp: TopicPartition, valu
                 return elapsed
             producer.poll(0)
     raise ClientError(f"A record did not arrive within {tries * timeout_s:.0f} s at {tp}.")
+
+
+def _is_end(message: Message) -> bool:
+    """Whether it is no record, but says that a partition has no more."""
+    error = message.error()
+    return error is not None and error.name() == "_PARTITION_EOF"
 
 
 def _value_of(message: Message) -> bytes:

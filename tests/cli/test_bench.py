@@ -39,6 +39,15 @@ def test_an_existing_topic_is_read_only_with_the_settings_file_of_kafkas_tools(v
     assert [part["end"] for part in verbs.rows("topics describe existing --offsets")[0]["partitions"]] == [50, 50]
 
 
+def test_a_topic_with_fewer_records_than_offsets_is_read_to_its_end(verbs: Verbs, tmp_path: Path) -> None:
+    """The markers of transactions have offsets too: waiting for as many records took the whole duration."""
+    (lines := tmp_path / "lines").write_text("12345\n" * 100)
+    create_topic(verbs.bootstrap, "transactions", partitions=2)
+    assert verbs.run(f"produce transactions -q -l -i {lines} --transactional-id bench").code == 0
+    [row] = verbs.rows("bench --topic transactions -d 300s")
+    assert (row["records"], row["bytes"]) == (100, 500)
+
+
 def test_a_table_and_a_drawing(verbs: Verbs) -> None:
     ended = verbs.run("bench produce latency -d 1s --rate 200")
     assert ended.out.split()[0] == "LOAD"

@@ -37,6 +37,8 @@ from barnabas.signals import StopSignals
 _TIMESTAMP = re.compile("-?[0-9]{1,19}")
 CHUNK_BYTES = 1 << 16
 LINGER_S = 0.1
+_LONGEST_SLEEP_S = 3600.0
+"""time.sleep takes no more than a 64-bit number of nanoseconds."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +164,19 @@ class _Producing:
                     self._append(record)
             return
         for record in records:
+            self._wait_for_turn(self._options.rate, stopping)
             with stopping.deferred():
                 self._append(record)
                 self._send_if_due()
-            _sleep_until(self._started + self._count / self._options.rate)
+
+    def _wait_for_turn(self, rate: float, stopping: StopSignals) -> None:
+        """Waits until the next record may be written; what was read is sent before a longer wait."""
+        due = self._started + self._count / rate
+        if due - time.monotonic() > LINGER_S:
+            with stopping.deferred():
+                self._send_if_due(is_idle=True)
+        while (pause := due - time.monotonic()) > 0:
+            time.sleep(min(pause, _LONGEST_SLEEP_S))
 
     def _append(self, record: ParsedRecord) -> None:
         if self._adjust is not None:
@@ -213,11 +224,6 @@ def _chunks(source: int) -> Iterator[bytes]:
 def _size_of(source: int) -> int | None:
     status = os.fstat(source)
     return status.st_size if stat.S_ISREG(status.st_mode) else None
-
-
-def _sleep_until(moment: float) -> None:
-    if (pause := moment - time.monotonic()) > 0:
-        time.sleep(pause)
 
 
 def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecord] | None:

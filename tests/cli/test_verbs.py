@@ -233,6 +233,19 @@ def test_a_rate_limits_writing(broker: Broker) -> None:
     assert len(values(broker.bootstrap, "slow")) == 10
 
 
+def test_a_rate_delays_only_the_next_record(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "slower")
+    with running(broker.bootstrap, "produce", "slower", "-l", "--rate", "1e-300") as producer:
+        assert producer.stdin is not None
+        producer.stdin.write(b"one\ntwo\n")
+        assert values(broker.bootstrap, "slower", "-F", "-n", "1") == ["one"]
+        producer.send_signal(signal.SIGTERM)
+        assert producer.wait(TIMEOUT_S) == 143
+    done = barnabas("produce", "-b", broker.bootstrap, "slower", "-l", "--rate", "1e-300", stdin=b"two\n")
+    assert (done.returncode, values(broker.bootstrap, "slower")) == (0, ["one", "two"])
+
+
 def test_reading_and_writing_survive_a_restart_of_the_broker() -> None:
     with Broker() as restarted:
         with RawClient(restarted.bootstrap) as client:

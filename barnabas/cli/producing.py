@@ -231,7 +231,8 @@ def _adjustment(options: ProduceOptions) -> Callable[[ParsedRecord], ParsedRecor
     if options.key is None and not options.headers and options.timestamp is None and options.null is None:
         return None
     key = None if options.key is None else os.fsencode(options.key)
-    null = None if options.null is None else os.fsencode(options.null)
+    is_json = not options.lines and options.layout is None  # which has a null of its own
+    null = None if options.null is None or is_json else os.fsencode(options.null)
     headers = [_header(text) for text in options.headers]
     timestamp = options.timestamp
     if timestamp is not None and timestamp != "now" and not _is_timestamp(timestamp):

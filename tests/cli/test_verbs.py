@@ -212,6 +212,16 @@ def test_options_change_what_is_written(broker: Broker) -> None:
         ]
 
 
+def test_the_text_of_nulls_means_nothing_in_json(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        create(client, "json-null")
+    line = b'{"key":"","value":""}\n'
+    assert barnabas("produce", "-b", broker.bootstrap, "json-null", "-Z", "", stdin=line).returncode == 0
+    with RawClient(broker.bootstrap) as client:
+        [(_, key, value, _)] = hostile_records.read(client, "json-null", 0)
+    assert (key, value) == (b"", b"")
+
+
 @pytest.mark.parametrize("codec", ["none", "zstd"])
 def test_batches_are_split_for_a_topic_with_a_small_limit(broker: Broker, codec: str) -> None:
     topic = f"small-{codec}"

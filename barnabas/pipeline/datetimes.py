@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from barnabas.pipeline.errors import JobError
 
 _MILLISECONDS = re.compile(r"[0-9]{1,18}")
-_PART = re.compile(r"\s*(\d+)\s*(second|minute|hour|day|week|s|min|m|h|d|w)s?(?![a-z])", re.IGNORECASE)
+_PART = re.compile(r"\s*(\d+)\s*((?:second|minute|hour|day|week|min)s?|[smhdw])(?![a-z])", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 
 

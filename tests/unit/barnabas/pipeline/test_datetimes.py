@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.pipeline.datetimes import parse_timestamp_ms
+from barnabas.pipeline.datetimes import parse_duration_s, parse_timestamp_ms
 from barnabas.pipeline.errors import JobError
 
 
@@ -25,3 +25,10 @@ def test_what_is_no_time_is_refused(text: str) -> None:
     """Times are 64-bit numbers for clients and Spark."""
     with pytest.raises(JobError, match="is not a time"):
         parse_timestamp_ms(text)
+
+
+@pytest.mark.parametrize("text", ["500 ms", "500ms", "90ss", "2 hs"])
+def test_a_short_unit_has_no_plural(text: str) -> None:
+    """500 ms were 500 minutes."""
+    with pytest.raises(JobError, match="--lateness takes a duration"):
+        parse_duration_s("--lateness", text)

@@ -114,7 +114,13 @@ def test_the_default_window_is_a_120th_of_the_time(spark: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"), [({"topic": ()}, "needs --topic"), ({"window": 0.0}, "--window takes more than 0")]
+    ("settings", "sentence"),
+    [
+        ({"topic": ()}, "needs --topic"),
+        ({"window": 0.0}, "--window takes more than 0"),
+        ({"window": float("nan")}, "--window takes more than 0"),
+        ({"window": float("inf")}, "--window takes more than 0"),
+    ],
 )
 def test_invalid_settings_are_refused(settings: dict[str, Any], sentence: str) -> None:
     with pytest.raises(JobError, match=sentence):
@@ -129,3 +135,12 @@ def test_records_with_a_time_in_microseconds_are_not_drawn_over_time(tmp_path: P
     assert draw(report, tmp_path) == [tmp_path / "rates.png"]
     wrong = [row for row in report.rates if row["window_ms"] > START_MS * 10]
     assert draw(replace(report, rates=wrong), tmp_path) == [tmp_path / "rates.png"]
+
+
+def test_names_of_groups_and_topics_are_drawn_as_they_are(tmp_path: Path, recwarn: pytest.WarningsRecorder) -> None:
+    """Dollar signs begin a formula in matplotlib, here one with an error; a legend leaves out labels that begin with `_`."""
+    report = StatsReport(60, str(tmp_path), [])
+    report.lags = [{"group": "$x_$", "topic": "_t", "window_ms": START_MS, "lag": 1}]
+    report.rates = [{"topic": "_t", "window_ms": START_MS, "records_per_s": 1.0}]
+    assert draw(report, tmp_path) == [tmp_path / "rates.png", tmp_path / "lag.png"]
+    assert not recwarn.list

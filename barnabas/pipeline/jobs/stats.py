@@ -31,6 +31,8 @@ OFFSETS_TOPIC = "__consumer_offsets"
 WINDOWS = 120
 SECOND_MS = 1000
 TOP_KEYS = 20
+LONGEST_WINDOW_S = 10**10
+"""Three centuries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,8 +77,8 @@ def stats(spark: SparkSession, settings: StatsSettings, on_step: OnStep = lambda
 
     if not settings.topic:
         raise JobError("stats needs --topic.")
-    if settings.window is not None and settings.window <= 0:
-        raise JobError("--window takes more than 0 seconds.")
+    if settings.window is not None and not 0 < settings.window <= LONGEST_WINDOW_S:
+        raise JobError(f"--window takes more than 0 seconds, and at most {LONGEST_WINDOW_S:,}.")
     session = isolated_session(spark)
     records, commits = _sources(session, settings)
     records = between(records, parse_timestamp_ms(settings.start_time), parse_timestamp_ms(settings.end_time))

@@ -64,7 +64,7 @@ def _over_time(
     for name, rows in _lines(figures, *names).items():
         drawn = [row for row in rows if row["window_ms"] < _END_MS]
         moments = [datetime.fromtimestamp(row["window_ms"] / 1000, UTC) for row in drawn]
-        field.step(moments, [row[column] for row in drawn], where="post", label=name)
+        field.step(moments, [row[column] for row in drawn], where="post", label=_label(name))
     field.set_ylabel(label)
     field.set_ylim(bottom=0)
     field.set_title(title, loc="left")
@@ -88,12 +88,18 @@ def _sizes(field: Any, figures: list[dict[str, Any]]) -> None:
 
 def _keys(field: Any, figures: list[dict[str, Any]]) -> None:
     for name, rows in _lines(figures, "topic").items():
-        field.plot([row["rank"] for row in rows], [100 * row["share"] for row in rows], marker="o", label=name)
+        field.plot([row["rank"] for row in rows], [100 * row["share"] for row in rows], marker="o", label=_label(name))
     field.set_xlabel("the commonest keys, by rank")
     field.set_ylabel("% of the records with a key")
     field.set_ylim(bottom=0)
     field.set_title("Skew of keys", loc="left")
     field.legend(frameon=False)
+
+
+def _label(name: str) -> str:
+    """A name as matplotlib takes it: a dollar sign begins a formula, and a legend leaves out what begins with `_`."""
+    escaped = name.replace("$", r"\$")
+    return f" {escaped}" if escaped.startswith("_") else escaped
 
 
 def _lines(figures: list[dict[str, Any]], *names: str) -> dict[str, list[dict[str, Any]]]:

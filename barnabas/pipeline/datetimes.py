@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from barnabas.pipeline.errors import JobError
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECONDS = re.compile(r"[0-9]{1,18}")
 _PART = re.compile(r"\s*(\d+)\s*((?:second|minute|hour|day|week|min)s?|[smhdw])(?![a-z])", re.IGNORECASE)
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
@@ -15,6 +16,14 @@ _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800}
 def now() -> str:
     """Returns the current time: ISO 8601 in UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def time_text(seconds: int) -> str:
+    """Returns a time in seconds since 1970: ISO 8601 in UTC, or these seconds if the calendar has no such year."""
+    try:
+        return (_EPOCH + timedelta(seconds=seconds)).isoformat()
+    except OverflowError:
+        return f"{seconds} s since 1970"
 
 
 def parse_timestamp_ms(text: str | None) -> int | None:

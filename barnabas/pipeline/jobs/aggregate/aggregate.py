@@ -18,7 +18,6 @@ import shutil
 import time
 from collections import Counter
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +26,7 @@ from pyspark.sql import functions as f
 
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.brokers import Span
-from barnabas.pipeline.datetimes import parse_duration_s
+from barnabas.pipeline.datetimes import parse_duration_s, time_text
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.aggregate import windows
 from barnabas.pipeline.jobs.aggregate.aggregate_files import FINAL, OPEN, VersionWriter, open_sums
@@ -299,8 +298,7 @@ class _Run:
 
     def _report(self) -> AggregateReport:
         state = self.state
-        us = state.watermark_us
-        mark = None if us is None else datetime.fromtimestamp(us / SECOND_US, UTC).isoformat(timespec="seconds")
+        mark = None if state.watermark_us is None else time_text(state.watermark_us // SECOND_US)
         counts = {name: self.counts[name] for name in ("rounds", "records", *RARE_COUNTS)}
         folder = str(self.versions.folder)
         return AggregateReport(folder, state.version, mark, state.windows, state.final, late_ever=state.late, **counts)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from barnabas.pipeline.datetimes import parse_duration_s, parse_timestamp_ms
+from barnabas.pipeline.datetimes import parse_duration_s, parse_timestamp_ms, time_text
 from barnabas.pipeline.errors import JobError
 
 
@@ -32,3 +32,10 @@ def test_a_short_unit_has_no_plural(text: str) -> None:
     """500 ms were 500 minutes."""
     with pytest.raises(JobError, match="--lateness takes a duration"):
         parse_duration_s("--lateness", text)
+
+
+def test_a_time_that_the_calendar_does_not_have_is_a_number() -> None:
+    """A watermark is in the year -712 with a lateness of 1,000,000 days."""
+    assert time_text(1_769_817_600) == "2026-01-31T00:00:00+00:00"
+    assert time_text(-84_604_096_909) == "-84604096909 s since 1970"
+    assert time_text(10**15) == "1000000000000000 s since 1970"

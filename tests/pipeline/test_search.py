@@ -104,6 +104,14 @@ def test_a_record_in_topic_and_archive_is_found_once(spark: Any, archiving: Arch
     assert late.found == sum(row["timestamp"] >= START_MS + 130 * MINUTE_MS for row in expected)
 
 
+@pytest.mark.parametrize("start_time", ["0001-01-01", "1969-12-31T23:59:59.999"])
+def test_a_time_before_1970_is_before_all_records(spark: Any, kafka_broker: Any, topic: str, start_time: str) -> None:
+    """-1 and -2 are the end and the start of a log for ListOffsets, and librdkafka refuses other negative times."""
+    send(kafka_broker.bootstrap, topic, minutes(4))
+    settings = SearchSettings(bootstrap=kafka_broker.bootstrap, topic=(topic,), start_time=start_time)
+    assert search(spark, settings).found == 4
+
+
 def test_a_round_that_is_archived_during_a_search_is_found_once(
     spark: Any, archiving: ArchiveSettings, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,6 +190,7 @@ def test_a_record_with_a_time_in_microseconds_is_shown(spark: Any) -> None:
     [
         ({"topic": ()}, "needs --topic"),
         ({"limit": 0}, "--limit takes at least 1"),
+        ({"limit": (1 << 31) - 1}, "and at most 2,147,483,646"),
         ({"path": ("delay>5",)}, "--path takes a path"),
         ({"path": ("$.delay>soon",)}, "which is not a number"),
         ({"start_time": "yesterday"}, "is not a time"),

@@ -36,6 +36,8 @@ from barnabas.pipeline.spark.rows import ISO, between, collect_rows, in_spans
 from barnabas.pipeline.store.archive_reader import COLUMNS, complete_manifest, read_archive
 from barnabas.pipeline.store.folder import ArchiveFolder
 
+MAX_LIMIT = (1 << 31) - 2
+"""Spark takes a 32-bit number, and one record more shows whether there are more."""
 PATH = re.compile(r"(\$[^=!<>]*)(?:(=|!=|<=|>=|<|>)(.*))?", re.DOTALL)
 
 
@@ -96,8 +98,8 @@ def check_settings(settings: SearchSettings) -> None:
     """Raises JobError for conditions that contradict each other or cannot be parsed."""
     if not settings.topic:
         raise JobError("search needs --topic.")
-    if settings.limit < 1:
-        raise JobError("--limit takes at least 1.")
+    if not 1 <= settings.limit <= MAX_LIMIT:
+        raise JobError(f"--limit takes at least 1, and at most {MAX_LIMIT:,}.")
     if settings.archive is not None and settings.log_dir is not None:
         raise JobError("--archive and --log-dir exclude each other.")
     for line in settings.path:
@@ -219,7 +221,7 @@ def _all_records(spark: SparkSession, settings: SearchSettings) -> DataFrame:
         tp: Span(max(span.start, archived[tp].end) if tp in archived else span.start, span.end)
         for tp, span in brokers.spans(topics.values()).items()
     }
-    if start_ms is not None:
+    if start_ms is not None and start_ms > 0:  # in requests, negative times have other meanings
         starts = brokers.offsets_for_time(spans, start_ms)
         spans = {tp: Span(max(span.start, starts.get(tp, span.end)), span.end) for tp, span in spans.items()}
     wanted = _indexed_value(settings)

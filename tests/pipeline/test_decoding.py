@@ -51,7 +51,18 @@ def test_json_is_decoded_by_an_inferred_schema(spark: Any) -> None:
     ]
     assert [row.error is not None for row in found] == [False, True, False, True, False, True]
     assert found[1].value == b"{broken"
-    assert decoded_fields(spark, decoding) == ", data struct<a:bigint,b:string>, error string"
+    assert decoded_fields(spark, decoding) == ", data struct<`a`:bigint,`b`:string>, error string"
+
+
+def test_names_of_json_fields_may_have_any_characters(spark: Any) -> None:
+    """Files are read with these columns for a compaction and for an audit."""
+    value = {"dep-delay": 1, "a b": 2, "c.d": [{"x-y": 3}], "order": {"e`f": 4}}
+    rows = records(spark, json.dumps(value).encode())
+    decoding = choose_decoding(spark, "json", None, "plain", rows)
+    [found] = decode(rows, decoding).collect()
+    assert found.data.asDict(recursive=True) == value
+    columns = StructType.fromDDL(f"value binary{decoded_fields(spark, decoding)}")
+    assert columns["data"].dataType == StructType.fromJson(json.loads(decoding.schema))
 
 
 def test_a_dead_letter_has_reason_and_origin(spark: Any) -> None:

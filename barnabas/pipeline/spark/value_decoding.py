@@ -17,7 +17,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
-from pyspark.sql.types import DataType, StructType
+from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
 from barnabas.pipeline.errors import JobError, describe_failure
 
@@ -92,7 +92,7 @@ def _decode_json(records: DataFrame, decoding: Decoding) -> DataFrame:
     parsed = records.withColumn("_parsed", f.from_json(f.col("value").cast("string"), schema_with_error, options))
     has_value = f.col("value").isNotNull()
     is_broken = has_value & (f.col("_parsed").isNull() | f.col(f"_parsed.{_BROKEN}").isNotNull())
-    data = f.struct(*(f.col(f"_parsed.`{field.name}`").alias(field.name) for field in schema.fields))
+    data = f.struct(*(f.col("_parsed").getField(field.name).alias(field.name) for field in schema.fields))
     return _with_data_and_error(parsed, has_value, is_broken, data, "the value is not JSON of the schema").drop(
         "_parsed"
     )
@@ -144,9 +144,20 @@ def decoded_fields(spark: SparkSession, decoding: Decoding) -> str:
     if decoding.format == "raw":
         return ""
     if decoding.format == "json":
-        return f", data {StructType.fromJson(json.loads(decoding.schema)).simpleString()}, error string"
-    kind = _avro_type(spark, decoding.schema)
-    return f", data {kind.simpleString()}, error string"
+        return f", data {_ddl(StructType.fromJson(json.loads(decoding.schema)))}, error string"
+    return f", data {_ddl(_avro_type(spark, decoding.schema))}, error string"
+
+
+def _ddl(kind: DataType) -> str:
+    """A type as DDL; unlike in `simpleString`, names of fields may have any characters."""
+    if isinstance(kind, StructType):
+        names = (field.name.replace("`", "``") for field in kind.fields)
+        return f"struct<{','.join(f'`{name}`:{_ddl(field.dataType)}' for name, field in zip(names, kind.fields, strict=True))}>"
+    if isinstance(kind, ArrayType):
+        return f"array<{_ddl(kind.elementType)}>"
+    if isinstance(kind, MapType):
+        return f"map<{_ddl(kind.keyType)},{_ddl(kind.valueType)}>"
+    return kind.simpleString()
 
 
 def _avro_type(spark: SparkSession, schema: str) -> DataType:

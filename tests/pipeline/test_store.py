@@ -162,6 +162,13 @@ def test_publishing_never_replaces_a_foreign_file(folder: ArchiveFolder) -> None
     assert foreign_file.read_text() == "mine"
 
 
+@pytest.mark.parametrize("name", ["a [x]", "{a}", "a*b", "a?", "a\\b"])
+def test_a_folder_whose_path_is_a_pattern_for_spark_is_refused(tmp_path: Path, name: str) -> None:
+    """The job wrote its files, and Spark did not find them, or would have read those of other folders."""
+    with pytest.raises(JobError, match="for a pattern of names: choose a folder without"):
+        ArchiveFolder(tmp_path / name / "archive")
+
+
 def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     taken = tmp_path / "mine"
     taken.mkdir()

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import re
 from collections.abc import Iterator
 from pathlib import Path
 
 from barnabas.pipeline.errors import JobError
+
+_PATTERN = re.compile(r"[{}\[\]*?\\]")
 
 
 @contextlib.contextmanager
@@ -42,7 +45,15 @@ def _refuse_foreign_folder(internal: Path) -> None:
 
 
 def local_folder(path: Path | str) -> Path:
-    """Returns the absolute path. Raises JobError for an object store: renames there are not atomic."""
+    """Returns the absolute path.
+
+    Raises JobError for an object store, where renames are not atomic, and for a path that Spark takes for a pattern.
+    """
     if "://" in str(path) or str(path).startswith(("hdfs:", "s3:", "s3a:", "gs:", "abfs:")):
         raise JobError(f"{path} is in an object store: use a folder of a file system.")
-    return Path(path).absolute()
+    absolute = Path(path).absolute()
+    if _PATTERN.search(str(absolute)):
+        raise JobError(
+            f"Spark takes {absolute} for a pattern of names: choose a folder without {{ }} [ ] * ? \\ in its path."
+        )
+    return absolute

@@ -11,7 +11,7 @@ from pathlib import Path
 import click
 
 from barnabas import pipeline as api
-from barnabas.client.errors import ClientError
+from barnabas.client.errors import ClientError, require_text
 from barnabas.pipeline.job_runner import Job, job_command
 
 JOBS = {
@@ -103,6 +103,8 @@ def demo(bootstrap: str | None, command_config: Path | None, rows: int | None, o
 def main(args: list[str]) -> int:
     """Runs the command and returns its exit code."""
     try:
+        for text in args:
+            require_text("The command", text)
         pipeline.main(args, prog_name="barnabas pipeline", standalone_mode=False)
     except click.UsageError as failure:
         failure.show()

@@ -43,6 +43,7 @@ def test_missing_or_unknown_settings_are_one_sentence(capsys: pytest.CaptureFixt
             ("audit", "--archive", folder, "-b", "nowhere"),
             "No broker answers at nowhere: 'nowhere' is not HOST:PORT.",
         ),
+        (("search", "--topic", "t", "--key", "\udcff"), "The command takes UTF-8, not '\\udcff'."),
     ):
         code, line = run_command(capsys, *args)
         assert code == 1, line

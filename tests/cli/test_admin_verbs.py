@@ -60,6 +60,11 @@ def test_replicas_can_be_assigned(verbs: Verbs) -> None:
     assert "no such broker" in verbs.refused("topics create assigned-2 --assign 7")
 
 
+def test_a_topic_that_is_named_twice_is_described_once(verbs: Verbs, topic: str) -> None:
+    [described] = verbs.rows(f"topics describe {topic} {topic}")
+    assert [part["partition"] for part in described["partitions"]] == [0, 1, 2]
+
+
 def test_items_after_a_failed_one_are_done(verbs: Verbs, topic: str) -> None:
     ended = verbs.run(f"topics delete nope {topic}")
     assert (ended.code, ended.out.split()) == (1, ["TOPIC", "RESULT", topic, "deleted"])

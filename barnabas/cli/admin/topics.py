@@ -79,7 +79,7 @@ def describe(names: tuple[str, ...], *, offsets: bool, cluster: ClusterOptions, 
     from barnabas.client.topic_partition import TopicPartition
 
     with cluster.connect() as client:
-        found, exit_code = for_each(names, lambda name: api.describe_topics(client, [name])[0])
+        found, exit_code = for_each(dict.fromkeys(names), lambda name: api.describe_topics(client, [name])[0])
         led = [
             TopicPartition(topic.name, row.partition) for topic in found for row in topic.partitions if row.leader >= 0
         ]

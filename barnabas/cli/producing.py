@@ -215,7 +215,10 @@ def _chunks(source: int) -> Iterator[bytes]:
         if not select.select([source], [], [], LINGER_S)[0]:
             yield b""
             continue
-        chunk = os.read(source, CHUNK_BYTES)
+        try:
+            chunk = os.read(source, CHUNK_BYTES)
+        except OSError as failure:
+            raise ClientError(f"The input cannot be read: {failure.strerror}.") from failure
         if not chunk:
             return
         yield chunk

@@ -115,6 +115,23 @@ def test_standard_input_is_closed(verbs: Verbs) -> None:
     assert (ended.returncode, ended.stderr) == (1, sentence)
 
 
+def test_standard_input_is_only_writable(verbs: Verbs, tmp_path: Path) -> None:
+    line = [
+        "/bin/sh",
+        "-c",
+        'exec "$@" 0>"$0"',
+        str(tmp_path / "file"),
+        *COMMAND,
+        "produce",
+        "there",
+        "-q",
+        "-b",
+        verbs.bootstrap,
+    ]
+    ended = subprocess.run(line, capture_output=True, timeout=TIMEOUT_S, check=False)
+    assert (ended.returncode, ended.stderr) == (1, b"barnabas: The input cannot be read: Bad file descriptor.\n")
+
+
 def test_a_user_without_rights_reads_which_are_missing(tmp_path: Path) -> None:
     security = barnabas.Security(protocol="SASL_PLAINTEXT", users={"root": "r", "bob": "b"}, has_acls=True)
     (tmp_path / "lines").write_text("hello\n")

@@ -219,7 +219,7 @@ class Cluster:
             of_topic = [partition for partition in timestamps if partition.topic == topic]
             leaders = self.leaders(topic, {partition.partition for partition in of_topic})
             for partition in of_topic:
-                by_leader.setdefault(_leader(leaders, partition), []).append(partition)
+                by_leader.setdefault(leader_of(partition, leaders), []).append(partition)
         found: dict[TopicPartition, int] = {}
         for leader, partitions in by_leader.items():
             node = self.connect(leader)
@@ -232,7 +232,8 @@ class Cluster:
         return found
 
 
-def _leader(leaders: Mapping[int, int], partition: TopicPartition) -> int:
+def leader_of(partition: TopicPartition, leaders: Mapping[int, int]) -> int:
+    """The leader of a partition, from those of its topic. Raises ClientError: the topic has no such partition."""
     if partition.partition not in leaders:
         raise ClientError(
             f"The topic {partition.topic} has no partition {partition.partition}, only 0 to {len(leaders) - 1}."

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from barnabas.client.batch_header import BatchHeader
-from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, topic_array
+from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, leader_of, topic_array
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Record, batches_in, records_in
@@ -196,7 +196,7 @@ class RecordReader:
             of_topic = [partition for partition in unassigned if partition.topic == topic]
             leaders = self._cluster.leaders(topic, {partition.partition for partition in of_topic})
             for partition in of_topic:
-                by_leader.setdefault(leaders[partition.partition], {})[partition] = self._positions[partition].next
+                by_leader.setdefault(leader_of(partition, leaders), {})[partition] = self._positions[partition].next
         for leader, wanted in by_leader.items():
             try:
                 fetcher = _Fetcher(self._cluster.connect(leader), self._committed, self._events, wanted)

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, topic_array
+from barnabas.client.cluster import PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, leader_of, topic_array
 from barnabas.client.compression import CODECS
 from barnabas.client.error_codes import (
     DUPLICATE_SEQUENCE_NUMBER,
@@ -198,7 +198,7 @@ class RecordWriter:
         for partition in partitions:
             if partition.topic not in self._leaders:
                 self._leaders[partition.topic] = self._cluster.leaders(partition.topic, ())
-            found.setdefault(self._leaders[partition.topic][partition.partition], []).append(partition)
+            found.setdefault(leader_of(partition, self._leaders[partition.topic]), []).append(partition)
         return found
 
     def _produce(self, leader: int, partitions: list[TopicPartition], waiting: _Waiting) -> str:

@@ -11,6 +11,7 @@ import pytest
 from barnabas.client import record_reader
 from barnabas.client.cluster import Cluster, Node
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE
+from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import encode_batch, encode_record
 from barnabas.client.record_reader import RecordReader
 from barnabas.client.topic_partition import TopicPartition
@@ -86,6 +87,13 @@ def test_a_partition_that_is_trimmed_is_read_on_beside_others_of_its_leader() ->
     assert gaps == [(_TRIMMED, 0, _START)]
 
 
+def test_a_partition_that_the_topic_has_no_longer_is_one_sentence() -> None:
+    """The topic was deleted, and created again with fewer partitions."""
+    reader = RecordReader(TrimmedCluster(), {TopicPartition("orders", 2): (0, None)})
+    with pytest.raises(ClientError, match=r"The topic orders has no partition 2, only 0 to 1\."):
+        next(reader.pages())
+
+
 class CrowdedLeader(Node):
     """A leader of partitions with a record at each offset; a response has room for one record of the first that is asked."""
 
@@ -120,4 +128,5 @@ def test_partitions_that_do_not_fit_in_a_response_are_read_in_turn_and_not_lost(
     monkeypatch.setattr(record_reader, "PATIENCE_S", -1.0)
     reader = RecordReader(CrowdedCluster(), {TopicPartition("orders", number): (0, 3) for number in range(2)})
     found = [(record.partition, record.offset) for page in reader.pages() if page for record in page.records]
-    assert found == [(0, 0), (1, 0), (0, 1), (1, 1), (0, 2), (1, 2)]
+    first = found[0][0]
+    assert found == [(number, offset) for offset in range(3) for number in (first, 1 - first)]

@@ -80,3 +80,11 @@ def test_a_record_for_a_partition_without_leader_is_refused_after_the_others_are
     with pytest.raises(ClientError, match="orders-1: the partition has no leader"):
         writer.close()
     assert len(cluster.stored) == 1
+
+
+def test_a_partition_that_the_topic_has_no_longer_is_one_sentence() -> None:
+    """The topic was deleted, and created again with fewer partitions."""
+    writer = RecordWriter(HalfLedCluster(), WriteOptions(acks=1))
+    writer.append(TopicPartition("orders", 2), None, b"v")
+    with pytest.raises(ClientError, match=r"The topic orders has no partition 2, only 0 to 1\."):
+        writer.close()

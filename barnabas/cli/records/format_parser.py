@@ -1,7 +1,7 @@
 """Reads records in the format dialect.
 
 RULES    1. A text ends where its size says (%K before %k, or %K{3} for a fixed one), else before the next literal, else with
-            the input. A size of -1 is null.
+            the input. A size of -1 is null; other binary sizes have no sign: a byte is at most 254.
          2. %h{…} needs the number of headers before it: %H, or %H{2} for a fixed one.
          3. A text modifier decodes: {hex}, {base64}, {base64raw}; {json} reads one JSON value and keeps its bytes;
             {re#…#} reads what the expression matches.
@@ -154,10 +154,12 @@ def _number(part: Part) -> _Step:
         return lambda reading: reading.numbers.__setitem__(letter, fixed)
     if modifier in BINARY_NUMBERS:
         size, order = BINARY_NUMBERS[modifier]
+        is_signed = letter not in SIZES | {"H"}
+        null = (1 << 8 * size) - 1 if letter in SIZES else None
 
         def binary(reading: _Reading) -> None:
-            found = int.from_bytes(reading.take(size), "big" if order == "big" else "little", signed=True)
-            reading.numbers[letter] = found
+            found = int.from_bytes(reading.take(size), "big" if order == "big" else "little", signed=is_signed)
+            reading.numbers[letter] = -1 if found == null else found
 
         return binary
     if modifier not in {"", "ascii", "number"}:

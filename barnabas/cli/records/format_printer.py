@@ -1,7 +1,8 @@
 """Prints records in the format dialect.
 
 RULES    1. The size of a null is -1, so a size before the text tells it from an empty text; else a null prints as `null`.
-         2. A number is decimal; {hex64} to {hex4} have as many digits as bits, {big32}, {little16}, {byte} are binary.
+         2. A number is decimal; {hex64} to {hex4} have as many digits as bits, {big32}, {little16}, {byte} are binary. A size
+            that does not fit is refused: a reader would take what follows for other fields.
          3. A text is printed as it is; {hex}, {base64}, {base64raw} (no padding), {json} (a JSON string), {unpack[>I]}.
 NOT HERE The letters (`layout.py`).
 """
@@ -17,9 +18,9 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from barnabas.cli.records.kcat_dialect import KCAT_HEADERS, kcat_headers
-from barnabas.cli.records.layout import BINARY_NUMBERS, Part
+from barnabas.cli.records.layout import BINARY_NUMBERS, SIZES, Part
 from barnabas.client.compression import CODECS
-from barnabas.client.errors import ArgumentError, require_text
+from barnabas.client.errors import ArgumentError, ClientError, require_text
 from barnabas.client.record_batches import Record
 from barnabas.client.record_reader import Page
 
@@ -133,7 +134,16 @@ def _number_renderer(part: Part) -> Callable[[int], bytes]:
     if modifier in BINARY_NUMBERS:
         size, order = BINARY_NUMBERS[modifier]
         mask = (1 << 8 * size) - 1
-        return lambda number: (number & mask).to_bytes(size, "big" if order == "big" else "little")
+        largest = {"H": mask}.get(part.letter, mask - 1) if part.letter in SIZES | {"H"} else None
+
+        def binary(number: int) -> bytes:
+            if largest is not None and number > largest:
+                raise ClientError(
+                    f"The size {number:,} does not fit into %{part.letter}{{{modifier}}}: take a wider number."
+                )
+            return (number & mask).to_bytes(size, "big" if order == "big" else "little")
+
+        return binary
     raise ArgumentError(
         f"The format has %{part.letter}{{{modifier}}}; a number takes ascii, hex64 to hex4, big64 to big8, little64."
     )

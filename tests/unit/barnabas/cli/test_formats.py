@@ -56,6 +56,17 @@ def test_a_format_prints(layout: str, expected: bytes) -> None:
     assert printed(layout, FULL) == expected
 
 
+@pytest.mark.parametrize(("field", "largest"), [("byte", 254), ("little16", 65_534)])
+def test_a_binary_size_has_no_sign_and_must_fit(field: str, largest: int) -> None:
+    """A size of 200 was read as -56: as null, and the value as the next records."""
+    layout = f"%V{{{field}}}%v"
+    values = [b"x" * largest, None, b"x" * (largest // 2 + 1), b""]
+    found = printed(layout, *(NULLS._replace(value=value) for value in values))
+    assert [record.value for record in read(layout, found, chunk=100)] == values
+    with pytest.raises(ClientError, match=rf"The size {largest + 1:,} does not fit into %V\{{{field}\}}"):
+        printed(layout, NULLS._replace(value=b"x" * (largest + 1)))
+
+
 def test_nulls_are_told_from_empty_texts() -> None:
     assert printed("%K %V|%k %v;", NULLS, EMPTY, null="NULL") == b"-1 -1|NULL NULL;0 0| ;"
     assert printed("%S %R %s|", NULLS, EMPTY, kcat=True) == b"-1 \xff\xff\xff\xff |0 \0\0\0\0 |"

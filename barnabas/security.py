@@ -71,7 +71,7 @@ class Security:
                 self._check_user(user, password)
 
     def _check_user(self, user: str, password: str) -> None:
-        """Refuses a user as whom no client could log in with SASL."""
+        """Refuses a user with which no client could log in with SASL."""
         if not user or not password:
             raise SecurityError(f"user {user!r} needs a name and a password")
         if self.mechanism != PLAIN and _SCRAM_NAME.fullmatch(user) is None:

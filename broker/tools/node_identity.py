@@ -18,9 +18,9 @@ from replication.metadata_log.node_identity import (
     read_meta_properties,
     read_node_identity,
 )
-from storage.commitlog.commit_log import DIRECTORY as COMMIT_LOG
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import METADATA_DIRECTORY, parse_partition_dir_name
+from storage.inspection.commit_log_files import has_commit_log
 from storage.io.checkpoint_file import RECOVERY_POINTS
 from storage.io.disk import Disk
 
@@ -66,9 +66,9 @@ def read_identity(disk: Disk, directories: Sequence[str]) -> Node:
 
 def _is_log_directory(disk: Disk, path: str) -> bool:
     """Whether a directory has what only log directories have."""
-    return any(
-        name in {CLEAN_SHUTDOWN, RECOVERY_POINTS, COMMIT_LOG} or parse_partition_dir_name(name) is not None
-        for name in disk.listdir(path)
+    names = disk.listdir(path)
+    return has_commit_log(names) or any(
+        name in {CLEAN_SHUTDOWN, RECOVERY_POINTS} or parse_partition_dir_name(name) is not None for name in names
     )
 
 

@@ -2,8 +2,8 @@
 
 RULES    1. Reads only. After a crash an incomplete batch at the end is normal: the start truncates it.
          2. After a clean shutdown an incomplete batch is damage. Only log directories have a marker of it.
-         3. A log ends early if its last batch is incomplete, or in an epoch below the one in quorum-state; or if it is empty, and
-            no other controller has its records.
+         3. A log ends early if its last batch is incomplete, or in an epoch below the one in quorum-state; or if it is empty,
+            and no other controller has its records.
          4. A partition's directory is created after its topic is committed and durable. So a log that ends early has lost
             records if there are directories of topics that it neither contains nor has removed.
          5. A snapshot replaces the records before it, so it has removed a topic without a trace if it does not contain the

@@ -62,6 +62,7 @@ def test_names_of_json_fields_may_have_any_characters(spark: Any) -> None:
     [found] = decode(rows, decoding).collect()
     assert found.data.asDict(recursive=True) == value
     columns = StructType.fromDDL(f"value binary{decoded_fields(spark, decoding)}")
+    assert isinstance(columns, StructType)
     assert columns["data"].dataType == StructType.fromJson(json.loads(decoding.schema))
 
 

@@ -143,7 +143,7 @@ def test_a_commit_log_topic_moves_to_segments_when_it_is_compacted_and_back(tmp_
 
 @pytest.mark.parametrize("kind", [ResourceType.TOPIC, ResourceType.BROKER])
 def test_a_compacted_log_leaves_the_commit_log_also_after_a_start_without_a_setting_of_the_engine(
-    tmp_path: Path, kind: ResourceType
+    tmp_path: Path, kind: int
 ) -> None:
     """It is never compacted there. The node was stopped during the move, or when the policy was changed."""
     settings = {f"barnabas.log.{STORAGE_ENGINE[9:]}": "commitlog"}

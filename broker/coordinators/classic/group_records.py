@@ -164,6 +164,7 @@ def read_group(group_id: str, value: bytes) -> ClassicGroup:
     """The group of a record; a group with members is stable."""
     version = version_of(value, GroupMetadataValue.MAX_VERSION)
     stored = decode(GroupMetadataValue, version, value, 2)
+    _check_ids(group_id, stored.members)
     group = ClassicGroup(group_id, stored.current_state_timestamp)
     group.state = State.STABLE if stored.members else State.EMPTY
     group.generation = stored.generation
@@ -186,9 +187,18 @@ def read_group(group_id: str, value: bytes) -> ClassicGroup:
             None,
         )
     group.protocol_type = stored.protocol_type or None
-    group.leader_id = stored.leader
+    if stored.leader in group.members:  # otherwise the first member
+        group.leader_id = stored.leader
     group.subscribed_topics = group.parse_subscriptions()
     return group
+
+
+def _check_ids(group_id: str, members: list[MemberMetadata]) -> None:
+    """Raises MalformedRequest if two members have the same member id or instance id."""
+    instance_ids = [one.group_instance_id for one in members if one.group_instance_id is not None]
+    for ids in ([one.member_id for one in members], instance_ids):
+        if len(set(ids)) < len(ids):
+            raise MalformedRequest(f"two stored members of group {group_id} have the same id")
 
 
 def group_record(group: ClassicGroup, assignments: dict[str, bytes]) -> StoredRecord:

@@ -27,6 +27,7 @@ from broker.coordinators.consumer.consumer_group import (
 )
 from broker.coordinators.runtime.stored_records import StoredRecord, version_of
 from protocol.codec import decode
+from protocol.errors import MalformedRequest
 from protocol.messages.common import TopicById
 from protocol.messages.stored_records import (
     ClassicMemberMetadata,
@@ -205,10 +206,13 @@ def _write_assignment(assigned: AssignedPartitions) -> list[CurrentAssignmentTop
 
 def _read_assignment(stored: list[CurrentAssignmentTopicPartitions], epoch: int) -> AssignedPartitions:
     """Partitions with their epochs; before 4.3 records have only the member epoch."""
-    return {
-        one.topic_id: dict(zip(one.partitions, one.assignment_epochs or [epoch] * len(one.partitions), strict=True))
-        for one in stored
-    }
+    found = {}
+    for one in stored:
+        epochs = one.assignment_epochs or [epoch] * len(one.partitions)
+        if len(epochs) != len(one.partitions):
+            raise MalformedRequest("a stored assignment has not one epoch for each partition")
+        found[one.topic_id] = dict(zip(one.partitions, epochs, strict=True))
+    return found
 
 
 # ---- applying

@@ -43,10 +43,8 @@ _AUTHORIZATION: Final = {
         "Transactional Id authorization failed.",
     ),
 }
-_REPLICATION_FACTOR_SETTING: Final = {
-    GROUP: "offsets.topic.replication.factor",
-    TRANSACTION: "transaction.state.log.replication.factor",
-}
+_SETTINGS: Final = {GROUP: "offsets.topic.*", TRANSACTION: "transaction.state.log.*"}
+"""The settings of the internal topics."""
 
 
 class FindCoordinatorHandler(ForwardingHandlers):
@@ -100,7 +98,7 @@ class FindCoordinatorHandler(ForwardingHandlers):
                 if result.error_code not in {_NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
                     reason = result.error_message or ErrorCode(result.error_code).name
                     failure = f"{topic.name} cannot be created: {reason}"
-                    _log.warning("%s (see %s)", failure, _REPLICATION_FACTOR_SETTING[kind])
+                    _log.warning("%s (see the settings %s)", failure, _SETTINGS[kind])
                     return failure
             return None
 

@@ -114,3 +114,20 @@ def test_a_topic_creation_error_is_returned() -> None:
         assert one.error_code == ErrorCode.COORDINATOR_NOT_AVAILABLE
         assert sentence in (one.error_message or "")
     assert len(tries) == 2
+
+
+@pytest.mark.parametrize(("kind", "settings"), [(GROUP, "offsets.topic.*"), (TRANSACTION, "transaction.state.log.*")])
+def test_the_log_names_the_settings_of_a_topic_that_cannot_be_created(
+    caplog: pytest.LogCaptureFixture, kind: int, settings: str
+) -> None:
+    """Any of them may be wrong: segment.bytes too."""
+    made = LocalGroupHarness()
+    reason = "Invalid value 1500 for configuration segment.bytes: Value must be at least 1048576"
+
+    def create(_request: CreateTopicsRequest) -> Completion[CreateTopicsResponse]:
+        result = CreatableTopicResult(name=TOPICS[kind], error_code=ErrorCode.INVALID_CONFIG, error_message=reason)
+        return completed(CreateTopicsResponse(topics=[result]))
+
+    handler, context = asking(made, create, kind)
+    handler.handle(context, FindCoordinatorRequest(key_type=kind, coordinator_keys=["a"]))
+    assert caplog.messages == [f"{TOPICS[kind]} cannot be created: {reason} (see the settings {settings})"]

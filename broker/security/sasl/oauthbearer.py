@@ -16,6 +16,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple
 
+from broker.config.broker_config import is_utf8
 from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
 from replication.completion import Completion
 
@@ -63,11 +64,11 @@ class OAuthBearerServer(SaslServer):
         authorization_id, bearer = _parse(token)
         try:
             valid = self._validate(bearer)
+            if not isinstance(valid, Completion):
+                return self._accept(authorization_id, valid)
         except InvalidToken as error:
             return self._refuse(error)
-        if isinstance(valid, Completion):
-            return valid.handle(partial(self._on_validated, authorization_id))
-        return self._accept(authorization_id, valid)
+        return valid.handle(partial(self._on_validated, authorization_id))
 
     def _on_validated(self, authorization_id: str, validated: Completion[ValidToken]) -> bytes:
         try:
@@ -80,6 +81,8 @@ class OAuthBearerServer(SaslServer):
         return self._refusal.encode()
 
     def _accept(self, authorization_id: str, valid: ValidToken) -> bytes:
+        if not is_utf8(valid.user):  # JSON can name one half of a character
+            raise InvalidToken("its user is no text in UTF-8")
         if authorization_id not in ("", valid.user):
             raise InvalidCredentials(
                 f"Authentication failed: Client requested an authorization id ({authorization_id}) that is different from "

@@ -20,6 +20,7 @@ from broker.security.sasl.jwt_validator import JwtValidator, parse_keys
 from broker.security.sasl.mechanism import InvalidCredentials
 from broker.security.sasl.oauthbearer import InvalidToken, OAuthBearerServer, ValidToken
 from broker.security.sasl.unsecured_jwt import UnsecuredValidator
+from replication.completion import Completion, completed
 from tests.support.waiting import until
 
 NOW_S = 1_800_000_000
@@ -68,6 +69,15 @@ def test_malformed_messages_are_refused(message: bytes) -> None:
     server = OAuthBearerServer(validate)
     with pytest.raises(InvalidCredentials):
         server.evaluate(message)
+    assert server.user is None
+
+
+@pytest.mark.parametrize("is_late", [False, True])
+def test_a_user_that_cannot_be_encoded_is_refused(is_late: bool) -> None:
+    half = ValidToken("a\ud800b", 5000)  # as JSON names it
+    server = OAuthBearerServer(lambda _: completed(half) if is_late else half)
+    answer = server.evaluate(first("right"))
+    assert (answer.result() if isinstance(answer, Completion) else answer) == INVALID
     assert server.user is None
 
 

@@ -66,8 +66,12 @@ def parse_format_options(
     if not is_utf8("".join((cluster_id or "", initial_controllers or "", *add_scram))):
         raise ConfigError("--cluster-id, --initial-controllers and --add-scram take UTF-8 text")
     given = dict(_feature(text) for text in features)
-    kraft_version = given.pop(KRAFT_VERSION, None)
-    levels = _levels(release, given)
+    kraft_version, metadata_version = given.pop(KRAFT_VERSION, None), given.pop(METADATA_VERSION, None)
+    if release is not None and metadata_version is not None:
+        raise ConfigError(f"Use --release-version instead of --feature {METADATA_VERSION}=X to avoid ambiguity.")
+    if release is not None:
+        metadata_version = _level_of(release)
+    levels = _levels(METADATA_VERSION_LEVEL if metadata_version is None else metadata_version, given)
     if add_scram and levels[0][1] < _FIRST_WITH_SCRAM:
         version = version_name(_FIRST_WITH_SCRAM)
         raise ConfigError(f"SCRAM is only supported in metadata.version {version} or later.")
@@ -90,14 +94,16 @@ def resolve_format_options(options: FormatOptions, config: BrokerConfig, quorum_
     """
     is_controller = "controller" in config.roles
     if quorum_config.static_voters:
-        if options.names_voters:
+        if options.is_standalone or options.controllers:
             raise ConfigError(
                 f"You cannot specify {VOTERS} and format the node with --initial-controllers or --standalone. If you want to "
                 f"use dynamic quorum, please remove {VOTERS} and specify controller.quorum.bootstrap.servers instead."
             )
         if options.kraft_version:
             raise ConfigError(
-                f"{KRAFT_VERSION} {options.kraft_version} needs a quorum without {VOTERS}: remove that setting"
+                f"Cannot set {KRAFT_VERSION} to {options.kraft_version} unless {VOTERS} is empty and one of the flags "
+                "--standalone, --initial-controllers, or --no-initial-controllers is used. For dynamic controllers support, "
+                f"try using one of --standalone, --initial-controllers, or --no-initial-controllers and removing {VOTERS}."
             )
         return options
     if options.kraft_version == 0:
@@ -148,9 +154,8 @@ def _level_of(release: str) -> int:
     return _LOWEST_LEVEL + found[-1]
 
 
-def _levels(release: str | None, given: dict[str, int]) -> tuple[tuple[str, int], ...]:
-    """The feature levels of a release or of single options (rule 3); metadata.version is the first record of a metadata log."""
-    version = METADATA_VERSION_LEVEL if release is None else _level_of(release)
+def _levels(version: int, given: dict[str, int]) -> tuple[tuple[str, int], ...]:
+    """The feature levels of a metadata.version or of single options (rule 3); it is the first record of a metadata log."""
     levels = {name: level for name, level, first_version in _DEFAULT_LEVELS if version >= first_version} | given
     for name, level in levels.items():
         needed = required_metadata_version(name, level)
@@ -163,10 +168,10 @@ def _levels(release: str | None, given: dict[str, int]) -> tuple[tuple[str, int]
 
 def _feature(text: str) -> tuple[str, int]:
     name, separator, level = (part.strip() for part in text.partition("="))
-    names = sorted(set(SUPPORTED_FEATURES) - {METADATA_VERSION})
     if not separator or not is_number(level, MAX_INT):
         raise ConfigError(f"--feature {text}: give it as feature=level, such as group.version=1")
-    if name not in names:
+    if name not in SUPPORTED_FEATURES:
+        names = sorted(set(SUPPORTED_FEATURES) - {METADATA_VERSION})
         raise ConfigError(f"Unsupported feature: {name}. Supported features are: {', '.join(names)}")
     lowest, highest = SUPPORTED_FEATURES[name]
     if not lowest <= int(level) <= highest:

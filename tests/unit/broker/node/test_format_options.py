@@ -75,8 +75,8 @@ def test_initial_controllers_are_parsed_with_directory_ids() -> None:
         ({"features": ["group.version=²"]}, "feature=level"),
         ({"features": ["group.version=7"]}, "group.version is at 0 to 1"),
         (
-            {"features": ["metadata.version=7"]},
-            "Unsupported feature: metadata.version. Supported features are: eligible",
+            {"features": ["metadata.version=7"], "release": "4.0"},
+            "Use --release-version instead of --feature metadata.version=X to avoid ambiguity",
         ),
         ({"cluster_id": " "}, "it is empty"),
     ],
@@ -94,6 +94,7 @@ def test_the_default_feature_levels_are_those_of_kafka_4_3() -> None:
         ("group.version", 1),
         ("transaction.version", 2),
     )
+    assert parse_format_options(features=["metadata.version=21"]).features == (("metadata.version", 21),)
     assert parse_format_options(release="4.0-IV0", features=["group.version=0"]).features == (("metadata.version", 22),)
 
 
@@ -111,7 +112,7 @@ def test_a_controller_without_other_controllers_is_standalone() -> None:
         ({"standalone": True}, STATIC, "You cannot specify controller.quorum.voters and format the node with"),
         ({"standalone": True}, {"process.roles": "broker"}, "You can only use --standalone on a controller."),
         ({"standalone": True, "features": ["kraft.version=0"]}, {}, "Cannot set kraft.version to 0 if"),
-        ({"features": ["kraft.version=1"]}, STATIC, "needs a quorum without controller.quorum.voters"),
+        ({"features": ["kraft.version=1"]}, STATIC, "Cannot set kraft.version to 1 unless"),
     ],
 )
 def test_options_that_contradict_the_settings_are_refused(

@@ -2,7 +2,8 @@
 
 RULES    1. A page is filtered, formatted and written as a whole; signals are deferred meanwhile.
          2. The order of records is that of their partition; partitions are mixed as they arrive.
-         3. With --follow, partitions that are created later are read from their start.
+         3. With --follow, partitions that are created later are read from their start. With --regex too, a topic may be deleted
+            while others are read.
 NOT HERE The options' meaning (`consume.py`), partitions (`partition_choice.py`), ranges (`offset_ranges.py`), filters and
          formats (`records/`), groups (`group_member.py`, imported only with --group).
 """
@@ -79,7 +80,18 @@ def run_consume(connection: Connection, options: ConsumeOptions, stopping: StopS
         _read_as_member(connection, cluster, options, partitions, wanted, output)
         return
     ranges = resolve(cluster, partitions, wanted, committed=options.read_committed, follow=options.follow)
-    reader = RecordReader(cluster, ranges, committed=options.read_committed, on_gap=_note_gap)
+
+    def on_deleted(topic: str) -> None:
+        note(f"barnabas: the topic {topic} was deleted.")
+        choice.forget(topic)
+
+    reader = RecordReader(
+        cluster,
+        ranges,
+        committed=options.read_committed,
+        on_gap=_note_gap,
+        on_deleted=on_deleted if options.regex and options.follow else None,
+    )
     total = None if options.follow else sum(max(0, (stop or 0) - start) for start, stop in ranges.values())
     progress = Progress("consume", total)
     read = 0

@@ -57,6 +57,10 @@ class PartitionChoice:
         self._next_s = time.monotonic() + PERIOD_S
         return [partition for partition in found if partition not in known]
 
+    def forget(self, topic: str) -> None:
+        """Makes a topic that was deleted new, if it is created again."""
+        self._found = {partition for partition in self._found if partition.topic != topic}
+
     def _listed(self, topics: dict[str, list[int]]) -> list[TopicPartition]:
         found = [
             TopicPartition(topic, number)

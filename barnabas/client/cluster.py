@@ -48,6 +48,10 @@ class NeverReached(Retriable):
     patience_s = FIRST_PATIENCE_S
 
 
+class NoSuchTopic(ClientError):
+    """The topic does not exist, or was deleted."""
+
+
 class Node:
     """A connection to one node; one thread uses it."""
 
@@ -130,7 +134,7 @@ class Cluster:
         def find() -> dict[int, int]:
             error, partitions = self._metadata([topic], may_create=may_create)[topic]
             if error == _TOPIC_UNKNOWN and not may_create:
-                raise ClientError(f"There is no topic {topic} at this cluster: barnabas topics list shows all.")
+                raise NoSuchTopic(f"There is no topic {topic} at this cluster: barnabas topics list shows all.")
             if error:
                 raise Retriable(str(refusal(error, topic))) if error in RETRIABLE else refusal(error, topic)
             for number, (partition_error, leader) in partitions.items():

@@ -23,7 +23,17 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from barnabas.client.batch_header import BatchHeader
-from barnabas.client.cluster import EARLIEST, PATIENCE_S, PAUSE_S, Cluster, Node, Retriable, leader_of, topic_array
+from barnabas.client.cluster import (
+    EARLIEST,
+    PATIENCE_S,
+    PAUSE_S,
+    Cluster,
+    Node,
+    NoSuchTopic,
+    Retriable,
+    leader_of,
+    topic_array,
+)
 from barnabas.client.error_codes import OFFSET_OUT_OF_RANGE, RETRIABLE, refusal
 from barnabas.client.errors import ClientError
 from barnabas.client.record_batches import Record, batches_in, records_in
@@ -117,7 +127,11 @@ class _Fetcher:
 
 
 class RecordReader:
-    """Reads partitions from `next` to `stop` offsets; None as stop means for ever."""
+    """Reads partitions from `next` to `stop` offsets; None as stop means for ever.
+
+    `on_deleted` is called with a topic that was deleted, and the others are read on; without it, or without others, the error
+    is raised.
+    """
 
     def __init__(
         self,
@@ -126,10 +140,12 @@ class RecordReader:
         *,
         committed: bool = False,
         on_gap: Callable[[TopicPartition, int, int], None] | None = None,
+        on_deleted: Callable[[str], None] | None = None,
     ) -> None:
         self._cluster = cluster
         self._committed = committed
         self._on_gap = on_gap
+        self._on_deleted = on_deleted
         self._positions = {
             partition: _Position(start, stop)
             for partition, (start, stop) in ranges.items()
@@ -194,7 +210,15 @@ class RecordReader:
         by_leader: dict[int, dict[TopicPartition, int]] = {}
         for topic in {partition.topic for partition in unassigned}:
             of_topic = [partition for partition in unassigned if partition.topic == topic]
-            leaders = self._cluster.leaders(topic, {partition.partition for partition in of_topic})
+            try:
+                leaders = self._cluster.leaders(topic, {partition.partition for partition in of_topic})
+            except NoSuchTopic:
+                if self._on_deleted is None or all(partition.topic == topic for partition in self._positions):
+                    raise
+                for partition in [found for found in self._positions if found.topic == topic]:
+                    self.drop(partition)
+                self._on_deleted(topic)
+                continue
             for partition in of_topic:
                 by_leader.setdefault(leader_of(partition, leaders), {})[partition] = self._positions[partition].next
         for leader, wanted in by_leader.items():

@@ -176,6 +176,27 @@ def test_an_interrupted_transaction_is_aborted(broker: Broker) -> None:
     assert values(broker.bootstrap, "aborted", "--read-uncommitted") == ["never", "after"]
 
 
+@pytest.mark.long
+def test_following_goes_on_after_a_topic_is_deleted(broker: Broker) -> None:
+    with RawClient(broker.bootstrap) as client:
+        for topic in ("kept-1", "kept-2"):
+            create(client, topic)
+    with running(broker.bootstrap, "consume", "-F", "-r", "kept-.") as consumer:
+        assert consumer.stdout is not None
+        assert consumer.stderr is not None
+        assert barnabas("produce", "-b", broker.bootstrap, "kept-1", "-l", stdin=b"a").returncode == 0
+        assert json.loads(consumer.stdout.readline())["value"] == "a"
+        assert barnabas("topics", "delete", "kept-1", "-b", broker.bootstrap).returncode == 0
+        assert consumer.stderr.readline() == b"barnabas: the topic kept-1 was deleted.\n"
+        with RawClient(broker.bootstrap) as client:
+            create(client, "kept-1")
+        for topic in ("kept-2", "kept-1"):
+            assert barnabas("produce", "-b", broker.bootstrap, topic, "-l", stdin=topic.encode()).returncode == 0
+            assert json.loads(consumer.stdout.readline())["value"] == topic
+        consumer.send_signal(signal.SIGINT)
+        assert consumer.wait(TIMEOUT_S) == 130
+
+
 def test_a_closed_pipe_ends_the_verb_silently(broker: Broker) -> None:
     with RawClient(broker.bootstrap) as client:
         create(client, "long")

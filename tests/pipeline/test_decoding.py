@@ -61,8 +61,7 @@ def test_names_of_json_fields_may_have_any_characters(spark: Any) -> None:
     decoding = choose_decoding(spark, "json", None, "plain", rows)
     [found] = decode(rows, decoding).collect()
     assert found.data.asDict(recursive=True) == value
-    columns = StructType.fromDDL(f"value binary{decoded_fields(spark, decoding)}")
-    assert isinstance(columns, StructType)
+    columns: Any = StructType.fromDDL(f"value binary{decoded_fields(spark, decoding)}")
     assert columns["data"].dataType == StructType.fromJson(json.loads(decoding.schema))
 
 
@@ -140,5 +139,14 @@ def test_invalid_decoding_settings_are_refused(spark: Any, tmp_path: Path) -> No
     (tmp_path / "bad").write_text("carrier strin")
     with pytest.raises(JobError, match="is not DDL"):
         choose_decoding(spark, "json", tmp_path / "bad", "plain", records(spark))
+    (tmp_path / "binary").write_bytes(b"\xff")
+    with pytest.raises(JobError, match="binary cannot be read: it is not UTF-8 text"):
+        choose_decoding(spark, "avro", tmp_path / "binary", "plain", records(spark))
+    (tmp_path / "similar").write_text("a struct<b: int, B: int>")
+    similar = "the fields b and B, which are the same to Spark|the fields B and b, which are the same to Spark"
+    with pytest.raises(JobError, match=similar):
+        choose_decoding(spark, "json", tmp_path / "similar", "plain", records(spark))
+    with pytest.raises(JobError, match=similar):
+        choose_decoding(spark, "json", None, "plain", records(spark, b'{"a": [{"b": 1, "B": 2}]}'))
     with pytest.raises(JobError, match="No schema can be inferred"):
         choose_decoding(spark, "json", None, "plain", records(spark, None))

@@ -172,28 +172,47 @@ def _inferred(spark: SparkSession, values: DataFrame) -> str:
     inferred = spark.read.option("mode", "DROPMALFORMED").json(spark.sparkContext.parallelize(texts, 1)).schema
     if not inferred.fields:
         raise JobError("No schema can be inferred: the topics hold no JSON objects yet; name one with --schema.")
+    _refuse_similar_names(inferred)
     return inferred.json()
+
+
+def _refuse_similar_names(kind: DataType) -> None:
+    """Raises JobError for fields whose names differ only in case, which Spark takes for the same column."""
+    if isinstance(kind, StructType):
+        seen: dict[str, str] = {}
+        for field in kind.fields:
+            if (other := seen.get(field.name.lower())) is not None:
+                raise JobError(
+                    f"The schema has the fields {other} and {field.name}, which are the same to Spark: name one with --schema."
+                )
+            seen[field.name.lower()] = field.name
+            _refuse_similar_names(field.dataType)
+    elif isinstance(kind, ArrayType):
+        _refuse_similar_names(kind.elementType)
+    elif isinstance(kind, MapType):
+        _refuse_similar_names(kind.valueType)
 
 
 def _schema_of(decode_format: str, path: Path) -> str:
     try:
-        text = path.read_text()
-    except OSError as failure:
-        raise JobError(f"The schema {path} cannot be read: {failure.strerror}.") from failure
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as failure:
+        reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8 text"
+        raise JobError(f"The schema {path} cannot be read: {reason}.") from failure
     return _json_schema(text, path) if decode_format == "json" else _avro_schema(text, path)
 
 
 def _json_schema(text: str, path: Path) -> str:
     """Parses a schema file: Spark's JSON of a struct, or DDL (`carrier string, month int`)."""
     try:
-        if text.lstrip().startswith("{"):
-            return StructType.fromJson(json.loads(text)).json()
-        kind = StructType.fromDDL(text.strip())
+        is_json = text.lstrip().startswith("{")
+        kind = StructType.fromJson(json.loads(text)) if is_json else StructType.fromDDL(text.strip())
     except (ValueError, KeyError, TypeError) as failure:
         raise JobError(f"The schema {path} is neither Spark's JSON of a struct nor DDL: {failure}.") from failure
     except PySparkException as failure:
         raise JobError(f"The schema {path} is not DDL: {describe_failure(failure)}") from failure
-    return kind.json()
+    _refuse_similar_names(kind)
+    return str(kind.json())
 
 
 def _avro_schema(text: str, path: Path) -> str:

@@ -51,14 +51,15 @@ def read_identity(disk: Disk, directories: Sequence[str]) -> Node:
         StorageError: a directory is unreadable.
     """
     first = read_meta_properties(disk, directories[0])
-    identity = read_node_identity(disk, directories, node_id=-1 if first is None else first.node_id)
+    with_metadata = [path for path in directories if disk.is_dir(f"{path}/{METADATA_DIRECTORY}")]
+    where = with_metadata[0] if with_metadata else directories[0]
+    node_id = -1 if first is None else first.node_id
+    identity = read_node_identity(disk, directories, node_id=node_id, metadata_directory=where)
     for failure in [] if identity is None else identity.failed.values():
         raise failure
     if identity is None or len(identity.directory_ids) < len(directories):
         missing = [path for path in directories if identity is None or path not in identity.directory_ids]
         raise UnusableDirectory(f"{missing[0]} has no meta.properties: its node is unknown.")
-    with_metadata = [path for path in directories if disk.is_dir(f"{path}/{METADATA_DIRECTORY}")]
-    where = with_metadata[0] if with_metadata else directories[0]
     ids = identity.directory_ids
     logs = {path: id_ for path, id_ in ids.items() if path != where or len(ids) == 1 or _is_log_directory(disk, path)}
     return Node(identity.cluster_id, identity.node_id, ids, logs, where, bool(with_metadata))

@@ -161,7 +161,7 @@ class KeyIndexer:
             return False
         index = self._indexes.get(log)
         if index is None:
-            return log.high_watermark > 0
+            return log.high_watermark > 0 or log.needs_recovery
         return bool(index.merging) or index.complete_mark != mark_of(log)
 
     def next_turn(self) -> None:

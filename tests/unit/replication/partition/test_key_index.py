@@ -549,3 +549,13 @@ def test_a_topic_without_records_has_no_index_that_its_deletion_would_leave(tmp_
     assert topic.rig.search(b"a").records == []
     topic.harness.delete()
     assert not path.exists()
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_killed_broker_indexes_a_topic_that_nothing_uses_after_the_start(tmp_path: Path, engine: str) -> None:
+    """The high watermark was not checkpointed."""
+    Topic(tmp_path, engine).append(b"a")
+    topic = Topic(tmp_path, engine)
+    assert (topic.log.high_watermark, topic.log.is_open) == (0, False)
+    topic.rig.build()
+    assert len(topic.index_files()) == 1

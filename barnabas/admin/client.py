@@ -1,8 +1,9 @@
 """A client that sends any request of Kafka's protocol to the node that answers it.
 
 RULES    1. Versions of requests are negotiated by kafka-python; an API that the cluster lacks raises Refused.
-         2. A coordinator or controller that moves is looked up again until the timeout; a leader likewise. One whose node
-            does not answer is looked up again for `FAILOVER_S`: the cluster elects another one.
+         2. A coordinator or controller that moves is looked up again until the timeout; a leader likewise. Coordinators that
+            still load are asked again until then. One whose node does not answer is looked up again for `FAILOVER_S`: the
+            cluster elects another one.
          3. A request that any node answers is sent to another one, if a node does not answer.
          4. Coordinators are remembered until one of them has moved or does not answer.
          5. One connection to each node that is asked; its thread is kafka-python's.
@@ -37,6 +38,8 @@ GROUP, TRANSACTION = 0, 1
 _MOVED = {5, 6, 14, 15, 16, 41, 51}
 """LEADER_NOT_AVAILABLE, NOT_LEADER_OR_FOLLOWER, COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE, NOT_COORDINATOR,
 NOT_CONTROLLER, CONCURRENT_TRANSACTIONS: look up the node again."""
+_LOADING = {14, 15}
+"""COORDINATOR_LOAD_IN_PROGRESS, COORDINATOR_NOT_AVAILABLE: of a node that lists what its coordinators have."""
 _LEADER_MOVED = _MOVED | {3}
 """And UNKNOWN_TOPIC_OR_PARTITION: the leader that the metadata name may not know a new topic yet."""
 _MAX_RESPONSE_BYTES = 100_000_000
@@ -148,6 +151,15 @@ class Client:
     def ask_coordinator(self, request: Any, key: str, kind: int = GROUP) -> Any:
         """Sends a request to the coordinator of a group or a transactional id."""
         return self._ask_moving(request, lambda: self.coordinator(key, kind))
+
+    def ask_loaded(self, request: Any, node: int) -> Any:
+        """Sends a request to a node, and again while its coordinators load (rule 2). Raises Refused."""
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            response = self.ask(request, node)
+            if response.error_code not in _LOADING or time.monotonic() > deadline:
+                return response
+            time.sleep(RETRY_PAUSE_S)
 
     def _ask_moving(self, request: Any, find: Callable[[], int]) -> Any:
         """Asks the node that `find` returns, again while it answers that it is the wrong one (rule 2)."""

@@ -79,7 +79,7 @@ def list_groups(client: Client, states: Iterable[str] = (), types: Iterable[str]
     versions = {"min_version": 5} if types else {"min_version": 4} if states else {}
     found = []
     for node in client.node_ids():
-        response = client.ask(ListGroupsRequest(states_filter=states, types_filter=types, **versions), node)
+        response = client.ask_loaded(ListGroupsRequest(states_filter=states, types_filter=types, **versions), node)
         check(response.error_code, None, "list groups", "Describe on the cluster")
         found += [
             GroupRow(group.group_id, group.group_type or "", group.protocol_type, group.group_state or "", node)

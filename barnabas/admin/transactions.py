@@ -68,7 +68,7 @@ def list_transactions(
     states, producers, found = list(states), list(producers), []
     for node in client.node_ids():
         limit = {} if longer_than_ms is None else {"duration_filter": longer_than_ms, "min_version": 1}
-        response = client.ask(
+        response = client.ask_loaded(
             ListTransactionsRequest(state_filters=states, producer_id_filters=producers, **limit), node
         )
         check(response.error_code, None, "list transactions", "Describe on the cluster")

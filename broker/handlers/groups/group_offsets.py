@@ -193,9 +193,10 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
         topic_image = self._image().topics_by_name.get(topic.name)
         error = self._denial(context, Operation.READ, Resource.TOPIC, topic.name)
-        existing = () if topic_image is None or error else topic_image.partitions
-        missing = _take_missing(topic, existing)
-        if missing:
+        if topic_image is None:
+            error = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        missing = _take_missing(topic, () if topic_image is None or error else topic_image.partitions)
+        if missing or error:  # a valid topic without partitions is not in the response
             results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             failed.append(Topic(name=topic.name, partitions=results))
         return bool(topic.partitions)

@@ -162,7 +162,7 @@ class ClassicGroupHandlers(AuthorizingHandlers):
         if self._runtime.is_loading:
             return completed(ListGroupsResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
         states = {state.lower().strip() for state in request.states_filter}
-        types = {group_type.lower().strip() for group_type in request.types_filter}
+        types = {group_type.lower() for group_type in request.types_filter}
         may_describe_all = self._is_authorized(context, Operation.DESCRIBE, log_denied=False)
 
         def list_groups(coordinator: GroupCoordinator) -> list[ListedGroup]:

@@ -179,7 +179,7 @@ class GroupCoordinator:
     def consumer_heartbeat(
         self, client: ClientInfo, request: ConsumerGroupHeartbeatRequest, may_describe: MayDescribe
     ) -> CoordinatorDecision[ConsumerGroupHeartbeatResponse]:
-        """Handle ConsumerGroupHeartbeat with a non-empty group id."""
+        """Handle ConsumerGroupHeartbeat with valid ids."""
         return self._consumer_protocol.heartbeat(client, request, may_describe)
 
     # ---- offsets

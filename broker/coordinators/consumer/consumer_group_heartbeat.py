@@ -78,9 +78,9 @@ class ConsumerProtocol:
     def heartbeat(
         self, client: ClientInfo, request: ConsumerGroupHeartbeatRequest, may_describe: MayDescribe
     ) -> Decision:
-        """Handle ConsumerGroupHeartbeat."""
+        """Handle ConsumerGroupHeartbeat with valid ids."""
         try:
-            check_heartbeat(request, client.api_version, self._deps.settings.consumer.assignors)
+            check_heartbeat(request, self._deps.settings.consumer.assignors)
             if request.member_epoch in {LEAVE_GROUP_MEMBER_EPOCH, LEAVE_GROUP_STATIC_MEMBER_EPOCH}:
                 return self._leave(request)
             return self._handle_heartbeat(client, request, may_describe)

@@ -18,17 +18,23 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_groups import ConsumerGroupHeartbeatRequest
 
 
-def check_heartbeat(request: ConsumerGroupHeartbeatRequest, api_version: int, assignors: Sequence[str]) -> None:
-    """Validate a request without the group; in version 0 a member may join without an id.
+def check_ids(request: ConsumerGroupHeartbeatRequest, api_version: int) -> None:
+    """Check that no id is empty; in version 0 a member may join without an id. Raises KafkaError: INVALID_REQUEST."""
+    epoch = request.member_epoch
+    if api_version > 0 or epoch > JOIN_GROUP_MEMBER_EPOCH or epoch == LEAVE_GROUP_MEMBER_EPOCH:
+        _check_text(request.member_id, "MemberId")
+    _check_text(request.group_id, "GroupId")
+    _check_text(request.instance_id, "InstanceId")
+    _check_text(request.rack_id, "RackId")
+
+
+def check_heartbeat(request: ConsumerGroupHeartbeatRequest, assignors: Sequence[str]) -> None:
+    """Validate a request with ids, without the group.
 
     Raises:
         KafkaError: INVALID_REQUEST or UNSUPPORTED_ASSIGNOR.
     """
-    _check_text(request.instance_id, "InstanceId")
-    _check_text(request.rack_id, "RackId")
     epoch = request.member_epoch
-    if api_version > 0 or epoch > JOIN_GROUP_MEMBER_EPOCH or epoch == LEAVE_GROUP_MEMBER_EPOCH:
-        _check_text(request.member_id, "MemberId")
     if epoch == JOIN_GROUP_MEMBER_EPOCH:
         _check_joining(request)
     elif epoch == LEAVE_GROUP_STATIC_MEMBER_EPOCH:

@@ -14,6 +14,7 @@ from functools import partial
 from typing import Final
 
 from broker.coordinators.classic.classic_protocol import ClientInfo
+from broker.coordinators.consumer.consumer_requests import check_ids
 from broker.coordinators.consumer.describe import describe_error, topics_in
 from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
@@ -21,7 +22,7 @@ from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_groups import (
     ConsumerGroupDescribeRequest,
     ConsumerGroupDescribeResponse,
@@ -82,8 +83,10 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
         subscribed = request.subscribed_topic_names or ()
         if not all(self._is_authorized(context, Operation.DESCRIBE, Resource.TOPIC, topic) for topic in subscribed):
             return completed(_error_response(ErrorCode.TOPIC_AUTHORIZATION_FAILED))
-        if not request.group_id.strip():
-            return completed(_error_response(ErrorCode.INVALID_REQUEST, "GroupId can't be empty."))
+        try:
+            check_ids(request, context.api_version)
+        except KafkaError as error:
+            return completed(_error_response(error.code, error.message))
         client = ClientInfo(context.client_id or "", f"/{context.connection.peer_host}", context.api_version)
         return self._runtime.write(
             request.group_id,

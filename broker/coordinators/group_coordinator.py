@@ -6,6 +6,8 @@ RULES    1. A group exists after a join or an offset commit. A group without mem
             change at once; their group record is a snapshot for the next coordinator and changes nothing when it is applied.
          3. A tombstone removes a group.
          4. A loaded classic group with members is stable; each member's session starts after loading.
+         5. A share or streams group is not served, and does not become a consumer group: Apache Kafka could not load the
+            partition any more.
 NOT HERE The classic protocol (`classic_protocol.py`), offsets (`offset_manager.py`), appending and loading
          (`coordinator_runtime.py`).
 """
@@ -123,9 +125,9 @@ class GroupCoordinator:
         self._settings = settings
         self._image = image
         self._counts = counts
-        deps = GroupDependencies(
-            self.classic_groups, self.consumer_groups, context, settings, group_config_manager, image, new_uuid
-        )
+        self._other_groups: set[str] = set()
+        groups = self.classic_groups, self.consumer_groups, self._other_groups
+        deps = GroupDependencies(*groups, context, settings, group_config_manager, image, new_uuid)
         self._classic_protocol = ClassicProtocol(self.classic_groups, context, settings, new_uuid, counts)
         target_updater = TargetAssignmentUpdater(deps, TopicRegexes(deps))
         group_upgrade = GroupUpgrade(deps, self._classic_protocol)
@@ -480,6 +482,9 @@ class GroupCoordinator:
                 self.classic_groups[group_id] = read_group(group_id, value)
         elif record_type in consumer_group_records.TYPES:
             consumer_group_records.apply(self.consumer_groups, consumer_group_records.read(record_type, key, value))
+        elif record_type in consumer_group_records.TYPES_OF_OTHER_GROUPS:
+            group_id = consumer_group_records.read_group_id(key)
+            (self._other_groups.discard if value is None else self._other_groups.add)(group_id)
         elif record_type not in self._unknown_types:
             self._unknown_types.add(record_type)
             _log.warning("skipping records of unknown type %d in %s", record_type, OFFSETS_TOPIC)

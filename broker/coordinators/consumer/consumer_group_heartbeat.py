@@ -157,7 +157,7 @@ class ConsumerProtocol:
         group = self._deps.consumer_groups.get(group_id)
         if group is not None:
             return group, []
-        if request.member_epoch != JOIN_GROUP_MEMBER_EPOCH:
+        if request.member_epoch != JOIN_GROUP_MEMBER_EPOCH or group_id in self._deps.other_groups:
             raise self._not_found(group_id, f"Consumer group {group_id} not found.")
         classic = self._deps.classic_groups.get(group_id)
         if classic is None:
@@ -167,7 +167,7 @@ class ConsumerProtocol:
         return self._group_upgrade.upgrade(classic)
 
     def _not_found(self, group_id: str, message: str) -> KafkaError:
-        if group_id in self._deps.classic_groups:
+        if group_id in self._deps.classic_groups or group_id in self._deps.other_groups:
             message = f"Group {group_id} is not a consumer group."
         return KafkaError(ErrorCode.GROUP_ID_NOT_FOUND, message)
 

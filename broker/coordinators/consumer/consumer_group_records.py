@@ -4,6 +4,7 @@ FORMAT   type 3   group epoch, metadata hash                    type 6   assignm
          type 5   a member's metadata                           type 7   a member's target assignment
          type 8   a member's current assignment                 type 16  the topics of a regular expression
          type 4   the topics of a group, until Apache Kafka 4.0; ignored
+         type 11, 17   the group epoch of a share group, of a streams group; only their keys are read
 RULES    1. A tombstone deletes the entry of its key.
          2. The partitions of a topic are sorted; each has the epoch in which it was assigned.
 NOT HERE When a record is written (`consumer_group_heartbeat.py`).
@@ -62,6 +63,7 @@ _CLASSES: Final[Mapping[int, tuple[type[Message], type[Message]]]] = {
     )
 }
 TYPES: Final = frozenset(_CLASSES)
+TYPES_OF_OTHER_GROUPS: Final = frozenset({11, 17})
 KEYS: Final = frozenset(key for key, _ in _CLASSES.values())
 
 
@@ -70,6 +72,11 @@ def read(record_type: int, key: bytes, value: bytes | None) -> StoredRecord:
     key_class, value_class = _CLASSES[record_type]
     found = None if value is None else decode(value_class, version_of(value, value_class.MAX_VERSION), value, 2)
     return StoredRecord(decode(key_class, 0, key, 2), found)
+
+
+def read_group_id(key: bytes) -> str:
+    """The group id of a key of one of `TYPES_OF_OTHER_GROUPS`."""
+    return decode(ConsumerGroupMetadataKey, 0, key, 2).group_id
 
 
 # ---- records of a group

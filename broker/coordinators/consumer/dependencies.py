@@ -17,6 +17,8 @@ class GroupDependencies(NamedTuple):
 
     classic_groups: dict[str, ClassicGroup]
     consumer_groups: dict[str, ConsumerGroup]
+    other_groups: set[str]
+    """The ids of share and streams groups, which Apache Kafka has written."""
     context: ShardContext
     settings: GroupSettings
     configs: GroupConfigManager

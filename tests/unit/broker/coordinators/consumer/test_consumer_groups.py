@@ -6,12 +6,19 @@ from typing import Any
 
 import pytest
 
+from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.consumer_groups import ConsumerGroupDescribeRequest
 from protocol.messages.groups import JoinGroupRequest
 from replication.metadata.image import ResourceType
 from tests.support.group_harness import LocalGroupHarness, local_world
-from tests.support.group_requests import consumer_heartbeat, heartbeat_request, join_request, subscription
+from tests.support.group_requests import (
+    commit_request,
+    consumer_heartbeat,
+    heartbeat_request,
+    join_request,
+    subscription,
+)
 
 SETTINGS = {
     "group.initial.rebalance.delay.ms": 0,
@@ -192,3 +199,28 @@ def join(made: LocalGroupHarness, member_id: str) -> Any:
 
 def heartbeat(made: LocalGroupHarness, member_id: str, generation: int) -> int:
     return int(made.ask(heartbeat_request(member_id, generation), 3, "old").error_code)
+
+
+@pytest.mark.parametrize("record_type", [11, 17], ids=["share", "streams"])
+def test_a_group_of_another_type_does_not_become_a_consumer_group(
+    made: LocalGroupHarness, record_type: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Apache Kafka, to which the directory may return, would not load the partition."""
+    builder = BatchBuilder()
+    key = record_type.to_bytes(2, "big") + b"\0\1g"
+    builder.append(1, key, b"\0\0" + bytes(16))
+    made.logs[0].store(builder.build())
+    made.restart()
+    refused = beat(made, "a")
+    assert (refused.error_code, refused.error_message) == (
+        ErrorCode.GROUP_ID_NOT_FOUND,
+        "Group g is not a consumer group.",
+    )
+    made.ask(commit_request(1), 8)
+    assert beat(made, "a").error_code == ErrorCode.GROUP_ID_NOT_FOUND
+    assert "unknown type" not in caplog.text
+    builder = BatchBuilder()
+    builder.append(1, key, None)
+    made.logs[0].store(builder.build())
+    made.restart()
+    assert beat(made, "a").error_code == ErrorCode.NONE

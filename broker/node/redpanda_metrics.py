@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Final
 
 from broker.coordinators.group_lag import POSITIONS_PER_STEP, GroupLag
+from broker.coordinators.group_metrics import MAX_GROUPS
 from broker.node.log_dir_metrics import LogDirMetrics
 from broker.process.histograms import Distribution
 from broker.telemetry.families import PAUSE, Families, counters, gauge, gauges, histogram, label_text
@@ -109,12 +110,13 @@ class RedpandaMetrics:
             offsets.append((label_text(("redpanda_group", one.group_id), *place), one.committed))
             if number % POSITIONS_PER_STEP == 0:
                 yield PAUSE
-        members = {
-            group_id: len(group.members)
+        counted = (
+            (group_id, len(group.members))
             for coordinator in self._lag.coordinators()
             for groups in (coordinator.classic_groups, coordinator.consumer_groups)
             for group_id, group in groups.items()
-        }
+        )
+        members = dict(islice(counted, MAX_GROUPS))
         name = "redpanda_kafka_consumer_group"
         yield gauges(f"{name}_committed_offset", "Committed offset.", offsets)
         for suffix, explanation, values in (

@@ -143,6 +143,28 @@ def test_after_the_first_ones_a_request_is_timed_for_several() -> None:
     assert sum(metrics.total.buckets) == EXACT + SAMPLE_MASK + 2
 
 
+def test_the_requests_without_a_throttle_time_do_not_fall_while_few_requests_are_timed() -> None:
+    table = RequestMetrics()
+    families = RequestFamilies([table])
+    metrics = table.of(0, "Produce", 9, waits_for_clients=False)
+
+    def shown() -> tuple[float, float]:
+        found = samples_of("".join(Format("").slices([families])))
+        zeros = found["barnabas_request_duration_seconds_bucket", ("Produce", "throttle", "3.2768e-05")]
+        return zeros, found["kafka_network_requestmetrics_throttletimems_count", ("Produce",)]
+
+    for _ in range(20):
+        metrics.record_immediate(0, US, US)
+    metrics.throttle.record(MS)
+    assert shown() == (19, 20)
+    for _ in range(10):  # of requests that are not timed
+        metrics.throttle.record(MS)
+    assert shown() == (19, 30)
+    for _ in range(15):
+        metrics.record_immediate(0, US, US)
+    assert shown() == (24, 35)
+
+
 def test_all_requests_are_timed_while_slow_ones_are_logged() -> None:
     metrics = ApiMetrics("Produce", 9, slow_ns=MS)
     for _ in range(2 * EXACT):

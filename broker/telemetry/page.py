@@ -165,7 +165,7 @@ class MetricsPage:
     async def _search(self, writer: asyncio.StreamWriter, request: _Request, query: str, peer_host: str) -> None:
         assert self.search is not None
         status, parts = await _result(self.search(query, peer_host))
-        writer.write(_head(status, "application/json", request.transfer))
+        _send(writer, _head(status, "application/json", request.transfer))
         if not request.is_head:
             await _write_parts(writer, parts, has_chunks=request.has_chunks)
 
@@ -178,7 +178,7 @@ class MetricsPage:
         form = Format(request.accept, dialect)
         if not request.is_head:
             await _prepared(self.prepare())
-        writer.write(_head(200, form.content_type, f"Vary: Accept\r\n{request.transfer}"))
+        _send(writer, _head(200, form.content_type, f"Vary: Accept\r\n{request.transfer}"))
         if not request.is_head:
             texts = form.slices(self.sources.get(dialect, ()))
             await _write_parts(writer, texts, has_chunks=request.has_chunks)
@@ -266,6 +266,17 @@ def _head(status: int, content_type: str, headers: str) -> bytes:
     ).encode()
 
 
+def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
+    """Writes to a client.
+
+    Raises:
+        ConnectionResetError: it is gone; the loop has another error for that.
+    """
+    if writer.is_closing():
+        raise ConnectionResetError("the client is gone")
+    writer.write(data)
+
+
 async def _write(
     writer: asyncio.StreamWriter,
     status: int,
@@ -277,7 +288,7 @@ async def _write(
 ) -> None:
     data = body.encode()
     head = _head(status, content_type, f"{headers}Content-Length: {len(data)}\r\n")
-    writer.write(head if is_head else head + data)
+    _send(writer, head if is_head else head + data)
     await writer.drain()
 
 
@@ -287,18 +298,19 @@ async def _write_parts(writer: asyncio.StreamWriter, texts: Iterator[str], *, ha
     for text in texts:
         if text:
             data = text.encode()
-            writer.write(b"%x\r\n%b\r\n" % (len(data), data) if has_chunks else data)
+            _send(writer, b"%x\r\n%b\r\n" % (len(data), data) if has_chunks else data)
             await writer.drain()
         if time.monotonic() - began_s >= SLICE_S:
             await asyncio.sleep(0)
             began_s = time.monotonic()
     if has_chunks:
-        writer.write(b"0\r\n\r\n")
+        _send(writer, b"0\r\n\r\n")
     await writer.drain()
 
 
 async def _ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Reads the rest of a request: closing a socket with unread bytes would make the client lose the response."""
+    _send(writer, b"")
     writer.write_eof()
     with suppress(TimeoutError):
         async with asyncio.timeout(_IGNORE_S):

@@ -10,6 +10,7 @@ from collections.abc import Generator, Iterator
 
 import pytest
 
+from broker.process.event_loop import new_loop
 from broker.telemetry import page as module
 from broker.telemetry.families import Dialect, Families, Source, gauge
 from broker.telemetry.page import MAX_CONNECTIONS, MetricsPage
@@ -300,6 +301,36 @@ async def test_a_client_that_is_gone_gets_no_search(caplog: pytest.LogCaptureFix
         client.sendall(b"GET /search?topic=t&key=k HTTP/1.0\r\n\r\n")
         client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the close is a reset
     assert (await get(page, "/search?topic=t&key=k")).endswith("found")
+    assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+
+def test_a_client_that_is_gone_before_its_page_costs_no_stack_trace(caplog: pytest.LogCaptureFixture) -> None:
+    """With the daemon's loop: it raises an error of its own for what is written to a closed connection."""
+
+    async def play() -> None:
+        is_prepared, looked_up = asyncio.Event(), Completion[None]()
+
+        def prepare() -> Iterator[Completion[None]]:
+            is_prepared.set()
+            yield looked_up
+
+        page = MetricsPage(("127.0.0.1", 0))
+        page.prepare = prepare
+        with socket.create_connection(page.address) as client:
+            client.sendall(b"GET /metrics HTTP/1.0\r\n\r\n")
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # the close is a reset
+            page.start(asyncio.get_running_loop())
+            await is_prepared.wait()
+        reader, writer = await asyncio.open_connection(*page.address)
+        writer.write(b"GET /nothing HTTP/1.0\r\n\r\n")
+        assert (await reader.read()).startswith(b"HTTP/1.1 404")
+        writer.close()
+        looked_up.complete(None)
+        await asyncio.wait([*page._requests])
+        page.close()
+
+    with asyncio.Runner(loop_factory=new_loop) as runner:
+        runner.run(play())
     assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
 

@@ -30,7 +30,8 @@ def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
     """Reads the settings.
 
     Raises:
-        ConfigError: an address is malformed, this controller is no voter, or other controllers cannot reach it.
+        ConfigError: an address is malformed, this controller is no voter, this voter is no controller, or other controllers
+            cannot reach it.
     """
     listener = config.controller_listener_names[0] if config.controller_listener_names else "CONTROLLER"
     voters = []
@@ -45,6 +46,11 @@ def load_quorum_config(config: BrokerConfig) -> QuorumConfig:
         raise ConfigError(
             "If process.roles contains the 'controller' role, the node id "
             f"{config.node_id} must be included in the set of voters {VOTERS}={', '.join(map(str, ids))}"
+        )
+    if config.roles == {"broker"} and config.node_id in ids:
+        raise ConfigError(
+            f"If process.roles contains just the 'broker' role, the node id {config.node_id} must not be included in the set "
+            f"of voters {VOTERS}={', '.join(map(str, ids))}"
         )
     bootstrap = []
     for text in filter(None, config.texts(BOOTSTRAP)):

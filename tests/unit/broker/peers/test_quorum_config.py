@@ -48,6 +48,14 @@ def test_a_malformed_address_is_a_sentence(name: str, text: str, words: str) -> 
         load_quorum_config(BrokerConfig({**STARTED, name: text}))
 
 
+def test_a_static_voter_without_the_role_of_a_controller_is_refused() -> None:
+    """The other voters could not reach it: it would count for the majority, and never vote."""
+    given = {"node.id": "2", "process.roles": "broker", "controller.quorum.voters": "1@a:9093,2@b:9093"}
+    with pytest.raises(ConfigError, match=r"the node id 2 must not be included in the set of voters .*=1, 2$"):
+        load_quorum_config(BrokerConfig(given))
+    assert load_quorum_config(BrokerConfig({**given, "node.id": "3"})).static_voters.node_ids == [1, 2]
+
+
 def test_a_broker_need_not_be_a_voter() -> None:
     config = BrokerConfig({**STARTED, "process.roles": "broker", "controller.quorum.voters": "1@a:9093"})
     assert load_quorum_config(config).static_voters.node_ids == [1]

@@ -6,7 +6,8 @@ RULES    1. In each log directory a pass of cleaning, and one of settling, begin
             it begins at once.
          3. A full disk ends a pass; another failure takes the directory offline.
          4. `barnabas.commitlog.settle`: with `idle`, steps of settling begin only while the event loop was busy for less than
-            `IDLE_SHARE` of the last interval; all appends and reads run on it. A pass that is under way waits.
+            `IDLE_SHARE` of the last interval; all appends and reads run on it. A pass that is under way waits, but ends when
+            that takes an eighth of `barnabas.commitlog.max.dead.ms`: meanwhile nothing else cleans its files.
 NOT HERE What is cleaned and settled (storage/commitlog/cleaner.py).
 """
 
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
@@ -34,11 +35,14 @@ class _Pass:
     """A pass in one log directory."""
 
     directory: str
-    steps: Iterator[int]
     begin_next: Callable[[str], None]
     is_settling: bool
+    begun_ms: int
     due_ms: float
     """When the bytes so far are within the rate."""
+    steps: Iterator[int] = field(init=False)
+    is_over: bool = False
+    """Whether it has waited too long (rule 4)."""
 
 
 class CommitLogCleaning:
@@ -92,23 +96,28 @@ class CommitLogCleaning:
             except StorageError as error:
                 self._failed(directory, error, self._clean)
             else:
-                self._begin(directory, steps, self._clean, is_settling=False)
+                self._begin(self._new_pass(directory, self._clean, is_settling=False), steps)
 
     def _settle(self, directory: str) -> None:
         engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
         if self._is_online(directory):
-            may_settle = self._may_settle(directory)
-            steps = engines.settle(directory, wall_ms, partial(self._is_full, directory)) if may_settle else None
-            self._begin(directory, steps, self._settle, is_settling=True)
+            some = self._new_pass(directory, self._settle, is_settling=True)
 
-    def _begin(
-        self, directory: str, steps: Iterator[int] | None, begin_next: Callable[[str], None], *, is_settling: bool
-    ) -> None:
+            def must_end() -> bool:
+                return some.is_over or self._is_full(directory)
+
+            self._begin(some, engines.settle(directory, wall_ms, must_end) if self._may_settle(directory) else None)
+
+    def _new_pass(self, directory: str, begin_next: Callable[[str], None], *, is_settling: bool) -> _Pass:
+        now_ms = self._dependencies.clock.mono_ms()
+        return _Pass(directory, begin_next, is_settling, now_ms, now_ms)
+
+    def _begin(self, some: _Pass, steps: Iterator[int] | None) -> None:
         if steps is None:
-            self._begin_later(begin_next, directory)
+            self._begin_later(some.begin_next, some.directory)
         else:
-            now_ms = self._dependencies.clock.mono_ms()
-            self._step(_Pass(directory, steps, begin_next, is_settling, now_ms))
+            some.steps = steps
+            self._step(some)
 
     def _is_online(self, directory: str) -> bool:
         return directory in self._replicas.log_manager.directories
@@ -146,8 +155,9 @@ class CommitLogCleaning:
 
     def _wait(self, some: _Pass) -> None:
         now_ms, is_full = self._dependencies.clock.mono_ms(), self._is_full(some.directory)
-        if some.is_settling and not is_full and not self._may_settle(some.directory):
+        if some.is_settling and not (is_full or some.is_over or self._may_settle(some.directory)):
             some.due_ms = now_ms + _INTERVAL_MS
+            some.is_over = some.due_ms - some.begun_ms > self._config().number("barnabas.commitlog.max.dead.ms") // 8
             self._after(_INTERVAL_MS, partial(self._wait, some))
         elif some.due_ms - now_ms < 1 or is_full:
             self._step(some)

@@ -13,8 +13,9 @@ from replication.timer_queue import TimerQueue
 from storage.io.deferred_file_ops import DiskSpace
 from storage.io.disk import StorageError
 
+MAX_DEAD_MS = 4_000_000
 SETTINGS = {
-    "barnabas.commitlog.max.dead.ms": 5000,
+    "barnabas.commitlog.max.dead.ms": MAX_DEAD_MS,
     "barnabas.commitlog.clean.max.bytes.per.second": 1000,
     "barnabas.commitlog.settle": "idle",
 }
@@ -30,6 +31,8 @@ class _Node:
         self.log: list[tuple[int, str]] = []
         self._passes = list(passes)
         self.settling: list[list[int | StorageError]] = []
+        self.must_end: Callable[[], bool] = bool
+        """Whether the settling must end; it asks in each step."""
         self.busy_s = 0.0
         space = {"/a": DiskSpace()}
         self.space = space["/a"]
@@ -52,7 +55,7 @@ class _Node:
         self.releases.append(self.now_ms)
 
     def _clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
-        assert (directory, wall_ms, max_dead_ms) == ("/a", self.now_ms, 5000)
+        assert (directory, wall_ms, max_dead_ms) == ("/a", self.now_ms, MAX_DEAD_MS)
         if not self._passes:
             return None
         self.log.append((self.now_ms, "full" if is_full else "begins"))
@@ -63,6 +66,7 @@ class _Node:
 
     def _settle(self, directory: str, wall_ms: int, is_full: Callable[[], bool]) -> Iterator[int] | None:
         assert (directory, wall_ms, is_full()) == ("/a", self.now_ms, False)
+        self.must_end = is_full
         return self._steps(self.settling.pop(0)) if self.settling else None
 
     def _steps(self, results: list[int | StorageError]) -> Iterator[int]:
@@ -184,3 +188,15 @@ def test_cleaning_goes_on_while_a_settling_waits() -> None:
     node.busy_s += 30
     node.run_until(3 * INTERVAL_MS + 10)
     assert [what for _, what in node.log if "bytes" in what] == ["40000 bytes", "1 bytes", "2 bytes"]
+
+
+def test_a_settling_that_waits_so_long_that_dead_batches_in_its_files_get_overdue_is_ended() -> None:
+    """Cleaning leaves these files out meanwhile, and batches that died since it began would be copied as live ones."""
+    node = _Node()
+    node.settling = [[40_000, 10]]
+    for turn in range(1, 2 + MAX_DEAD_MS // 8 // INTERVAL_MS):
+        node.run_until(turn * INTERVAL_MS)
+        assert ([what for _, what in node.log], node.must_end()) == (["40000 bytes"], False)
+        node.busy_s += 30
+    node.run_until(node.now_ms + 2 * INTERVAL_MS)
+    assert ([what for _, what in node.log], node.must_end()) == (["40000 bytes", "10 bytes"], True)

@@ -31,6 +31,9 @@ T = TypeVar("T")
 _TOML_TYPES: dict[Any, tuple[type, ...]] = {str: (str,), int: (int,), float: (int, float), bool: (bool,), Path: (str,)}
 _TYPE_NAMES = {str: "a text", int: "a whole number", float: "a number", bool: "true or false", Path: "a path"}
 
+DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
+_SERVERS = "bootstrap.servers"
+
 
 def setting(
     help_text: str, default: Any = dataclasses.MISSING, *, metavar: str | None = None, short: str | None = None
@@ -44,7 +47,11 @@ class BrokerSettings:
     """Settings of every job that connects to brokers."""
 
     bootstrap: str = setting(
-        "The brokers, HOST:PORT[,HOST:PORT...].", "127.0.0.1:9092", metavar="HOST:PORT", short="-b"
+        "The brokers, HOST:PORT[,HOST:PORT...].  "
+        f"[default: bootstrap.servers of the clients' settings, else {DEFAULT_BOOTSTRAP}]",
+        None,
+        metavar="HOST:PORT",
+        short="-b",
     )
     kafka: tuple[str, ...] = setting(
         "A setting of all Kafka clients, in the driver and in Spark, with its Java name; may be repeated.",
@@ -54,11 +61,14 @@ class BrokerSettings:
     command_config: Path | None = setting("A file with such settings, as Kafka's tools take it.", None, metavar="FILE")
 
     def __post_init__(self) -> None:
-        """Converts texts to paths (rule 5)."""
+        """Converts texts to paths (rule 5), and finds the brokers if they are not given."""
         for field, hint in _fields(type(self)):
             value = getattr(self, field.name)
             if hint is Path and isinstance(value, str):
                 object.__setattr__(self, field.name, Path(value))
+        if self.bootstrap is None:
+            found = self._given_settings().get(_SERVERS) or DEFAULT_BOOTSTRAP
+            object.__setattr__(self, "bootstrap", found)
 
     @property
     def needs_broker(self) -> bool:
@@ -66,7 +76,10 @@ class BrokerSettings:
         return True
 
     def client_settings(self) -> dict[str, str]:
-        """Returns the settings of Kafka's clients by their Java names. Raises JobError."""
+        """Returns the settings of Kafka's clients by their Java names, without the brokers. Raises JobError."""
+        return {name: value for name, value in self._given_settings().items() if name != _SERVERS}
+
+    def _given_settings(self) -> dict[str, str]:
         from_file = {} if self.command_config is None else read_properties(self.command_config)
         return {**from_file, **parse_pairs("kafka", self.kafka)}
 

@@ -64,6 +64,21 @@ def test_a_path_may_be_given_as_text() -> None:
     assert ArchiveSettings(into=Path("/x")).schema is None
 
 
+def test_the_option_bootstrap_overrides_the_settings_of_the_clients(tmp_path: Path) -> None:
+    """A file of Kafka's tools may name a cluster, which was used although --bootstrap named another one."""
+    file = tmp_path / "client.properties"
+    file.write_text("bootstrap.servers=there:9092\nclient.id=me\n")
+    for given, expected in (
+        ({"bootstrap": "here:9092"}, "here:9092"),
+        ({}, "there:9092"),
+        ({"kafka": ("bootstrap.servers=elsewhere:9092",)}, "elsewhere:9092"),
+    ):
+        settings = build_settings("copy", Copying, {"into": "a", "command_config": str(file), **given})
+        assert (settings.bootstrap, settings.client_settings()) == (expected, {"client.id": "me"})
+    assert build_settings("copy", Copying, {"into": "a"}).bootstrap == "127.0.0.1:9092"
+    assert build_settings("copy", Copying, {"into": "a", "bootstrap": ""}).bootstrap == ""
+
+
 def test_common_settings_may_belong_to_another_job(tmp_path: Path) -> None:
     """A name that two jobs use with different types is checked against both."""
     assert read(tmp_path, 'folder = "/y"\n[copy]\ninto = "/x"') == Copying(into=Path("/x"))

@@ -5,7 +5,8 @@ RULES    1. Records are collected into a round: one batch for each partition. A 
          2. A retriable error or a broken connection repeats the batch. With `acks` all the producer is idempotent: the leader
             knows a repeated batch by its sequence numbers. With less, a repeated batch may be stored twice.
          3. A record that the cluster refuses ends the writer with ClientError; the records before it are written.
-         4. A batch that is larger than max.message.bytes of the topic is split, as long as it has several records.
+         4. A batch that is larger than max.message.bytes of the topic is split, as long as it has several records; so is one
+            that is larger than HUGE_BYTES, if the node closes the connection instead of an answer.
          5. In a transaction, nothing is visible to read-committed readers before `close(commit=True)`.
          6. While a partition has no leader, the batches of others are written; its own batch is repeated as by rule 2.
          7. Timestamps, header keys and nulls are sent as given. Only `timestamp=None` becomes the present.
@@ -42,6 +43,10 @@ RECORD_OVERHEAD = 32
 TRANSACTION_TIMEOUT_MS = 900_000
 """The default of transaction.max.timeout.ms: brokers abort a transaction that takes longer."""
 PRODUCE_TIMEOUT_MS = 30_000
+HUGE_BYTES = 100 << 20
+"""The default of socket.request.max.bytes: a node closes the connection at a larger request."""
+HUGE_TRIES = 3
+"""How often a connection may break at a record of this size, which may also be by chance."""
 
 
 class WriteOptions(NamedTuple):
@@ -159,7 +164,7 @@ class RecordWriter:
         waiting = {partition: [self._batch(partition, collected)] for partition, collected in collected_round.items()}
         if self._options.transactional_id is not None:
             self._cluster.retry(lambda: self._add_to_transaction(waiting.keys() - self._in_transaction))
-        started, patience_s = time.monotonic(), PATIENCE_S
+        started, patience_s, broken = time.monotonic(), PATIENCE_S, 0
         while waiting:
             retry_reason = ""
             for leader, partitions in self._by_leader(waiting).items():
@@ -170,13 +175,34 @@ class RecordWriter:
                     retry_reason = self._produce(leader, partitions, waiting) or retry_reason
                 except Retriable as failure:
                     retry_reason, patience_s = str(failure), failure.patience_s
+                    if leader in self._nodes:
+                        broken += self._split_if_huge(partitions, waiting)
                     self._forget(leader)
+            if broken == HUGE_TRIES:
+                raise ClientError(
+                    f"The node closes the connection at a record of more than {HUGE_BYTES:,} bytes: raise its "
+                    "socket.request.max.bytes, or write smaller records."
+                )
             if retry_reason:
                 if time.monotonic() - started > patience_s:
                     raise ClientError(retry_reason)
                 self._leaders.clear()
                 time.sleep(PAUSE_S)
         self._written += sum(len(collected.records) for collected in collected_round.values())
+
+    def _split_if_huge(self, partitions: Iterable[TopicPartition], waiting: _Waiting) -> bool:
+        """After a connection broke: splits the batches that brokers do not take by default (rule 4).
+
+        Returns whether one of them has a single record.
+        """
+        is_single = False
+        for partition in partitions:
+            batch = waiting[partition][0]
+            if len(batch) > HUGE_BYTES:
+                halves = split_batch(batch, self._codec)
+                waiting[partition][:1] = halves or [batch]
+                is_single = is_single or not halves
+        return is_single
 
     def _batch(self, partition: TopicPartition, collected: _Collected) -> bytes:
         producer = NO_PRODUCER

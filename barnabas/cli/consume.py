@@ -24,7 +24,7 @@ from barnabas.cli.verb import run_verb, stop_signals
     "-o", "--offset", default="start", metavar="RANGE", help="Which records: start, 17, 5:10, +5, -100, :end, @-1h:end."
 )
 @click.option("-p", "--partition", "partitions", metavar="LIST", help="Only these partitions, such as 0,2,4-6.")
-@click.option("-r", "--regex", is_flag=True, help="The topics are regular expressions.")
+@click.option("-r", "--regex", is_flag=True, help="The topics are regular expressions; they match no internal topics.")
 @click.option("-F", "--follow", is_flag=True, help="Wait for new records at the end.")
 @click.option("-n", "--count", type=click.IntRange(min=1), metavar="N", help="End after N records.")
 @click.option(

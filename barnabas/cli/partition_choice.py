@@ -2,6 +2,8 @@
 
 RULES    1. `find` wants every topic and partition that was named to exist. `find_new` returns those that are created later:
             partitions that a topic gets, and with --regex topics too; it asks the cluster every `PERIOD_S`.
+         2. Expressions match no internal topics, as in Java's clients: a group that reads __consumer_offsets would read its
+            own commits for ever.
 NOT HERE Which of their records (`offset_ranges.py`).
 """
 
@@ -72,7 +74,9 @@ class PartitionChoice:
         return found
 
     def _is_chosen(self, topic: str) -> bool:
-        return self._expressions is None or any(expression.fullmatch(topic) for expression in self._expressions)
+        if self._expressions is None:
+            return True
+        return not self._cluster.is_internal(topic) and any(found.fullmatch(topic) for found in self._expressions)
 
 
 def _compiled(topics: Sequence[str]) -> list[re.Pattern[str]]:

@@ -95,6 +95,8 @@ class Cluster:
         self._addresses: dict[int, tuple[str, int]] = {}
         self._reached: set[tuple[str, int]] = set()
         """The advertised addresses that have answered."""
+        self._internal: set[str] = set()
+        """Topics of the cluster itself, such as __consumer_offsets."""
 
     def connect(self, node_id: int) -> Node:
         """A new connection to a node. Raises Retriable."""
@@ -120,6 +122,10 @@ class Cluster:
     def topics(self) -> list[str]:
         """The names of all topics, internal ones too."""
         return sorted(self.retry(lambda: self._metadata(None)))
+
+    def is_internal(self, topic: str) -> bool:
+        """Whether a topic that the cluster has named is one of its own."""
+        return topic in self._internal
 
     def partition_numbers(self, topics: Iterable[str] | None) -> dict[str, list[int]]:
         """The partitions of these topics, or of all; of those that exist, also partitions without a leader."""
@@ -208,7 +214,9 @@ class Cluster:
             return number, (error, leader)
 
         def topic() -> tuple[str, tuple[int, dict[int, tuple[int, int]]]]:
-            error, name, _is_internal = fields.number("h"), fields.text(), fields.number("b")
+            error, name, is_internal = fields.number("h"), fields.text(), fields.number("b")
+            if is_internal:
+                self._internal.add(name)
             return name, (error, dict(fields.array(partition)))
 
         fields.number("i")

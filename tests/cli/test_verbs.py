@@ -62,6 +62,15 @@ def test_topics_are_chosen_by_expressions(broker: Broker) -> None:
     assert values(broker.bootstrap, "-r", "w.*", "emp.+") == [word.decode() for word in WORDS]
 
 
+def test_expressions_match_no_internal_topics(broker: Broker) -> None:
+    """A group that read __consumer_offsets printed a record for each of its own commits, for ever."""
+    at = ("-b", broker.bootstrap)
+    assert barnabas("groups", "reset", "made", *at, "--topic", "words", "--to-earliest", "--execute").returncode == 0
+    assert barnabas("consume", *at, "__consumer_offsets", "-n", "1").stdout.count(b"\n") == 1
+    done = barnabas("consume", *at, "-r", "__consumer.+")
+    assert (done.returncode, done.stderr[:27]) == (1, b"barnabas: No topic matches:")
+
+
 @pytest.mark.parametrize(
     ("arguments", "exit_code", "sentence"),
     [

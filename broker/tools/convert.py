@@ -185,7 +185,7 @@ class _Node:
             raise error
         if order.commit_log_file_bytes is not None:
             self._manager.engines.commit_log_file_bytes = order.commit_log_file_bytes
-        self._conversion = Conversion(disk, self._manager, order.engine, wall_ms)
+        self._conversion = Conversion(self._manager, order.engine, wall_ms)
 
     def _id_of(self, topic: str) -> bytes | None:
         known = None if self._image is None else self._image.topics_by_name.get(topic)
@@ -292,7 +292,6 @@ class _Node:
             progress(number + 1, len(plan.logs), done, total)
         else:
             self._replace(copied, outcome)
-        self._conversion.remove_unused_commit_logs()
         manager.shutdown(epoch)
 
     def _replace(self, copied: list[PlannedLog], outcome: Outcome) -> bool:

@@ -22,6 +22,7 @@ from broker.tools.recovery_summary import describe_changes
 from replication.metadata.image import MetadataImage
 from replication.metadata_log.node_identity import UnusableDirectory
 from storage.directories.log_directory import lock_directories
+from storage.directories.partition_directory import parse_partition_dir_name
 from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.inspection.issues import Issue, Severity
 from storage.io.disk import Disk, StorageError
@@ -156,5 +157,6 @@ def _dry_run(node: Node, damaged: set[str], **options: Any) -> DryRunResult:
         changes.setdefault(os.path.dirname(change.path), []).append(change)
     texts = {path: describe_changes(changes.get(path, []), run.ends.get(path)) for path in changes.keys() | damaged}
     for path in disk.renamed_directories:
-        texts[path] = ["renames it to a stray"]
+        if parse_partition_dir_name(os.path.basename(path)) is not None:
+            texts[path] = ["renames it to a stray"]
     return DryRunResult(run.refusals, texts)

@@ -4,8 +4,8 @@ RULES    1. A log is converted as by a move within its log directory: a future r
             durable and swapped in (future_replica.py). After a stop at any moment each log is complete in one engine, and a
             repeated conversion converts the rest.
          2. Batches, segments, offsets, leader epochs and producers stay as they are.
-         3. The replaced files are deleted at once. Those of a commit log are shared: they are deleted when it has no partition
-            left, which Apache Kafka requires of a directory.
+         3. The replaced files are deleted at once. Those of a commit log are shared: the shutdown deletes a commit log that has
+            no partition left (engines.py rule 7).
          4. Compacted logs stay in segments.
          5. Nothing else uses the log manager, and its file operations run at once.
          6. Logs that are copied are replaced in groups: the checkpoint before that has the offsets of all logs of a directory.
@@ -31,8 +31,7 @@ from storage.directories.future_logs import (
 from storage.directories.log_copy import begin_with_producers, complete_copy, find_start, prepare_chunk
 from storage.directories.log_maintenance import due_deletions
 from storage.directories.log_manager import LogManager
-from storage.directories.partition_directory import delete_paths
-from storage.io.disk import Disk, StorageError
+from storage.io.disk import StorageError
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Log
 
@@ -47,9 +46,8 @@ GROUP_BYTES: Final = 16 << 20
 class Conversion:
     """A conversion of logs to one engine."""
 
-    def __init__(self, disk: Disk, manager: LogManager, engine: str, wall_ms: int) -> None:
+    def __init__(self, manager: LogManager, engine: str, wall_ms: int) -> None:
         """`manager` has loaded its logs; `engine`: `segments` or `commitlog`."""
-        self._disk = disk
         self._manager = manager
         self._engine = engine
         self._wall_ms = wall_ms
@@ -138,10 +136,3 @@ class Conversion:
     def _delete_files(self) -> None:
         for _, work in due_deletions(self._manager, self._wall_ms):
             work()
-
-    def remove_unused_commit_logs(self) -> None:
-        """Remove the commit logs that have no partition left (rule 3)."""
-        for directory in self._manager.directories:
-            removed = self._manager.engines.remove_if_unused(directory)
-            if removed is not None:
-                delete_paths(self._disk, [], [removed])

@@ -14,6 +14,8 @@ RULES    1. What is on disk decides: a partition with frames in the commit log s
             are dropped, if their incarnation or a directory to be deleted says that a crash may have left them. A directory
             whose topic id has no frames may be that of any: its metadata file may be wrong.
          6. `create` and the operations of `drop_of` run in any thread.
+         7. A clean shutdown deletes a commit log that has no partition left: with its directory, Apache Kafka does not start on
+            the log directory.
 NOT HERE When logs are created and deleted (log_manager.py), the engines (storage/segments, storage/commitlog).
 """
 
@@ -325,19 +327,19 @@ class Engines:
             log.close()
             self.cleaners[directory].remove_unfinished()
 
-    def remove_if_unused(self, directory: str) -> str | None:
-        """Take a commit log without partitions out of service, durably; returns the path to delete, None if it stays.
+    def remove_unused(self, directory: str) -> None:
+        """Delete the closed commit log of a log directory if it has no partition (rule 7).
 
-        The new name is one that Apache Kafka deletes too.
+        It is renamed first, to a name that Apache Kafka deletes too.
         """
         log = self.commit_logs.get(directory)
-        if log is None or log.slots:
-            return None
+        if log is None or log.slots or not self._disk.exists(log.directory):
+            return
         self.go_offline(directory)
         path = f"{directory}/{suffixed_dir_name(DIRECTORY, 0, self._random_bytes(16), DELETED)}"
         self._disk.rename(log.directory, path)
         self._disk.sync_dir(directory)
-        return path
+        self._disk.remove_tree(path)
 
     def go_offline(self, directory: str) -> None:
         """The log directory has failed."""

@@ -221,6 +221,7 @@ class LogManager:
                 work = directory.update_checkpoints()
                 if work is not None:
                     work()
+                self.engines.remove_unused(directory.path)
                 if is_clean:
                     directory.write_clean_marker(epoch)
             except StorageError as error:

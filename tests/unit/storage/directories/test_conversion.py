@@ -96,16 +96,15 @@ def states(manager: LogManager) -> dict[str, dict[str, Any]]:
     return {log.name: state_of(log) for log in sorted(manager.logs.values(), key=lambda log: log.name)}
 
 
-def convert(manager: LogManager, engine: str, disk: Disk | None = None) -> list[str]:
+def convert(manager: LogManager, engine: str) -> list[str]:
     """Convert all logs and stop; returns the names of the converted ones."""
-    conversion = Conversion(disk or Disk(), manager, engine, NOW_MS)
+    conversion = Conversion(manager, engine, NOW_MS)
     conversion.discard_copies()
     due = [log for log in manager.logs.values() if conversion.is_due(log)]
     for log in due:
         assert conversion.why_not(log) is None
         list(conversion.copy(log))
     conversion.replace_copied()
-    conversion.remove_unused_commit_logs()
     manager.shutdown()
     return [log.name for log in due]
 
@@ -185,7 +184,7 @@ def test_a_log_that_was_not_closed_is_recovered_first(tmp_path: Path) -> None:
 def test_a_compacted_log_stays_in_segments(tmp_path: Path) -> None:
     manager = manager_of(tmp_path)
     log = manager.get_or_create("t", 0, TOPIC_ID, config_of("segments", cleanup_policy=frozenset({"compact"})))
-    conversion = Conversion(Disk(), manager, "commitlog", NOW_MS)
+    conversion = Conversion(manager, "commitlog", NOW_MS)
     assert conversion.is_due(log)
     assert conversion.why_not(log) == "is compacted"
 
@@ -197,10 +196,9 @@ def test_some_converted_logs_leave_the_rest_as_they_are(tmp_path: Path) -> None:
     before = states(manager)
     manager.shutdown()
     manager = manager_of(tmp_path)
-    conversion = Conversion(Disk(), manager, "segments", NOW_MS)
+    conversion = Conversion(manager, "segments", NOW_MS)
     list(conversion.copy(manager.logs["t", 0]))
     conversion.replace_copied()
-    conversion.remove_unused_commit_logs()
     manager.shutdown()
     again = manager_of(tmp_path)
     found = states(again)
@@ -220,7 +218,7 @@ def test_logs_that_are_replaced_together_have_one_checkpoint(tmp_path: Path, eng
         append(manager.get_or_create("t", partition, TOPIC_ID, config_of(engine)), "a")
     manager.shutdown()
     manager = manager_of(tmp_path)
-    conversion = Conversion(Disk(), manager, OTHER[engine], NOW_MS)
+    conversion = Conversion(manager, OTHER[engine], NOW_MS)
     for log in list(manager.logs.values()):
         list(conversion.copy(log))
     checkpoints = manager.directories[str(tmp_path)].checkpoints
@@ -241,7 +239,7 @@ def test_a_damaged_batch_leaves_the_log_as_it_is(tmp_path: Path) -> None:
     content[-100] ^= 1
     file.write_bytes(content)
     manager = manager_of(tmp_path)
-    conversion = Conversion(Disk(), manager, "commitlog", NOW_MS)
+    conversion = Conversion(manager, "commitlog", NOW_MS)
     with pytest.raises(KafkaError):
         list(conversion.copy(manager.logs["t", 0]))
     assert file.read_bytes() == content
@@ -275,7 +273,7 @@ def test_a_full_disk_leaves_the_log_as_it_is(tmp_path: Path, engine: str) -> Non
     manager.shutdown()
     disk = FaultyDisk()
     manager = manager_of(tmp_path, disk=disk)
-    conversion = Conversion(disk, manager, OTHER[engine], NOW_MS)
+    conversion = Conversion(manager, OTHER[engine], NOW_MS)
     manager.logs["t", 0].open()
     disk.space_left = 700
     with pytest.raises(StorageError) as caught:
@@ -300,7 +298,7 @@ def stop_at(root: Path, whole: Path, engine: str, changes: int, before: dict[str
     disk.fuse = changes
     has_finished = False
     with contextlib.suppress(PowerLoss):
-        convert(manager, OTHER[engine], disk)
+        convert(manager, OTHER[engine])
         has_finished = True
     if changes % 2:
         disk.crash(Random(changes))

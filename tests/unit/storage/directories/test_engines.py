@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from storage.commitlog.commit_log import CommitLog
+from storage.commitlog.commit_log import DIRECTORY, CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
 from storage.commitlog.frames import FrameKind
 from storage.commitlog.log_file import LogFile
@@ -86,6 +86,19 @@ def test_a_clean_stop_seals_the_commit_log(tmp_path: Path) -> None:
 
 
 @pytest.mark.pure_python("replaces a method of a compiled class")
+def test_a_clean_stop_removes_a_commit_log_that_has_no_partition_left(tmp_path: Path) -> None:
+    """Apache Kafka does not start on a log directory with it."""
+    manager = started(tmp_path)
+    append(log_of(manager), "x")
+    manager.shutdown()
+    assert (tmp_path / DIRECTORY).is_dir()
+    manager = started(tmp_path)
+    manager.delete(log_of(manager))
+    manager.shutdown()
+    assert not [path.name for path in tmp_path.iterdir() if path.is_dir()]
+    append(log_of(started(tmp_path), topic="u"), "y")
+
+
 def test_a_log_whose_producers_find_no_space_at_the_close_is_not_closed_cleanly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

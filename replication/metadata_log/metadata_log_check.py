@@ -22,6 +22,7 @@ from replication.metadata_log.node_identity import NodeIdentity
 from replication.metadata_log.quorum_state_store import read_quorum_state
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import METADATA_DIRECTORY, parse_partition_dir_name
+from storage.inspection.commit_log_files import DIRECTORY as COMMIT_LOG_DIRECTORY
 from storage.inspection.commit_log_files import partitions_without_directory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.io.disk import Disk
@@ -78,7 +79,7 @@ def _partitions_of_unknown_topics(disk: Disk, identity: NodeIdentity, found: Rep
         for topic, partition, topic_id, created_before_ms in partitions_without_directory(disk, directory):
             is_known = topic_id in topics or topic_id in found.removed
             if not is_known and not _is_removed_by_snapshot(created_before_ms, found):
-                yield f"{directory}/{topic}-{partition}"
+                yield f"{directory}/{COMMIT_LOG_DIRECTORY} ({topic}-{partition})"
 
 
 def _is_removed_by_snapshot(created_before_ms: int, found: ReplayedMetadata) -> bool:

@@ -223,7 +223,7 @@ def partition_text(slot_id: SlotId | None) -> str:
 
 
 __all__ = [
-    "LOG_SUFFIX", "QUEUE_SUFFIX", "Entry", "Frame", "FrameKind", "FrameScan", "InvalidRange", "SlotId", "StoredQueue",
-    "frame_fields", "frame_size", "is_of_a_slot", "parse_log_name", "partition_text",
+    "DIRECTORY", "LOG_SUFFIX", "QUEUE_SUFFIX", "Entry", "Frame", "FrameKind", "FrameScan", "InvalidRange", "SlotId",
+    "StoredQueue", "frame_fields", "frame_size", "is_of_a_slot", "parse_log_name", "partition_text",
     "partitions_without_directory", "read_queue_file", "snapshot_of",
 ]  # fmt: skip

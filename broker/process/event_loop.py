@@ -39,7 +39,8 @@ def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -
     """
 
     def before_the_loop_runs(*_: object) -> None:
-        loop.call_soon(stop)
+        if not loop.is_closed():  # otherwise the start has failed
+            loop.call_soon(stop)
 
     def use_loop() -> None:
         for number in STOP_SIGNALS:

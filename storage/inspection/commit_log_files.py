@@ -10,7 +10,7 @@ NOT HERE The formats (storage/commitlog), what an invalid range means (storage/c
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from protocol.primitives import Buffer
@@ -161,11 +161,6 @@ def read_queue_file(disk: Disk, path: str, start: int) -> StoredQueue | None:
         return None
     header, states = found
     return StoredQueue(file, header, {state[0]: state for state in json.loads(states)})
-
-
-def has_commit_log(names: Collection[str]) -> bool:
-    """Whether a log directory with these names in it has a commit log."""
-    return DIRECTORY in names
 
 
 class StoredPartition(NamedTuple):

@@ -2,9 +2,8 @@
 
 RULES    1. A segment that starts above the end of the previous one may mean a loss, and then the log is truncated there.
             Exceptions: below the recovery point (all was durable) and below `compacted_end`; and in a compacted topic, if
-            the previous segment or a later one has gaps above that point: recent appends have none, and a compaction
-            replaces segments in their order, synced. Our own compaction leaves no gap between segments: at least a header
-            ends each of them (compaction/cleaner.py). Apache Kafka's does, and no checkpoint covers one that was killed.
+            the previous segment has gaps above that point, since recent appends have none. Our own compaction leaves no
+            such gap: at least a header ends every segment (compaction/cleaner.py).
          2. An empty segment that starts below the end of the previous one was being deleted or created at the loss of power:
             it is deleted.
          3. Segments after the end are deleted newest first, so that a crash leaves no hole, and durably.
@@ -15,12 +14,9 @@ NOT HERE The names in the directory (directory_recovery.py), one segment (active
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
-from contextlib import suppress
 
-from protocol.errors import KafkaError
 from protocol.primitives import Buffer
-from protocol.records import BATCH_OVERHEAD, BatchHeader, parse_header
+from protocol.records import BatchHeader
 from storage.config.log_config import LogConfig
 from storage.engine import OnBatch
 from storage.io.disk import Disk
@@ -68,7 +64,7 @@ class Recovery:
             segment = self._recover(found.base_offset, on_batch)
             while remaining and remaining[0].base_offset < self._end_offset and not remaining[0].size:
                 remaining.pop(0).unlink()
-            if segment.size < found.size or (remaining and self._is_hole(remaining)):
+            if segment.size < found.size or (remaining and self._is_hole(remaining[0])):
                 self._delete(remaining)
             elif remaining:
                 self.rebuilt.append(segment.base_offset)
@@ -96,27 +92,12 @@ class Recovery:
         segment.recover(publish)
         return segment
 
-    def _is_hole(self, remaining: Sequence[LogSegment]) -> bool:
-        """Whether the gap before the remaining segments is a loss, so that the log ends before it (rule 1)."""
-        begins_at = remaining[0].base_offset
+    def _is_hole(self, following: LogSegment) -> bool:
+        """Whether the gap before this segment is a loss, so that the log ends before it (rule 1)."""
+        begins_at = following.base_offset
         if begins_at <= self._end_offset:
             return begins_at < self._end_offset
-        if begins_at <= self._whole_end:
-            return False
-        return not (self._config.is_compacted and (self._has_gaps or any(map(self._was_compacted, remaining))))
-
-    def _was_compacted(self, segment: LogSegment) -> bool:
-        """Whether a segment that is not recovered yet has gaps above the durable end."""
-        position, next_offset, file = 0, segment.base_offset, segment.file
-        with suppress(KafkaError):  # an invalid batch
-            while position + BATCH_OVERHEAD <= segment.size:
-                header = parse_header(file.pread(BATCH_OVERHEAD, position), 0)
-                if header.base_offset > self._durable_end and (
-                    header.base_offset > next_offset or header.record_count <= header.last_offset_delta
-                ):
-                    return True
-                position, next_offset = position + header.size, header.next_offset
-        return False
+        return begins_at > self._whole_end and not (self._config.is_compacted and self._has_gaps)
 
     def _delete(self, remaining: list[LogSegment]) -> None:
         if remaining:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -43,14 +42,6 @@ def without_its_end(root: Path, base_offset: int) -> None:
     path = root / "t-0" / f"{base_offset:020d}.log"
     data = path.read_bytes()
     path.write_bytes(data[: headers(data)[-1][0]])
-
-
-def keep_batches(root: Path, base_offset: int, numbers: Iterable[int]) -> None:
-    """Keep only these batches of a segment."""
-    path = root / "t-0" / f"{base_offset:020d}.log"
-    data = path.read_bytes()
-    found = [data[at : at + header.size] for at, header in headers(data)]
-    path.write_bytes(b"".join(found[number] for number in numbers))
 
 
 def recovered(root: Path, config: LogConfig, known: Checkpoint) -> Log:
@@ -94,32 +85,6 @@ def test_a_gap_after_a_compacted_segment_is_no_loss(tmp_path: Path) -> None:
     log.close()
     without_its_end(tmp_path, 0)
     assert recovered(tmp_path, log.config, Checkpoint()).log_end_offset == 11
-
-
-@pytest.mark.parametrize(
-    ("config", "left", "offsets"),
-    [
-        (COMPACTED, 3, [*range(7), 8, 10, 11, 12]),
-        (COMPACTED, 0, [*range(4), 8, 10, 11, 12]),
-        (DELETED, 3, [*range(7)]),
-    ],
-    ids=["compacted", "compacted to nothing", "not compacted"],
-)
-def test_a_gap_before_a_compacted_segment_is_no_loss(
-    tmp_path: Path, config: LogConfig, left: int, offsets: list[int]
-) -> None:
-    """Apache Kafka was killed while it compacted: no checkpoint covers it, and its segments may end with a gap."""
-    log = log_at(tmp_path, config=replace(config, segment_bytes=100_000))
-    for number in range(12):
-        put(log, (f"k{number}", "v"))
-        if number % 4 == 3:
-            closed(log)
-    put(log, ("last", "v"))
-    log.close()
-    keep_batches(tmp_path, 4, range(left))
-    keep_batches(tmp_path, 8, (0, 2, 3))
-    log = recovered(tmp_path, config, Checkpoint())
-    assert [offset for offset, _, _ in kept(log)] == offsets
 
 
 def test_a_gap_after_recent_appends_is_a_loss_even_in_a_compacted_segment(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from replication.metadata_log.node_identity import (
 )
 from storage.directories.log_directory import CLEAN_SHUTDOWN
 from storage.directories.partition_directory import METADATA_DIRECTORY, parse_partition_dir_name
-from storage.inspection.commit_log_files import DIRECTORY as COMMIT_LOG
+from storage.inspection.commit_log_check import has_commit_log
 from storage.io.checkpoint_file import RECOVERY_POINTS
 from storage.io.disk import Disk
 
@@ -67,8 +67,8 @@ def read_identity(disk: Disk, directories: Sequence[str]) -> Node:
 
 def _is_log_directory(disk: Disk, path: str) -> bool:
     """Whether a directory has what only log directories have."""
-    return any(
-        name in {CLEAN_SHUTDOWN, RECOVERY_POINTS, COMMIT_LOG} or parse_partition_dir_name(name) is not None
+    return has_commit_log(disk, path) or any(
+        name in {CLEAN_SHUTDOWN, RECOVERY_POINTS} or parse_partition_dir_name(name) is not None
         for name in disk.listdir(path)
     )
 

@@ -85,7 +85,6 @@ def test_a_clean_stop_seals_the_commit_log(tmp_path: Path) -> None:
     assert not disk.writes
 
 
-@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_clean_stop_removes_a_commit_log_that_has_no_partition_left(tmp_path: Path) -> None:
     """Apache Kafka does not start on a log directory with it."""
     manager = started(tmp_path)
@@ -99,6 +98,7 @@ def test_a_clean_stop_removes_a_commit_log_that_has_no_partition_left(tmp_path: 
     append(log_of(started(tmp_path), topic="u"), "y")
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
 def test_a_log_whose_producers_find_no_space_at_the_close_is_not_closed_cleanly(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -267,14 +267,15 @@ def _head(status: int, content_type: str, headers: str) -> bytes:
 
 
 def _send(writer: asyncio.StreamWriter, data: bytes) -> None:
-    """Writes to a client.
+    """Writes to a client. Raises ConnectionResetError: it is gone."""
+    _check_open(writer)
+    writer.write(data)
 
-    Raises:
-        ConnectionResetError: it is gone; the loop has another error for that.
-    """
+
+def _check_open(writer: asyncio.StreamWriter) -> None:
+    """Raises ConnectionResetError if the client is gone; the loop has another error for that."""
     if writer.is_closing():
         raise ConnectionResetError("the client is gone")
-    writer.write(data)
 
 
 async def _write(
@@ -310,7 +311,7 @@ async def _write_parts(writer: asyncio.StreamWriter, texts: Iterator[str], *, ha
 
 async def _ignore(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     """Reads the rest of a request: closing a socket with unread bytes would make the client lose the response."""
-    _send(writer, b"")
+    _check_open(writer)
     writer.write_eof()
     with suppress(TimeoutError):
         async with asyncio.timeout(_IGNORE_S):

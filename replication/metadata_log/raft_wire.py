@@ -110,15 +110,19 @@ def decode_request(message: Any) -> rpc.Request:
             replica, partition.current_leader_epoch, snapshot, partition.position, message.max_bytes
         )
     assert isinstance(message, produce_fetch.FetchRequest), f"{message!r} is not a Raft request"
-    replica_id = message.replica_id if message.replica_state is None else message.replica_state.replica_id
     return rpc.Fetch(
-        ReplicaKey(replica_id, partition.replica_directory_id),
+        ReplicaKey(replica_id_of(message), partition.replica_directory_id),
         partition.current_leader_epoch,
         EpochEnd(partition.last_fetched_epoch, partition.fetch_offset),
         partition.high_watermark,
         message.max_wait_ms,
         message.max_bytes,
     )
+
+
+def replica_id_of(fetch: produce_fetch.FetchRequest) -> int:
+    """The node that sends a Fetch; negative if it is no node."""
+    return fetch.replica_id if fetch.replica_state is None else fetch.replica_state.replica_id
 
 
 def _recipient(message: Any, partition: Any) -> ReplicaKey:

@@ -18,7 +18,7 @@ from protocol.messages.produce_fetch import FetchRequest, FetchResponse, Partiti
 from protocol.schema import Message, carries
 from replication.completion import Completion
 from replication.metadata_log.kraft_replica import KRaftReplica
-from replication.metadata_log.raft_wire import error_response
+from replication.metadata_log.raft_wire import error_response, replica_id_of
 
 
 class RaftHandlers(AuthorizingHandlers):
@@ -41,16 +41,11 @@ class RaftHandlers(AuthorizingHandlers):
 
     def receive(self, context: RequestContext, request: Message) -> Message | Completion[Message]:
         """Pass a request to the Raft replica."""
-        if isinstance(request, FetchRequest) and _is_follower(request):
+        if isinstance(request, FetchRequest) and replica_id_of(request) >= 0:
             context.connection.metrics = context.metrics.of_follower()
         if not self._is_authorized(context, Operation.CLUSTER_ACTION):
             return error_response(request, ErrorCode.CLUSTER_AUTHORIZATION_FAILED)
         return self._quorum.handle_request(request).map(partial(_without_unsupported, context.api_version))
-
-
-def _is_follower(request: FetchRequest) -> bool:
-    state = request.replica_state
-    return (request.replica_id if state is None else state.replica_id) >= 0
 
 
 def _without_unsupported(version: int, response: Message) -> Message:

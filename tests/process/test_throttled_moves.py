@@ -5,12 +5,12 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
 from barnabas.embedded import Broker
 from protocol.messages.cluster import AlterPartitionReassignmentsRequest, ListPartitionReassignmentsRequest
+from protocol.messages.logs import DescribeLogDirsRequest
 from tests.conformance.brokers import alter_configs, describe_configs
 from tests.support.batches import batch
 from tests.support.cluster import Cluster
@@ -73,6 +73,14 @@ def throttle(node: Broker, topic: str, side: str, rate: int | None) -> None:
         alter_configs(client, BROKER, number, (f"{side}.replication.throttled.rate", how, text))
 
 
+def held_bytes(node: Broker, topic: str) -> int:
+    """The size of a replica, in bytes; 0 if the broker has none."""
+    requested = message(DescribeLogDirsRequest, topics=[{"topic": topic, "partitions": [0]}])
+    with RawClient(node.bootstrap) as client:
+        results = client.ask(requested, 5).results
+    return sum(one.partition_size for result in results for held in result.topics for one in held.partitions)
+
+
 def rate_at(node: Broker, side: str) -> str | None:
     """The rate that a broker applies."""
     with RawClient(node.bootstrap) as client:
@@ -87,14 +95,13 @@ def test_a_move_keeps_to_its_rate_until_the_throttle_is_removed(
 ) -> None:
     topic = f"held-by-the-{side}"
     fill(client, topic)
-    log = Path(cluster.nodes[TO].data_dir, f"{topic}-0", f"{0:020}.log")
     throttle(cluster.nodes[broker], topic, side, RATE)
     until(lambda: rate_at(cluster.nodes[broker], side) == str(RATE), "the broker knows of it")
     begun = time.monotonic()
     move(client, topic)
 
     def moved() -> int:
-        size = log.stat().st_size if log.exists() else 0
+        size = held_bytes(cluster.nodes[TO], topic)
         allowed = RATE * (time.monotonic() - begun) + ONE_FETCH
         assert size <= allowed, f"{size} bytes after {time.monotonic() - begun:.2f} s"
         return size
@@ -103,4 +110,4 @@ def test_a_move_keeps_to_its_rate_until_the_throttle_is_removed(
     assert client.raw.ask(reassignments(), 0).topics != []
     throttle(cluster.nodes[broker], topic, side, None)
     until(lambda: client.raw.ask(reassignments(), 0).topics == [], "it is moved")
-    assert log.stat().st_size >= DATA
+    assert held_bytes(cluster.nodes[TO], topic) >= DATA

@@ -17,6 +17,7 @@ SMALL_FILES = {"barnabas.commitlog.file.bytes": "4194304"}
 
 _FILES = "it looks at segment files"
 _KAFKA = "Apache Kafka does not start on a directory with a commit log"
+_SMALL_REGIONS = "a Fetch from the commit log has regions so small that they are copied (decision 0108)"
 SEGMENTS_ONLY = {
     "tests/conformance/test_acls.py::test_acls_that_one_broker_wrote_are_obeyed_by_the_other[barnabas-apache-kafka]": _KAFKA,
     "tests/conformance/test_alternating_brokers.py": _KAFKA,
@@ -27,6 +28,7 @@ SEGMENTS_ONLY = {
     "tests/conformance/test_flushing_and_rolling.py": _FILES,
     "tests/conformance/test_formatted_directories.py::test_a_formatted_directory_starts_both_brokers": _KAFKA,
     "tests/conformance/test_formatted_directories.py::test_unknown_metadata": _FILES,
+    "tests/process/test_zero_copy.py::test_records_are_sent_by_sendfile": _SMALL_REGIONS,
     "tests/pipeline/sources/test_live_logs.py::test_segments_deleted_during_a_read": _FILES,
 }
 """The first characters of the ids of tests that are skipped with another default engine, and the reason."""

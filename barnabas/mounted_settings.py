@@ -1,15 +1,13 @@
 """A setting of the file that a container has mounted, without the broker's configuration: commands start fast.
 
-RULES    1. The file has the format that the broker reads: the last line of a name counts, a backslash at the end of a line
-            continues it, and one before another character is no part of the value.
+RULES    1. The last line of a name counts. A malformed line is skipped: the broker refuses the file, and a probe says more.
 """
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
+from barnabas.properties import properties_in
 
 
 def mounted_setting(name: str, file: Path) -> str:
@@ -18,16 +16,4 @@ def mounted_setting(name: str, file: Path) -> str:
         text = file.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError):
         return ""
-    setting = re.compile(rf"{re.escape(name)}\s*[=:]\s*(.*)")
-    value = joined = ""
-    for line in (*map(str.strip, text.splitlines()), ""):  # the last one ends a line that is continued
-        if not joined and line.startswith(("#", "!")):
-            continue
-        joined += line
-        if _CONTINUES.search(line):
-            joined = joined[:-1]
-            continue
-        found = setting.fullmatch(joined)
-        value = value if found is None else found[1]
-        joined = ""
-    return re.sub(r"\\(.)", r"\1", value)
+    return dict(filter(None, properties_in(text))).get(name, "")

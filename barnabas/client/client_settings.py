@@ -21,16 +21,12 @@ from typing import Any, NamedTuple
 
 from barnabas.client.errors import ArgumentError, ClientError
 from barnabas.client.oauth_tokens import OAUTHBEARER, TokenSource, oauth_token
+from barnabas.properties import properties_in
 
 MECHANISMS = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
 PROTOCOLS = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _STORES = ("ssl.truststore.location", "ssl.keystore.location")
 _SECURITY = ("security.", "sasl.", "ssl.")
-# The format of Java's properties: two backslashes are one, also at the end of a line.
-_PROPERTY = re.compile(r"((?:\\.|[^\\=:])+)[=:](.*)")
-_CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
-_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)")
-_ESCAPES = {"n": "\n", "r": "\r", "t": "\t", "f": "\f"}
 _JAAS_OPTION = re.compile(r'(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))')
 _LIBRDKAFKA_NAMES = {
     "security.protocol": "security.protocol",
@@ -95,33 +91,13 @@ def read_properties(path: Path) -> dict[str, str]:
     except (OSError, UnicodeDecodeError) as failure:
         reason = failure.strerror if isinstance(failure, OSError) else "it is not UTF-8 text"
         raise ClientError(f"The client settings {path} cannot be read: {reason}.") from failure
-    found, joined = {}, ""
-    lines = text.splitlines()
-    for number, line in enumerate(lines, 1):
-        if not joined and (not line.strip() or line.strip()[0] in "#!"):
-            continue
-        joined += line.strip()
-        if _CONTINUES.search(joined):
-            joined = joined[:-1]
-            if number < len(lines):
-                continue
-        match = _PROPERTY.fullmatch(joined)
-        if match is None:
+    found = {}
+    for item in properties_in(text):
+        if item is None:
             raise ClientError(f"The client settings {path} have a line that is not NAME=VALUE.")
-        name, value = (_plain(part.strip()) for part in match.groups())
-        found[name], joined = value, ""
+        name, value = item
+        found[name] = value
     return found
-
-
-def _plain(part: str) -> str:
-    """A name or value without Java's escapes; two of them may be the halves of one character."""
-    units = _ESCAPE.sub(_unescaped, part).encode("utf-16-le", "surrogatepass")
-    return units.decode("utf-16-le", "surrogatepass")
-
-
-def _unescaped(escape: re.Match[str]) -> str:
-    text = escape[1]
-    return chr(int(text[1:], 16)) if len(text) > 1 else _ESCAPES.get(text, text)
 
 
 def parse_pairs(name: str, lines: Iterable[str]) -> dict[str, str]:

@@ -39,6 +39,7 @@ QUICK_START = {
 
 
 _PROPERTY = re.compile(r"((?:\\.|[^\\=:])*)[=:](.*)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n|\r|\n")
 _CONTINUES = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 """An odd number of backslashes; two are one that is escaped."""
 _OF_LISTENER = re.compile(r"listener\.name\.[^.]+\.(num\.network\.threads|principal\.builder\.class)")
@@ -116,7 +117,7 @@ def _suggestion(name: str) -> str:
 def _read_properties(path: str) -> list[tuple[str, str, int]]:
     """The (name, text, line) of a Java properties file, as far as settings use the format."""
     try:
-        lines = Path(path).read_text(encoding="utf-8-sig").splitlines()
+        lines = _LINE_END.split(Path(path).read_text(encoding="utf-8-sig"))
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ConfigError(f"cannot read the settings file {path}: {reason}") from None

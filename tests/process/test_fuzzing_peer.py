@@ -9,7 +9,6 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 from barnabas.embedded import Broker
@@ -18,7 +17,7 @@ from protocol.codec import encode
 from protocol.messages.metadata import ApiVersionsRequest
 from protocol.messages.produce_fetch import ProduceRequest
 from tests.process.crash_readers import KafkaDumpLog
-from tests.process.fuzzing_peer import run, secured_broker
+from tests.process.fuzzing_peer import look_at, run, secured_broker
 from tests.process.malicious_peer import MaliciousPeer, framed, reset
 from tests.support.kafka import needs_kafka
 from tests.support.loading import create, fetch_request, one_record, produce_request
@@ -75,17 +74,15 @@ def unanswered(peer: MaliciousPeer) -> dict[str, bytes]:
 def test_a_reset_behind_an_unanswered_request_frees_the_descriptor(silence: str) -> None:
     with Broker() as broker, RawClient(broker.bootstrap) as client:
         create(client, "t")
-        client.ask(fetch_request(12, {("t", b"", 0): 0}), 12)  # opens the log
         peer = MaliciousPeer(broker.bootstrap, [], 1)
-        daemon = psutil.Process(broker.pid)
-        before = daemon.num_fds()
+        before = look_at(broker.pid, 0).sockets
         for _ in range(RESETS):
             connection = peer.connect()
             connection.sendall(unanswered(peer)[silence])
             reset(connection)
         with RawClient(broker.bootstrap) as last:
             last.ask(ApiVersionsRequest(), 0)  # it was accepted behind them
-            until(lambda: daemon.num_fds() <= before + 1, "only the last connection is open")
+            until(lambda: look_at(broker.pid, 0).sockets <= before + 1, "only the last connection is open")
 
 
 def test_a_peers_name_cannot_add_log_lines() -> None:

@@ -88,6 +88,17 @@ def test_a_target_that_would_change_or_delete_records_is_refused(spark: Any, kaf
             replay(spark, replace(settings, to=target))
 
 
+@pytest.mark.parametrize("number", ["2", "-1"])
+def test_a_partition_that_the_source_does_not_have_is_refused(
+    spark: Any, kafka_broker: Any, topic: str, number: str
+) -> None:
+    send(kafka_broker.bootstrap, topic, minutes(4))
+    target = f"none-{topic}"
+    settings = ReplaySettings(bootstrap=kafka_broker.bootstrap, topic=topic, to=target, partition=("0", number))
+    with pytest.raises(JobError, match=f"has no partition {number} in the source: --partition takes 0 to 1"):
+        replay(spark, settings)
+
+
 def test_a_window_is_given_in_iso_8601_or_milliseconds() -> None:
     settings = ReplaySettings(
         topic="a", to="b", start_time="2026-01-01T01:00+01:00", end_time="5", partition=("2", "1")

@@ -90,6 +90,7 @@ def replay(spark: SparkSession, settings: ReplaySettings, on_step: OnStep = lamb
     source = (
         _from_archive(session, settings) if settings.archive is not None else _from_topic(session, settings, brokers)
     )
+    _check_partitions(window, source, settings.topic)
     selected = in_window(source.records, window)
     _prepare_target(brokers, settings.to, source, selected)
     name = settings.name or _name(source, settings, window)
@@ -177,6 +178,14 @@ def _from_topic(spark: SparkSession, settings: ReplaySettings, brokers: Brokers)
     topic = brokers.find_topics([settings.topic])[settings.topic]
     records = read_spans(spark, settings, brokers.spans([topic]))
     return _Input(records, f"topic {topic.id}", topic.partitions)
+
+
+def _check_partitions(window: Window, source: _Input, topic: str) -> None:
+    """Refuses partitions that the source does not have: nothing would be sent, without a word."""
+    unknown = [number for number in window.partitions if not 0 <= number < source.partitions]
+    if unknown:
+        last = source.partitions - 1
+        raise JobError(f"{topic} has no partition {unknown[0]} in the source: --partition takes 0 to {last}.")
 
 
 def _prepare_target(brokers: Brokers, target: str, source: _Input, records: DataFrame) -> None:

@@ -217,7 +217,16 @@ ALTER = [
     _t1(("retention.ms", DELETE_SETTING, None)),
     _t1(("retention.ms", DELETE_SETTING, "7")),
     _t1(("nope", DELETE_SETTING, None)),
-    *(_t1(("cleanup.policy", how, value)) for how in (APPEND, SUBTRACT) for value in ("delete", "compact")),
+    *(
+        _t1(("cleanup.policy", how, value))
+        for how in (APPEND, SUBTRACT)
+        for value in ("delete", "compact", "compact,", "compact,,", ",", "")
+        if how == SUBTRACT or value
+    ),
+    *(
+        _t1(("cleanup.policy", APPEND, value), message="Configuration 'cleanup.policy' values must not be empty.")
+        for value in ("", ",compact")
+    ),
     _t1(("cleanup.policy", SUBTRACT, "foo")),
     _t1(("leader.replication.throttled.replicas", SET, "0:1,,1:1")),
     _t1(("nope", SET, "5"), message="Unknown topic config name: nope"),

@@ -244,7 +244,8 @@ def new_value(config: admin.AlterableConfig, current: Mapping[str, str], row: Se
 
 def _new_list(operation: int, value: str, current: str | None) -> str:
     elements = [element for element in (current or "").split(",") if element]
-    for element in value.split(","):
+    named = value.rstrip(",").split(",") if value.strip(",") or not value else []  # Java ignores commas at the end
+    for element in named:
         if operation == AlterConfigOp.SUBTRACT:
             if element in elements:
                 elements.remove(element)

@@ -52,6 +52,8 @@ class Kind(IntEnum):
     PASSWORD = 9
 
 
+_WITH_REPETITIONS = ".replication.throttled.replicas"
+"""The end of the names of lists whose repeated elements Apache Kafka keeps."""
 _INTEGER_LIMIT = {Kind.SHORT: 2**15 - 1, Kind.INT: MAX_INT, Kind.LONG: MAX_LONG}
 
 Check = Callable[[Value], str | None]
@@ -176,7 +178,8 @@ def _parse_kind(setting: Setting, text: str) -> Value:
             raise BadSetting(setting.name, text, "Expected value to be either true or false")
         return lowered == "true"
     if kind is Kind.LIST:
-        return [element.strip() for element in text.split(",")] if text else []
+        elements = [element.strip() for element in text.split(",")] if text else []
+        return elements if setting.name.endswith(_WITH_REPETITIONS) else list(dict.fromkeys(elements))
     if kind is Kind.DOUBLE:
         return _double(setting, text)
     limit = _INTEGER_LIMIT.get(kind)

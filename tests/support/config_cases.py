@@ -167,6 +167,7 @@ _SET_ON_BROKERS: list[tuple[str, str, str | None, str | None]] = [
     ),
     ("1", "cordoned.log.dirs", "*", None),
     ("1", "cordoned.log.dirs", " ", None),
+    ("1", "cordoned.log.dirs", "*,*", None),
     ("1", "cordoned.log.dirs", "/nowhere,/b", f"{_NOT_IN_LOG_DIRS} Missing entries : /nowhere, /b"),
     ("1", "cordoned.log.dirs", "*,/b", _NOT_ONLY_ALL),
     ("", "cordoned.log.dirs", "*", _PER_BROKER),

@@ -140,6 +140,8 @@ def test_retention_bytes_precedence(topic: str | None, broker: str | None, expec
     [
         ("preallocate", "TRUE", "true"),
         ("cleanup.policy", "compact, delete", "compact,delete"),
+        ("cleanup.policy", "compact,delete, compact", "compact,delete"),
+        ("leader.replication.throttled.replicas", "0:1, 0:1", "0:1,0:1"),
         ("min.cleanable.dirty.ratio", "1", "1.0"),
     ],
 )

@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, TypeVar
+from weakref import WeakValueDictionary
 
 from protocol.errors import ErrorCode, KafkaError, without_frames
 from replication.completion import Completion
@@ -86,7 +87,8 @@ class ReplicaManager:
         self._callbacks = self._purgatory.wake, self.flushes.sync  # bound once, not for each partition
         self._unprepared: deque[Partition] = deque()  # new logs (rule 6); the first one is being opened
         self._prepared: list[Partition] = []  # opened logs, flushed together
-        self._configs_by_override: dict[tuple[tuple[str, str], ...], LogConfig] = {}  # equal ones are one object
+        self._configs_by_override: WeakValueDictionary[tuple[tuple[str, str], ...], LogConfig] = WeakValueDictionary()
+        """Of the logs here: equal ones are one object."""
         self.leader_quota = ReplicationQuotaManager(LEADER, self.broker_id, self._topic_config)
         self.follower_quota = ReplicationQuotaManager(FOLLOWER, self.broker_id, self._topic_config)
         self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)

@@ -198,7 +198,7 @@ def find_default_error(name: str, text: str) -> str | None:
     return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, weakref_slot=True)
 class LogConfig:
     """The parsed settings of one log; field names are the settings' with underscores."""
 

@@ -15,6 +15,7 @@ from protocol.messages.stored_records import ConfigRecord, PartitionRecord, Remo
 from protocol.schema import Message
 from replication.metadata.image import ResourceType
 from replication.partition.partition import Partition, Reader
+from storage.config.log_config import LogConfig
 from storage.directories.log_maintenance import logs_to_flush
 from storage.io.disk import StorageError
 from storage.log.log import Isolation, Log
@@ -189,6 +190,21 @@ def test_config_changes_reach_the_logs(harness: ReplicaHarness) -> None:
     setting(ResourceType.BROKER, "", "message.max.bytes", "500")
     assert harness.partition("t").log.config.max_message_bytes == 500
     assert harness.partition("u").log.config.max_message_bytes == 1000
+
+
+def test_configs_that_no_topic_has_any_more_are_not_kept(harness: ReplicaHarness) -> None:
+    """Else every change of a topic's config would take memory until a broker's default changes."""
+    harness.create("u")
+    gc.collect()
+    gc.disable()
+    try:
+        for retention_ms in range(777_001, 777_006):
+            setting = {"name": "retention.ms", "value": str(retention_ms)}
+            harness.apply(ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="u", **setting))
+        found = [thing.retention_ms for thing in gc.get_objects() if isinstance(thing, LogConfig)]
+        assert [kept for kept in found if kept // 1000 == 777] == [777_005]
+    finally:
+        gc.enable()
 
 
 # ---------------------------------------------------------------- appending

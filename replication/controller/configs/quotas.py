@@ -10,6 +10,7 @@ NOT HERE Which quota applies to a client (`replication/metadata/client_quotas.py
 from __future__ import annotations
 
 import ipaddress
+import math
 from collections.abc import Iterable, Mapping
 
 from protocol.errors import ErrorCode, KafkaError
@@ -30,6 +31,9 @@ _CLIENT_QUOTAS = {
 }
 _IP_QUOTAS = {"connection_creation_rate": MAX_INT}
 """Keys with the largest whole number they take; None: any number."""
+
+_MAX_FRACTION = 1e-6
+"""What a whole number may have after its decimal point."""
 
 _EXACT, _DEFAULT, _ANY = 0, 1, 2
 
@@ -122,7 +126,7 @@ def _check(keys: Mapping[str, int | None], key: str, value: float) -> None:
         raise _invalid_request(
             f"Proposed value for {key} is too large for {'an INT' if highest == MAX_INT else 'a LONG'}."
         )
-    if value != int(value):
+    if math.fmod(value, 1) > _MAX_FRACTION:
         raise _invalid_request(f"{key} cannot be a fractional value.")
 
 

@@ -19,7 +19,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict
 from broker.config.connection_configs import find_connection_error, is_listener_limit
-from broker.config.security_configs import find_static_ssl_setting, find_unenforced_value
+from broker.config.security_configs import find_static_setting, find_unenforced_value
 from broker.config.ssl_configs import STORE_SETTINGS, store_setting
 from broker.config.ssl_definitions import IGNORED_AND_SSL, SSL_DYNAMIC_PER_BROKER, SSL_SETTINGS
 from storage.config.config_def import BadSetting, Kind, Setting, at_least, parse
@@ -138,7 +138,7 @@ class DynamicBrokerConfig:
     def validation_error(self, before: Mapping[str, str], after: Mapping[str, str]) -> str | None:
         """Why the changed settings conflict, although each is valid; None if they do not."""
         changed = {name for name, text in after.items() if before.get(name) != text}
-        error = find_static_ssl_setting(self._config, changed)
+        error = find_static_setting(self._config, changed)
         if error is not None:
             return error
         current, proposed = apply_dynamic_configs(self._config, before), apply_dynamic_configs(self._config, after)

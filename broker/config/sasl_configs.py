@@ -100,6 +100,13 @@ def is_listener_setting(name: str) -> bool:
     )
 
 
+def is_setting_of(name: str, listener: str) -> bool:
+    """Whether a setting has an effect on a listener with SASL: with its prefix, or without one."""
+    if name.startswith("listener.name."):
+        return name.startswith(_prefix(listener)) and is_listener_setting(name)
+    return name.startswith("sasl.") and name in BROKER_SETTINGS
+
+
 def sasl_listener(config: BrokerConfig, name: str) -> SaslListener:
     """The settings of a listener with SASL.
 

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from broker.config.broker_config import BrokerConfig, ConfigError
-from broker.config.sasl_configs import ClientCredentials, client_credentials, sasl_listener
+from broker.config.sasl_configs import ClientCredentials, client_credentials, is_setting_of, sasl_listener
 from broker.config.ssl_configs import find_ssl_error, is_ssl_setting, store_setting
 
 _MAP: Final = "listener.security.protocol.map"
@@ -163,12 +163,16 @@ def uses_sasl(config: BrokerConfig, listener: str) -> bool:
     return security_protocol(config, listener) in (SASL_PLAINTEXT, SASL_SSL)
 
 
-def find_static_ssl_setting(config: BrokerConfig, names: Iterable[str]) -> str | None:
-    """The first of some settings that a listener uses and that cannot be changed at run time, as a sentence."""
-    if not any(uses_tls(config, name) for name in _listener_names(config)):
-        return None
-    found = next((name for name in sorted(names) if is_ssl_setting(name) and store_setting(name) is None), None)
-    return None if found is None else f"{found} cannot be changed at run time: change the file and restart {_SEE}"
+def find_static_setting(config: BrokerConfig, names: Iterable[str]) -> str | None:
+    """The first of some settings of TLS or SASL that a listener uses and that cannot be changed at run time, as a sentence."""
+    listeners = [*_listener_names(config)]
+    has_tls = any(uses_tls(config, listener) for listener in listeners)
+    with_sasl = [listener for listener in listeners if uses_sasl(config, listener)]
+    for name in sorted(names):
+        is_static_ssl = has_tls and is_ssl_setting(name) and store_setting(name) is None
+        if is_static_ssl or any(is_setting_of(name, listener) for listener in with_sasl):
+            return f"{name} cannot be changed at run time: change the file and restart {_SEE}"
+    return None
 
 
 def _listener_error(config: BrokerConfig) -> str | None:

@@ -137,6 +137,32 @@ def test_tls_settings_cannot_be_changed_at_run_time(name: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "is_refused"),
+    [
+        ("sasl.enabled.mechanisms", True),
+        ("sasl.mechanism.inter.broker.protocol", True),
+        ("listener.name.sasl_plaintext.sasl.enabled.mechanisms", True),
+        ("listener.name.sasl_plaintext.plain.sasl.jaas.config", True),
+        ("listener.name.sasl_plaintext.connections.max.reauth.ms", True),
+        ("listener.name.sasl_plaintext.max.connections", False),
+        ("listener.name.plaintext.connections.max.reauth.ms", False),
+        ("sasl.jaas.config", False),
+        ("num.io.threads", False),
+    ],
+)
+def test_sasl_settings_with_an_effect_cannot_be_changed_at_run_time(name: str, *, is_refused: bool) -> None:
+    jaas = "org.apache.kafka.common.security.plain.PlainLoginModule required user_a=b;"
+    sasl = {
+        "listeners": f"{CLIENTS},SASL_PLAINTEXT://:9093",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "listener.name.sasl_plaintext.plain.sasl.jaas.config": jaas,
+    }
+    for settings, has_sasl in ((sasl, True), (LOOPBACK, False)):
+        error = DynamicBrokerConfig(load_config(None, settings)).validation_error({}, {name: "9"})
+        assert (error is not None and f"{name} cannot be changed at run time" in error) == (is_refused and has_sasl)
+
+
+@pytest.mark.parametrize(
     "settings",
     [
         {MAP: "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT,SSL:SSL,SASL_PLAINTEXT:SASL_PLAINTEXT,SASL_SSL:SASL_SSL"},

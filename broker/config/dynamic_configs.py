@@ -19,6 +19,7 @@ from broker.config.broker_config import BrokerConfig
 from broker.config.config_definitions import BROKER_SETTINGS
 from broker.config.config_rules import find_conflict
 from broker.config.connection_configs import find_connection_error, is_listener_limit
+from broker.config.listener_prefix import general_name
 from broker.config.security_configs import find_static_setting, find_unenforced_value
 from broker.config.ssl_configs import STORE_SETTINGS, store_setting
 from broker.config.ssl_definitions import IGNORED_AND_SSL, SSL_DYNAMIC_PER_BROKER, SSL_SETTINGS
@@ -104,6 +105,8 @@ def static_broker_setting(name: str) -> Setting | None:
 
 
 _CONNECTION_LIMITS: Final = ("max.connections", "max.connection.creation.rate")
+_CLUSTER_LEVEL_OF_LISTENERS: Final = (*_CONNECTION_LIMITS, "num.network.threads")
+"""Settings with the prefix of a listener that can be set for all brokers at once."""
 
 
 def is_dynamic(name: str) -> bool:
@@ -113,7 +116,8 @@ def is_dynamic(name: str) -> bool:
 
 def is_per_broker(name: str) -> bool:
     """Whether a dynamic setting cannot be set for all brokers at once."""
-    return name in PER_BROKER or store_setting(name) is not None
+    own_name = general_name(name)
+    return name in PER_BROKER or own_name not in (None, *_CLUSTER_LEVEL_OF_LISTENERS)
 
 
 class DynamicBrokerConfig:

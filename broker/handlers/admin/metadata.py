@@ -272,7 +272,7 @@ class MetadataHandlers(ForwardingHandlers):
                         is_fenced=broker.is_fenced,
                     )
                 )  # fmt: skip
-        answer.controller_id = answer.brokers[0].broker_id if answer.brokers else -1
+        answer.controller_id = next((broker.broker_id for broker in answer.brokers if not broker.is_fenced), -1)
         answer.cluster_authorized_operations = self._cluster_operations(
             context, requested=request.include_cluster_authorized_operations
         )

@@ -18,7 +18,7 @@ from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages import stored_records
 from protocol.messages.admin import CreatableTopicResult, CreateTopicsResponse
-from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponse
+from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest, MetadataRequestTopic, MetadataResponse
 from replication.completion import Completion
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_inline
 from tests.support.replica_harness import SELF, ReplicaHarness
@@ -58,6 +58,18 @@ def test_metadata_contains_brokers_topics_and_leaders(tmp_path: Path) -> None:
     answer = routes_of(harness, "t")
     assert [broker.node_id for broker in answer.brokers] == [2, 3]
     assert [(p.leader_id, p.leader_epoch) for p in answer.topics[0].partitions] == [(2, 0), (3, 1)]
+
+
+@pytest.mark.parametrize(("with_fenced", "listed"), [(False, [2, 3]), (True, [1, 2, 3])])
+def test_a_fenced_broker_is_not_described_as_the_controller(
+    tmp_path: Path, *, with_fenced: bool, listed: list[int]
+) -> None:
+    """Clients send the controller's requests to it; Apache Kafka names a broker that is not fenced."""
+    harness = ReplicaHarness(tmp_path)
+    harness.apply(stored_records.BrokerRegistrationChangeRecord(broker_id=1, broker_epoch=101, fenced=1))
+    request = DescribeClusterRequest(include_fenced_brokers=with_fenced)
+    answer: Any = handlers_of(harness).describe_cluster(harness.context(ApiKey.DESCRIBE_CLUSTER, 2), request)
+    assert ([broker.broker_id for broker in answer.brokers], answer.controller_id) == (listed, 2)
 
 
 def test_version_0_names_only_replicas_on_unfenced_brokers(tmp_path: Path) -> None:

@@ -213,6 +213,8 @@ class Listener:
     def _admit(self, accepted: socket.socket, peer: tuple[str, int]) -> None:
         settings = self.settings
         peer_host = peer[0]
+        if "." in peer_host:  # on a socket for IPv6 too, this is an IPv4 address that IPv6 maps
+            peer_host = peer_host.removeprefix("::ffff:")
         address = canonical_address(peer_host)
         if self._is_rejecting or self._has_no_descriptor(peer_host):
             accepted.close()
@@ -236,7 +238,7 @@ class Listener:
             self._log_refusal(f"more than {maximum} connections from {peer_host} (max.connections.per.ip)")
             accepted.close()
             return
-        info = ConnectionInfo(self._next_connection_id, self.name, local[:2], peer[:2], ANONYMOUS)
+        info = ConnectionInfo(self._next_connection_id, self.name, local[:2], (peer_host, peer[1]), ANONYMOUS)
         self._next_connection_id += 1
         if self._tls is None:
             self._open_connection(PlaintextTransportLayer(accepted), info).start()

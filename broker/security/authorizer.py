@@ -6,6 +6,7 @@ NOT HERE ACLs (`standard_authorizer.py`), authentication (`tls_context.py`).
 
 from __future__ import annotations
 
+import ipaddress
 from collections.abc import Callable
 from typing import Final, Protocol
 
@@ -21,6 +22,7 @@ __all__ = [
     "NotLoaded",
     "Operation",
     "Resource",
+    "java_address",
 ]
 
 ANONYMOUS = "User:ANONYMOUS"
@@ -133,3 +135,15 @@ class AllowAll:
     def authorize_any(self, request: AuthorizableRequest, operation: str, resource_type: str) -> bool:  # noqa: ARG002
         """Always True."""
         return True
+
+
+def java_address(host: str) -> str:
+    """An IP address as Java prints it, in ACLs and in groups: IPv6 without `::`."""
+    if ":" not in host:
+        return host
+    address, percent, scope = host.partition("%")
+    parsed = ipaddress.IPv6Address(address)
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    groups = (parsed.packed[at : at + 2] for at in range(0, 16, 2))
+    return ":".join(f"{int.from_bytes(group, 'big'):x}" for group in groups) + percent + scope

@@ -11,13 +11,12 @@ NOT HERE The index of entries (`acl_index.py`), which operation an API needs (`b
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final, NamedTuple
 
 from broker.security.acl_index import AclIndex
-from broker.security.authorizer import THIS_BROKER, AuthorizableRequest, NotLoaded
+from broker.security.authorizer import THIS_BROKER, AuthorizableRequest, NotLoaded, java_address
 from broker.security.operations import OPERATION_CODES, RESOURCE_CODES
 from protocol.api import APIS
 from replication.metadata.acls import WILDCARD, Acl, OperationCode, PatternCode, PermissionCode, ResourceCode
@@ -114,7 +113,7 @@ class StandardAuthorizer:
         if self.authorize(request, operation, resource_type, _ANY_NAME, log_denied=False):
             return True
         connection = request.connection
-        host, wanted = _java_address(connection.peer_host), (OPERATION_CODES[operation], OperationCode.ALL)
+        host, wanted = java_address(connection.peer_host), (OPERATION_CODES[operation], OperationCode.ALL)
         found = [
             acl
             for acl in self._index.of_type(RESOURCE_CODES[resource_type])
@@ -133,7 +132,7 @@ class StandardAuthorizer:
             raise NotLoaded("access control entries are not loaded yet")
         else:
             codes = OPERATION_CODES[operation], RESOURCE_CODES[resource_type]
-            rule = self._rule(principal, _java_address(host), *codes, resource_name)
+            rule = self._rule(principal, java_address(host), *codes, resource_name)
         if len(resource_name) <= _MAX_CACHED_NAME:
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
@@ -153,18 +152,6 @@ class StandardAuthorizer:
         if allowing is not None:
             return _Rule(is_allowed=True, reason=_matching(allowing))
         return _DEFAULT_DENY if has_entries else self._no_acl_rule
-
-
-def _java_address(host: str) -> str:
-    """An IP address as Java prints it, which is what entries contain: IPv6 without `::`."""
-    if ":" not in host:
-        return host
-    address, percent, scope = host.partition("%")
-    parsed = ipaddress.IPv6Address(address)
-    if parsed.ipv4_mapped is not None:
-        return str(parsed.ipv4_mapped)
-    groups = (parsed.packed[at : at + 2] for at in range(0, 16, 2))
-    return ":".join(f"{int.from_bytes(group, 'big'):x}" for group in groups) + percent + scope
 
 
 def _is_about(acl: Acl, principal: str, host: str) -> bool:
@@ -207,7 +194,7 @@ def _sentence(api_key: int, question: _Question, rule: _Rule, references: int) -
     principal, host, operation, resource_type, name = question
     return (
         f"Principal = {principal} is {'Allowed' if rule.is_allowed else 'Denied'} "
-        f"operation = {_NAMES[OperationCode][OPERATION_CODES[operation]]} from host = {_java_address(host)} on resource = "
+        f"operation = {_NAMES[OperationCode][OPERATION_CODES[operation]]} from host = {java_address(host)} on resource = "
         f"{resource_type}:LITERAL:{name} for request = {APIS[api_key].request.__name__.removesuffix('Request')} "
         f"with resourceRefCount = {references} based on rule {rule.reason}"
     )

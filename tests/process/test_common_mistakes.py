@@ -13,10 +13,12 @@ import subprocess
 import sys
 import time
 import zlib
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 import barnabas
@@ -60,6 +62,12 @@ def lines(broker: barnabas.Broker, words: str) -> list[str]:
     return until(lambda: [line for line in broker.log().splitlines() if words in line], f"the log says {words!r}")
 
 
+def members_of(member: Consumer, admin: AdminClient, group: str) -> list[Any]:
+    """The members of a group, after a poll of one of them."""
+    member.poll(0.1)
+    return list(admin.describe_consumer_groups([group])[group].result(30).members)
+
+
 # ---- addresses ----------------------------------------------------------------------------------------------------
 
 
@@ -71,6 +79,25 @@ def test_a_node_on_all_addresses_sends_each_client_to_the_address_that_it_used()
         assert addresses(f"127.0.0.2:{port}") == [("127.0.0.2", port)]
         if socket.has_dualstack_ipv6():
             assert addresses(f"[::1]:{port}") == [("::1", port)]
+
+
+@pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
+def test_addresses_of_clients_are_written_as_java_writes_them() -> None:
+    """On a socket for IPv4 and IPv6 too, in groups and in the log."""
+    (port,) = free_ports(1)
+    settings = {"listeners": f"PLAINTEXT://:{port}", "group.initial.rebalance.delay.ms": "0"}
+    with barnabas.Broker(port=port, settings=settings) as broker:
+        with RawClient(broker.bootstrap) as client:
+            create(client, "t")
+        admin = AdminClient({"bootstrap.servers": f"127.0.0.1:{port}"})
+        for address, written in (("127.0.0.1", "/127.0.0.1"), ("[::1]", "/0:0:0:0:0:0:0:1")):
+            member = Consumer({"bootstrap.servers": f"{address}:{port}", "group.id": address})
+            member.subscribe(["t"])
+            (joined,) = until(partial(members_of, member, admin, address), "the member has joined")
+            assert joined.host == written
+            member.close()
+        assert ask(broker, b"GET / HTTP/1.1\r\n\r\n") == b""
+        assert lines(broker, "closing 127.0.0.1:")
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")

@@ -20,7 +20,7 @@ from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision, CoordinatorRuntime
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource, java_address
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode
 from protocol.messages.groups import (
@@ -96,7 +96,7 @@ class ClassicGroupHandlers(AuthorizingHandlers):
             return join_error(request.member_id if error is ErrorCode.INVALID_GROUP_ID else NO_MEMBER_ID, error)
 
         version = context.api_version
-        client = ClientInfo(context.client_id or "", f"/{context.connection.peer_host}", version)
+        client = ClientInfo(context.client_id or "", f"/{java_address(context.connection.peer_host)}", version)
         joined = self._write(
             context, request.group_id, lambda coordinator: coordinator.join(client, request), error_response
         )

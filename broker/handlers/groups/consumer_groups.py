@@ -20,7 +20,7 @@ from broker.coordinators.group_coordinator import GroupCoordinator
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorRuntime
 from broker.handlers.authorization import AuthorizingHandlers
 from broker.handlers.router import RequestContext, Route
-from broker.security.authorizer import Authorizer, Operation, Resource
+from broker.security.authorizer import Authorizer, Operation, Resource, java_address
 from protocol.api import ApiKey
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.consumer_groups import (
@@ -87,7 +87,9 @@ class ConsumerGroupHandlers(AuthorizingHandlers):
             check_ids(request, context.api_version)
         except KafkaError as error:
             return completed(_error_response(error.code, error.message))
-        client = ClientInfo(context.client_id or "", f"/{context.connection.peer_host}", context.api_version)
+        client = ClientInfo(
+            context.client_id or "", f"/{java_address(context.connection.peer_host)}", context.api_version
+        )
         return self._runtime.write(
             request.group_id,
             lambda coordinator: coordinator.consumer_heartbeat(client, request, may_describe),

@@ -148,6 +148,10 @@ def _jaas_options(jaas: str) -> dict[str, str]:
 
 
 def _credentials(options: Mapping[str, str]) -> tuple[str, str]:
+    if options.get("tokenauth", "").lower() == "true":
+        raise ClientError(
+            "sasl.jaas.config names a delegation token (tokenauth), which no client here can use: name a user."
+        )
     if "username" not in options or "password" not in options:
         raise ClientError('sasl.jaas.config must be a login module with username="…" and password="…".')
     return options["username"], options["password"]

@@ -122,6 +122,10 @@ def test_every_library_accepts_its_translation(certificates: Certificates) -> No
         ({"security.protocol": "SASL_SSL"}, "sasl.mechanism is missing"),
         ({**SASL, "sasl.jaas.config": "x required;"}, "username="),
         ({**SASL, "sasl.login.class": "x"}, "sasl.login.class"),
+        (
+            {**SASL, "sasl.mechanism": "SCRAM-SHA-512", "sasl.jaas.config": JAAS[:-1] + ' tokenauth="true";'},
+            "delegation token",
+        ),
         ({"ssl.cipher.suites": "x"}, "ssl.cipher.suites"),
         ({"ssl.truststore.location": "x.jks"}, "ssl.truststore.type=PEM"),
         ({"ssl.keystore.location": "x.p12", "ssl.keystore.type": "PKCS12"}, "ssl.keystore.type=PEM"),

@@ -76,6 +76,11 @@ class DeliveryCluster:
         """Whether no request waits."""
         return not self._waiting
 
+    @property
+    def has_transaction(self) -> bool:
+        """Whether a transaction is open."""
+        return bool(self._open) or self._open_offset is not None
+
     def step(self) -> None:
         """Handles one waiting request."""
         if not self._waiting:
@@ -169,6 +174,10 @@ class DeliveryCluster:
     def _end(self, request: EndTxnRequest) -> Message:
         if request.producer_epoch != self._epoch:
             return EndTxnResponse(error_code=ErrorCode.PRODUCER_FENCED)
+        if not request.committed:
+            self._abort()
+            self._epoch += 1
+            return EndTxnResponse(error_code=0, producer_id=PRODUCER_ID, producer_epoch=self._epoch)
         if self._open_offset is None:
             return EndTxnResponse(error_code=ErrorCode.INVALID_TXN_STATE)
         for (index, _), batch in self._open.items():

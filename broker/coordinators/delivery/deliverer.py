@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from itertools import chain, islice, takewhile
 from typing import Final, NamedTuple, TypeVar
 
@@ -190,6 +191,14 @@ class Deliverer:
                         yield self._dependencies.sleep(_RETRY_MS)
         finally:
             self._loader.stop()
+
+    def abandon(self) -> Steps[None]:
+        """After `run` was stopped: aborts its transaction, which would hold back committed readers until its timeout.
+
+        After an error the next deliverer of the partition decides it, or the timeout.
+        """
+        with suppress(KafkaError):
+            yield from self._client.abort()
 
     def _start(self) -> Steps[None]:
         """Decides the last transaction, and reads everything again if it is not this deliverer's (rule 2)."""

@@ -1,7 +1,8 @@
 """Runs a deliverer for each schedule partition that this broker leads.
 
 RULES    1. The deliverers follow from the metadata image: topic, leader epoch and target. A change of one of them ends a
-            deliverer and starts another one.
+            deliverer and starts another one. A transaction of the one that ended is aborted, unless the broker stops: then
+            the next leader, or the timeout, does that.
          2. Every tick the manager wakes the deliverers that wait and have something to do. Without schedule partitions there
             is no tick.
 NOT HERE What a deliverer does (`deliverer.py`).
@@ -115,6 +116,8 @@ class DeliveryManager:
     def _stop(self, key: tuple[str, int]) -> None:
         running = self._running.pop(key)
         running.routine.stop()
+        if not self._is_closed:
+            Routine(running.deliverer.abandon()).start()
         partition = self._replicas.partitions.get(key)
         if partition is not None:
             partition.log.keep_from = 0

@@ -95,6 +95,7 @@ class TransactionClient:
         self._timeout_ms = _TIMEOUT_MS
         self.producer = (-1, -1)
         """Producer id and epoch."""
+        self._is_open = False  # whether a transaction was begun and did not end
 
     def initialize(self) -> Steps[None]:
         """Finds the coordinators, ends any open transaction and gets an epoch (rule 1)."""
@@ -109,7 +110,7 @@ class TransactionClient:
                 if error.code != ErrorCode.INVALID_TRANSACTION_TIMEOUT or self._timeout_ms == 1:
                     raise
                 self._timeout_ms //= 2
-        self.producer = (response.producer_id, response.producer_epoch)
+        self.producer, self._is_open = (response.producer_id, response.producer_epoch), False
 
     def progress(self) -> Steps[tuple[Progress, int]]:
         """The committed progress, and the leader epoch of the schedule partition when it was committed; -1 if unknown."""
@@ -145,10 +146,23 @@ class TransactionClient:
         ]
         if target is not None:
             exchanges += self._produce_exchanges(target, batches)
+        self._is_open = True
         sent = [self._send(exchange.node_id, exchange.make()) for exchange in exchanges]
         for exchange, response in zip(exchanges, sent, strict=True):
             yield from self._accepted(exchange, response)
         yield from self._end()
+
+    def abort(self) -> Steps[None]:
+        """Aborts the transaction that `commit` has begun, if it did not end; requests of it that arrive later are refused.
+
+        Raises:
+            KafkaError: another leader has fenced it, it is committed, or the coordinator does not answer.
+        """
+        if self._is_open:
+            end = _Exchange(
+                self._transaction_coordinator, partial(self._end_request, committed=False), EndTxnResponse, _error_code
+            )
+            yield from self._accepted(end, self._send(end.node_id, end.make()))
 
     def _init_request(self) -> InitProducerIdRequest:
         return InitProducerIdRequest(transactional_id=self._transactional_id, transaction_timeout_ms=self._timeout_ms)
@@ -192,14 +206,17 @@ class TransactionClient:
             topics=[Topic(name=self._partition.topic, partitions=[partition])],
         )
 
-    def _end(self) -> Steps[None]:
+    def _end_request(self, *, committed: bool) -> EndTxnRequest:
         producer_id, epoch = self.producer
-        request = EndTxnRequest(
-            transactional_id=self._transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=True
+        return EndTxnRequest(
+            transactional_id=self._transactional_id, producer_id=producer_id, producer_epoch=epoch, committed=committed
         )
+
+    def _end(self) -> Steps[None]:
+        request = self._end_request(committed=True)
         response = _typed((yield self._send(self._transaction_coordinator, request)), EndTxnResponse)
         _check(response.error_code, "EndTxn")
-        self.producer = (response.producer_id, response.producer_epoch)
+        self.producer, self._is_open = (response.producer_id, response.producer_epoch), False
 
     def _find(self, kind: int, key: str) -> Steps[int]:
         """The coordinator's broker id; creates the internal topic if it does not exist."""
@@ -222,7 +239,7 @@ class TransactionClient:
         return response
 
 
-def _error_code(response: InitProducerIdResponse) -> int:
+def _error_code(response: InitProducerIdResponse | EndTxnResponse) -> int:
     return response.error_code
 
 

@@ -60,6 +60,8 @@ _RECORDS_PER_SLICE: Final = 400
 _LOAD_AHEAD_MS: Final = 2_000
 _MAX_FORGOTTEN: Final = 10_000
 _RETRY_MS: Final = 200
+_MAX_RETRY_MS: Final = 5_000
+"""After an interruption that lasts: each attempt initializes the transactional id and reads records again."""
 _REPORTED_FAILURE: Final = 5
 """After a second: a start, a new leader or a refused record interrupt deliveries for less, and are no reason for a warning."""
 _REFUSALS: Final = frozenset(
@@ -188,7 +190,7 @@ class Deliverer:
                         self._has_narrowed = False
                     else:
                         self._report(error)
-                        yield self._dependencies.sleep(_RETRY_MS)
+                        yield self._dependencies.sleep(self._retry_ms)
         finally:
             self._loader.stop()
 
@@ -252,6 +254,12 @@ class Deliverer:
             self._last_error = None
             self._idle = Completion()
             yield self._idle
+
+    @property
+    def _retry_ms(self) -> int:
+        """How long to wait after the last failure: the longer, the longer the interruption lasts."""
+        doublings = min(max(0, self._failures - _REPORTED_FAILURE), _MAX_RETRY_MS.bit_length())
+        return min(_RETRY_MS << doublings, _MAX_RETRY_MS)
 
     def _report(self, error: KafkaError) -> None:
         if error.code is not self._last_error:

@@ -251,6 +251,32 @@ def test_only_an_interruption_that_lasts_is_reported(tmp_path: Path, caplog: pyt
     assert caplog.messages == ["the delivery of s-0 to target is interrupted: COORDINATOR_LOAD_IN_PROGRESS"]
 
 
+def test_a_missing_target_is_looked_for_ever_more_rarely(tmp_path: Path) -> None:
+    """Each attempt costs an InitProducerId and reads the records that are due again."""
+    world = World(tmp_path, random.Random(1), loss=0, max_queue_bytes=1 << 20)
+    send, attempts = world.cluster.send, 0
+
+    def counted(node: int, request: Message) -> Completion[Message | None]:
+        nonlocal attempts
+        attempts += isinstance(request, InitProducerIdRequest)
+        return send(node, request)
+
+    world.cluster.send = counted  # type: ignore[assignment, method-assign]
+    world.harness.delete("target")
+    world.stop_all()
+    world.start()
+    builder = BatchBuilder()
+    builder.append(world.wall_ms(), None, b"0")
+    world.due[0] = 0
+    assert world.harness.append("s", records=builder.build()).error is None
+    for _ in range(10_000):
+        world.pass_time(10)
+        world.run()
+    assert 10 <= attempts <= 30
+    world.harness.create("target", 3)
+    settle(world)
+
+
 @pytest.mark.parametrize("later_ms", [10 * HOUR_MS, 2 * HOUR_MS])
 def test_records_that_are_due_together_and_do_not_fit_into_the_queue_are_read_rarely(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later_ms: int

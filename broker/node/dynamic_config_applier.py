@@ -77,7 +77,9 @@ class DynamicConfigApplier:
             cleaner.stop()
 
     def _apply(self, image: MetadataImage) -> None:
-        config = apply_dynamic_configs(self._static_config, image.broker_config(self._static_config.node_id))
+        config = self._static_config
+        for name in ("", str(config.node_id)):  # one after the other: an own setting that is ignored hides no default
+            config = apply_dynamic_configs(config, image.own_broker_config(name))
         for listener in self._listeners:
             listener.settings = config.socket_settings()
         self._apply_limits(config)

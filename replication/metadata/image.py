@@ -244,15 +244,12 @@ class MetadataImage:
         """The dynamic config of a group."""
         return self.configs.get((ResourceType.GROUP, group_id), _NO_CONFIGS)
 
-    def broker_config(self, broker_id: int) -> dict[str, str]:
-        """The dynamic config of a broker: cluster-wide defaults overridden by its own."""
-        return {
-            **self.configs.get((ResourceType.BROKER, ""), _NO_CONFIGS),
-            **self.configs.get((ResourceType.BROKER, str(broker_id)), _NO_CONFIGS),
-        }
+    def own_broker_config(self, broker: str) -> Mapping[str, str]:
+        """A broker's own dynamic config, or the cluster-wide one (""), which it overrides."""
+        return self.configs.get((ResourceType.BROKER, broker), _NO_CONFIGS)
 
     def topic_defaults(self, broker_id: int) -> dict[str, str]:
-        """As `broker_config`, for the defaults of topic configs."""
+        """The defaults of topic configs in a broker's dynamic config: cluster-wide ones overridden by its own."""
         return {**self.own_topic_defaults(""), **self.own_topic_defaults(str(broker_id))}
 
     def own_topic_defaults(self, broker: str) -> dict[str, str]:
@@ -260,8 +257,9 @@ class MetadataImage:
 
         Values that no topic may have are left out: a controller stores what an operator sends to it without a check.
         """
-        config = self.configs.get((ResourceType.BROKER, broker), _NO_CONFIGS)
-        known = ((name, text) for name, text in config.items() if name in DYNAMIC_BROKER_SETTINGS)
+        known = (
+            (name, text) for name, text in self.own_broker_config(broker).items() if name in DYNAMIC_BROKER_SETTINGS
+        )
         return {name: text for name, text in known if find_default_error(name, text) is None}
 
     def apply(self, records: Iterable[Message], *, offset: int, epoch: int) -> tuple[MetadataImage, MetadataDelta]:

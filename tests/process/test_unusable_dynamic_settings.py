@@ -24,13 +24,13 @@ from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 
-def default(name: str, value: str) -> IncrementalAlterConfigsRequest:
-    """Sets a setting of all brokers, which a controller does without a check."""
+def default(name: str, value: str, broker: str = "") -> IncrementalAlterConfigsRequest:
+    """Sets a setting of all brokers, or of one, which a controller does without a check."""
     change = {"name": name, "config_operation": AlterConfigOp.SET, "value": value}
     return message(
         IncrementalAlterConfigsRequest,
         validate_only=False,
-        resources=[{"resource_type": ResourceType.BROKER, "resource_name": "", "configs": [change]}],
+        resources=[{"resource_type": ResourceType.BROKER, "resource_name": broker, "configs": [change]}],
     )
 
 
@@ -52,6 +52,19 @@ def test_a_broker_runs_and_starts_with_limits_that_it_cannot_use(name: str, valu
         broker.restart()
         with RawClient(broker.bootstrap) as client:
             assert client.ask(message(ApiVersionsRequest), 0).error_code == ErrorCode.NONE
+
+
+def test_the_default_of_all_brokers_counts_where_a_broker_cannot_use_its_own_setting(tmp_path: Path) -> None:
+    """DescribeConfigs shows it too."""
+    name = "max.connections.per.ip"
+    with Broker(tmp_path, settings=WITH_CONTROLLER) as broker, RawClient(broker.bootstrap) as client:
+        with RawClient(controller_of(broker)) as controller:
+            for request in (default(name, "many", "1"), default(name, "1")):
+                assert controller.ask(request, 1).responses[0].error_code == ErrorCode.NONE
+        (described,) = describe_configs(client, BROKER, "1", [name]).configs
+        assert described.value == "1"
+        with RawClient(broker.bootstrap) as another, pytest.raises((EOFError, ConnectionError)):
+            another.ask(message(ApiVersionsRequest), 0)
 
 
 @pytest.mark.parametrize(

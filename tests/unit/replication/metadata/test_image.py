@@ -181,13 +181,14 @@ def test_a_change_of_replicas_keeps_the_directories_of_the_remaining_ones() -> N
     assert state.adding == (2,)
 
 
-def test_a_broker_config_overrides_the_cluster_default() -> None:
+def test_brokers_and_the_cluster_have_configs_of_their_own() -> None:
     records = [
         stored_records.ConfigRecord(resource_type=ResourceType.BROKER, resource_name=name, name=key, value=value)
         for name, key, value in (("", "a", "1"), ("", "b", "1"), ("1", "b", "2"), ("2", "b", "3"))
     ]
     image, _ = apply_records(*records)
-    assert image.broker_config(1) == {"a": "1", "b": "2"}
+    assert image.own_broker_config("") == {"a": "1", "b": "1"}
+    assert image.own_broker_config("1") == {"b": "2"}
 
 
 def test_a_registration_change_keeps_the_other_fields() -> None:

@@ -88,7 +88,7 @@ def balance_leaders(context: DecisionContext) -> list[Versioned]:
     changes = (
         leader_change(context, topic, index, state, prefers_first=True)
         for topic, index, state in partitions_of(context.image)
-        if state.leader != state.replicas[0]
+        if state.leader != state.replicas[0] and (state.leader == NO_LEADER or state.replicas[0] in state.isr)
     )
     return _limited(context.image, changes)
 

@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from protocol.messages import stored_records
 from protocol.messages.admin import IncrementalAlterConfigsRequest
+from replication.controller import periodic_tasks
 from replication.controller.periodic_tasks import TaskIntervals
 from replication.metadata.image import NO_LEADER
 from tests.support.config_cases import SET, TOPIC, resource
@@ -84,6 +87,21 @@ def test_preferred_replicas_become_leaders_again_when_in_sync(tmp_path: Path) ->
     offset = harness.log.next_offset
     harness.wait(1_000)
     assert harness.records(offset) == []
+
+
+def test_partitions_whose_preferred_replica_is_not_in_sync_take_no_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A broker that is down is the preferred leader of a third of the partitions, which may be many."""
+    harness = harness_with(tmp_path, BALANCE)
+    epoch = harness.activate_broker()
+    topic_id = harness.create([2, 1])
+    harness.heartbeat(epoch, want_fence=True)
+    assert (harness.partition(topic_id).leader, harness.partition(topic_id).isr) == (1, (1,))
+    examined: list[object] = []
+    monkeypatch.setattr(periodic_tasks, "leader_change", lambda *given, **_: examined.append(given))
+    harness.wait(1_000)
+    assert examined == []
 
 
 def leaderless_partition(harness: ControllerHarness) -> bytes:

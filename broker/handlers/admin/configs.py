@@ -108,11 +108,16 @@ class ConfigHandlers(AuthorizingHandlers):
 
     def describe_configs(self, context: RequestContext, request: DescribeConfigsRequest) -> DescribeConfigsResponse:
         """Handle DescribeConfigs; errors are per resource, and resources without the right are last."""
-        results = [self._describe(context, request, resource) for resource in request.resources]
+        topics = _TopicEntries(self._broker_layers(self._image()))
+        results = [self._describe(context, request, resource, topics) for resource in request.resources]
         return DescribeConfigsResponse(results=sorted(results, key=lambda result: result.error_code in DENIALS))
 
     def _describe(
-        self, context: RequestContext, request: DescribeConfigsRequest, resource: DescribeConfigsResource
+        self,
+        context: RequestContext,
+        request: DescribeConfigsRequest,
+        resource: DescribeConfigsResource,
+        topics: _TopicEntries,
     ) -> DescribeConfigsResult:
         result = DescribeConfigsResult(
             error_code=0,
@@ -122,7 +127,7 @@ class ConfigHandlers(AuthorizingHandlers):
             configs=[],
         )
         try:
-            keys, entries = resource.configuration_keys, self._entries(context, resource)
+            keys, entries = resource.configuration_keys, self._entries(context, resource, topics)
             result.configs = [entry for entry in entries if not keys or entry.name in keys]
         except KafkaError as error:
             result.error_code, result.error_message = error.code, error.message or ""
@@ -134,12 +139,12 @@ class ConfigHandlers(AuthorizingHandlers):
         return result
 
     def _entries(
-        self, context: RequestContext, resource: DescribeConfigsResource
+        self, context: RequestContext, resource: DescribeConfigsResource, topics: _TopicEntries
     ) -> Iterable[DescribeConfigsResourceResult]:
         kind, name = resource.resource_type, resource.resource_name
         if kind == ResourceType.TOPIC:
             self._require(context, Operation.DESCRIBE_CONFIGS, Resource.TOPIC, name)
-            return self._topic(name)
+            return self._topic(name, topics)
         if kind == ResourceType.GROUP:
             self._require(context, Operation.DESCRIBE_CONFIGS, Resource.GROUP, name)
             return self._group(name)
@@ -156,18 +161,12 @@ class ConfigHandlers(AuthorizingHandlers):
         raise KafkaError(ErrorCode.INVALID_REQUEST, f"Unsupported resource type: {kind}")
 
     # ------------------------------------------------------------ topics
-    def _topic(self, name: str) -> list[DescribeConfigsResourceResult]:
+    def _topic(self, name: str, topics: _TopicEntries) -> list[DescribeConfigsResourceResult]:
         check_topic_name(name)
         image = self._image()
         if name not in image.topics_by_name:
             raise KafkaError(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, None)
-        overrides = image.topic_config(name)
-        layers = self._broker_layers(image)
-        return [
-            _topic_entry(setting, overrides, layers)
-            for setting in TOPIC_SETTINGS.values()
-            if setting.name in overrides or setting.name not in OPTIONAL_TOPIC_SETTINGS
-        ]
+        return topics.of(image.topic_config(name))
 
     # ------------------------------------------------------------ groups and subscriptions
     def _group(self, name: str) -> list[DescribeConfigsResourceResult]:
@@ -230,15 +229,36 @@ def _broker_setting(name: str) -> Setting:
     return found if general is None else found._replace(name=name, default=None)
 
 
-def _topic_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:
-    broker_names = SYNONYMS.get(setting.name)
-    synonyms = _broker_values(_broker_setting(broker_names[0][0]), layers) if broker_names else []
-    text = overrides.get(setting.name)
-    if text is None:
-        text, _ = topic_default(setting.name, _merged(layers))
-        return _entry(setting, _normalize(setting, text), synonyms)
-    own = _synonym(setting.name, _normalize(setting, text), ConfigSource.TOPIC)
-    return _entry(setting, own.value, [own, *synonyms])
+class _TopicEntries:
+    """The entries of the topics in one response: those that all topics inherit are created once."""
+
+    def __init__(self, layers: _Layers) -> None:
+        self._layers = layers
+        self._inherited: dict[str, DescribeConfigsResourceResult] = {}
+
+    def of(self, overrides: Mapping[str, str]) -> list[DescribeConfigsResourceResult]:
+        """The entries of a topic with these configs."""
+        return [
+            self._entry(setting, overrides)
+            for name, setting in TOPIC_SETTINGS.items()
+            if name in overrides or name not in OPTIONAL_TOPIC_SETTINGS
+        ]
+
+    def _entry(self, setting: Setting, overrides: Mapping[str, str]) -> DescribeConfigsResourceResult:
+        text = overrides.get(setting.name)
+        if text is None:
+            entry = self._inherited.get(setting.name)
+            if entry is None:
+                default, _ = topic_default(setting.name, _merged(self._layers))
+                entry = _entry(setting, _normalize(setting, default), self._broker_values(setting))
+                self._inherited[setting.name] = entry
+            return entry
+        own = _synonym(setting.name, _normalize(setting, text), ConfigSource.TOPIC)
+        return _entry(setting, own.value, [own, *self._broker_values(setting)])
+
+    def _broker_values(self, setting: Setting) -> list[DescribeConfigsSynonym]:
+        broker_names = SYNONYMS.get(setting.name)
+        return _broker_values(_broker_setting(broker_names[0][0]), self._layers) if broker_names else []
 
 
 def _group_entry(setting: Setting, overrides: Mapping[str, str], layers: _Layers) -> DescribeConfigsResourceResult:

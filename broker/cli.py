@@ -90,9 +90,13 @@ def daemon() -> None:
 
 @daemon.command()
 @click.option("--config", "config_file", metavar="FILE", help="Settings file with Kafka's names.")
-@click.option("--data-dir", metavar="DIR", help="Directory of the logs [default: ./barnabas-data].")
 @click.option(
-    "--listen", metavar="HOST:PORT", help="Address for clients [default: 127.0.0.1:9092]; port 0 takes a free one."
+    "--data-dir", metavar="DIR", help="Directory of the logs [default: that of FILE; without FILE ./barnabas-data]."
+)
+@click.option(
+    "--listen",
+    metavar="HOST:PORT",
+    help="Address for clients [default: that of FILE; without FILE 127.0.0.1:9092]; port 0 takes a free one.",
 )
 @click.option("--metrics", metavar="HOST:PORT", help="Address for Prometheus and probes; port 0 takes a free one.")
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; may be repeated.")
@@ -138,7 +142,9 @@ def serve(
 
 @daemon.command("format")
 @click.option("-c", "--config", "config_file", metavar="FILE", help="Settings file with Kafka's names.")
-@click.option("--data-dir", metavar="DIR", help="Directory of the logs [default: ./barnabas-data].")
+@click.option(
+    "--data-dir", metavar="DIR", help="Directory of the logs [default: that of FILE; without FILE ./barnabas-data]."
+)
 @click.option("--set", "settings", metavar="KEY=VALUE", multiple=True, help="A setting; may be repeated.")
 @_format_options
 @click.option("-g", "--ignore-formatted", is_flag=True, help="Skip formatted directories.")

@@ -68,7 +68,8 @@ _OWN: dict[str, Setting] = {
         Setting("barnabas.ssl.reload.interval.ms", Kind.LONG, "10000", at_least(100),
                 "How often the files of key and trust stores are checked for changes. Apache Kafka has no such setting."),
         Setting("barnabas.sasl.oauthbearer.allowed.urls", Kind.LIST, "", None,
-                "The values that sasl.oauthbearer.jwks.endpoint.url may have. Apache Kafka has a system property for it."),
+                "The values that sasl.oauthbearer.jwks.endpoint.url and sasl.oauthbearer.token.endpoint.url may have. Apache "
+                "Kafka has a system property for it."),
         Setting("auto.leader.rebalance.enable", Kind.BOOLEAN, "true", None,
                 "Whether leadership moves back to the preferred replicas."),
         Setting("broker.heartbeat.interval.ms", Kind.INT, "2000", None,

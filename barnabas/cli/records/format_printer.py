@@ -1,6 +1,7 @@
 """Prints records in the format dialect.
 
-RULES    1. The size of a null is -1, so a size before the text tells it from an empty text; else a null prints as `null`.
+RULES    1. The size of a null is -1, so a size before the text tells it from an empty text; without one a
+            null prints as nothing, or as the text of --null.
          2. A number is decimal; {hex64} to {hex4} have as many digits as bits, {big32}, {little16}, {byte} are binary. A size
             that does not fit is refused: a reader would take what follows for other fields.
          3. A text is printed as it is; {hex}, {base64}, {base64raw} (no padding), {json} (a JSON string), {unpack[>I]}.

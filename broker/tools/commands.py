@@ -35,7 +35,7 @@ _OUTPUT_ERRORS: Final = (errno.EPIPE, errno.ENOSPC, errno.EDQUOT, errno.EFBIG, e
 
 
 @click.command("dump-log")
-@click.argument("files", nargs=-1, metavar="FILE...")
+@click.argument("files", nargs=-1, metavar="[FILE]...")
 @click.option("--files", "more_files", metavar="FILE,FILE", help="More files, separated by commas.")
 @click.option("--json", "is_json", is_flag=True, help="One JSON object per line.")
 @click.option("--deep-iteration", is_flag=True, help="Records too, not only batches.")

@@ -17,7 +17,7 @@ from barnabas.__main__ import DAEMON_VERBS, USER_VERBS, daemon_folder
 _HEALTH = click.Command(
     "health",
     params=[
-        click.Argument(["address"], metavar="HOST:PORT", required=False),
+        click.Argument(["address"], metavar="[HOST:PORT]", required=False),
         click.Option(
             ["--advertised"],
             is_flag=True,

@@ -13,6 +13,7 @@ import pytest
 
 from barnabas.__main__ import DAEMON_VERBS, USAGE, USER_VERBS
 from barnabas.cli.shell.all_verbs import command_of
+from barnabas.cli.shell.man import _commands as all_commands
 from barnabas.cli.shell.man import overview, page
 from barnabas.cli.verb import run_verb
 
@@ -45,6 +46,15 @@ def test_each_option_has_a_help_text(verb: str) -> None:
 
     silent = options(command_of(verb))
     assert not silent
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_an_argument_that_may_be_missing_is_in_brackets(verb: str) -> None:
+    for _, command in all_commands(command_of(verb)):
+        for argument in command.params:
+            if isinstance(argument, click.Argument):
+                written = argument.make_metavar(click.Context(command))
+                assert written.startswith("[") != argument.required, written
 
 
 def test_usage_and_overview_name_each_verb() -> None:

@@ -304,6 +304,10 @@ class _Turn:
             self._continue(index)
 
     def _on_loaded(self, ranges: list[IndexRange]) -> None:
+        if self._log.is_offline:
+            self._remove_directory()
+            self._end()
+            return
         index = PartitionIndex(self._fields, ranges)
         self._indexer.set_index(self._log, index)
         self._continue(index)
@@ -404,6 +408,12 @@ class _Turn:
     def _remove(self, ranges: Sequence[IndexRange]) -> None:
         """Delete files, then end the turn."""
         self._indexer.remove(self._log, ranges).then(lambda _: self._end())
+
+    def _remove_directory(self) -> None:
+        """Delete the directory of a log without one that was deleted, perhaps before the worker has created it."""
+        manager, log = self._replicas.log_manager, self._log
+        if not log.files.has_directory and log.directory in manager.directories:
+            manager.submit_directory_op(log.directory, partial(manager.engines.remove_index, log.files.index_path))
 
     def _submit(self, job: Job, on_done: Callable[[Any], None]) -> None:
         self._indexer.worker.submit(job).then(lambda done: self._on_result(done.value, on_done))

@@ -21,6 +21,7 @@ NOT HERE When logs are created and deleted (log_manager.py), the engines (storag
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
@@ -54,6 +55,8 @@ from storage.segments.segment_engine import SegmentEngine
 _COMMIT_LOG_FILES: Final = 80
 """Of all commit logs together; 32 of them are reserved for those that were opened just now."""
 _DROPS_TOGETHER: Final = 256
+_INDEX_NAME: Final = re.compile(rf"[0-9a-f]{{32}}-\d+({re.escape(DELETED)})?")
+"""The directory of a key index, or of one that is being deleted."""
 
 
 class _WithoutDirectory:
@@ -224,7 +227,9 @@ class Engines:
     def open(self, directory: str, names: Sequence[str]) -> None:
         """Open the commit log of a log directory with these entries, if it exists; `drop_leftovers` follows."""
         if DIRECTORY in names:
-            self._commit_log(directory).open()
+            log = self._commit_log(directory)
+            log.open()
+            self._remove_unused_indexes(directory, log)
 
     def has_partition(self, key: TopicPartition) -> bool:
         """Whether an open commit log contains a partition without a directory."""
@@ -376,7 +381,7 @@ class Engines:
         for log in {id(log): log for log, _ in some}.values():
             log.sync()
         for _, slot in some:
-            self._remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
+            self.remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
             waiting.popleft()
 
     def _drop(self, directory: str, log: CommitLog, slot: Slot) -> None:
@@ -385,9 +390,16 @@ class Engines:
         log.drop(slot)
         log.sync()
         if slot.topic:
-            self._remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
+            self.remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
 
-    def _remove_index(self, path: str) -> None:
+    def _remove_unused_indexes(self, directory: str, log: CommitLog) -> None:
+        """Delete the key indexes that no partition of a commit log has: a kill has ended the deletion of the partition."""
+        used = {index_path(directory, *slot.slot_id[:2]).rpartition("/")[2] for slot in log.slots if slot.topic}
+        for name in self._disk.listdir(log.directory):
+            if _INDEX_NAME.fullmatch(name) and name not in used:
+                self._disk.remove_tree(f"{log.directory}/{name}")
+
+    def remove_index(self, path: str) -> None:
         """Delete a key index, while the process that writes it may add and rename files: it has only the old path."""
         deleted = path + DELETED
         self._disk.remove_tree(deleted)  # of a deletion that a kill has ended

@@ -541,6 +541,29 @@ def test_a_topic_is_deleted_while_its_index_is_written(tmp_path: Path, monkeypat
     assert [name for name in os.listdir(path.parent) if path.name in name] == []
 
 
+def test_a_topic_that_is_deleted_before_its_index_has_a_directory_leaves_none(tmp_path: Path) -> None:
+    topic = Topic(tmp_path, "commitlog")
+    topic.append(b"a")
+    path = Path(topic.log.files.index_path)
+    topic.rig.indexer.check()
+    topic.harness.delete()
+    topic.rig.build()
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("suffix", ["", "-delete"])
+def test_a_start_deletes_an_index_whose_deletion_a_kill_has_ended(tmp_path: Path, suffix: str) -> None:
+    topic = Topic(tmp_path, "commitlog")
+    topic.append(b"a")
+    topic.rig.build()
+    path = Path(topic.log.files.index_path)
+    unused = path.with_name(f"{7:032x}-0{suffix}")
+    unused.mkdir()
+    (unused / f"{0:020d}-{1:020d}.keyindex").touch()
+    ReplicaHarness(tmp_path)
+    assert (path.exists(), unused.exists()) == (True, False)
+
+
 def test_a_topic_without_records_has_no_index_that_its_deletion_would_leave(tmp_path: Path) -> None:
     topic = Topic(tmp_path, "commitlog")
     topic.rig.build()

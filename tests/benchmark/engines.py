@@ -3,7 +3,7 @@
 Three nodes run in one run: Barnabas with segments, Barnabas with the commit log, and Apache Kafka.
 
 ACKS      One producer (librdkafka, acks=all, five requests in flight, no linger) keeps records of 100 bytes in flight, as in
-          `durable`, over 1 to 10,000 partitions of a new topic: synced before the acknowledgement (flush.messages=1) and
+          `durable`, over 1 to 5,000 partitions of a new topic: synced before the acknowledgement (flush.messages=1) and
           not. `device bytes` are those that the block device wrote for one record, until everything was on it. From 100
           partitions on the same for requests with a record of 1 KiB for each partition, five in flight.
 ONE       6 GiB in batches of 16 KiB to one partition without syncs; reads of 1 MiB of such batches between those of 99 others.
@@ -12,7 +12,7 @@ SETTLED   Reads of 1 MiB as in ONE after the first 4 GiB of the commit log were 
 STARTS    The loads of `partitions`: creation, first use, starts after a clean stop and after SIGKILL, memory, descriptors.
 
 --width selects numbers of partitions, --only parts by name (acks, one, settled, starts, and loads within them). --quick
-measures 1, 100 and 1,000 partitions for a short time, 10,000 on Barnabas only, starts with 2,000; about nine minutes.
+measures 1, 100 and 1,000 partitions for a short time, starts with 2,000; about nine minutes; --width above 2,000 without Kafka.
 Otherwise starts have 10,000 partitions, and 50,000 on the commit log only.
 """
 

@@ -62,7 +62,8 @@ _UNUSUAL_ATTRIBUTES: Final = ~TRANSACTIONAL_BIT
 _CODEC_OF_SETTING: Final = {"uncompressed": 0, "gzip": 1, "snappy": 2, "lz4": 3, "zstd": 4}
 _GZIP_START: Final = b"\x1f\x8b\x08"
 _LZ4_START: Final = b"\x04\x22\x4d\x18"
-_LZ4_VERSION_AND_INDEPENDENCE: Final = 0x60  # flags: version 01, independent blocks
+_LZ4_FIXED_FLAGS: Final = 0xE3  # version, independence, reserved, dictionary: Kafka's reader accepts one value
+_LZ4_VERSION_AND_INDEPENDENCE: Final = 0x60  # that value: version 01, independent blocks
 _ZSTD_START: Final = b"\x28\xb5\x2f\xfd"
 
 
@@ -378,8 +379,8 @@ def _check_frame(records: bytearray | memoryview, codec: int) -> None:
     if codec == Compression.GZIP:
         is_valid = start.startswith(_GZIP_START)
     elif codec == Compression.LZ4:
-        flags = _LZ4_VERSION_AND_INDEPENDENCE
-        is_valid = start.startswith(_LZ4_START) and len(start) > 4 and start[4] & flags == flags
+        has_flags = len(start) > 4 and start[4] & _LZ4_FIXED_FLAGS == _LZ4_VERSION_AND_INDEPENDENCE
+        is_valid = start.startswith(_LZ4_START) and has_flags
     elif codec == Compression.ZSTD:
         is_valid = start.startswith(_ZSTD_START)
     else:

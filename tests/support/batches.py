@@ -9,6 +9,7 @@ NOT HERE Sequences of several batches (producers).
 
 from __future__ import annotations
 
+import random
 import struct
 import zlib
 from collections.abc import Iterator
@@ -242,6 +243,11 @@ def _codecs(now_ms: int) -> Iterator[Case]:
     header = parse_header(with_body(body, 2, now_ms, Compression.LZ4))
     linked = bytes(cramjam.lz4.compress(body))
     yield Case("lz4 with linked blocks", "plain", bytes(assemble(header, linked)), UNKNOWN, UNKNOWN)
+    large = with_body(record(0, value=random.Random(1).randbytes(5000)) + record(1), 2, now_ms, Compression.LZ4)
+    for name, flag in {"with a dictionary": 1, "with a reserved flag": 2, "of version 3": 0x80}.items():
+        flagged = bytearray(large[61:])
+        flagged[4] |= flag
+        yield Case(f"lz4 {name}", "plain", bytes(assemble(parse_header(large), flagged)), UNKNOWN, UNKNOWN)
 
 
 def _times(now_ms: int) -> Iterator[Case]:

@@ -34,6 +34,8 @@ LZ4_DEFAULT_LEVEL: Final = 9
 LZ4_FAST: Final = 1
 LZ4_HC_MIN_LEVEL: Final = 3
 ZSTD_DEFAULT_LEVEL: Final = 3
+_LZ4_HEADER_BYTES: Final = 7  # magic, flags, block size, checksum
+_LZ4_CONTENT_SIZE, _LZ4_BLOCK_CHECKSUM, _LZ4_CONTENT_CHECKSUM = 0x08, 0x10, 0x04  # flags
 MIN_OUTPUT_BYTES: Final = 8 * 1024
 OUTPUT_IS_FULL: Final = "failed to write whole buffer"
 
@@ -106,6 +108,17 @@ def decompress(kind: int, data: Buffer, max_bytes: int) -> Buffer:
             continue
         del output[size:]
         return output
+
+
+def lz4_frame_bytes(data: Buffer) -> int:
+    """The size of the LZ4 frame at the beginning of `data`, without a dictionary; above that of `data` if it is cut off."""
+    view = memoryview(data)
+    flags = view[4] if len(view) > 4 else 0
+    checksum_bytes = 4 if flags & _LZ4_BLOCK_CHECKSUM else 0
+    position = _LZ4_HEADER_BYTES + (8 if flags & _LZ4_CONTENT_SIZE else 0)
+    while size := int.from_bytes(view[position : position + 4], "little"):
+        position += 4 + (size & 0x7FFFFFFF) + checksum_bytes  # the highest bit: it is not compressed
+    return position + (8 if flags & _LZ4_CONTENT_CHECKSUM else 4)
 
 
 def _compress_xerial(data: Buffer) -> bytes:

@@ -21,7 +21,7 @@ from enum import IntEnum
 from typing import Final, NamedTuple, NoReturn
 
 from protocol.batch_builder import assemble
-from protocol.compression import XERIAL_MAGIC, Compression, compress
+from protocol.compression import XERIAL_MAGIC, Compression, compress, lz4_frame_bytes
 from protocol.crc32c import crc32c
 from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
@@ -335,6 +335,9 @@ def _rebuilt(
 
 def open_body(records: Buffer, header: BatchHeader, rules: BatchRules, max_bytes: int) -> Buffer:
     """The uncompressed records; a corrupt frame is a final error, because a retry cannot succeed."""
+    body_bytes = len(records) - BATCH_OVERHEAD
+    if header.compression == Compression.LZ4 and lz4_frame_bytes(memoryview(records)[BATCH_OVERHEAD:]) < body_bytes:
+        raise invalid_record(f"The records must be in one lz4 frame in topic partition {rules.partition}")
     try:
         return record_bytes(records, 0, header, max_bytes)
     except KafkaError as error:

@@ -243,6 +243,9 @@ def _codecs(now_ms: int) -> Iterator[Case]:
     header = parse_header(with_body(body, 2, now_ms, Compression.LZ4))
     linked = bytes(cramjam.lz4.compress(body))
     yield Case("lz4 with linked blocks", "plain", bytes(assemble(header, linked)), UNKNOWN, UNKNOWN)
+    frames = bytes(compress(Compression.LZ4, record(0))) + bytes(compress(Compression.LZ4, record(1)))
+    for topic in ("plain", "compact", "gzip"):
+        yield Case("lz4 in two frames", topic, bytes(assemble(header, frames)), BAD, BAD)
     large = with_body(record(0, value=random.Random(1).randbytes(5000)) + record(1), 2, now_ms, Compression.LZ4)
     for name, flag in {"with a dictionary": 1, "with a reserved flag": 2, "of version 3": 0x80}.items():
         flagged = bytearray(large[61:])

@@ -13,7 +13,14 @@ from contextlib import suppress
 import cramjam
 import pytest
 
-from protocol.compression import MIN_OUTPUT_BYTES, XERIAL_CHUNK_BYTES, Compression, compress, decompress
+from protocol.compression import (
+    MIN_OUTPUT_BYTES,
+    XERIAL_CHUNK_BYTES,
+    Compression,
+    compress,
+    decompress,
+    lz4_frame_bytes,
+)
 from protocol.errors import ErrorCode, KafkaError
 
 CODECS = list(Compression)[1:]
@@ -53,6 +60,17 @@ def test_compression_levels_change_the_size(kind: Compression) -> None:
 
 def test_concatenated_gzip_members_are_read() -> None:
     assert decompress(Compression.GZIP, gzip.compress(b"one ") + gzip.compress(b"two"), 100) == b"one two"
+
+
+@pytest.mark.parametrize("has_checksum", [False, True])
+@pytest.mark.parametrize("data", [b"", b"x", b"x" * 300_000, random.Random(1).randbytes(200_000)])
+def test_the_size_of_the_first_lz4_frame_is_found(data: bytes, *, has_checksum: bool) -> None:
+    """Compressed and stored blocks, with and without a checksum of the content, which is behind the blocks."""
+    compressor = cramjam.lz4.Compressor(level=1, content_checksum=has_checksum, block_linked=False)
+    compressor.compress(data)
+    frame = bytes(compressor.finish())
+    assert lz4_frame_bytes(frame) == lz4_frame_bytes(frame + frame) == lz4_frame_bytes(frame + b"more") == len(frame)
+    assert lz4_frame_bytes(frame[:-1]) >= len(frame)
 
 
 def test_lz4_frames_suit_kafkas_java_reader() -> None:

@@ -37,7 +37,7 @@ class ProduceServices:
     def topic_name(self, ctx: RequestContext, name: str, topic_id: bytes, *, log_denied: bool = True) -> str:
         """The name of a topic that the client may write to; `topic_id` is used in versions that have it.
 
-        With `log_denied` false the audit log does not report a denial.
+        With `log_denied` false the audit log does not report a denial. Appending reports an internal topic that does not exist.
 
         Raises:
             KafkaError: the id is unknown, or the client may not write to the topic.
@@ -49,6 +49,7 @@ class ProduceServices:
             name = topic_image.name
         if not self.authorizer.authorize(ctx, Operation.WRITE, Resource.TOPIC, name, log_denied=log_denied):
             raise KafkaError(ErrorCode.TOPIC_AUTHORIZATION_FAILED)
-        if name in INTERNAL_TOPICS and ctx.client_id != _ADMIN_CLIENT:
+        is_internal = name in INTERNAL_TOPICS and name in self.replicas.image.topics_by_name
+        if is_internal and ctx.client_id != _ADMIN_CLIENT:
             raise KafkaError(ErrorCode.INVALID_TOPIC_EXCEPTION)
         return name

@@ -159,6 +159,11 @@ def test_internal_topics_are_for_kafkas_own_tools(harness: ReplicaHarness) -> No
     assert code(harness.produce("__consumer_offsets", client_id="__admin_client")) == ErrorCode.NONE
 
 
+def test_an_internal_topic_that_does_not_exist_is_unknown(harness: ReplicaHarness) -> None:
+    """Clients retry then, as with Apache Kafka: the first consumer group creates the topic."""
+    assert code(harness.produce("__consumer_offsets")) == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
 class Frame(bytearray):
     """The bytes of a request."""
 

@@ -251,12 +251,13 @@ def test_a_diverging_follower_is_answered_at_once(harness: ReplicaHarness) -> No
 
 def test_a_fetch_with_another_leader_epoch_fails(harness: ReplicaHarness) -> None:
     harness.create("e", epoch=5)
-    answers = {epoch: code(harness.fetch("e", leader_epoch=epoch, max_wait_ms=0)) for epoch in (4, 5, 6, -1)}
+    answers = {epoch: code(harness.fetch("e", leader_epoch=epoch, max_wait_ms=0)) for epoch in (4, 5, 6, -1, -2)}
     assert answers == {
         4: ErrorCode.FENCED_LEADER_EPOCH,
         5: ErrorCode.NONE,
         6: ErrorCode.UNKNOWN_LEADER_EPOCH,
         -1: ErrorCode.NONE,
+        -2: ErrorCode.NONE,  # every negative one is none
     }
 
 

@@ -3,7 +3,8 @@
 RULES    1. A segment that starts above the end of the previous one may mean a loss, and then the log is truncated there.
             Exceptions: below the recovery point (all was durable) and below `compacted_end`; and in a compacted topic, if
             the previous segment has gaps above that point, since recent appends have none. Our own compaction leaves no
-            such gap: at least a header ends every segment (compaction/cleaner.py).
+            such gap: at least a header ends every segment (compaction/cleaner.py). Those of Apache Kafka's that was killed are
+            filled before (directory_recovery.py rule 3).
          2. An empty segment that starts below the end of the previous one was being deleted or created at the loss of power:
             it is deleted.
          3. Segments after the end are deleted newest first, so that a crash leaves no hole, and durably.

@@ -47,7 +47,7 @@ from storage.io.disk import Disk, StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups
 from storage.io.file_handle_cache import FileHandleCache
 from storage.segments.active_segment import ActiveSegment, ActiveSummary
-from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, recover_directory
+from storage.segments.directory_recovery import LOG, OFFSET_INDEX, TIME_INDEX, delete_replaced, recover_directory
 from storage.segments.durability import UNKNOWN, Durability
 from storage.segments.log_segments import LogSegments, segment_infos, slot_of
 from storage.segments.recovery import Recovery
@@ -112,7 +112,8 @@ class SegmentEngine(Compactable):
 
     def open(self, recovery_point: int | None, names: Sequence[str] | None = None) -> int | None:
         disk, directory, interval = self._disk, self._directory, self._config.index_interval_bytes
-        listing = recover_directory(disk, directory, names)
+        whole_end = None if recovery_point is None else max(recovery_point, self.compacted_end)
+        listing = recover_directory(disk, directory, names, whole_end)
         self._durable_end = MAX_LONG if recovery_point is None else recovery_point
         segments = self._segments
         segments.with_aborted.update(listing.with_aborted)
@@ -394,6 +395,7 @@ class SegmentEngine(Compactable):
         if offset >= self.end_offset:
             return
         self._lookups.cancel()
+        delete_replaced(self._disk, self._directory)
         while self._segments.items[-1].base_offset > offset:
             self._drop_last().unlink()
         self._disk.sync_dir(self._directory)
@@ -404,6 +406,7 @@ class SegmentEngine(Compactable):
 
     def reset(self, offset: int) -> None:
         self._lookups.cancel()
+        delete_replaced(self._disk, self._directory)
         old, self._segments.items = self._segments.items, []
         # The new segment is created first, so that a crash leaves a log that ends at or above `offset`.
         for segment in old:

@@ -4,6 +4,7 @@ RULES    1. Both cleaners keep the same records of a log; the batches differ onl
             the end of a segment.
          2. Kafka's DumpLogSegments accepts our files; a Kafka broker serves them and compacts them further.
          3. Barnabas serves a directory that Kafka has compacted, to read_committed consumers too, and compacts it further.
+            Likewise if Kafka was killed during the compaction, although no checkpoint says up to where it compacted.
 """
 
 from __future__ import annotations
@@ -203,3 +204,32 @@ def test_kafka_serves_what_we_have_compacted(tmp_path: Path) -> None:
         after = consumed(kafka.bootstrap)
     with Broker(data, settings=ours) as broker:
         assert consumed(broker.bootstrap) == after
+
+
+@needs_kafka
+def test_no_record_is_lost_after_kafka_was_killed_during_a_compaction(tmp_path: Path) -> None:
+    """Rule 3, for segments that lose only their end, and nearly everything; the files are then served by Kafka again."""
+    data, last = tmp_path / "data", {}
+    slow = {**SETTINGS, "log.cleaner.io.max.bytes.per.second": 8 * SEGMENT_BYTES}
+    with ApacheKafka(slow, data_dir=data) as kafka:
+        create_topic(kafka.bootstrap, TOPIC, **NEVER)
+        producer = Producer({"bootstrap.servers": kafka.bootstrap, "linger.ms": 5})
+        for number in range(20 * 2500):  # of 20 segments
+            key = b"own%d" % number if number % 5000 < 250 else b"k%d" % (number % 3)
+            last[key] = number
+            producer.produce(TOPIC, key=key, value=bytes(400))
+            if number % 250 == 249:
+                assert producer.flush(WAIT_S) == 0
+        del producer
+        set_configs(kafka.bootstrap, ResourceType.TOPIC, TOPIC, SOON)
+        replaced = (data / f"{TOPIC}-0").glob
+        until(lambda: len(list(replaced("*.log.deleted"))) > 3, "Kafka's cleaner", WAIT_S)
+        kafka.kill()
+    assert not cleaned_to(data)
+    for _ in ("after the kill of Kafka", "after a kill of its own"):
+        with Broker(data) as broker:
+            assert {key: offset for offset, key, _ in consumed(broker.bootstrap)} == last
+            assert end_of(broker.bootstrap) == 20 * 2500
+            broker.kill()
+    with ApacheKafka(SETTINGS, data_dir=data) as kafka:
+        assert {key: offset for offset, key, _ in consumed(kafka.bootstrap)} == last

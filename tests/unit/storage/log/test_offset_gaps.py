@@ -87,6 +87,38 @@ def test_a_gap_after_a_compacted_segment_is_no_loss(tmp_path: Path) -> None:
     assert recovered(tmp_path, log.config, Checkpoint()).log_end_offset == 11
 
 
+@pytest.mark.parametrize("config", [COMPACTED, DELETED], ids=["compacted", "not compacted now"])
+def test_a_gap_after_a_segment_that_a_killed_cleaning_replaced_is_no_loss(tmp_path: Path, config: LogConfig) -> None:
+    """Apache Kafka was killed while it compacted: no checkpoint covers it, and the segment lost only its end."""
+    three_segments(tmp_path)
+    source = tmp_path / "t-0" / f"{4:020d}.log"
+    source.with_suffix(".log.deleted").write_bytes(source.read_bytes())
+    without_its_end(tmp_path, 4)
+    for _ in ("after Apache Kafka was killed", "after this broker was killed"):
+        log = recovered(tmp_path, config, Checkpoint())
+        assert [offset for offset, _, _ in kept(log)] == [0, 1, 2, 3, 4, 5, 6, 8]
+        assert log.log_end_offset == 9
+
+
+@pytest.mark.parametrize("offset", [6, 4])
+def test_a_gap_after_a_truncation_is_a_loss_although_the_segment_was_replaced_before(
+    tmp_path: Path, offset: int
+) -> None:
+    three_segments(tmp_path)
+    log = log_at(tmp_path, config=replace(COMPACTED, segment_bytes=100_000))
+    log.open()
+    source = tmp_path / "t-0" / f"{4:020d}.log"
+    source.with_suffix(".log.deleted").write_bytes(source.read_bytes())
+    log.open().truncate(offset)
+    for number in range(offset, 8):
+        put(log, (f"other{number}", "v"))
+    closed(log)
+    put(log, ("last", "v"))
+    log.close()
+    without_its_end(tmp_path, 4)
+    assert recovered(tmp_path, COMPACTED, Checkpoint()).log_end_offset == 7
+
+
 def test_a_gap_after_recent_appends_is_a_loss_even_in_a_compacted_segment(tmp_path: Path) -> None:
     log = compacted(tmp_path)
     (tmp_path / "t-0" / f"{10:020d}.log").unlink()  # the compacted one is appended to, as after a move

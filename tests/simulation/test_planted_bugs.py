@@ -47,7 +47,7 @@ SEARCHES = {
         bugs_in(tests.simulation.commitlog.planted_bugs),
         600,
         {
-            "a_run_is_used_before_the_deletions_are_durable": 62227,
+            "a_run_is_used_before_the_deletions_are_durable": 1404,
             "a_sync_skips_finished_files": 691,
             "deleted_partitions_stay_in_the_catalog": 951,
             "files_behind_the_end_of_the_log_stay": 1437,
@@ -72,10 +72,10 @@ SEARCHES = {
         bugs_in(tests.simulation.cluster.planted_bugs),
         60,
         {
-            "the_high_watermark_ignores_joining_replicas": 9,
+            "the_high_watermark_ignores_joining_replicas": 69,
             "records_count_before_they_are_durable": 8,
             "fetch_epochs_are_not_compared": 3,
-            "alter_partition_ignores_epochs": 216,
+            "alter_partition_ignores_epochs": 138,
             "a_new_controller_ignores_uncommitted_records": 1,
             "a_controller_leads_before_its_earlier_appends_are_written": 1,
             "metadata_counts_before_it_is_durable": 3,

@@ -24,8 +24,9 @@ from barnabas import Broker
 from protocol.batch_builder import BatchBuilder
 from protocol.errors import ErrorCode
 from protocol.messages.metadata import ApiVersionsRequest
-from tests.conformance.brokers import append_when_ready, new_producer
+from tests.conformance.brokers import alter_configs, append_when_ready, new_producer
 from tests.support import librdkafka
+from tests.support.config_cases import BROKER, DELETE_SETTING, SET
 from tests.support.kafka import ApacheKafka, needs_kafka, run_tool
 from tests.support.raw_client import RawClient
 from tests.support.timestamps import RECENT_MS
@@ -414,6 +415,13 @@ def _entry() -> admin.AclBinding:
     return admin.AclBinding(*topic_partition, "User:alice", "*", admin.AclOperation.READ, admin.AclPermissionType.ALLOW)
 
 
+def is_deleted_after_a_change(client: RawClient, segment: Path) -> bool:
+    """Whether a segment of the metadata log is gone; else new records make the next snapshot due."""
+    for how, text in ((SET, "86400001"), (DELETE_SETTING, None)):
+        alter_configs(client, BROKER, "", ("producer.id.expiration.ms", how, text))
+    return not segment.exists()
+
+
 @needs_kafka
 def test_both_brokers_continue_with_the_data_of_the_other(tmp_path: Path) -> None:
     directory = tmp_path / "data"
@@ -427,6 +435,11 @@ def test_both_brokers_continue_with_the_data_of_the_other(tmp_path: Path) -> Non
             for dataset in datasets:
                 dataset.check_and_extend(visit)
             if number == 0:
-                until(lambda: not first.exists(), "Kafka can continue only from our metadata snapshot", WAIT_S)
+                with RawClient(broker.bootstrap) as client:
+                    until(
+                        lambda: is_deleted_after_a_change(client, first),
+                        "Kafka can continue only from our metadata snapshot",
+                        WAIT_S,
+                    )
             if number in KILLED:
                 broker.kill()

@@ -182,8 +182,12 @@ def test_the_units_filter_allows_what_a_node_calls(tmp_path: Path, manager: Mana
         assert read_to_end(bootstrap, "compacted")
         process.send_signal(signal.SIGTERM)
         assert process.wait(120) == 0
-    until(lambda: f"{process.pid} +++ exited with 0 +++" in trace.read_text(errors="replace"), "strace has ended")
-    called = set(re.findall(r"^\d+ (?:<\.\.\. )?(\w+)(?:\(| resumed)", trace.read_text(errors="replace"), re.MULTILINE))
+    # strace pads a process id of less than five digits with blanks.
+    ended = re.compile(rf"^{process.pid} +\+\+\+ exited with 0 \+\+\+", re.MULTILINE)
+    until(lambda: ended.search(trace.read_text(errors="replace")), "strace has ended")
+    called = set(
+        re.findall(r"^\d+ +(?:<\.\.\. )?(\w+)(?:\(| resumed)", trace.read_text(errors="replace"), re.MULTILINE)
+    )
     assert {"execve", "io_submit"} <= called
     assert called - allowed_calls() == set()
 

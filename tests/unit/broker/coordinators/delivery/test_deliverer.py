@@ -62,6 +62,15 @@ class Work:
             yield one
 
 
+def append_due(world: World, count: int) -> None:
+    """The first records of the schedule partition, which are due at once."""
+    builder = BatchBuilder()
+    for offset in range(count):
+        builder.append(world.wall_ms(), None, b"%d" % offset)
+        world.due[offset] = 0
+    assert world.harness.append("s", records=builder.build()).error is None
+
+
 def test_the_work_of_a_turn_does_not_grow_with_the_records_that_are_due(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -98,11 +107,7 @@ def test_a_batch_is_not_larger_than_a_segment_of_the_target(tmp_path: Path) -> N
         max_message_bytes=1 << 20,
         internal_segment_bytes=2000,
     )
-    builder = BatchBuilder()
-    for offset in range(300):
-        builder.append(world.wall_ms(), None, b"%d" % offset)
-        world.due[offset] = 0
-    assert world.harness.append("s", records=builder.build()).error is None
+    append_due(world, 300)
     settle(world)
     assert 1000 < world.cluster.largest_batch <= 2000
 
@@ -187,11 +192,7 @@ def test_records_wait_while_a_clock_is_so_wrong_that_the_target_refuses_their_ti
     world.cluster.send = refusing  # type: ignore[assignment, method-assign]
     world.stop_all()
     world.start()
-    builder = BatchBuilder()
-    for offset in range(3):
-        builder.append(world.wall_ms(), None, b"%d" % offset)
-        world.due[offset] = 0
-    assert world.harness.append("s", records=builder.build()).error is None
+    append_due(world, 3)
     for _ in range(500):
         world.pass_time(20)
         world.run()
@@ -215,10 +216,7 @@ def test_records_are_delivered_although_transactions_may_last_shorter_than_a_min
     world.cluster.send = limited  # type: ignore[assignment, method-assign]
     world.stop_all()
     world.start()
-    builder = BatchBuilder()
-    builder.append(world.wall_ms(), None, b"0")
-    world.due[0] = 0
-    assert world.harness.append("s", records=builder.build()).error is None
+    append_due(world, 1)
     settle(world)
     assert set(accepted) == {15_000}
 
@@ -265,10 +263,7 @@ def test_a_missing_target_is_looked_for_ever_more_rarely(tmp_path: Path) -> None
     world.harness.delete("target")
     world.stop_all()
     world.start()
-    builder = BatchBuilder()
-    builder.append(world.wall_ms(), None, b"0")
-    world.due[0] = 0
-    assert world.harness.append("s", records=builder.build()).error is None
+    append_due(world, 1)
     for _ in range(10_000):
         world.pass_time(10)
         world.run()

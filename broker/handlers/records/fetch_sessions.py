@@ -377,9 +377,12 @@ class FetchSessions:
     def answer_several(
         self, session: FetchSession, read: Mapping[FetchedPartition, tuple[PartitionFetch, ReadInfo]], mono_ms: int
     ) -> None:
-        """Accept a request of a session and its response; partitions with records stay dirty, as more may follow."""
+        """Accept a request of a session and its response; partitions with records stay dirty, as more may follow.
+
+        The leader epochs are those of the last request.
+        """
         for partition, (fetch, info) in read.items():
-            _, partition.leader_epoch, partition.offset, partition.last_fetched_epoch, partition.max_bytes = fetch
+            _, _, partition.offset, partition.last_fetched_epoch, partition.max_bytes = fetch
             partition.update_response(info.high_watermark, info.log_start_offset)
         session.dirty = {partition: None for partition, (_, info) in read.items() if info.size}
         self._advance(session, mono_ms)

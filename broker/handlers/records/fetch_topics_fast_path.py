@@ -3,7 +3,8 @@
 RULES    1. The response is that of the handler (`fetch.py`), byte for byte. The fast path returns None before any change for
             any other request: another layout, a new session, an error of any kind, an aborted transaction, one that has to
             wait, or data outside the page cache (docs/decisions/0015-fast-path-for-single-partition-requests.md).
-         2. Of a session, it answers requests that name all dirty partitions and none that is new, if no limit leaves one out.
+         2. Of a session, it answers requests that name all dirty partitions and none that is new or has another leader
+            epoch, if no limit leaves one out.
          3. A request that may wait reads nothing while all its partitions are at their ends.
 NOT HERE The layout of the request (`protocol/frame_codecs/fetch_codec.py`), one partition (`fetch_fast_path.py`).
 """
@@ -75,7 +76,7 @@ class FetchTopicsFastPath:
         for one in wanted:
             topic, part, _ = one
             partition = session.partitions.get((topic.name or topic.topic_id, part[0]))
-            if partition is None or partition.topic is None:
+            if partition is None or partition.topic is None or partition.leader_epoch != part[1]:
                 return None
             known[partition] = one
         if not session.dirty.keys() <= known.keys():

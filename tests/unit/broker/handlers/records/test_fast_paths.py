@@ -72,8 +72,10 @@ def test_a_session_whose_dirty_partitions_are_all_named_takes_the_fast_path(
     client.fetch({("t", index): 0 for index in range(3)})
     places = {("t", 2): 0, ("t", 0): 1}
     assert fetch_fast(harness, version, places, session=client.session) is None, "the second one is dirty too"
-    assert fetch_fast(harness, version, places | {("t", 1): 0}, session=client.session, max_bytes=1) is None
-    assert fetch_fast(harness, version, places | {("t", 1): 0}, session=client.session) is not None
+    places |= {("t", 1): 0}
+    assert fetch_fast(harness, version, places, session=client.session, max_bytes=1) is None
+    assert fetch_fast(harness, version, places, session=client.session, leader_epoch=0) is None, "it was -1"
+    assert fetch_fast(harness, version, places, session=client.session) is not None
     client.session = (client.session[0], client.session[1] + 1)
     assert offsets(fetched(client.fetch())) == [1, 2]
 

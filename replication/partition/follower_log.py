@@ -5,7 +5,8 @@ RULES    1. Appended batches are as durable as the topic requires before the app
          2. The high watermark is the leader's, at most up to the local log end offset. The log start offset follows the
             leader's, at most up to the high watermark.
          3. A log is opened for fetching, and truncated, only while no write to it is pending: batches that clients sent to a
-            former leader may still be in the queue. Truncation also waits for pending file operations.
+            former leader may still be in the queue. Before it is fetched it is as durable as the topic requires (rule 1).
+            Truncation also waits for pending file operations.
          4. A truncation is valid for one leader epoch. If the epoch changes first, it is skipped and the new leader is asked.
          5. Every method returns a completion: whether the partition can be fetched further. A StorageError takes the log
             directory offline; the partition cannot be fetched then.
@@ -79,7 +80,7 @@ class FollowerLog:
         self._is_gathering = False
 
     def open(self, partition: Partition) -> Completion[bool]:
-        """Completes when the log is open and no write is pending, or when it cannot be opened."""
+        """Completes when the log is open, durable (rule 3) and without pending writes, or when it cannot be opened."""
         opened: Completion[bool] = Completion()
         self._open(partition, opened)
         return opened
@@ -90,6 +91,8 @@ class FollowerLog:
             opened.complete(False)
         elif partition.writes_in_flight:
             after_pending_io(self._executor, log.directory, lambda: self._open(partition, opened))
+        elif log.is_open and partition.needs_sync:
+            self._replicas.flushes.flush(partition, partial(self._on_open_flushed, opened))
         elif log.is_open:
             opened.complete(True)
         else:
@@ -100,6 +103,12 @@ class FollowerLog:
                 opened.complete(False)
             else:
                 self._replicas.await_disk(partition, lookup, lambda: self._open(partition, opened))
+
+    def _on_open_flushed(self, opened: Completion[bool], partition: Partition, error: StorageError | None) -> None:
+        if error is not None:
+            self._on_storage_error(partition, error, opened)
+        else:
+            self._open(partition, opened)
 
     # ------------------------------------------------------------ appending
     def append(self, partition: Partition, records: Any, leader_offsets: LeaderOffsets, wall_ms: int) -> FollowerAppend:

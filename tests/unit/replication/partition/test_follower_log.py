@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from storage.log import log_validator
 from storage.log.log import Isolation
 from tests.support.faulty_disk import FaultyDisk
 from tests.support.logs import checkpoint_works
-from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness
+from tests.support.replica_harness import NOW_MS, HeldIoExecutor, ReplicaHarness, batch
 from tests.unit.replication.partition.test_engine_moves import set_engine
 from tests.unit.replication.partition.test_log_dir_moves import stepped_harness
 
@@ -175,6 +176,36 @@ def test_a_log_with_pending_writes_is_opened_after_them(tmp_path: Path) -> None:
     rig.worker.let_sync()
     assert rig.opened == 1
     assert rig.partition.log.log_end_offset == 1
+
+
+@pytest.mark.parametrize("engine", ["segments", "commitlog"])
+def test_a_log_is_synced_before_its_first_fetch_from_a_leader(engine: str, tmp_path: Path) -> None:
+    """A fetch position confirms records to the leader, also those that this broker wrote as the leader before."""
+    rig = Rig(tmp_path, worker=LateSyncs())
+    rig.harness.create("f", replicas=(1, 2), leader=1, flush_messages=1, barnabas_storage_engine=engine)
+    partition = rig.harness.partition("f")
+    rig.harness.produce("f", records=batch(), acks=1)
+    rig.worker.let_write()
+    rig.harness.change("f", leader=2)
+    opened = rig.follower_log.open(partition)
+    assert (partition.log.log_end_offset, opened.is_done) == (1, False)
+    while rig.worker.syncs:
+        rig.worker.let_sync()
+    assert (opened.value, partition.needs_sync) == (True, False)
+
+
+def test_a_log_that_cannot_be_synced_is_not_fetched(tmp_path: Path) -> None:
+    disk = FaultyDisk()
+    rig = Rig(tmp_path, worker=LateSyncs(), disk=disk)
+    rig.harness.create("f", replicas=(1, 2), leader=1, flush_messages=1)
+    rig.harness.produce("f", records=batch(), acks=1)
+    rig.worker.let_write()
+    rig.harness.change("f", leader=2)
+    opened = rig.follower_log.open(rig.harness.partition("f"))
+    disk.fail_syncs = errno.EIO
+    while rig.worker.syncs:
+        rig.worker.let_sync()
+    assert (opened.value, rig.harness.partition("f").is_offline) == (False, True)
 
 
 def test_a_diverging_log_is_truncated(rig: Rig) -> None:
@@ -363,7 +394,10 @@ def test_an_append_whose_flush_begins_during_a_truncation_waits_for_it(tmp_path:
         rig.worker.let_sync()
     assert not append.is_done
     rig.worker.let_read()
-    assert (truncation.value, append.value) == (True, True)
+    assert truncation.value
+    while rig.worker.syncs:
+        rig.worker.let_sync()
+    assert append.value
     assert (partition.log.log_end_offset, partition.high_watermark) == (1, 1)
 
 

@@ -341,6 +341,7 @@ class Server:
             self.listeners + self.controller_listeners,
             self._replicas,
             self._lifecycle,
+            self._fetchers,
             self._log_dir_moves,
             self._compactor,
             self._scheduled_tasks,
@@ -359,13 +360,10 @@ class Server:
         return PeerConnections(caller, lambda node_id: inter_broker_address(self._publisher.image, node_id, listener))
 
     def _build_fetchers(self) -> None:
-        config = self._config
-        count = config.number("num.replica.fetchers")
-        self._leader_connections = [self._broker_connections("replica.socket.timeout.ms") for _ in range(count)]
-        senders = [connections.send_request for connections in self._leader_connections]
+        connect = partial(self._broker_connections, "replica.socket.timeout.ms")
         follower_log = FollowerLog(self._replicas, self._io)
         self._fetchers = ReplicaFetcherManager(
-            self._loop.call_soon, config, self._lifecycle, senders, follower_log, self._timers, self._clock
+            self._loop.call_soon, self._config, self._lifecycle, connect, follower_log, self._timers, self._clock
         )
 
     def _build_apis(self) -> None:
@@ -552,7 +550,7 @@ class Server:
         self._log_dir_moves.is_stopped = True
         self._coordinators.close()
         self._fetchers.close()
-        for connections in (*self._leader_connections, self._delivery_peers, self._broker_peers):
+        for connections in (self._delivery_peers, self._broker_peers):
             connections.close()
         for listener in self.listeners:
             listener.close()

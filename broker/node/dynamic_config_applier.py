@@ -28,6 +28,7 @@ from broker.node.kraft_runtime import RuntimeDependencies
 from broker.node.scheduled_tasks import ScheduledTasks
 from broker.node.tls_reloader import TlsReloader
 from broker.peers.broker_lifecycle import BrokerLifecycle
+from broker.peers.replica_fetchers import ReplicaFetcherManager
 from replication.metadata.image import MetadataDelta, MetadataImage, ResourceType
 from replication.partition.compactor import Compactor
 from replication.partition.log_dir_moves import LogDirMoves
@@ -46,6 +47,7 @@ class DynamicConfigApplier:
     _listeners: Sequence[Listener]
     _replicas: ReplicaManager
     _lifecycle: BrokerLifecycle
+    _fetchers: ReplicaFetcherManager
     _moves: LogDirMoves
     _compactor: Compactor
     _scheduled_tasks: ScheduledTasks
@@ -83,6 +85,7 @@ class DynamicConfigApplier:
         for listener in self._listeners:
             listener.settings = config.socket_settings()
         self._apply_limits(config)
+        self._fetchers.resize(config.number("num.replica.fetchers"))
         manager = self._replicas.log_manager
         manager.producer_expiration_ms = config.number("producer.id.expiration.ms")
         manager.deletion_delay_ms = config.number("log.segment.delete.delay.ms")

@@ -3,18 +3,22 @@
 RULES    1. The image determines the leader of a partition: every change moves the partition to another fetcher, or to none.
          2. With several fetchers per leader, a partition always has the same one: each handles one request at a time, so a
             slow one delays no partition of the others.
+         3. If the number of fetchers changes, partitions that get another fetcher are opened there again: writes of the
+            previous one are over before the first fetch.
 NOT HERE Fetch requests and responses (`replication/partition/replica_fetcher.py`), connections (`network/peer.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol
 
 from broker.config.broker_config import BrokerConfig
-from broker.network.peer import Response, SendRequest
+from broker.network.peer import Response
 from broker.peers.broker_lifecycle import BrokerLifecycle
+from protocol.schema import Message
 from replication.cooperative_tasks import CallSoon
 from replication.metadata.image import NO_LEADER
 from replication.partition.follower_log import FollowerLog
@@ -26,12 +30,22 @@ FetcherKey = tuple[int, int]
 """The leader's id and the index of the fetcher."""
 
 
+class LeaderConnections(Protocol):
+    """One connection to each leader, only for fetching, since a waiting Fetch delays later requests."""
+
+    def send_request(self, node_id: int, request: Message) -> Response:
+        """Sends a request to a leader."""
+
+    def close(self) -> None:
+        """Closes the connections; pending and later requests fail."""
+
+
 @dataclass(eq=False)
 class _Leader:
     """A fetcher, its connection, and the timer of its next request."""
 
     fetcher: ReplicaFetcher
-    send_request: SendRequest
+    connections: LeaderConnections
     wake: Timer | None = None
 
 
@@ -42,14 +56,28 @@ class ReplicaFetcherManager:
     _soon: CallSoon
     _config: BrokerConfig
     _lifecycle: BrokerLifecycle
-    _connections: Sequence[SendRequest]
-    """One per fetcher of a leader, only for fetching, since a waiting Fetch delays later requests."""
+    _connect: Callable[[], LeaderConnections]
     _follower_log: FollowerLog
     _timers: TimerQueue
     _clock: Clock
+    _connections: list[LeaderConnections] = field(default_factory=list, init=False)
+    """One for each fetcher of a leader."""
     _leaders: dict[FetcherKey, _Leader] = field(default_factory=dict, init=False)
     _by_partition: dict[Partition, FetcherKey] = field(default_factory=dict, init=False)
     _is_closed: bool = field(default=False, init=False)
+
+    def resize(self, count: int) -> None:
+        """Uses `count` fetchers per leader, at least one (rule 3)."""
+        if count == len(self._connections):
+            return
+        removed = self._connections[count:]
+        self._connections = self._connections[:count]
+        self._connections += [self._connect() for _ in range(count - len(self._connections))]
+        for partition in list(self._by_partition):
+            self.follow(partition)
+        for connections in removed:
+            connections.close()
+        self._leaders = {key: leader for key, leader in self._leaders.items() if key[1] < count}
 
     def follow(self, partition: Partition) -> None:
         """The leader of a partition may have changed (rule 1)."""
@@ -78,6 +106,8 @@ class ReplicaFetcherManager:
     def close(self) -> None:
         """Stops all fetching."""
         self._is_closed = True
+        for connections in self._connections:
+            connections.close()
 
     def _leader(self, key: FetcherKey) -> _Leader:
         known = self._leaders.get(key)
@@ -99,7 +129,7 @@ class ReplicaFetcherManager:
             return
         request = leader.fetcher.next_request(self._clock.mono_ms())
         if request is not None:
-            leader.send_request(leader.fetcher.leader_id, request).then(partial(self._on_response, leader))
+            leader.connections.send_request(leader.fetcher.leader_id, request).then(partial(self._on_response, leader))
             return
         due_ms = leader.fetcher.next_deadline_ms
         if due_ms is not None:

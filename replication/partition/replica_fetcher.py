@@ -306,6 +306,8 @@ class ReplicaFetcher:
                     state = self._partitions.get((topic.topic_id, data.partition_index))
                     if state is not None and self._is_current(state):
                         self._process_partition(state, data, mono_ms, wall_ms)
+                    elif state is not None:
+                        self._dirty[state.key] = None  # the session's position is out of date
         finally:
             self._follower_log.write_gathered()
         self._pending_writes -= 1

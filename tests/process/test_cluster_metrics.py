@@ -11,7 +11,10 @@ import confluent_kafka.admin
 import pytest
 
 from barnabas.cluster import Cluster
+from protocol.errors import ErrorCode
 from tests.process.test_metrics_page import Page
+from tests.process.test_unusable_dynamic_settings import default
+from tests.support.raw_client import RawClient
 from tests.support.waiting import until
 
 pytestmark = pytest.mark.long
@@ -84,3 +87,26 @@ def test_a_node_is_needed_if_all_replicas_must_be_in_sync(pages: list[Page]) -> 
     status, body = pages[0].get("/safe-to-stop")
     assert status == 503
     assert [one["topic"] for one in json.loads(body)["partitions"]].count(TOPIC) == PARTITIONS
+
+
+def test_the_number_of_fetchers_per_leader_is_changed_at_runtime(pages: list[Page]) -> None:
+    def peers() -> float:
+        return summed(pages, "kafka_server_socketservermetrics_connections", clientSoftwareName="barnabas")
+
+    def set_fetchers(count: int) -> None:
+        with RawClient(pages[0].broker.bootstrap) as client:
+            altered = client.ask(default("num.replica.fetchers", str(count)), 1)
+        assert altered.responses[0].error_code == ErrorCode.NONE
+
+    leaders_of_each_node = len(pages) - 1
+    more = len(pages) * leaders_of_each_node
+    until(lambda: peers() == peers(), "the connections are open that the pages themselves need")
+    before = peers()
+    set_fetchers(2)
+    until(lambda: peers() == before + more, "each follower has another connection to each leader")
+    producer = confluent_kafka.Producer({"bootstrap.servers": pages[0].broker.bootstrap, "acks": "all"})
+    for index in range(PARTITIONS):
+        producer.produce(TOPIC, b"later", partition=index)
+    assert producer.flush(60) == 0
+    set_fetchers(1)
+    until(lambda: peers() == before, "the connections of removed fetchers are closed")

@@ -74,8 +74,9 @@ class Machine:
         lifecycle: Any = SimpleNamespace(epoch=101)
         follower_log = FollowerLog(self.replicas, self.executor)
         self.fetchers = ReplicaFetcherManager(
-            self.soon.append, config, lifecycle, [self._send], follower_log, harness.timers, clock
+            self.soon.append, config, lifecycle, self._connect, follower_log, harness.timers, clock
         )
+        self.fetchers.resize(1)
         self.replicas.on_partition_changed = self._on_partition_changed
         self.replicas.on_isr_proposed = lambda partition, isr: self.proposed.append((partition, isr))
 
@@ -84,10 +85,26 @@ class Machine:
         (self.fetchers.follow if is_here else self.fetchers.forget)(partition)
 
     # ------------------------------------------------------------ other brokers
-    def _send(self, leader_id: int, request: Any) -> Completion[Any]:
-        response: Completion[Any] = Completion()
-        self.requests.append((leader_id, request, response))
-        return response
+    def _connect(self) -> Any:
+        pending: list[Completion[Any]] = []
+
+        def send_request(leader_id: int, request: Any) -> Completion[Any]:
+            response: Completion[Any] = Completion()
+            pending.append(response)
+            self.requests.append((leader_id, request, response))
+            return response
+
+        def close() -> None:
+            self.requests = [waiting for waiting in self.requests if waiting[2] not in pending]
+            for response in pending:
+                if not response.is_done:
+                    response.complete(None)
+
+        return SimpleNamespace(send_request=send_request, close=close)
+
+    def resize_fetchers(self) -> None:
+        """The number of fetchers per leader changes."""
+        self.fetchers.resize(self.rng.choice((1, 2, 3)))
 
     def respond(self) -> None:
         """Another broker answers a request, or its connection is closed."""
@@ -371,7 +388,7 @@ class Machine:
             self.create: 2, self.recreate: 0.7, self.elect: 3, self.append_elsewhere: 3, self.change_isr: 3, self.fence: 0.5,
             self.check_isrs: 1, self.configure: 0.7, self.produce: 8, self.consume: 5, self.fetch_as_follower: 6,
             self.delete_records: 1.5, self.move: 1, self.release: 2, self.flush: 1, self.apply_retention: 0.7,
-            self.run_io: 16, self.run_callbacks: 20, self.respond: 9, self.pass_time: 2,
+            self.run_io: 16, self.run_callbacks: 20, self.respond: 9, self.pass_time: 2, self.resize_fetchers: 0.5,
         }  # fmt: skip
         for _ in range(STEPS):
             self.rng.choices(list(actions), list(actions.values()))[0]()

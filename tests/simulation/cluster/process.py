@@ -43,6 +43,7 @@ from protocol.schema import Message
 from replication.completion import Completion
 from replication.controller.controller import LocalController
 from replication.controller.decision_context import DecisionContext
+from replication.cooperative_tasks import no_op
 from replication.kraft_node import KRaftNode, KraftOptions
 from replication.metadata.image import Endpoint, MetadataDelta, MetadataImage
 from replication.metadata.image_records import stored_endpoints
@@ -270,11 +271,12 @@ class Process:
             self._soon,
             config,
             lifecycle,
-            [self._ask_leader],
+            lambda: SimpleNamespace(send_request=self._ask_leader, close=no_op),
             FollowerLog(self.replicas, self._worker),
             self.timers,
             clock,
         )
+        self._fetchers.resize(1)
         self.replicas.on_partition_changed = self._on_partition_changed
         numbers = itertools.count(1)
         authorizer = AllowAll()

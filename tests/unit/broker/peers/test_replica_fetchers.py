@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -37,6 +38,8 @@ class Rig:
     def __init__(self) -> None:
         self.turns: list[Any] = []
         self.requested: dict[tuple[int, int], list[int]] = {}
+        self.closed: list[int] = []
+        self.numbers = count()
         following: Any = SimpleNamespace(
             open=lambda partition: completed(True),
             throttle=ReplicationQuotaManager("follower", OWN, lambda topic: {}),
@@ -44,18 +47,20 @@ class Rig:
         clock: Any = SimpleNamespace(mono_ms=lambda: 0, wall_ms=lambda: 0)
         lifecycle: Any = SimpleNamespace(epoch=7)
         config = BrokerConfig({"node.id": str(OWN)})
-        connections = [self._connection(number) for number in range(CONNECTIONS)]
         self.fetchers = ReplicaFetcherManager(
-            self.turns.append, config, lifecycle, connections, following, TimerQueue(), clock
+            self.turns.append, config, lifecycle, self._connect, following, TimerQueue(), clock
         )
+        self.fetchers.resize(CONNECTIONS)
 
-    def _connection(self, number: int) -> Any:
+    def _connect(self) -> Any:
+        number = next(self.numbers)
+
         def send_request(broker_id: int, request: FetchRequest) -> Completion[Any]:
             indexes = [one.partition for topic in request.topics for one in topic.partitions]
             self.requested[broker_id, number] = sorted(indexes)
             return Completion()
 
-        return send_request
+        return SimpleNamespace(send_request=send_request, close=lambda: self.closed.append(number))
 
     def run(self) -> dict[tuple[int, int], list[int]]:
         """The requested partitions by leader and connection."""
@@ -91,3 +96,19 @@ def test_partitions_are_fetched_from_their_leader_if_it_is_another_broker(rig: R
         other.is_offline = is_offline
         rig.fetchers.follow(other)
     assert rig.run() == {}
+
+
+def test_more_or_fewer_fetchers_take_over_the_partitions_that_they_get(rig: Rig) -> None:
+    for index in range(4):
+        rig.fetchers.follow(partition(index, 2))
+    assert rig.run() == {(2, 0): [0, 3], (2, 1): [1], (2, 2): [2]}
+    rig.fetchers.resize(4)
+    assert rig.run() == {(2, 3): [3]}, "the other partitions stay where they are"
+    rig.fetchers.resize(2)
+    assert rig.closed == [2, 3]
+    rig.fetchers.resize(1)
+    assert rig.closed == [2, 3, 1]
+    rig.fetchers.resize(2)
+    assert rig.run() == {(2, 4): [1, 3]}, "the first fetcher still waits for an answer"
+    rig.fetchers.close()
+    assert rig.closed == [2, 3, 1, 0, 4]

@@ -364,3 +364,12 @@ def test_a_removed_partition_leaves_the_session(rig: Rig) -> None:
     rig.respond()
     rig.fetcher.remove(second)
     assert rig.next_request() is None, "no partition is left"
+
+
+def test_a_log_that_another_fetcher_truncated_during_a_request_is_fetched_from_its_new_end(rig: Rig) -> None:
+    followed = partition(0)
+    rig.fetcher.add(followed)
+    assert rig.fetch_positions() == {0: (5, 10, 4)}
+    followed.log.log_end_offset = 7
+    rig.respond(data())
+    assert rig.fetch_positions() == {0: (5, 7, 4)}

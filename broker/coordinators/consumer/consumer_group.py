@@ -138,7 +138,8 @@ class ConsumerGroup:
     group_id: str
     epoch: int = 1
     metadata_hash: int = 0
-    assignment_epoch: int = 0
+    assignment_epoch: int = 1
+    """Until the first target assignment it is the first group epoch: without topics nothing is assigned."""
     assignment_wall_ms: int = 0
     members: dict[str, ConsumerMember] = field(default_factory=dict)
     static_members: dict[str, str] = field(default_factory=dict)

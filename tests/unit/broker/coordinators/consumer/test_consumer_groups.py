@@ -98,6 +98,14 @@ def test_the_assignment_interval_is_respected() -> None:
     assert beat(made, "b", 2).member_epoch == 3
 
 
+def test_a_first_member_without_topics_does_not_start_the_assignment_interval() -> None:
+    """The expression is resolved after the first heartbeat; the second member need not wait for its next one."""
+    made = harness(group_consumer_assignment_interval_ms=1_000)
+    beat(made, "a", subscribed_topic_names=None, subscribed_topic_regex="t")
+    joined = beat(made, "b", subscribed_topic_names=None, subscribed_topic_regex="t")
+    assert [len(topic.partitions) for topic in joined.assignment.topic_partitions] == [2]
+
+
 def test_config_changes_apply_to_the_next_heartbeat() -> None:
     made = harness(group_consumer_assignment_interval_ms=1_000)
     beat(made, "a")

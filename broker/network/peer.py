@@ -51,7 +51,8 @@ MAX_PREALLOCATED_BYTES: Final = 16 * 1024 * 1024
 _BACKOFF_MS: Final = 50
 _API_VERSIONS_VERSION: Final = 3
 _AUTHENTICATE_VERSION: Final = 2
-_LOGIN_TIMEOUT_MS: Final = 10_000
+_SETUP_TIMEOUT_MS: Final = 10_000
+"""The longest wait for a response before requests can be sent."""
 _NONCE_BYTES: Final = 24
 _LIFETIME_USED: Final = 0.85
 """The share of a session's lifetime after which this node authenticates again; Apache Kafka's is 0.85 to 0.95."""
@@ -254,7 +255,7 @@ class _Session(asyncio.BufferedProtocol):
         """Sends ApiVersions (rule 2)."""
         request = ApiVersionsRequest(client_software_name="barnabas", client_software_version="1")
         versions: Response = Completion()
-        self._send(request, _API_VERSIONS_VERSION, versions, 10_000)
+        self._send(request, _API_VERSIONS_VERSION, versions, min(self._caller.timeout_ms, _SETUP_TIMEOUT_MS))
         versions.then(self._on_api_versions)
 
     def _on_api_versions(self, versions: Response) -> None:
@@ -273,7 +274,7 @@ class _Session(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ authentication (rule 5)
     def _log_in(self, login: PeerLogin) -> None:
         accepted: Response = Completion()
-        self._send(SaslHandshakeRequest(mechanism=login.mechanism), 1, accepted, _LOGIN_TIMEOUT_MS)
+        self._send(SaslHandshakeRequest(mechanism=login.mechanism), 1, accepted, _SETUP_TIMEOUT_MS)
         accepted.then(lambda response: self._on_handshake(login, response.value))
 
     def _on_handshake(self, login: PeerLogin, response: Message | None) -> None:
@@ -291,7 +292,7 @@ class _Session(asyncio.BufferedProtocol):
 
     def _send_token(self, client: SaslClient, token: bytes) -> None:
         answered: Response = Completion()
-        self._send(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION, answered, _LOGIN_TIMEOUT_MS)
+        self._send(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION, answered, _SETUP_TIMEOUT_MS)
         answered.then(lambda response: self._on_token(client, response.value))
 
     def _on_token(self, client: SaslClient, response: Message | None) -> None:

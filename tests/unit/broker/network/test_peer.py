@@ -64,3 +64,35 @@ def test_a_host_that_is_no_name_fails_requests(host: str, caplog: pytest.LogCapt
         loop.run_until_complete(send())
     loop.close()
     assert f"{host}:9092: the host name is not valid" in caplog.text
+
+
+class LoopDeadlines:
+    """Deadlines on an event loop whose time counts in milliseconds."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+
+    def mono_ms(self) -> int:
+        return int(self._loop.time() * 1000)
+
+    def schedule(self, at_ms: int, act: Callable[[], None]) -> asyncio.TimerHandle:
+        return self._loop.call_at(at_ms / 1000, act)
+
+
+def test_a_suspended_node_fails_requests_within_the_timeout() -> None:
+    """Its kernel still accepts connections."""
+    loop = uvloop.new_event_loop()
+    deadlines = LoopDeadlines(loop)
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        address = HostAndPort(*listener.getsockname())
+        caller = ClientContext(loop, "test", deadlines, deadlines.mono_ms, 100)  # type: ignore[arg-type]
+        peer = Peer(caller, lambda: address, PeerTraffic())
+        replied = asyncio.Event()
+        answer = peer.send_request(MetadataRequest(topics=None))
+        answer.then(lambda _: replied.set())
+        loop.run_until_complete(asyncio.wait_for(replied.wait(), 5))
+        peer.close()
+        loop.close()
+    assert answer.result() is None

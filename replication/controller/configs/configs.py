@@ -1,19 +1,21 @@
 """Topic configurations in decisions: validation, records, effective values.
 
 RULES    1. The checks, their order, codes and messages are Apache Kafka 4.3's (ConfigurationControlManager).
-         2. With eligible leader replicas, the default in 4.3, a change of min.insync.replicas clears them (ClearElrRecord).
+         2. With eligible leader replicas, the default in 4.3, a change of min.insync.replicas clears them (ClearElrRecord),
+            except those of partitions without a replica in sync: no other replica could lead these.
 NOT HERE Changes (`config_changes.py`), the definitions (`storage/config/log_config.py`), DescribeConfigs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from protocol.errors import ErrorCode, KafkaError
 from protocol.messages.admin import CreatableTopic, CreatableTopicConfigs
-from protocol.messages.stored_records import ClearElrRecord, ConfigRecord
+from protocol.messages.stored_records import ClearElrRecord, ConfigRecord, PartitionChangeRecord
 from replication.controller.decision_context import DecisionContext
-from replication.metadata.image import MetadataImage, ResourceType
+from replication.metadata.feature_levels import partition_version
+from replication.metadata.image import MetadataImage, ResourceType, TopicImage
 from replication.metadata.metadata_records import Versioned
 from storage.config.config_def import parse, to_text
 from storage.config.log_config import (
@@ -127,5 +129,23 @@ def config_records(image: MetadataImage, kind: int, name: str, changes: Mapping[
         for key, value in changes.items()
     ]
     if MIN_ISR in changes and image.has_eligible_leaders:
-        records.append((ClearElrRecord(topic_name=name if kind == ResourceType.TOPIC else ""), 0))
+        is_topic = kind == ResourceType.TOPIC
+        records.append((ClearElrRecord(topic_name=name if is_topic else ""), 0))
+        topics = image.topics_by_name
+        of_topic = [topics[name]] if name in topics else []
+        version = partition_version(image.metadata_version)
+        records += [(change, version) for change in _kept_candidates(of_topic if is_topic else topics.values())]
     return records
+
+
+def _kept_candidates(topics: Iterable[TopicImage]) -> Iterator[PartitionChangeRecord]:
+    """Restore the candidates of partitions without a replica in sync (rule 2): nothing was committed since then."""
+    for topic in topics:
+        for index, state in topic.partitions.items():
+            if not state.isr and (state.eligible_leaders or state.last_known_leaders):
+                yield PartitionChangeRecord(
+                    partition_id=index,
+                    topic_id=topic.topic_id,
+                    eligible_leader_replicas=list(state.eligible_leaders),
+                    last_known_elr=list(state.last_known_leaders),
+                )

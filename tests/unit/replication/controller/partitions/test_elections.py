@@ -8,7 +8,9 @@ import pytest
 
 from broker.config.broker_config import BrokerConfig
 from broker.config.dynamic_configs import DynamicBrokerConfig
+from protocol.messages.admin import IncrementalAlterConfigsRequest
 from protocol.messages.stored_records import PartitionChangeRecord
+from replication.controller.configs.config_changes import incremental_alter_configs
 from replication.controller.decision_context import DecisionContext
 from replication.controller.partitions.elections import (
     broker_fenced,
@@ -27,6 +29,8 @@ from replication.metadata.image import (
     ResourceType,
     TopicImage,
 )
+from tests.support.config_cases import BROKER, SET, resource
+from tests.support.config_cases import TOPIC as TOPIC_RESOURCE
 
 TOPIC = b"T" * 16
 ELR = {"metadata.version": 30, "eligible.leader.replicas.version": 1}
@@ -258,6 +262,34 @@ def test_a_fenced_broker_leaves_isrs_and_leaderships() -> None:
     assert only(broker_fenced(context(image), 2)) == change(leader=1, isr=[1])
     assert only(broker_fenced(context(image), 1)) == change(isr=[2])
     assert broker_fenced(context(image), 3) == []
+
+
+@pytest.mark.parametrize("kind", [TOPIC_RESOURCE, BROKER])
+@pytest.mark.parametrize("min_isr", ["1", "3"])
+@pytest.mark.parametrize("candidates", [{"eligible": (2, 3)}, {"last_known": (2,)}])
+def test_a_leaderless_partition_keeps_its_candidates_when_min_insync_replicas_changes(
+    kind: int, min_isr: str, candidates: dict[str, Any]
+) -> None:
+    """An operator may lower it while all replicas are down."""
+    down = partition((2, 3), (), NO_LEADER, **candidates)
+    image = cluster(down, {1}, settings={"min.insync.replicas": "2"})
+    name = "t" if kind == TOPIC_RESOURCE else ""
+    request = IncrementalAlterConfigsRequest(resources=[resource(kind, name, ("min.insync.replicas", SET, min_isr))])
+    records = incremental_alter_configs(context(image), request).records
+    image, _ = image.apply([record for record, _ in records], offset=1, epoch=1)
+    elected = only(broker_unfenced(context(image), 2))
+    assert elected is not None
+    assert (elected.leader, elected.isr) == (2, [2])
+
+
+def test_partitions_with_a_replica_in_sync_lose_their_candidates_when_min_insync_replicas_changes() -> None:
+    image = cluster(partition((1, 2, 3), (1,), 1, eligible=(2, 3)), {1})
+    request = IncrementalAlterConfigsRequest(
+        resources=[resource(TOPIC_RESOURCE, "t", ("min.insync.replicas", SET, "1"))]
+    )
+    records = incremental_alter_configs(context(image), request).records
+    image, _ = image.apply([record for record, _ in records], offset=1, epoch=1)
+    assert image.topics_by_id[TOPIC].partitions[0].eligible_leaders == ()
 
 
 def test_the_rules_of_a_topic_come_from_its_config_and_the_node() -> None:

@@ -53,6 +53,7 @@ _API_VERSIONS_VERSION: Final = 3
 _AUTHENTICATE_VERSION: Final = 2
 _SETUP_TIMEOUT_MS: Final = 10_000
 """The longest wait for a response before requests can be sent."""
+_UNKNOWN_ADDRESS: Final = "it is not registered, or has no listener with the name that this node uses"
 _NONCE_BYTES: Final = 24
 _LIFETIME_USED: Final = 0.85
 """The share of a session's lifetime after which this node authenticates again; Apache Kafka's is 0.85 to 0.95."""
@@ -128,7 +129,8 @@ class PeerConnections:
         """The connection to a node."""
         peer = self._peers.get(node_id)
         if peer is None:
-            peer = self._peers[node_id] = Peer(self._caller, partial(self._address, node_id), self.traffic)
+            address = partial(self._address, node_id)
+            peer = self._peers[node_id] = Peer(self._caller, address, self.traffic, f"node {node_id}")
         return peer
 
     def send_request(self, node_id: int, request: Message) -> Response:
@@ -144,17 +146,21 @@ class PeerConnections:
 class Peer:
     """The connection to one node."""
 
-    def __init__(self, caller: ClientContext, address: Callable[[], HostAndPort | None], traffic: PeerTraffic) -> None:
-        """The first request opens the connection."""
+    def __init__(
+        self, caller: ClientContext, address: Callable[[], HostAndPort | None], traffic: PeerTraffic, name: str
+    ) -> None:
+        """The first request opens the connection. `name`: for log lines while its address is unknown."""
         self._caller = caller
         self._traffic = traffic
         self._address = address
+        self._name = name
         self._session: _Session | None = None
         self._connecting: asyncio.Task[None] | None = None
         self._failed_ms = -_BACKOFF_MS
         self._waiting: list[tuple[Message, Response, int]] = []
         self._is_closed = False
         self._target: HostAndPort | None = None
+        self._had_no_address = False
 
     def send_request(self, request: Message, timeout_ms: int | None = None) -> Response:
         """Sends a request; the response arrives later (rule 1)."""
@@ -183,7 +189,7 @@ class Peer:
             if backoff_ms > 0:
                 await asyncio.sleep(backoff_ms / 1000)
             if address is None:
-                raise ConnectionError("its address is unknown")
+                raise ConnectionError(_UNKNOWN_ADDRESS)
             async with asyncio.timeout(self._caller.timeout_ms / 1000):
                 tls = None if self._caller.tls is None else self._caller.tls.client
                 _, session = await self._caller.loop.create_connection(
@@ -207,7 +213,10 @@ class Peer:
         """The versions are known, and this node is authenticated: sends the queued requests."""
         assert self._session is not None, "there is a session"
         assert self._target is not None, "the session has an address"
-        PEER_FAILURES.on_connected(str(self._target), self._caller.mono_ms() / 1000)
+        PEER_FAILURES.on_connected(f"the node at {self._target}", self._caller.mono_ms() / 1000)
+        if self._had_no_address:
+            self._had_no_address = False
+            PEER_FAILURES.on_connected(self._name, self._caller.mono_ms() / 1000)
         waiting, self._waiting = self._waiting, []
         for request, response, timeout_ms in waiting:
             self._session.send(request, response, timeout_ms)
@@ -223,7 +232,10 @@ class Peer:
 
     def _log_failure(self, reason: str) -> None:
         if self._target is not None:
-            PEER_FAILURES.on_failed(str(self._target), reason, self._caller.mono_ms() / 1000)
+            PEER_FAILURES.on_failed(f"the node at {self._target}", reason, self._caller.mono_ms() / 1000)
+        elif not self._is_closed:
+            self._had_no_address = True
+            PEER_FAILURES.on_failed(self._name, reason, self._caller.mono_ms() / 1000)
 
     def _fail_waiting(self) -> None:
         self._failed_ms = self._caller.mono_ms()

@@ -1,8 +1,8 @@
 """Logs which nodes cannot be reached, why, and when they can be again.
 
-RULES    1. A reason is logged when it is new for an address, then once a minute with the time since the first failure.
+RULES    1. A reason is logged when it is new for a node, then once a minute with the time since the first failure.
          2. The first connection after that is logged. It ends the failure, and the next one is logged at once.
-         3. The addresses are those of the cluster's nodes: they are few, and none is forgotten.
+         3. The nodes are those of the cluster: they are few, and none is forgotten.
 """
 
 from __future__ import annotations
@@ -18,32 +18,33 @@ _log = logging.getLogger("barnabas.peers")
 
 
 class _Failing(NamedTuple):
-    """An address that does not answer."""
+    """A node that does not answer."""
 
     since_s: float
     lines: RepeatedLines
 
 
 class PeerFailures:
-    """The addresses that cannot be reached, as HOST:PORT. Times are of the monotonic clock, in seconds."""
+    """The nodes that cannot be reached, as "the node at HOST:PORT", or "node ID" if that has no address.
+
+    Times are of the monotonic clock, in seconds.
+    """
 
     def __init__(self) -> None:
         self._failing: dict[str, _Failing] = {}
 
-    def on_failed(self, address: str, reason: str, now_s: float) -> None:
+    def on_failed(self, name: str, reason: str, now_s: float) -> None:
         """No connection was made."""
-        failing = self._failing.setdefault(address, _Failing(now_s, RepeatedLines()))
+        failing = self._failing.setdefault(name, _Failing(now_s, RepeatedLines()))
         if failing.lines.count_if_due(reason, now_s) is not None:
             seconds = round(now_s - failing.since_s)
-            _log.warning(
-                "cannot connect to the node at %s%s: %s", address, f" for {seconds} s" if seconds else "", reason
-            )
+            _log.warning("cannot connect to %s%s: %s", name, f" for {seconds} s" if seconds else "", reason)
 
-    def on_connected(self, address: str, now_s: float) -> None:
+    def on_connected(self, name: str, now_s: float) -> None:
         """A connection was made, and this node is authenticated if that is required."""
-        failing = self._failing.pop(address, None)
+        failing = self._failing.pop(name, None)
         if failing is not None:
-            _log.info("connected to the node at %s, after %.1f s of failures", address, now_s - failing.since_s)
+            _log.info("connected to %s, after %.1f s of failures", name, now_s - failing.since_s)
 
 
 PEER_FAILURES: Final = PeerFailures()

@@ -31,7 +31,8 @@ def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
         listener.listen()
         listener.setblocking(False)
         address = HostAndPort(*listener.getsockname())
-        peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address, PeerTraffic())  # type: ignore[arg-type]
+        caller = ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000)  # type: ignore[arg-type]
+        peer = Peer(caller, lambda: address, PeerTraffic(), "node 2")
         peer.close()
         replied = asyncio.Event()
         answer = peer.send_request(MetadataRequest(topics=None))
@@ -51,7 +52,8 @@ def test_a_closed_peer_fails_requests_and_opens_no_connection() -> None:
 def test_a_host_that_is_no_name_fails_requests(host: str, caplog: pytest.LogCaptureFixture) -> None:
     loop = uvloop.new_event_loop()
     address = HostAndPort(host, 9092)
-    peer = Peer(ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000), lambda: address, PeerTraffic())  # type: ignore[arg-type]
+    caller = ClientContext(loop, "test", NoDeadlines(), lambda: 0, 5000)  # type: ignore[arg-type]
+    peer = Peer(caller, lambda: address, PeerTraffic(), "node 2")
 
     async def send() -> None:
         replied = asyncio.Event()
@@ -88,7 +90,7 @@ def test_a_suspended_node_fails_requests_within_the_timeout() -> None:
         listener.listen()
         address = HostAndPort(*listener.getsockname())
         caller = ClientContext(loop, "test", deadlines, deadlines.mono_ms, 100)  # type: ignore[arg-type]
-        peer = Peer(caller, lambda: address, PeerTraffic())
+        peer = Peer(caller, lambda: address, PeerTraffic(), "node 2")
         replied = asyncio.Event()
         answer = peer.send_request(MetadataRequest(topics=None))
         answer.then(lambda _: replied.set())

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import uvloop
 
-from broker.network.peer import ClientContext, HostAndPort, Peer
+from broker.network.peer import ClientContext, HostAndPort, Peer, PeerConnections
 from broker.network.peer_failures import PeerFailures
 from broker.network.repeated_lines import INTERVAL_S
 from broker.telemetry.peer_traffic import PeerTraffic
@@ -20,6 +20,7 @@ from replication.timer_queue import TimerQueue
 from tests.support.messages import message
 
 API_VERSIONS, METADATA = 18, 3
+NODE = "the node at a:1"
 
 
 async def read_frame(reader: asyncio.StreamReader) -> None:
@@ -54,7 +55,7 @@ async def ask(caplog: pytest.LogCaptureFixture, *servers: Any, tls: Any = None, 
     now_ms, port = 0, 0
     traffic, loop = PeerTraffic(), asyncio.get_running_loop()
     caller = ClientContext(loop, "test", TimerQueue(), lambda: now_ms, 5000, tls)
-    peer = Peer(caller, lambda: HostAndPort("127.0.0.1", port), traffic)
+    peer = Peer(caller, lambda: HostAndPort("127.0.0.1", port), traffic, "node 2")
     for serve in servers:
         now_ms += step_ms
         if serve is None:
@@ -95,13 +96,31 @@ def test_a_reason_is_logged_again_after_a_minute_and_after_a_connection(caplog: 
     caplog.set_level("INFO", "barnabas.peers")
     failures = PeerFailures()
     for second in (0.0, 1.0, INTERVAL_S - 0.1, INTERVAL_S, INTERVAL_S + 1):
-        failures.on_failed("a:1", "refused", second)
-    failures.on_connected("a:1", 70.0)
-    failures.on_connected("a:1", 71.0)
-    failures.on_failed("a:1", "refused", 72.0)
+        failures.on_failed(NODE, "refused", second)
+    failures.on_connected(NODE, 70.0)
+    failures.on_connected(NODE, 71.0)
+    failures.on_failed(NODE, "refused", 72.0)
     assert [record.getMessage() for record in caplog.records] == [
         "cannot connect to the node at a:1: refused",
         "cannot connect to the node at a:1 for 60 s: refused",
         "connected to the node at a:1, after 70.0 s of failures",
         "cannot connect to the node at a:1: refused",
+    ]
+
+
+async def ask_without_address(caplog: pytest.LogCaptureFixture) -> list[str]:
+    caplog.set_level("INFO", "barnabas.peers")
+    now_ms, addresses = 0, iter([None, None])
+    caller = ClientContext(asyncio.get_running_loop(), "test", TimerQueue(), lambda: now_ms, 5000)
+    peers = PeerConnections(caller, lambda _: next(addresses))
+    for _ in range(2):
+        now_ms += 1000
+        await answered(peers.connection(2))
+    return [record.getMessage() for record in caplog.records]
+
+
+def test_a_node_without_an_address_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    """Such as one whose inter.broker.listener.name differs: its followers replicate nothing."""
+    assert uvloop.run(ask_without_address(caplog)) == [
+        "cannot connect to node 2: it is not registered, or has no listener with the name that this node uses"
     ]

@@ -186,6 +186,8 @@ class ReplicaManager:
             )
         except StorageError as error:
             self._offline.add(key)
+            if self._has_applied_image:  # those of the first image are logged together
+                _log.error("this broker has no replica of %s-%d: %s", topic.name, index, error)
             for directory in list(self.log_manager.directories):
                 if error.path.startswith(f"{directory}/"):
                     self.directory_failed(directory, error)

@@ -452,6 +452,21 @@ def test_a_log_that_cannot_be_created_takes_its_directory_offline(tmp_path: Path
     harness.load("t", 1)
 
 
+def test_a_replica_that_returns_to_a_failed_directory_is_logged(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its log may be there, so it is not created in another directory: a reassignment to this broker does not end."""
+    harness = ReplicaHarness(tmp_path, directories=2)
+    harness.create("t", replicas=(1, 2))
+    directory = harness.partition().log.directory
+    harness.replicas.directory_failed(directory, StorageError("write", "x"))
+    harness.change("t", replicas=[2], isr=[2], leader=2)
+    harness.change("t", replicas=[2, 1])
+    assert error_code_of(harness) == ErrorCode.KAFKA_STORAGE_ERROR
+    reason = f"Cannot find the log of t-0: {directory} is offline."
+    assert caplog.messages == [f"this broker has no replica of t-0: {reason}"]
+
+
 def test_appends_of_clients_but_not_of_coordinators_are_rejected_while_a_directory_is_full(
     harness: ReplicaHarness, results: AppendResults
 ) -> None:

@@ -2,7 +2,8 @@
 
 RULES    1. The series without the label `topic` is the broker's sum; it never falls, whatever topics are deleted.
          2. The first `MAX_TOPICS` topics, in the order of their creation here, have series of their own; the others have one
-            together, with the topic `OTHERS`.
+            together, with the topic `OTHERS`. It keeps the counts of topics that were deleted, or that got a series of their
+            own: a counter that fell would be a restart to Prometheus.
 NOT HERE Counting (`replication/partition/topic_counts.py`).
 """
 
@@ -38,6 +39,8 @@ class TopicMetrics:
 
     def __init__(self, counts: BrokerCounts) -> None:
         self._counts = counts
+        self._others: dict[str, TopicCounts] = {}
+        self._former_others = TopicCounts()
 
     def families(self) -> Families:
         """A meter for each count."""
@@ -46,12 +49,19 @@ class TopicMetrics:
         shown = islice(self._counts.topics.items(), MAX_TOPICS)
         counted += [(label_text(("topic", topic)), counts) for topic, counts in shown]
         yield PAUSE
-        rest = list(islice(self._counts.topics.values(), MAX_TOPICS, None))
-        if rest:
-            counted.append((label_text(("topic", OTHERS)), sum_of(rest)))
+        self._update_others()
+        if self._others:
+            together = sum_of([self._former_others, *self._others.values()])
+            counted.append((label_text(("topic", OTHERS)), together))
         for attribute, (explanation, read) in _METERS.items():
             shown_here = counted[:1] if attribute in _BROKER_ONLY else counted
             yield meter(_BEAN, attribute, explanation, _values(shown_here, read))
+
+    def _update_others(self) -> None:
+        before, self._others = self._others, dict(islice(self._counts.topics.items(), MAX_TOPICS, None))
+        for topic, counts in before.items():
+            if self._others.get(topic) is not counts:
+                self._former_others.add(counts)
 
 
 def _values(counted: list[tuple[str, TopicCounts]], read: Callable[[TopicCounts], int]) -> Iterator[tuple[str, int]]:

@@ -17,6 +17,7 @@ from broker.telemetry.health_probes import NodeProbes
 from broker.telemetry.replica_metrics import ReplicaMetrics
 from broker.telemetry.topic_metrics import TopicMetrics
 from protocol.errors import ErrorCode
+from replication.partition.topic_counts import BrokerCounts
 from tests.support.replica_harness import SELF, ReplicaHarness, fetched, produced
 
 
@@ -117,6 +118,27 @@ def test_topics_above_the_limit_are_one(harness: ReplicaHarness, monkeypatch: py
     found = topic_values(harness)
     assert found['messagesin_total{topic="(others)"}'] == 2 * found['messagesin_total{topic="a"}']
     assert 'messagesin_total{topic="b"}' not in found
+
+
+def test_the_series_of_the_other_topics_never_falls(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A topic that gets a series of its own and a deleted one leave their counts in it."""
+    monkeypatch.setattr(topic_metrics, "MAX_TOPICS", 1)
+    counts = BrokerCounts()
+    metrics = TopicMetrics(counts)
+
+    def shown() -> dict[str, float]:
+        return values(metrics, "kafka_server_brokertopicmetrics_messagesin_total")
+
+    for number, topic in enumerate("abcd"):
+        counts.of(topic).messages_in = 10**number
+    assert shown() == {"": 1111, '{topic="a"}': 1, '{topic="(others)"}': 1110}
+    counts.remove("a")
+    counts.of("b").messages_in += 1
+    assert shown() == {"": 1112, '{topic="b"}': 11, '{topic="(others)"}': 1111}
+    counts.of("d").messages_in += 1
+    counts.remove("d")
+    counts.of("d").messages_in = 5
+    assert shown() == {"": 1118, '{topic="b"}': 11, '{topic="(others)"}': 1117}
 
 
 # ---- partitions

@@ -114,7 +114,7 @@ def serve(
     from_env: bool,
     **options: Any,
 ) -> None:
-    """Run one node until SIGTERM or SIGINT. Empty directories are formatted first.
+    """Run one node until SIGTERM, SIGINT or SIGHUP. Empty directories are formatted first.
 
     Exit status: 0 stopped by a signal, 1 the start or the node failed, 2 the arguments are wrong.
     """

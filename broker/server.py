@@ -118,7 +118,7 @@ class StartError(Exception):
 
 
 def run(config: BrokerConfig, format_options: FormatOptions) -> None:
-    """Runs one node until SIGTERM or SIGINT; `format_options` applies to empty directories.
+    """Runs one node until a signal of `STOP_SIGNALS`; `format_options` applies to empty directories.
 
     Raises:
         StartError: it cannot start, or its metadata log failed later.

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
-"""End a node."""
+STOP_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+"""End a node; the last one is sent when its terminal is closed."""
 
 
 def process_age_s() -> float:
@@ -35,20 +35,26 @@ def new_loop() -> asyncio.AbstractEventLoop:
 def on_stop_signals(loop: asyncio.AbstractEventLoop, stop: Callable[[], None]) -> None:
     """Calls `stop` on the loop for each signal that ends a node, also for those that arrive before the loop runs.
 
-    uvloop forgets a signal before it runs: its handlers begin when the loop begins.
+    uvloop forgets a signal before it runs: its handlers begin when the loop begins. A SIGHUP that is ignored, as by nohup,
+    stays ignored.
     """
+    numbers = [number for number in STOP_SIGNALS if number != signal.SIGHUP or not _is_ignored(number)]
 
     def before_the_loop_runs(*_: object) -> None:
         if not loop.is_closed():  # otherwise the start has failed
             loop.call_soon(stop)
 
     def use_loop() -> None:
-        for number in STOP_SIGNALS:
+        for number in numbers:
             loop.add_signal_handler(number, stop)
 
-    for number in STOP_SIGNALS:
+    for number in numbers:
         signal.signal(number, before_the_loop_runs)
     loop.call_soon(use_loop)
+
+
+def _is_ignored(number: signal.Signals) -> bool:
+    return signal.getsignal(number) is signal.SIG_IGN
 
 
 def close_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -14,6 +14,7 @@ import pytest
 
 from barnabas.embedded import Broker
 from protocol.messages.metadata import MetadataRequest, MetadataRequestTopic, MetadataResponseTopic
+from storage.directories.log_directory import CLEAN_SHUTDOWN
 from tests.support.loading import create
 from tests.support.raw_client import RawClient
 
@@ -57,6 +58,30 @@ def test_repeated_signals_do_not_change_the_exit_code(tmp_path: Path) -> None:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 daemon.wait(0.0005)
         assert daemon.returncode == 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_signals_of_a_terminal_end_a_node_cleanly(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen([*COMMAND, "--data-dir", tmp_path], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        daemon.send_signal(number)
+        daemon.communicate(timeout=60)
+    assert daemon.returncode == 0
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def test_a_node_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
+    command = ["nohup", *COMMAND, "--data-dir", tmp_path]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        address = daemon.stdout.readline().decode().split()[3]
+        daemon.send_signal(signal.SIGHUP)
+        with RawClient(address) as client:
+            assert client.ask(MetadataRequest(topics=None), 12).brokers
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+    assert daemon.returncode == 0
 
 
 @pytest.mark.parametrize(

@@ -123,10 +123,21 @@ def _run_daemon(args: list[str]) -> int:
     parent = os.environ.pop(PARENT_PIPE, None)
     if parent is not None:
         _thread.start_new_thread(_exit_with_parent, (int(parent),))
+    _open_standard_streams()
     if args[0] == "serve":
         gc.disable()  # imports and startup create no garbage; the broker enables it when it is ready
     exit_code: int = import_module("broker.cli").main(args)
     return exit_code
+
+
+def _open_standard_streams() -> None:
+    """Opens /dev/null for closed standard streams, whose descriptors sockets and log files would get.
+
+    libuv ends a process that closes such a socket, and what is written to standard error would be in a log file.
+    """
+    while (descriptor := os.open(os.devnull, os.O_RDWR)) <= 2:
+        os.set_inheritable(descriptor, True)
+    os.close(descriptor)
 
 
 def _exit_with_parent(pipe: int) -> None:

@@ -72,13 +72,41 @@ def test_signals_of_a_terminal_end_a_node_cleanly(tmp_path: Path, number: signal
 
 
 def test_a_node_under_nohup_outlives_its_terminal(tmp_path: Path) -> None:
-    command = ["nohup", *COMMAND, "--data-dir", tmp_path]
+    command = ["nohup", *COMMAND, "--data-dir", str(tmp_path)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
         assert daemon.stdout is not None
         address = daemon.stdout.readline().decode().split()[3]
         daemon.send_signal(signal.SIGHUP)
         with RawClient(address) as client:
             assert client.ask(MetadataRequest(topics=None), 12).brokers
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+    assert daemon.returncode == 0
+
+
+def test_a_node_without_standard_input_ends_cleanly(tmp_path: Path) -> None:
+    """As a node is started in the background: `barnabas serve <&- &`. A socket would have the descriptor of standard input."""
+    command = ["sh", "-c", 'exec "$@" <&-', "sh", *COMMAND, "--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as daemon:
+        assert daemon.stdout is not None
+        daemon.stdout.readline()
+        daemon.terminate()
+        daemon.communicate(timeout=60)
+    assert daemon.returncode == 0
+    assert (tmp_path / CLEAN_SHUTDOWN).exists()
+
+
+def test_a_node_whose_ready_line_cannot_be_written_serves(tmp_path: Path) -> None:
+    """A full disk has the file to which standard output is redirected."""
+    with (
+        open("/dev/full", "w") as full,
+        subprocess.Popen([*COMMAND, "--data-dir", tmp_path], stdout=full, stderr=subprocess.PIPE, text=True) as daemon,
+    ):
+        assert daemon.stderr is not None
+        lines = iter(daemon.stderr.readline, "")
+        assert any(
+            "the ready line cannot be written to standard output: No space left on device" in line for line in lines
+        )
         daemon.terminate()
         daemon.communicate(timeout=60)
     assert daemon.returncode == 0

@@ -61,10 +61,13 @@ def parse_format_options(
         raise ConfigError(
             "--standalone, --initial-controllers and --no-initial-controllers exclude each other: give one"
         )
-    if cluster_id is not None and not cluster_id.strip():
+    cluster_id = None if cluster_id is None else cluster_id.strip()  # a file or a secret may end in a line feed
+    if cluster_id == "":
         raise ConfigError("--cluster-id: it is empty")
     if not is_utf8("".join((cluster_id or "", initial_controllers or "", *add_scram))):
         raise ConfigError("--cluster-id, --initial-controllers and --add-scram take UTF-8 text")
+    if cluster_id is not None and not cluster_id.isprintable():
+        raise ConfigError("--cluster-id: it has control characters")
     given = dict(_feature(text) for text in features)
     kraft_version, metadata_version = given.pop(KRAFT_VERSION, None), given.pop(METADATA_VERSION, None)
     if release is not None and metadata_version is not None:

@@ -79,11 +79,17 @@ def test_initial_controllers_are_parsed_with_directory_ids() -> None:
             "Use --release-version instead of --feature metadata.version=X to avoid ambiguity",
         ),
         ({"cluster_id": " "}, "it is empty"),
+        ({"cluster_id": "a\nb"}, "it has control characters"),
     ],
 )
 def test_a_malformed_option_is_a_sentence(options: dict[str, Any], words: str) -> None:
     with pytest.raises(ConfigError, match=words):
         parse_format_options(**options)
+
+
+def test_white_space_around_a_cluster_id_does_not_count() -> None:
+    """meta.properties would not keep it: the next start would find another id, and refuse the given one."""
+    assert parse_format_options(f" {DIRECTORY}\n").cluster_id == DIRECTORY
 
 
 def test_the_default_feature_levels_are_those_of_kafka_4_3() -> None:

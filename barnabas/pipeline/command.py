@@ -1,12 +1,14 @@
 """The command `barnabas pipeline`, with one sub-command per job.
 
 RULES    1. An error that the user can fix (a missing package, Java, the broker) is one sentence and exit code 1.
-         2. A job's modules, and Spark, are imported when the job is called.
+         2. A job's modules, and Spark, are imported when the job is called. Without Spark, help and completion still name the
+            jobs.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any, NoReturn
 
 import click
 
@@ -50,7 +52,18 @@ class Jobs(click.Group):
         try:
             return job_command(load_job(cmd_name), all_jobs)
         except ModuleNotFoundError as missing:
-            raise click.ClickException(f"{missing.name} is missing: pip install 'barnabas[spark]'.") from missing
+            return _refusal(cmd_name, f"{missing.name} is missing: pip install 'barnabas[spark]'.")
+
+
+def _refusal(job: str, reason: str) -> click.Command:
+    """The command of a job that cannot be imported: whatever its arguments, it says why (rule 2)."""
+
+    def refuse(**_: Any) -> NoReturn:
+        raise click.ClickException(reason)
+
+    arguments = click.Argument(["arguments"], nargs=-1, type=click.UNPROCESSED)
+    context = {"ignore_unknown_options": True}
+    return click.Command(job, context, refuse, [arguments], help=JOBS[job], add_help_option=False)
 
 
 @click.group(cls=Jobs, context_settings={"help_option_names": ["-h", "--help"]})

@@ -11,10 +11,18 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark.sql import Row
+
 from barnabas.pipeline import ArchiveSettings, ReplaySettings, archive, replay
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.jobs.replay import window_of
-from barnabas.pipeline.kafka.sender import SECONDS_PER_TRANSACTION, RateLimiter, _transactions
+from barnabas.pipeline.kafka.sender import (
+    SECONDS_PER_TRANSACTION,
+    RateLimiter,
+    SendOptions,
+    _PartitionSender,
+    _transactions,
+)
 from tests.pipeline.topics import MINUTE_MS, START_MS, begin_transaction, create, minutes, read_all, send, transactional
 
 pytestmark = pytest.mark.long
@@ -97,6 +105,18 @@ def test_a_partition_that_the_source_does_not_have_is_refused(
     settings = ReplaySettings(bootstrap=kafka_broker.bootstrap, topic=topic, to=target, partition=("0", number))
     with pytest.raises(JobError, match=f"has no partition {number} in the source: --partition takes 0 to 1"):
         replay(spark, settings)
+
+
+def test_a_record_with_timestamp_0_is_refused_instead_of_sent_with_the_current_time(
+    kafka_broker: Any, topic: str
+) -> None:
+    """librdkafka takes 0 for "now"."""
+    options = SendOptions({"bootstrap.servers": kafka_broker.bootstrap}, f"group-{topic}")
+    row = Row(offset=0, to_topic=topic, to_partition=0, key=None, value=b"value", headers=None, ms=0)
+    with pytest.raises(JobError, match=f"The record at offset 0 of {topic}-0 has the timestamp 0"):
+        _PartitionSender(options, topic, 0).send([row])
+    assert _PartitionSender(options, topic, 0).send([Row(**{**row.asDict(), "ms": 1})]) == (1, 0)
+    assert [message.timestamp()[1] for message in read_all(kafka_broker.bootstrap, topic)[0]] == [1]
 
 
 def test_a_window_is_given_in_iso_8601_or_milliseconds() -> None:

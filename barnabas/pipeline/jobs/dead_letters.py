@@ -1,6 +1,7 @@
 """Sends malformed records to a dead-letter topic, each once, with the reason in headers.
 
 RULES    1. A dead letter has the record's key, value, timestamp and headers, followed by headers for reason and origin.
+            Of a record with timestamp 0 it is 1 ms, since the sender cannot send 0.
          2. Letters are sent before the round is committed, in transactions that commit each partition's offset: a repeated
             round sends nothing again (`barnabas/pipeline/kafka/sender.py`).
          3. A missing topic is created without retention, since the records' timestamps may be old.
@@ -22,6 +23,7 @@ ORIGIN = ("topic", "partition", "offset")
 def dead_letters_of(records: DataFrame, topic: str, partitions: int) -> DataFrame:
     """Returns the malformed records as dead letters (rule 1)."""
     extra = [_header(REASON, "error"), *(_header(f"dead-letter.{name}", name) for name in ORIGIN)]
+    ms = f.unix_millis("timestamp")
     no_headers = f.array().cast("array<struct<key: string, value: binary>>")
     return records.where("error is not null").select(
         *ORIGIN,
@@ -30,7 +32,7 @@ def dead_letters_of(records: DataFrame, topic: str, partitions: int) -> DataFram
         "key",
         "value",
         f.concat(f.coalesce("headers", no_headers), f.array(*extra)).alias("headers"),
-        f.unix_millis("timestamp").alias("ms"),
+        f.when(ms == 0, 1).otherwise(ms).alias("ms"),
     )
 
 

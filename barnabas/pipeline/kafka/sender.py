@@ -7,7 +7,8 @@ RULES    1. One task sends the records of one source partition, in offset order.
          3. The transactional id is the group's name and the source partition. Initialisation fences an earlier producer with
             this id (a killed task, a lost worker) and aborts its transaction. Only then the task reads the committed offset
             and continues after it.
-         4. Timestamps, keys and headers are sent unchanged, including nulls.
+         4. Timestamps, keys and headers are sent unchanged, including nulls. A record of timestamp 0 is refused: librdkafka
+            would send the current time.
          5. Each task limits its own rate to an equal share of the job's rate.
          6. Sending the offsets has a timeout of its own: librdkafka may wait forever when the group coordinator moves (its
             issue 5456). The failed task is retried by Spark; the thread of the call is abandoned.
@@ -156,6 +157,11 @@ class _PartitionSender:
         return count
 
     def _produce(self, row: Any) -> None:
+        if row.ms == 0:
+            raise JobError(
+                f"The record at offset {row.offset} of {self._name} has the timestamp 0, for which librdkafka "
+                "sends the current time: it cannot be replayed."
+            )
         headers = None if row.headers is None else [(header["key"], _bytes(header["value"])) for header in row.headers]
         while True:
             try:

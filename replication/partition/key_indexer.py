@@ -100,6 +100,12 @@ class PartitionIndex:
             self.merging = ()
         return dropped
 
+    def precedes(self, found: IndexRange, log_start_offset: int) -> bool:
+        """Whether a new range continues this index."""
+        if self.ranges:
+            return self.ranges[-1].end_offset == found.start_offset
+        return found.start_offset <= log_start_offset
+
     def drop_from(self, file_name: str) -> list[IndexRange]:
         """Forget the range of a damaged file and all later ones; returns them."""
         names = [known.file_name for known in self.ranges]
@@ -377,10 +383,11 @@ class _Turn:
             self._merge(index)
 
     def _on_written(self, index: PartitionIndex, found: IndexRange) -> None:
-        if not index.ranges or index.ranges[-1].end_offset == found.start_offset:
+        if index.precedes(found, self._log.offsets.log_start_offset):
             index.ranges.append(found)
             self._merge(index)
-        else:  # a truncation has dropped what is before it
+        else:  # a truncation, or a search, has dropped what is before it
+            index.complete_mark = None
             self._remove((found,))
 
     def _merge(self, index: PartitionIndex) -> None:

@@ -241,7 +241,10 @@ class KeyIndexer:
         if failure.damaged is not None:
             if index is not None:
                 _log.warning("the key index of %s is built again from a damaged file on: %s", log.name, failure.text)
-                self.remove(log, index.drop_from(failure.damaged))
+                dropped = index.drop_from(failure.damaged)
+                self.remove(log, dropped)
+                if not dropped:  # it is no file of this index: the next turn deletes it
+                    self._indexes.pop(log, None)
         elif failure.is_missing:
             self._indexes.pop(log, None)
         else:
@@ -262,6 +265,11 @@ def open_log(partition: Partition) -> OpenLog | DiskLookup:
     """The log of a partition; a leader's high watermark is up to date then."""
     lookup = partition.open_leader_log() if partition.is_leader else None
     return lookup or partition.log.opened or partition.log.open_lookup()
+
+
+def index_digest(log: Log) -> bytes:
+    """Of the index files of a log."""
+    return digest_of(log.files.topic_id or b"", log.partition, log.config.barnabas_index_keys)
 
 
 def mark_of(log: Log) -> object:
@@ -287,7 +295,7 @@ class _Turn:
         self._partition = partition
         self._log = partition.log
         self._fields = self._log.config.barnabas_index_keys
-        self._digest = digest_of(self._log.files.topic_id or b"", self._fields)
+        self._digest = index_digest(self._log)
         self._truncation_count = self._log.offsets.truncation_count
         self._next_offset = -1
         """After what was decoded; -1: nothing yet."""

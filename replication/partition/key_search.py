@@ -24,7 +24,7 @@ from protocol.errors import ErrorCode, KafkaError
 from protocol.primitives import Buffer
 from protocol.records import Record, parse_header
 from replication.completion import Completion, all_done, failed
-from replication.partition.key_indexer import KeyIndexer, Worker, open_log
+from replication.partition.key_indexer import KeyIndexer, Worker, index_digest, open_log
 from replication.partition.partition import Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.config.config_def import MAX_LONG
@@ -157,6 +157,8 @@ class _Search:
         self._query = query
         self._attempts = 0
         self._found: list[Record] = []
+        self._directory, self._digest = "", b""
+        """Of the index."""
         self._candidates = 0
         """How many were looked for the last time."""
         self._size = size
@@ -181,6 +183,7 @@ class _Search:
                 ErrorCode.INVALID_REQUEST,
                 f"Topic {self._topic} has no index of {self._query.field}: its barnabas.index.keys is {fields}",
             )
+        self._directory, self._digest = log.files.index_path, index_digest(log)
         opened = open_log(partition)
         if isinstance(opened, DiskLookup):
             return opened
@@ -206,7 +209,8 @@ class _Search:
             return
         self._candidates = wanted
         job = FindOffsets(
-            self._path(),
+            self._directory,
+            self._digest,
             query.field,
             query.value,
             known.from_offset,
@@ -216,10 +220,6 @@ class _Search:
             wanted,
         )
         self._submit(job, lambda offsets: self._read(known, offsets, is_last=len(offsets) < wanted))
-
-    def _path(self) -> str:
-        partition = self._owner.replicas.partitions.get((self._topic, self._index))
-        return "" if partition is None else partition.log.files.index_path
 
     def _read(self, known: PartitionAnswer, offsets: list[int], *, is_last: bool) -> None:
         """Read the batches of candidates, or finish if there are none."""

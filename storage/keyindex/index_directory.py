@@ -4,7 +4,7 @@ RULES    1. The files are in the directory LogFiles.index_path; their ranges are
             the log's start.
          2. A file inside of another one's range was merged into it, and is deleted. After a gap, or a damaged file, all further
             ones are deleted: the index is built again from there.
-         3. Files of other fields are deleted, and those of another topic: one may be written while a topic is deleted and
+         3. Files of other fields are deleted, and those of another partition: one may be written while a topic is deleted and
             created again with the same directories.
          4. FAN files of a size class are merged, together with the smaller ones after them; a class is FAN times as large as
             the one before. So each class has few files, and an entry is written once for each class. A file of MAX_ENTRIES is
@@ -75,10 +75,9 @@ def offsets_of(name: str) -> tuple[int, int]:
 
 def _range_of(disk: Disk, path: str, digest: bytes) -> IndexRange | None:
     try:
-        file = IndexFile(disk, path)
+        return IndexFile(disk, path, digest).range
     except DamagedIndex:
         return None
-    return file.range if file.digest == digest and path.endswith(file.range.file_name) else None
 
 
 def delete_ranges(disk: Disk, directory: str, ranges: Sequence[IndexRange]) -> None:
@@ -118,7 +117,7 @@ def merge(
         StorageError: the disk is full or failed, or a file is missing.
     """
     assert all(first.end_offset == second.start_offset for first, second in pairwise(ranges)), ranges
-    files = [IndexFile(disk, f"{directory}/{known.file_name}") for known in ranges]
+    files = [IndexFile(disk, f"{directory}/{known.file_name}", digest) for known in ranges]
     lowest = log_start_offset.to_bytes(OFFSET_END - HASH_BYTES, "big")
     drops = ranges[0].start_offset < log_start_offset
     least = min(known.min_timestamp_ms for known in ranges)

@@ -37,7 +37,7 @@ _ENTRIES: Final = (PAGE_BYTES - _CRC.size) // ENTRY_BYTES
 _FENCES: Final = (PAGE_BYTES - _CRC.size) // OFFSET_END
 _HEADER: Final = Struct(">4sQIIqqiqq8s")
 """Magic, entries, pages of entries, pages of fences, first offset, end offset, leader epoch of the last batch, least and
-greatest timestamp in ms, digest of the topic id and the indexed fields."""
+greatest timestamp in ms, digest of the partition and the indexed fields."""
 _MAGIC: Final = b"BKI1"
 _PAGES_AT_A_TIME: Final = 64
 _PAGES_AROUND: Final = 2
@@ -48,8 +48,8 @@ has a standard deviation of at most 147 entries, 0.58 pages."""
 class DamagedIndex(Exception):
     """A file has not the contents that were written."""
 
-    def __init__(self, path: str, what: str) -> None:
-        super().__init__(f"{path} has a damaged {what}")
+    def __init__(self, path: str, reason: str) -> None:
+        super().__init__(f"{path} {reason}")
         self.file_name = path.rpartition("/")[2]
 
 
@@ -71,10 +71,10 @@ class IndexRange(NamedTuple):
         return f"{self.start_offset:020d}-{self.end_offset:020d}{SUFFIX}"
 
 
-def digest_of(topic_id: bytes, fields: Sequence[str]) -> bytes:
-    """Identifies the topic and the indexed fields, whatever their order; 8 bytes."""
+def digest_of(topic_id: bytes, partition: int, fields: Sequence[str]) -> bytes:
+    """Identifies the partition and the indexed fields, whatever their order; 8 bytes."""
     names = "\0".join(sorted(set(fields))).encode("utf-8", "surrogateescape")
-    return blake2b(topic_id + names, digest_size=8).digest()
+    return blake2b(topic_id + partition.to_bytes(4, "big") + names, digest_size=8).digest()
 
 
 class IndexWriter:
@@ -152,25 +152,26 @@ class IndexFile:
     """A file that is open for searches.
 
     Raises:
-        DamagedIndex: header or root are damaged.
+        DamagedIndex: header or root are damaged, or it is the file of another partition, of other fields or offsets.
         StorageError: the file is missing or unreadable.
     """
 
-    def __init__(self, disk: Disk, path: str) -> None:
+    def __init__(self, disk: Disk, path: str, digest: bytes) -> None:
         self._file: File = disk.open(path, write=False)
         head = self._read_pages(0, 1)[0]
-        magic, entry_count, entry_pages, fence_pages, start, end, epoch, least, greatest, digest = _HEADER.unpack_from(
+        magic, entry_count, entry_pages, fence_pages, start, end, epoch, least, greatest, found = _HEADER.unpack_from(
             head
         )
         if magic != _MAGIC:
-            raise DamagedIndex(path, "header")
+            raise DamagedIndex(path, "has a damaged header")
         self.range = IndexRange(start, end, epoch, entry_count, least, greatest)
-        self.digest: bytes = digest
+        if found != digest or not path.endswith(f"/{self.range.file_name}"):
+            raise DamagedIndex(path, "belongs to another partition, to other fields or offsets")
         self._entry_pages = entry_pages
         length = _CRC.size + fence_pages * OFFSET_END
         root = self._file.pread(length, PAGE_BYTES * (1 + entry_pages + fence_pages))
         if len(root) < length or _CRC.unpack_from(root)[0] != crc32(root[_CRC.size :]):
-            raise DamagedIndex(path, "root")
+            raise DamagedIndex(path, "has a damaged root")
         self._root = _split(root[_CRC.size :], OFFSET_END)
 
     def announce(self, upper: bytes) -> None:
@@ -272,7 +273,7 @@ class IndexFile:
 def _checked(page: bytes, path: str) -> bytes:
     """The contents of a page."""
     if len(page) < PAGE_BYTES or _CRC.unpack_from(page)[0] != crc32(page[_CRC.size :]):
-        raise DamagedIndex(path, "page")
+        raise DamagedIndex(path, "has a damaged page")
     return page[_CRC.size :]
 
 

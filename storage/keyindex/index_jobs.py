@@ -3,7 +3,7 @@
 RULES    1. A job opens files by path and has no state, except: the entries of one partition that no file has yet, and one merge
             in progress. Both are of the partition whose job came last; another one's are dropped.
          2. `RemoveRanges` also drops both for its directory: the log has changed.
-         3. `digest` identifies the topic and its indexed fields (`digest_of`).
+         3. `digest` identifies the partition and its indexed fields (`digest_of`).
          4. The result of a job is in its description; after a failure it is a JobFailed.
 NOT HERE The order of jobs (replication/partition/key_indexer.py, key_search.py), processes (broker/io/index_process.py).
 """
@@ -96,6 +96,7 @@ class FindOffsets(NamedTuple):
     """Look a value up; the result is a list of candidate offsets, descending, at most `limit`."""
 
     directory: str
+    digest: bytes
     field: str
     value: bytes
     from_offset: int
@@ -246,17 +247,17 @@ class IndexJobs:
             if end_offset < complete_from:
                 break
             complete_from = start_offset
-            file = self._open(f"{job.directory}/{name}")
+            file = self._open(f"{job.directory}/{name}", job.digest)
             if file.range.min_timestamp_ms < job.to_ms and file.range.max_timestamp_ms >= job.from_ms:
                 files.append(file)
         return files, complete_from
 
-    def _open(self, path: str) -> IndexFile:
+    def _open(self, path: str, digest: bytes) -> IndexFile:
         """The file, from the last searches if it is the same (another one may have got the name)."""
         stamp = self._disk.stamp(path)
         known = self._files.pop(path, None)
         if known is None or known[0] != stamp:
-            known = stamp, IndexFile(self._disk, path)
+            known = stamp, IndexFile(self._disk, path, digest)
             # Deleted files would keep their space; it is time to look for them when there is a new one.
             self._files = {name: file for name, file in self._files.items() if self._disk.exists(name)}
         self._files[path] = known

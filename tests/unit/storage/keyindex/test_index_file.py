@@ -26,7 +26,7 @@ from storage.keyindex.index_file import (
 from storage.keyindex.index_jobs import FindOffsets, IndexJobs
 
 TOPIC = b"t" * 16
-DIGEST = digest_of(TOPIC, ("key",))
+DIGEST = digest_of(TOPIC, 0, ("key",))
 EVERYWHERE = 1 << 50
 
 
@@ -40,7 +40,7 @@ def write(path: Path, keys: list[bytes], start: int = 0, digest: bytes = DIGEST)
 
 
 def offsets(path: Path, written: IndexRange, key: bytes, before: int = EVERYWHERE) -> list[int]:
-    file = IndexFile(Disk(), f"{path}/{written.file_name}")
+    file = IndexFile(Disk(), f"{path}/{written.file_name}", DIGEST)
     assert file.range == written
     return found_in(file, key, before)
 
@@ -78,7 +78,7 @@ def test_a_search_among_distinct_keys_reads_one_place_of_an_open_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:
     keys = [b"%d" % at for at in range(count)]
-    file = IndexFile(Disk(), f"{tmp_path}/{write(tmp_path, keys).file_name}")
+    file = IndexFile(Disk(), f"{tmp_path}/{write(tmp_path, keys).file_name}", DIGEST)
     reads: list[Span] = []
     pread = File.pread
 
@@ -103,7 +103,7 @@ def test_a_search_announces_the_pages_of_all_files_before_it_reads_them(
 ) -> None:
     for start in (0, 1000, 2000):
         write(tmp_path, [b"%d" % at for at in range(1000)], start)
-    job = FindOffsets(str(tmp_path), "key", b"7", 0, 3000, 0, EVERYWHERE, 10)
+    job = FindOffsets(str(tmp_path), DIGEST, "key", b"7", 0, 3000, 0, EVERYWHERE, 10)
     jobs = IndexJobs(Disk())
     assert jobs.run(job) == [2007, 1007, 7]
     calls: list[tuple[str, str]] = []
@@ -188,15 +188,15 @@ def test_what_a_crash_leaves_is_deleted(tmp_path: Path) -> None:
 
 
 def test_an_index_of_other_fields_is_deleted(tmp_path: Path) -> None:
-    write(tmp_path, [b"k"] * 10, digest=digest_of(TOPIC, ("key", "header:a")))
-    assert load_ranges(Disk(), str(tmp_path), digest_of(TOPIC, ("header:a", "key")))
+    write(tmp_path, [b"k"] * 10, digest=digest_of(TOPIC, 0, ("key", "header:a")))
+    assert load_ranges(Disk(), str(tmp_path), digest_of(TOPIC, 0, ("header:a", "key")))
     assert load_ranges(Disk(), str(tmp_path), DIGEST) == []
     assert not [name for name in os.listdir(tmp_path) if name.endswith(SUFFIX)]
 
 
 def test_an_index_of_an_earlier_topic_with_the_same_name_is_deleted(tmp_path: Path) -> None:
     """A job may write it after the new topic's directory was created."""
-    write(tmp_path, [b"k"] * 10, digest=digest_of(b"u" * 16, ("key",)))
+    write(tmp_path, [b"k"] * 10, digest=digest_of(b"u" * 16, 0, ("key",)))
     assert load_ranges(Disk(), str(tmp_path), DIGEST) == []
     assert os.listdir(tmp_path) == []
 

@@ -176,7 +176,7 @@ def test_a_merge_that_is_not_needed_any_more_leaves_no_file(directory: Directory
 def test_searches_keep_no_deleted_file_open(directory: Directory, full_disk: FullDisk) -> None:
     directory.fill()
     searcher = IndexJobs(full_disk)
-    job = FindOffsets(directory.path, "key", b"k", 0, 4, *ALL_TIMES, 10)
+    job = FindOffsets(directory.path, DIGEST, "key", b"k", 0, 4, *ALL_TIMES, 10)
     assert searcher.run(job) == [3, 2, 1, 0]
     assert full_disk.open_files == FAN
     directory.begin_merge()

@@ -131,4 +131,4 @@ def test_fast_path_and_handler_answer_offset_commit_alike(monkeypatch: pytest.Mo
     for turn, (answers, expected, frame) in enumerate(exchanges):
         assert answers == expected, f"seed {seed}, turn {turn}, {frame.hex()}"
     assert harnesses[0].log.batches == harnesses[1].log.batches, f"seed {seed}"
-    assert sum(short.answered.values()) > 200, f"seed {seed}: too few requests took the fast path: {short.answered}"
+    assert sum(short.answered.values()) > 100, f"seed {seed}: too few requests took the fast path: {short.answered}"

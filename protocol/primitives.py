@@ -1,7 +1,7 @@
 """Varints, and texts of uuids and bytes.
 
-FORMAT   uvarint  7 bits per byte, lowest first; the top bit is set if more bytes follow; at most 5 bytes, below 2**31
-                  as a length
+FORMAT   uvarint  7 bits per byte, lowest first; the top bit is set if more bytes follow; at most 5 bytes and
+                  31 bits, since it is a length, a count or a tag
          varint   zigzag (0, -1, 1, -2, ...) written as a uvarint of 32 or 64 bits
          uuid     16 bytes; as text url-safe base64 without padding, as Kafka prints it
          bytes    in JSON a string if they are UTF-8, otherwise {"base64":"/w=="}
@@ -55,7 +55,7 @@ _SMALL_ONES: Final = tuple(map(_uvarint, range(_SMALL)))
 
 
 def read_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
-    """Reads an unsigned 32-bit varint; returns it and the position after it."""
+    """Reads an unsigned varint of at most 31 bits; returns it and the position after it."""
     try:
         value = buffer[position]
         if value < 0x80:
@@ -75,8 +75,8 @@ def _read_long_uvarint(buffer: Buffer, position: int) -> tuple[int, int]:
         position += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            if value >> 32:
-                raise MalformedRequest("a varint has more than 32 bits")
+            if value >> 31:
+                raise MalformedRequest("a varint has more than 31 bits")
             return value, position
     raise MalformedRequest(f"a varint is longer than {_MAX_UVARINT_BYTES} bytes")
 

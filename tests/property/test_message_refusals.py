@@ -20,7 +20,7 @@ REPLAY = f"replay with FUZZ_SEED={SEED} FUZZ_REFUSALS={FRAMES}"
 
 # Intentionally stricter (decoder_compiler.py rules 2 and 3, primitives.py): Kafka interprets such a number as
 # negative, or continues at the end of a tagged field's value instead of its declared size.
-STRICTER = ("does not fill its size", "more than 32 bits", "tagged fields", "elements or bytes")
+STRICTER = ("does not fill its size", "more than 31 bits", "tagged fields", "elements or bytes")
 # Kafka reads tags in any order, repeated, and the largest one, and then cannot write them.
 CANNOT_WRITE = ("Invalid raw tag field list", "as an undefined tag")
 # Java and Python may insert different numbers of these for invalid UTF-8.

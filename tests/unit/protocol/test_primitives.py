@@ -52,7 +52,7 @@ def test_any_varlong_survives_a_round_trip(value: int) -> None:
 
 
 @pytest.mark.parametrize(
-    "encoded", [b"", b"\x80", b"\x80\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x1f", b"\xff\xff\xff\xff\xff\x01"]
+    "encoded", [b"", b"\x80", b"\x80\x80\x80\x80\x80\x00", b"\xff\xff\xff\xff\x0f", b"\xff\xff\xff\xff\xff\x01"]
 )
 def test_an_invalid_varint_is_malformed(encoded: bytes) -> None:
     with pytest.raises(MalformedRequest):

@@ -251,6 +251,7 @@ class _Session(asyncio.BufferedProtocol):
         self._peer = peer
         self._traffic = traffic
         self._caller = caller
+        self._setup_timeout_ms = min(caller.timeout_ms, _SETUP_TIMEOUT_MS)
         self._transport: asyncio.Transport | None = None
         self._frames = FrameReader(MAX_RESPONSE_BYTES, bytearray(SCRATCH_BYTES), MAX_PREALLOCATED_BYTES)
         self._in_flight: dict[int, _InFlight] = {}
@@ -267,7 +268,7 @@ class _Session(asyncio.BufferedProtocol):
         """Sends ApiVersions (rule 2)."""
         request = ApiVersionsRequest(client_software_name="barnabas", client_software_version="1")
         versions: Response = Completion()
-        self._send(request, _API_VERSIONS_VERSION, versions, min(self._caller.timeout_ms, _SETUP_TIMEOUT_MS))
+        self._send(request, _API_VERSIONS_VERSION, versions, self._setup_timeout_ms)
         versions.then(self._on_api_versions)
 
     def _on_api_versions(self, versions: Response) -> None:
@@ -286,7 +287,7 @@ class _Session(asyncio.BufferedProtocol):
     # ------------------------------------------------------------ authentication (rule 5)
     def _log_in(self, login: PeerLogin) -> None:
         accepted: Response = Completion()
-        self._send(SaslHandshakeRequest(mechanism=login.mechanism), 1, accepted, _SETUP_TIMEOUT_MS)
+        self._send(SaslHandshakeRequest(mechanism=login.mechanism), 1, accepted, self._setup_timeout_ms)
         accepted.then(lambda response: self._on_handshake(login, response.value))
 
     def _on_handshake(self, login: PeerLogin, response: Message | None) -> None:
@@ -304,7 +305,7 @@ class _Session(asyncio.BufferedProtocol):
 
     def _send_token(self, client: SaslClient, token: bytes) -> None:
         answered: Response = Completion()
-        self._send(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION, answered, _SETUP_TIMEOUT_MS)
+        self._send(SaslAuthenticateRequest(auth_bytes=token), _AUTHENTICATE_VERSION, answered, self._setup_timeout_ms)
         answered.then(lambda response: self._on_token(client, response.value))
 
     def _on_token(self, client: SaslClient, response: Message | None) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 import uvloop
 
-from broker.network.peer import ClientContext, HostAndPort, Peer
+from broker.network.peer import ClientContext, HostAndPort, Peer, PeerLogin
 from broker.telemetry.peer_traffic import PeerTraffic
-from protocol.messages.metadata import MetadataRequest
+from protocol.codec import encode
+from protocol.framing import frame_response
+from protocol.messages.metadata import ApiVersionsResponse, MetadataRequest
 
 
 class NoDeadlines:
@@ -98,3 +100,41 @@ def test_a_suspended_node_fails_requests_within_the_timeout() -> None:
         peer.close()
         loop.close()
     assert answer.result() is None
+
+
+def test_a_node_that_does_not_answer_the_login_fails_requests_within_the_timeout(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    loop = uvloop.new_event_loop()
+    deadlines = LoopDeadlines(loop)
+
+    def new_client() -> NoReturn:
+        raise AssertionError("the login is not answered")
+
+    async def answer_api_versions(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+        body = encode(ApiVersionsResponse(error_code=0, api_keys=[]), 3)
+        (frame,) = frame_response(1, [body], flexible_header=False)
+        assert isinstance(frame, bytes)
+        writer.write(frame)
+        await reader.read()
+        writer.close()
+
+    async def ask() -> None:
+        server = await asyncio.start_server(answer_api_versions, "127.0.0.1", 0)
+        address = HostAndPort(*server.sockets[0].getsockname())
+        login = PeerLogin("PLAIN", new_client)
+        caller = ClientContext(loop, "test", deadlines, deadlines.mono_ms, 100, login=login)  # type: ignore[arg-type]
+        peer = Peer(caller, lambda: address, PeerTraffic(), "node 2")
+        replied = asyncio.Event()
+        answer = peer.send_request(MetadataRequest(topics=None))
+        answer.then(lambda _: replied.set())
+        await asyncio.wait_for(replied.wait(), 5)
+        assert answer.result() is None
+        assert "no response within the timeout" in caplog.text
+        peer.close()
+        server.close()
+        await server.wait_closed()
+
+    loop.run_until_complete(ask())
+    loop.close()

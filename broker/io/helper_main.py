@@ -2,7 +2,7 @@
 
 RULES    1. The process exits at the end of its input: when the broker closes it, or dies.
          2. Only the broker that started the process has the other ends of the pipes, so pickles are safe.
-         3. Ctrl-C is for the broker, which ends this process.
+         3. Ctrl-C and the end of the terminal are for the broker, which ends this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ BACKGROUND: Final = 10
 
 def begin(niceness: int) -> tuple[BinaryIO, BinaryIO]:
     """Sets up this process; returns its input and output."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    for number in (signal.SIGINT, signal.SIGHUP):  # rule 3
+        signal.signal(number, signal.SIG_IGN)
     os.nice(niceness)
     return sys.stdin.buffer, sys.stdout.buffer
 

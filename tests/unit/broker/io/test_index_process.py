@@ -44,6 +44,22 @@ def freeze(process: IndexProcess) -> None:
     os.waitid(os.P_PID, child.pid, os.WSTOPPED)
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_signals_of_a_terminal_do_not_end_a_process(tmp_path: Path, number: signal.Signals) -> None:
+    """The broker, which gets them too, still needs it while it stops."""
+
+    async def check(process: IndexProcess) -> None:
+        job = LoadRanges(str(tmp_path), DIGEST)
+        assert await result_of(process.submit(job)) == []
+        child = process._helper._process
+        assert child is not None
+        child.send_signal(number)
+        assert await result_of(process.submit(job)) == []
+        assert process._helper._process is child
+
+    with_process(check)
+
+
 def test_a_process_that_hangs_is_killed_and_another_one_works(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     async def check(process: IndexProcess) -> None:
         job = LoadRanges(str(tmp_path), DIGEST)

@@ -1,4 +1,4 @@
-"""`barnabas cluster`: several nodes on this machine, until SIGINT or SIGTERM.
+"""`barnabas cluster`: several nodes on this machine, until SIGINT, SIGTERM or SIGHUP.
 
 RULES    1. One line on standard output when all nodes are ready: the bootstrap servers. All else goes to standard error.
          2. A node that dies is reported, and not restarted: the reason is in its log. If none is left the command ends.
@@ -20,7 +20,7 @@ from barnabas.cluster import PLAN, Cluster
 from barnabas.embedded import BrokerError
 
 _PORT = 9092
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 def main(arguments: list[str]) -> int:
@@ -52,13 +52,14 @@ def main(arguments: list[str]) -> int:
 def cluster(
     *, nodes: int, controllers: int, data_dir: str, host: str | None, port: int | None, settings: tuple[str, ...]
 ) -> int:
-    """Run several nodes on this machine until SIGINT or SIGTERM.
+    """Run several nodes on this machine until SIGINT, SIGTERM or SIGHUP.
 
     Exit status: 0 stopped by a signal, 1 the start or a node failed, 2 the arguments are wrong.
     """
     started = time.monotonic()
     for number in _SIGNALS:
-        signal.signal(number, _interrupt)
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:  # `nohup` ignores it
+            signal.signal(number, _interrupt)
     if port is None:
         port = 0 if (Path(data_dir) / PLAN).exists() else _PORT
     given = dict(map(_setting, settings))

@@ -57,18 +57,19 @@ def in_sync(admin: AdminClient) -> list[int]:
     return [len(partition.isrs) for partition in found.values()]
 
 
-def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP], ids=["Ctrl-C", "a closed terminal"])
+def test_one_command_runs_three_nodes_whose_data_survive(tmp_path: Path, number: signal.Signals) -> None:
     with command(tmp_path) as (process, bootstrap):
         assert len(bootstrap.split(",")) == 3
         create_topic(bootstrap, "kept", 3, -1)
         admin = AdminClient({"bootstrap.servers": bootstrap})
         until(lambda: in_sync(admin) == [3, 3, 3], "every replica is made")
         running = nodes(process)
-        process.send_signal(signal.SIGINT)
+        process.send_signal(number)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out, err) == (0, "", "")
         assert not any(node.is_running() for node in running.values())
-    assert all((tmp_path / f"node-{number}" / ".kafka_cleanshutdown").exists() for number in (1, 2, 3))
+    assert all((tmp_path / f"node-{node}" / ".kafka_cleanshutdown").exists() for node in (1, 2, 3))
     with command(tmp_path) as (process, again):
         assert again == bootstrap
         admin = AdminClient({"bootstrap.servers": again})
@@ -102,6 +103,14 @@ def test_a_child_that_is_no_node_may_end(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         out, err = process.communicate(timeout=30)
         assert (process.returncode, out, err) == (0, "", "")
+
+
+def test_the_nodes_under_nohup_outlive_their_terminal(tmp_path: Path) -> None:
+    with command(tmp_path, "--nodes", "1", before=("nohup",)) as (process, bootstrap):
+        process.send_signal(signal.SIGHUP)
+        assert AdminClient({"bootstrap.servers": bootstrap}).list_topics(timeout=30).brokers.keys() == {1}
+        process.terminate()
+        assert process.wait(30) == 0
 
 
 def test_a_signal_before_the_nodes_start_ends_the_command_without_a_stack_trace(

@@ -51,7 +51,7 @@ class _Leader:
 
 @dataclass(eq=False)
 class ReplicaFetcherManager:
-    """All fetchers of this broker."""
+    """All fetchers of this broker; it has none before the first `resize`, which must precede the first partition."""
 
     _soon: CallSoon
     _config: BrokerConfig

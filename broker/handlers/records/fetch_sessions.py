@@ -9,7 +9,9 @@ RULES    1. A session's epoch is 1 after creation and increases with every reque
          3. A session watches its partitions all the time; a sessionless fetch only while it waits.
          4. At most `slots` sessions. A full cache evicts the least recently used session if it is unused for two minutes;
             else one of lower priority: consumers before followers, then the smaller one. A session younger than two minutes
-            is evicted only if a follower evicts a consumer. Otherwise the request gets no session.
+            is evicted only if a follower evicts a consumer. Otherwise the request gets no session. A refusal holds for
+            `_REFUSAL_MS` for consumers with as many partitions or fewer: a search of the cache for each of their requests
+            would cost more than the fetch.
          5. Followers wait for the log end offset, consumers for the high watermark; where consumers may read
             from followers, followers wait for both.
 NOT HERE Reading and responses (`fetch.py`).
@@ -34,6 +36,7 @@ INITIAL_EPOCH: Final = 0
 FINAL_EPOCH: Final = -1
 EVICTION_MS: Final = 120_000
 DEFAULT_SLOTS: Final = 1000
+_REFUSAL_MS: Final = 1_000
 _MAX_EPOCH: Final = 0x7FFFFFFF
 _FIRST_VERSION_WITH_SESSIONS: Final = 7
 _FIRST_VERSION_WITH_IDS: Final = 13
@@ -264,6 +267,7 @@ class FetchSessions:
         self.authorizer_version: Callable[[], int] = lambda: 0
         """The version of the decisions about clients."""
         self._by_id: dict[int, FetchSession] = {}  # least recently used first
+        self._refused_size = self._refused_until_mono_ms = 0  # of the last new session that evicted none
 
     def __len__(self) -> int:
         return len(self._by_id)
@@ -418,16 +422,18 @@ class FetchSessions:
             return False
         if mono_ms - oldest.last_used_mono_ms > EVICTION_MS:
             victim = oldest
+        elif not is_follower and size <= self._refused_size and mono_ms < self._refused_until_mono_ms:
+            return False
         else:
             candidates = [
                 session
                 for session in by_id.values()
                 if mono_ms - session.created_mono_ms > EVICTION_MS or (is_follower and not session.is_follower)
             ]
-            if not candidates:
+            smallest = min(candidates, key=lambda session: session.eviction_order, default=None)
+            if smallest is None or (is_follower, size, NO_SESSION) < smallest.eviction_order:
+                self._refused_size, self._refused_until_mono_ms = size, mono_ms + _REFUSAL_MS
                 return False
-            victim = min(candidates, key=lambda session: session.eviction_order)
-            if (is_follower, size, NO_SESSION) < victim.eviction_order:
-                return False
+            victim = smallest
         self.remove(victim.session_id)
         return True

@@ -220,6 +220,29 @@ def test_a_larger_session_evicts_an_older_smaller_one(sessions: FetchSessions) -
     assert 101 not in sessions._by_id
 
 
+@pytest.mark.pure_python("replaces a property of a compiled class")
+def test_a_full_cache_is_searched_once_a_second_for_the_consumers_that_it_refuses(
+    sessions: FetchSessions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for _ in range(3):
+        create(sessions)
+    for session_id in (100, 101, 102):
+        sessions.open(request(session_id, 1), 12, EVICTION_MS, is_follower=False)
+    looks: list[int] = []
+    order: property = vars(FetchSession)["eviction_order"]
+
+    def counted(session: FetchSession) -> object:
+        looks.append(session.session_id)
+        return order.__get__(session)
+
+    monkeypatch.setattr(FetchSession, "eviction_order", property(counted))
+    for passed_ms in range(1, 1001):
+        assert create(sessions, mono_ms=EVICTION_MS + passed_ms).session_id == 0
+    assert len(looks) <= 4
+    assert create(sessions, mono_ms=EVICTION_MS + 1000, partitions=2).session_id != 0
+    assert create(sessions, mono_ms=EVICTION_MS + 1000, follower=True).session_id != 0
+
+
 def test_a_follower_evicts_a_young_consumer_but_no_follower(sessions: FetchSessions) -> None:
     create(sessions, partitions=9)
     create(sessions, partitions=1, follower=True)

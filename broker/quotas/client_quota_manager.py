@@ -2,8 +2,9 @@
 
 RULES    1. A client without a quota has no sensors and costs nothing; Apache Kafka measures it too, for its metrics.
          2. Quotas can change at any time: a sensor keeps what it measured.
-         3. A sensor that was not used for an hour is deleted, and at `MAX_SENSORS` the least recently used one: clients choose
-            their client ids. The look-ups of as many clients are cached, whether these share a sensor or have none.
+         3. A sensor that was not used for an hour is deleted, and at `MAX_SENSORS` the least recently used tenth: clients
+            choose their client ids. All sensors are compared for that, so once a minute, or for as many new ones. The look-ups
+            of `MAX_SENSORS` clients are cached, whether these share a sensor or have none.
 NOT HERE The arithmetic (`replication/quota_rates.py`), precedence (`replication/metadata/client_quotas.py`), what a request
          used (`request_meter.py`).
 """
@@ -23,6 +24,7 @@ REQUEST: Final = "request_percentage"
 KINDS: Final = (PRODUCE, FETCH, REQUEST)
 MAX_SENSORS: Final = 10_000
 EXPIRATION_MS: Final = 3_600_000
+_CHECK_MS: Final = 60_000
 
 
 class QuotaSensor:
@@ -72,7 +74,8 @@ class ClientQuotaManager:
         self._windows = windows
         self._records: Mapping[tuple[object, ...], Message] = {}
         self._quotas: dict[Entity, dict[str, float]] = {}
-        self._sensors: dict[tuple[str, str, str], QuotaSensor] = {}  # least recently found first
+        self._sensors: dict[tuple[str, str, str], QuotaSensor] = {}
+        self._check_mono_ms = 0  # when to look for expired sensors
         self._clients: dict[tuple[str, str | None], ClientSensors | None] = {}
         self.is_enabled = False
         """Whether there is any quota of these kinds."""
@@ -109,21 +112,24 @@ class ClientQuotaManager:
         if quota is None:
             return None
         key = (kind, quota.user, quota.client_id)
-        sensor = self._sensors.pop(key, None)
+        sensor = self._sensors.get(key)
         if sensor is None:
             self._make_room(mono_ms)
-            sensor = QuotaSensor(quota.user, quota.client_id, self._windows)
-            sensor.used_mono_ms = mono_ms
-        self._sensors[key] = sensor
+            sensor = self._sensors[key] = QuotaSensor(quota.user, quota.client_id, self._windows)
+        sensor.used_mono_ms = mono_ms
         sensor.bound = quota.bound
         return sensor
 
     def _make_room(self, mono_ms: int) -> None:
         """Delete sensors before another one is created (rule 3)."""
         sensors = self._sensors
+        surplus = MAX_SENSORS // 10 if len(sensors) >= MAX_SENSORS else 0
+        if not surplus and mono_ms < self._check_mono_ms:
+            return
+        self._check_mono_ms = mono_ms + _CHECK_MS
         expired = [key for key, sensor in sensors.items() if mono_ms - sensor.used_mono_ms >= EXPIRATION_MS]
-        if len(sensors) - len(expired) >= MAX_SENSORS:
-            expired.append(min(sensors, key=lambda key: sensors[key].used_mono_ms))
+        if len(expired) < surplus:
+            expired = sorted(sensors, key=lambda key: sensors[key].used_mono_ms)[:surplus]
         for key in expired:
             del sensors[key]
         if expired:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import tracemalloc
+from typing import Any
 
 import pytest
 
 from broker.quotas import client_quota_manager as module
-from broker.quotas.client_quota_manager import ClientQuotaManager
+from broker.quotas.client_quota_manager import ClientQuotaManager, QuotaSensor
 from protocol.messages.stored_records import ClientQuotaRecord, EntityData
+from protocol.schema import Message
 from replication.quota_rates import QuotaWindows
 
 
@@ -57,12 +59,48 @@ def test_unused_sensors_are_deleted_after_an_hour(monkeypatch) -> None:  # type:
     used.produce.record(1, module.EXPIRATION_MS)
     manager.find("User:a", "new", module.EXPIRATION_MS + 1)
     assert {sensor.client_id for _, sensor in manager.sensors()} == {"used", "new"}
-    monkeypatch.setattr(module, "MAX_SENSORS", 2)
+    for number in range(8):
+        manager.find("User:a", f"other {number}", module.EXPIRATION_MS + 1)
+    monkeypatch.setattr(module, "MAX_SENSORS", 10)
     manager.find("User:a", "newest", module.EXPIRATION_MS + 2)
-    assert {sensor.client_id for _, sensor in manager.sensors()} == {"new", "newest"}
+    assert {"new", "newest"} < (names := {sensor.client_id for _, sensor in manager.sensors()})
+    assert "used" not in names
     again = manager.find("User:a", "used", module.EXPIRATION_MS + 3)
     assert again is not None
     assert again.produce is not used.produce
+
+
+def test_a_client_that_returns_keeps_all_its_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    entity = [EntityData(entity_type="client-id", entity_name=None)]
+    keys = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+    records: dict[tuple[object, ...], Message] = {
+        (key,): ClientQuotaRecord(entity=entity, key=key, value=5.0, remove=False) for key in keys
+    }
+    manager = ClientQuotaManager(QuotaWindows())
+    monkeypatch.setattr(module, "MAX_SENSORS", 10)
+    manager.update(records)
+    for number in range(20):
+        found = manager.find("User:a", f"client {number % 4}", number)
+        assert found is not None
+        kept = [sensor for _, sensor in manager.sensors()]
+        assert all(any(sensor is other for other in kept) for sensor in found), number
+        manager.update(dict(records))  # the look-ups are not cached
+
+
+def test_new_clients_compare_few_sensors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "MAX_SENSORS", 1000)
+    manager = manager_with("client-id", None)
+    looks: list[int] = []
+    used: Any = vars(QuotaSensor)["used_mono_ms"]
+
+    def counted(sensor: QuotaSensor) -> object:
+        looks.append(1)
+        return used.__get__(sensor)
+
+    monkeypatch.setattr(QuotaSensor, "used_mono_ms", property(counted, used.__set__))
+    for number in range(3000):
+        manager.find("User:a", f"client {number}", number)
+    assert len(looks) < 100 * 3000
 
 
 @pytest.mark.parametrize(("kind", "name"), [("user", "a"), ("client-id", "x")])

@@ -4,6 +4,7 @@ RULES    1. Responses are created from the image only.
          2. An unknown topic is auto-created through the controller. The response does not wait for it: it is
             UNKNOWN_TOPIC_OR_PARTITION until the client retries, as in Kafka. A topic that is being created is not submitted
             again. Partitions and replicas are those of this broker's settings, or of the controller's if this broker has none.
+            Why it failed is logged once a minute, since clients ask again at once.
          3. An invalid topic name gets INVALID_TOPIC_EXCEPTION, also with auto-creation.
          4. A topic that the principal may not describe is left out, or gets TOPIC_AUTHORIZATION_FAILED if it was
             requested, as in Kafka; a request by id does not get its name.
@@ -21,6 +22,7 @@ from typing import Final
 from broker.config.broker_config import BrokerConfig
 from broker.handlers.authorization import ForwardingHandlers
 from broker.handlers.router import RequestContext, Route
+from broker.network.repeated_lines import RepeatedLines
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
 from broker.security.operations import NOT_REQUESTED
@@ -82,6 +84,7 @@ class MetadataHandlers(ForwardingHandlers):
         self._soon = soon
         self._inflight_topics: set[str] = set()
         """The topics that are being auto-created."""
+        self._failure_lines = RepeatedLines()
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -142,11 +145,19 @@ class MetadataHandlers(ForwardingHandlers):
 
         def on_created(created: Completion[CreateTopicsResponse]) -> None:
             self._inflight_topics -= names
-            _log_failures(created)
+            self._log_failures(context, created)
 
         creation = self._submit_for(context, CreateTopicsRequest(topics=topics, timeout_ms=_CREATION_TIMEOUT_MS))
         self._inflight_topics |= names
         creation.then(on_created)
+
+    def _log_failures(self, context: RequestContext, made: Completion[CreateTopicsResponse]) -> None:
+        for result in made.result().topics:
+            if result.error_code in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
+                continue
+            failure = result.name, result.error_message
+            if self._failure_lines.count_if_due(failure, context.mono_ms / 1000) is not None:
+                _log.warning("auto-creation of topic %s failed: %s", *failure)
 
     def _topic_to_create(self, name: str) -> CreatableTopic:
         partitions, replicas = self._num_partitions, self._replication_factor
@@ -450,9 +461,3 @@ def _unknown_topic_error(name: str) -> ErrorCode:
     except KafkaError as error:
         return error.code
     return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-
-
-def _log_failures(made: Completion[CreateTopicsResponse]) -> None:
-    for result in made.result().topics:
-        if result.error_code not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
-            _log.warning("auto-creation of topic %s failed: %s", result.name, result.error_message)

@@ -3,7 +3,8 @@
 RULES    1. The coordinator of a key is the leader of its partition in the internal topic.
          2. The first request creates the internal topic; requests wait for it. The topic is not created with fewer replicas
             than its replication factor setting: it could lose committed data.
-         3. Before version 4 a request has one key, and the error message is not nullable.
+         3. Clients ask again at once while it cannot be created: the reason is logged once a minute.
+         4. Before version 4 a request has one key, and the error message is not nullable.
 NOT HERE The coordinators (`coordinators/`).
 """
 
@@ -16,6 +17,7 @@ from typing import Final
 from broker.coordinators.runtime.java_compat import abs_hash
 from broker.handlers.authorization import ForwardingHandlers
 from broker.handlers.router import RequestContext, Route
+from broker.network.repeated_lines import RepeatedLines
 from broker.peers.endpoints import AdvertisedEndpoints
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.api import ApiKey
@@ -62,6 +64,7 @@ class FindCoordinatorHandler(ForwardingHandlers):
         self._addresses = addresses
         self._topics = topics
         self._creations: dict[int, Completion[str | None]] = {}
+        self._failure_lines = RepeatedLines()
 
     def routes(self) -> list[Route]:
         """The routes of this module."""
@@ -80,7 +83,7 @@ class FindCoordinatorHandler(ForwardingHandlers):
             return self._coordinators(context, request, None)
         created = self._creations.get(kind)
         if created is None or created.is_done:
-            created = self._creations[kind] = self._create_topic(kind, topic)
+            created = self._creations[kind] = self._create_topic(context, kind, topic)
         response: Completion[FindCoordinatorResponse] = Completion()
         created.then(lambda done: response.complete(self._coordinators(context, request, done.result())))
         return response
@@ -90,7 +93,7 @@ class FindCoordinatorHandler(ForwardingHandlers):
             context, Operation.DESCRIBE, _AUTHORIZATION[kind][0], key, log_denied=log_denied
         )
 
-    def _create_topic(self, kind: int, topic: CreatableTopic) -> Completion[str | None]:
+    def _create_topic(self, context: RequestContext, kind: int, topic: CreatableTopic) -> Completion[str | None]:
         """Create a topic; returns None or the error message."""
 
         def failure(response: CreateTopicsResponse) -> str | None:
@@ -98,7 +101,8 @@ class FindCoordinatorHandler(ForwardingHandlers):
                 if result.error_code not in {_NONE, ErrorCode.TOPIC_ALREADY_EXISTS}:
                     reason = result.error_message or ErrorCode(result.error_code).name
                     failure = f"{topic.name} cannot be created: {reason}"
-                    _log.warning("%s (see the settings %s)", failure, _SETTINGS[kind])
+                    if self._failure_lines.count_if_due(failure, context.mono_ms / 1000) is not None:
+                        _log.warning("%s (see the settings %s)", failure, _SETTINGS[kind])
                     return failure
             return None
 

@@ -19,7 +19,7 @@ from protocol.errors import ErrorCode
 from protocol.messages import stored_records
 from protocol.messages.admin import CreatableTopicResult, CreateTopicsResponse
 from protocol.messages.metadata import DescribeClusterRequest, MetadataRequest, MetadataRequestTopic, MetadataResponse
-from replication.completion import Completion
+from replication.completion import Completion, completed
 from replication.cooperative_tasks import STEPS_PER_SLICE, CallSoon, run_inline
 from tests.support.replica_harness import SELF, ReplicaHarness
 
@@ -137,6 +137,27 @@ def test_a_topic_that_is_being_created_is_not_submitted_again(tmp_path: Path) ->
     failed = CreatableTopicResult(name="a", error_code=ErrorCode.INVALID_REPLICATION_FACTOR, error_message="why")
     created[0][1].complete(CreateTopicsResponse(topics=[failed]))
     assert ask("a", "b") == [["a"], ["b"], ["a"]]
+
+
+def test_why_a_topic_is_not_auto_created_is_logged_once_a_minute(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A producer of such a topic asks ten times a second."""
+    harness = ReplicaHarness(tmp_path)
+
+    def submit(request: Any, *_: object) -> Completion[Any]:
+        code = ErrorCode.INVALID_REPLICATION_FACTOR
+        failed = [CreatableTopicResult(name=one.name, error_code=code, error_message="why") for one in request.topics]
+        return completed(CreateTopicsResponse(topics=failed))
+
+    controller: Any = SimpleNamespace(image=harness.image, submit=submit)
+    addresses = AdvertisedEndpoints(SELF, frozenset())
+    handlers = MetadataHandlers(controller, addresses, AllowAll(), BrokerConfig({}), lambda _: None, run_inline)
+    request = MetadataRequest(topics=[MetadataRequestTopic(name=name) for name in ("a", "b")])
+    lines = [f"auto-creation of topic {name} failed: why" for name in ("a", "b")]
+    for at_ms, times in ((0, 1), (100, 1), (59_999, 1), (60_000, 2)):
+        handlers.metadata(harness.context(ApiKey.METADATA, 12)._replace(mono_ms=at_ms), request)
+        assert caplog.messages == lines * times
 
 
 def topics_created_by(path: Path, settings: dict[str, str], *requested: MetadataRequestTopic) -> list[Any]:

@@ -43,7 +43,7 @@ def test_offsets_are_of_all_leaders(verbs: Verbs) -> None:
     assert [row["deleted"] for row in verbs.rows("topics trim spread --offset 3 --execute")] == [3] * 9
 
 
-def test_groups_of_all_coordinators(verbs: Verbs) -> None:
+def test_groups_of_all_coordinators_are_listed(verbs: Verbs) -> None:
     names = [f"group-{number}" for number in range(12)]
     for name in names:
         verbs.rows(f"groups reset {name} --topic spread --to-offset 5 --execute")

@@ -97,7 +97,7 @@ def test_trim_shows_first_and_deletes_then(verbs: Verbs, topic: str) -> None:
         ("--to-current", [5, 5, 5]),
     ],
 )
-def test_reset_moves_to(verbs: Verbs, topic: str, goal: str, offsets: list[int]) -> None:
+def test_reset_moves_committed_offsets_to_the_goal(verbs: Verbs, topic: str, goal: str, offsets: list[int]) -> None:
     group = f"of-{topic}"
     verbs.rows(f"groups reset {group} --topic {topic} --to-offset 5 --execute")
     assert [row["target"] for row in verbs.rows(f"groups reset {group} {goal}")] == offsets
@@ -208,7 +208,7 @@ def test_a_user_gets_a_password_and_loses_it(verbs: Verbs) -> None:
     assert "first line of standard input" in verbs.refused("users set alice")
 
 
-def test_quotas_of_an_entity_and_of_a_default(verbs: Verbs) -> None:
+def test_quotas_are_set_listed_and_deleted_by_entity(verbs: Verbs) -> None:
     verbs.rows("quotas set producer_byte_rate=1000 request_percentage=50 --user alice --default client-id")
     rows = verbs.rows("quotas list --user alice")
     assert [(row["key"], row["value"]) for row in rows] == [("producer_byte_rate", 1000), ("request_percentage", 50)]
@@ -221,7 +221,7 @@ def test_quotas_of_an_entity_and_of_a_default(verbs: Verbs) -> None:
     assert "INVALID_REQUEST" in verbs.refused("quotas set nope=1 --user alice")
 
 
-def test_nodes_quorum_features_and_directories(verbs: Verbs, topic: str) -> None:
+def test_nodes_shows_brokers_quorum_features_and_directories(verbs: Verbs, topic: str) -> None:
     [node] = verbs.rows("nodes list")
     assert (node["id"], f"{node['host']}:{node['port']}", node["fenced"]) == (1, verbs.bootstrap, False)
     [quorum] = verbs.rows("nodes quorum")
@@ -231,7 +231,7 @@ def test_nodes_quorum_features_and_directories(verbs: Verbs, topic: str) -> None
     assert [row["partition"] for row in verbs.rows(f"nodes dirs --replicas --topic {topic}")] == [0, 1, 2]
 
 
-def test_leaders_and_replicas(verbs: Verbs, topic: str, tmp_path: Path) -> None:
+def test_elections_and_reassignments_need_brokers_that_exist(verbs: Verbs, topic: str, tmp_path: Path) -> None:
     assert {row["result"] for row in verbs.rows(f"partitions elect {topic}")} == {"ELECTION_NOT_NEEDED"}
     assert verbs.rows("partitions elect --all") == []
     assert verbs.rows(f"partitions reassign {topic} --to 1") == []

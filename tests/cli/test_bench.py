@@ -48,7 +48,7 @@ def test_a_topic_with_fewer_records_than_offsets_is_read_to_its_end(verbs: Verbs
     assert (row["records"], row["bytes"]) == (100, 500)
 
 
-def test_a_table_and_a_drawing(verbs: Verbs) -> None:
+def test_bench_prints_a_table_and_a_drawing(verbs: Verbs) -> None:
     ended = verbs.run("bench produce latency -d 1s --rate 200")
     assert ended.out.split()[0] == "LOAD"
     assert "end to end, ms" in ended.err
@@ -89,7 +89,7 @@ def records(verbs: Verbs) -> int:
     return sum(part["end"] for topic in found for part in topic["partitions"])
 
 
-def test_wrong_arguments(verbs: Verbs) -> None:
+def test_wrong_arguments_are_refused(verbs: Verbs) -> None:
     assert verbs.run("bench consume").code == 2
     assert verbs.run("bench -d soon").code == 2
     assert verbs.run("bench -s 2000000000").code == 2

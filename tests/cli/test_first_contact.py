@@ -18,7 +18,7 @@ from tests.support.loading import create
 from tests.support.raw_client import RawClient
 
 
-def test_no_listener_and_no_host() -> None:
+def test_a_missing_listener_and_a_missing_host_are_named() -> None:
     assert "refused" in Verbs("127.0.0.1:1").refused("topics list")
     assert "No broker answers at no.invalid:9092" in Verbs("no.invalid").refused("topics list")
 
@@ -67,7 +67,7 @@ def test_settings_of_security_that_are_missing(security: barnabas.Security, miss
             assert missing in Verbs(broker.bootstrap).refused(line)
 
 
-def test_a_certificate_of_an_unknown_authority() -> None:
+def test_a_certificate_of_an_unknown_authority_is_refused() -> None:
     with (
         barnabas.Broker(security=barnabas.Security()) as broker,
         barnabas.Broker(security=barnabas.Security()) as other,

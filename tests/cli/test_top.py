@@ -32,7 +32,7 @@ def verbs() -> Iterator[Verbs]:
         yield found
 
 
-def test_once_as_json(verbs: Verbs) -> None:
+def test_once_prints_one_view_as_json(verbs: Verbs) -> None:
     [view] = verbs.rows("top --once --interval 100ms")
     assert [(row["topic"], row["partitions"], row["records_per_s"]) for row in view["topics"]] == [("flights", 2, 0)]
     assert view["topics"][0]["bytes"] > 50
@@ -42,7 +42,7 @@ def test_once_as_json(verbs: Verbs) -> None:
     assert "__consumer_offsets" in {row["topic"] for row in view["topics"]}
 
 
-def test_once_as_tables(verbs: Verbs) -> None:
+def test_once_prints_one_view_as_tables(verbs: Verbs) -> None:
     ended = verbs.run("top --once --interval 100ms")
     assert ended.code == 0
     assert {"TOPIC", "GROUP", "NODE"} <= set(ended.out.split())
@@ -64,7 +64,7 @@ def test_a_topic_that_is_deleted_meanwhile_is_left_out(verbs: Verbs) -> None:
     assert deleted
 
 
-def test_requests_and_connections_of_a_metrics_page() -> None:
+def test_top_shows_requests_and_connections_of_a_metrics_page() -> None:
     [port] = free_ports(1)
     with barnabas.Broker(settings={"barnabas.metrics.listener": f"HTTP://127.0.0.1:{port}"}) as broker:
         [view] = Verbs(broker.bootstrap).rows(f"top --once --interval 100ms --metrics 127.0.0.1:{port}")
@@ -79,7 +79,7 @@ def test_bytes_of_a_node_that_was_restarted_are_no_negative_rate() -> None:
     assert (fields["bytes_in_per_s"], fields["bytes_out_per_s"]) == (0, 4)
 
 
-def test_live_until_interrupted(verbs: Verbs) -> None:
+def test_top_runs_on_a_terminal_until_it_is_interrupted(verbs: Verbs) -> None:
     """Clients choose the names of groups: they are no markup, and a terminal does not obey them."""
     verbs.rows("groups reset [/x]\x1b[5m --topic flights:0 --to-offset 2 --execute")
     ours, theirs = pty.openpty()

@@ -43,7 +43,7 @@ def verbs() -> Iterator[Verbs]:
         ("configs describe broker one", "The name of a broker is its id, or default, not 'one'."),
     ],
 )
-def test_wrong_arguments(line: str, sentence: str, verbs: Verbs) -> None:
+def test_a_wrong_argument_is_one_sentence_with_exit_code_2(line: str, sentence: str, verbs: Verbs) -> None:
     ended = verbs.run(line)
     assert (ended.code, ended.out) == (2, "")
     assert sentence in ended.err
@@ -53,19 +53,19 @@ def test_wrong_arguments(line: str, sentence: str, verbs: Verbs) -> None:
     ("address", "sentence"),
     [(",", "--bootstrap names no node."), (f"there:{'9' * 5000}", "--bootstrap takes HOST:PORT[,HOST:PORT...], not")],
 )
-def test_no_address(address: str, sentence: str) -> None:
+def test_a_bootstrap_without_an_address_is_refused(address: str, sentence: str) -> None:
     ended = Verbs(address).run("topics list")
     assert (ended.code, sentence in ended.err) == (2, True)
 
 
-def test_a_number_of_the_input_that_is_too_long(verbs: Verbs, tmp_path: Path) -> None:
+def test_a_number_that_is_too_long_makes_a_record_malformed(verbs: Verbs, tmp_path: Path) -> None:
     (tmp_path / "records").write_text(f"{'9' * 5000}:v")
     ended = verbs.run(f"produce there -q -f %p:%v -i {tmp_path}/records")
     assert (ended.code, ended.err) == (1, "barnabas: Record 1 of the input is malformed: there is no number for %p.\n")
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe,0,1\n", b"there,0\n", b"there,0,-1\n", b"there,0,%s\n" % (b"9" * 5000)])
-def test_a_file_without_offsets(content: bytes, verbs: Verbs, tmp_path: Path) -> None:
+def test_a_file_without_offsets_is_refused(content: bytes, verbs: Verbs, tmp_path: Path) -> None:
     (tmp_path / "offsets").write_bytes(content)
     ended = verbs.run(f"groups reset g --from-file {tmp_path}/offsets")
     assert (ended.code, ended.out) == (2, "")

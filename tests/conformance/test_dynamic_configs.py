@@ -110,7 +110,7 @@ class Topic:
         return len(list(self.path.glob("*.log")))
 
 
-def test_replicas_in_sync(node: Node) -> None:
+def test_min_insync_replicas_above_the_number_of_replicas_has_no_effect(node: Node) -> None:
     """min.insync.replicas above the number of replicas has no effect."""
     t = Topic(node, "in-sync")
     t.alter(min_insync_replicas=2)
@@ -119,7 +119,7 @@ def test_replicas_in_sync(node: Node) -> None:
     assert t.produce(acks=-1) == E.NONE
 
 
-def test_timestamps(node: Node) -> None:
+def test_the_limits_and_the_type_of_timestamps_change(node: Node) -> None:
     t = Topic(node, "timestamps")
     t.alter(message_timestamp_before_max_ms=DAY_MS)
     t.becomes(E.INVALID_TIMESTAMP, age_ms=2 * DAY_MS)
@@ -131,7 +131,7 @@ def test_timestamps(node: Node) -> None:
     until(lambda: t.send().log_append_time_ms > 0, "the broker's time is used")
 
 
-def test_compression(node: Node) -> None:
+def test_records_are_stored_with_the_new_compression_type(node: Node) -> None:
     t = Topic(node, "compression")
     assert t.codec() == Compression.NONE
     for text, codec in (("zstd", Compression.ZSTD), ("gzip", Compression.GZIP), ("uncompressed", Compression.NONE)):
@@ -139,7 +139,7 @@ def test_compression(node: Node) -> None:
         until(partial(t.has_codec, codec), f"records are stored as {text}")
 
 
-def test_the_policy(node: Node) -> None:
+def test_records_without_keys_are_refused_while_the_topic_is_compacted(node: Node) -> None:
     """A compacted topic requires keys."""
     t = Topic(node, "policy")
     assert t.produce(key=None) == E.NONE
@@ -149,7 +149,7 @@ def test_the_policy(node: Node) -> None:
     t.becomes(E.NONE, key=None)
 
 
-def test_segments_by_time(node: Node) -> None:
+def test_a_segment_rolls_when_its_records_span_segment_ms(node: Node) -> None:
     """The record timestamps count, from the first one in the segment."""
     t = Topic(node, "by-time")
     t.alter(segment_ms=60_000)
@@ -157,7 +157,7 @@ def test_segments_by_time(node: Node) -> None:
     until(lambda: t.produce(age_ms=-120_000) == E.NONE and t.segments() > before, "a segment is rolled by time")
 
 
-def test_segments_by_the_size_of_an_index(node: Node) -> None:
+def test_a_segment_rolls_when_its_index_is_full(node: Node) -> None:
     """One entry per batch and an index of four entries, from the next segment on."""
     t = Topic(node, "by-index")
     t.alter(index_interval_bytes=0, segment_index_bytes=48, segment_bytes=1 << 20)
@@ -168,7 +168,7 @@ def test_segments_by_the_size_of_an_index(node: Node) -> None:
     assert t.segments() > before
 
 
-def test_preallocation(node: Node) -> None:
+def test_the_next_segment_is_preallocated(node: Node) -> None:
     """The next segment's space is reserved: Kafka extends the file, Barnabas allocates blocks only."""
     t = Topic(node, "preallocated")
     t.alter(preallocate="true", segment_bytes=1 << 20)
@@ -181,7 +181,7 @@ def test_preallocation(node: Node) -> None:
     until(has_space, "a segment is preallocated")
 
 
-def test_retention_by_time(node: Node) -> None:
+def test_retention_ms_deletes_expired_records(node: Node) -> None:
     """Expired records are deleted at the next check; -1 keeps them."""
     t = Topic(node, "retention-time")
     other = Topic(node, "no-retention")
@@ -193,7 +193,7 @@ def test_retention_by_time(node: Node) -> None:
     assert other.start() == 0
 
 
-def test_retention_by_size(node: Node) -> None:
+def test_retention_bytes_deletes_the_oldest_segment(node: Node) -> None:
     t = Topic(node, "retention-size")
     t.alter(segment_bytes=1 << 20)
     for _ in range(4):
@@ -227,7 +227,7 @@ def test_a_time_in_milliseconds_wins_over_one_in_minutes_and_hours(node: Node) -
         until(lambda: t.start() > 0, "the records have gone")
 
 
-def test_segments_of_all_topics_by_time(node: Node) -> None:
+def test_log_roll_ms_rolls_segments_of_all_topics(node: Node) -> None:
     """log.roll.ms replaces the default of a week."""
     t = Topic(node, "roll-of-all")
     before = t.segments()
@@ -235,7 +235,7 @@ def test_segments_of_all_topics_by_time(node: Node) -> None:
         until(lambda: t.produce(age_ms=-120_000) == E.NONE and t.segments() > before, "a segment is rolled by time")
 
 
-def test_timestamps_and_compression_of_all_topics(node: Node) -> None:
+def test_timestamp_and_compression_types_apply_to_all_topics(node: Node) -> None:
     t = Topic(node, "records-of-all")
     with changed(node, log_message_timestamp_type="LogAppendTime", compression_type="zstd"):
         until(lambda: t.send().log_append_time_ms > 0, "the broker's time is used")
@@ -243,7 +243,7 @@ def test_timestamps_and_compression_of_all_topics(node: Node) -> None:
     until(lambda: t.codec() == Compression.NONE, "records are stored as they come")
 
 
-def test_the_cleaner_interval(node: Node) -> None:
+def test_a_shorter_cleaner_interval_applies_at_once(node: Node) -> None:
     """The cleaner does not wait for the end of the old interval, which is an hour."""
     t = Topic(node, "dirty")
     t.alter(cleanup_policy="compact", segment_bytes=1 << 20, min_cleanable_dirty_ratio=0.01)
@@ -257,7 +257,7 @@ def test_the_cleaner_interval(node: Node) -> None:
         until(is_clean, "one record of each key is left")
 
 
-def test_connections_of_one_address(node: Node) -> None:
+def test_a_second_connection_of_an_address_is_refused_at_the_limit(node: Node) -> None:
     """Existing connections stay."""
 
     def is_served() -> bool:

@@ -125,7 +125,9 @@ _ALL_INVALID: Any = ([("a", INVALID_REQUEST, []), ("b", INVALID_REQUEST, [])], N
         ([], 9, ("a", -1), ([], None)),
     ],
 )
-def test_a_page_of_topics(client: RawClient, names: list[str], limit: int, cursor: Any, expected: Any) -> None:
+def test_a_page_of_topics_begins_at_the_cursor(
+    client: RawClient, names: list[str], limit: int, cursor: Any, expected: Any
+) -> None:
     """At least one partition; the cursor names a requested topic, or any if all are requested."""
     request = message(
         DescribeTopicPartitionsRequest,

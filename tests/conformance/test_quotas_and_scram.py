@@ -55,7 +55,7 @@ FILTERS: list[tuple[list[Filter], bool, Any]] = [
     ([("user", ANY, "x")], False, (42, TOO_MUCH.format("SPECIFIED"))),
     ([("ip", ANY, None), ("user", ANY, None)], False, (42, MIXED)),
 ]
-"""The filters of a description, whether it is strict, and the quotas of `test_quotas` or the error."""
+"""The filters of a description, whether it is strict, and the quotas that the test sets, or the error."""
 
 
 @pytest.fixture(params=BOTH)
@@ -100,7 +100,7 @@ def becomes(look: Callable[[], object], wanted: object) -> None:
     until(lambda: look() == wanted, f"{wanted} is told")
 
 
-def test_quotas(bootstrap: str) -> None:
+def test_quotas_are_set_described_changed_and_deleted(bootstrap: str) -> None:
     """Set, described with every filter, changed, deleted."""
     user: dict[str, str | None] = {"user": "a"}
     both: dict[str, str | None] = {"client-id": "c", "user": "a"}
@@ -127,7 +127,7 @@ def test_quotas(bootstrap: str) -> None:
         becomes(lambda: quotas(client, [("user", EXACT, "a")]), [("user=a", [("request_percentage", 7.0)])])
 
 
-def test_credentials(bootstrap: str) -> None:
+def test_credentials_are_created_described_replaced_and_deleted(bootstrap: str) -> None:
     """Created, described without secrets, replaced, deleted."""
     with RawClient(bootstrap) as client:
         client.ask(

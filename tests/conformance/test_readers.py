@@ -252,7 +252,7 @@ def test_one_consumer_reads_many_partitions(harness: ReaderSetup) -> None:
             assert set(response) <= {0, 1}
 
 
-def test_seeking_back_and_forth(harness: ReaderSetup) -> None:
+def test_a_reader_that_seeks_reads_from_there(harness: ReaderSetup) -> None:
     """Into the middle of a batch, to the start, to the end."""
     for start in range(0, 100, 10):
         harness.write(batch(0, start, 10))

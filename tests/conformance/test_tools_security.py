@@ -45,7 +45,7 @@ def runner(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
         yield Runner(node, tools, folder)
 
 
-def test_topics_and_configs(runner: Runner) -> None:
+def test_topics_and_configs_change_through_kafkas_tools(runner: Runner) -> None:
     assert runner.run("kafka-topics --create --topic t --partitions 2").stdout.strip() == "Created topic t."
     assert "PartitionCount: 2" in runner.run("kafka-topics --describe --topic t").stdout
     change = "kafka-configs --entity-type topics --entity-name t --alter --add-config retention.ms=7200000"

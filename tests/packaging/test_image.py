@@ -186,7 +186,7 @@ def test_the_services_of_a_compose_file_run_from_the_image(image: OciImage, name
     check_services(nodes_of(DOCKER / name), image)
 
 
-def test_figures(image: OciImage, archive: Path, data: Path) -> None:
+def test_a_node_of_the_image_runs_and_its_figures_are_printed(image: OciImage, archive: Path, data: Path) -> None:
     """What docs/operations.md says about the image; the numbers are printed, and not judged."""
     with running(image, data) as node:
         memory = until(lambda: status_of(node.pid).get("VmRSS"), "the node runs")

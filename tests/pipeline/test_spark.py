@@ -61,7 +61,7 @@ def test_a_program_that_does_not_stop_its_session_ends_without_a_traceback(tmp_p
     assert (done.stdout, done.stderr) == ("2\n", "")
 
 
-def test_delays_of_literal_rows(spark: Any) -> None:
+def test_delays_are_averaged_without_the_rows_that_have_none(spark: Any) -> None:
     records = literal(
         spark,
         ("UA", b'{"carrier":"UA","month":1,"dep_delay":5,"origin":"EWR"}'),

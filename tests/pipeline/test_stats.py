@@ -45,7 +45,7 @@ def commit(group: bytes, topic: bytes, partition: int, offset: int) -> tuple[byt
     return key, struct.pack(">hqihq", 3, offset, -1, 0, 0)
 
 
-def test_sizes_rates_and_shares(spark: Any) -> None:
+def test_stats_have_sizes_rates_and_shares(spark: Any) -> None:
     records = literal(
         spark,
         (0, 0, 0, b"aa", b"12345678"),

@@ -208,7 +208,7 @@ def test_column_names_are_unique_and_expressions_valid(spark: Any) -> None:
             check_expressions(records, spec)
 
 
-def test_durations() -> None:
+def test_only_durations_are_accepted_as_windows() -> None:
     for text, seconds in (
         ("15 minutes", 900),
         ("1 hour 30 minutes", 5400),

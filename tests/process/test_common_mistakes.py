@@ -101,7 +101,7 @@ def test_addresses_of_clients_are_written_as_java_writes_them() -> None:
 
 
 @pytest.mark.skipif(not socket.has_dualstack_ipv6(), reason="this machine has no IPv6")
-def test_a_node_on_an_ipv6_address_only() -> None:
+def test_a_node_serves_on_an_ipv6_address_alone() -> None:
     with barnabas.Broker(host="::1") as broker:
         assert addresses(broker.bootstrap) == [("::1", broker.port)]
         assert health.main([broker.bootstrap]) == 0

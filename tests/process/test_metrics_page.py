@@ -132,7 +132,7 @@ def test_an_error_is_counted_once(page: Page) -> None:
     assert page.values(name, request="CreateTopics", error="NONE") == [0]
 
 
-def test_the_probes_of_a_node_with_single_replicas(page: Page) -> None:
+def test_a_node_with_single_replicas_is_ready_and_not_safe_to_stop(page: Page) -> None:
     assert page.get("/healthz") == (200, '{"status": "ok"}\n')
     until(lambda: page.get("/readyz")[0] == 200, "the broker is ready")
     status, body = page.get("/safe-to-stop")
@@ -162,7 +162,7 @@ def test_the_lag_of_a_group_in_records_and_in_seconds(page: Page) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
-def test_the_option_of_the_command_line(host: str) -> None:
+def test_the_option_metrics_opens_the_page(host: str) -> None:
     with Broker(arguments=["--metrics", f"{host}:0"]) as broker:
         found = re.search(r"metrics are at (\S+)/metrics", broker.log())
         assert found is not None

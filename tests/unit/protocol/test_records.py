@@ -60,7 +60,7 @@ def test_a_built_batch_equals_the_format_byte_for_byte() -> None:
     assert read(ONE_RECORD) == [Record(0, 1000, b"key", b"val", (("h", None),))]
 
 
-def test_derived_values_of_a_batch_header() -> None:
+def test_a_batch_header_derives_sizes_offsets_and_sequences() -> None:
     """Sizes, offsets and sequences; sequences wrap at 2**31 - 1."""
     header = BatchHeader(100, 88, 4, 2, 0, 0b111_1011, 9, 50, 60, 7, 1, 2**31 - 5, 10)
     assert (header.size, header.last_offset, header.next_offset) == (100, 109, 110)

@@ -26,7 +26,7 @@ def test_a_refusal_is_one_sentence(code: int, message: str | None, sentence: str
     assert str(refusal(code, message, "create topic x", "Create on topic x")) == sentence
 
 
-def test_only_errors_are_raised() -> None:
+def test_a_code_of_an_error_is_raised_with_its_name() -> None:
     check(0, None, "list topics")
     with pytest.raises(Refused) as caught:
         check(41, None, "list topics")

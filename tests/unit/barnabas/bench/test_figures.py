@@ -14,7 +14,7 @@ def test_percentiles_are_samples_of_nearest_rank() -> None:
     assert percentile([], 50) == 0
 
 
-def test_drawings() -> None:
+def test_drawings_are_scaled_to_their_largest_value() -> None:
     assert sparkline([0, 4, 8]) == "▁▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert (bar(1, 4), bar(0.5, 4), bar(1 / 32, 4), bar(0, 4)) == ("████", "██", "▏", "")

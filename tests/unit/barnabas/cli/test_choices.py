@@ -72,7 +72,7 @@ def test_no_range_is_refused(text: str) -> None:
         parse_range(text, NOW)
 
 
-def test_lists_of_partitions() -> None:
+def test_lists_of_partitions_have_numbers_and_ascending_ranges() -> None:
     assert [list(one) for one in number_ranges("0,2,4-6")] == [[0], [2], [4, 5, 6]]
     for text in ("a", "", "1-", "1,", "-1", "9" * 5000):
         with pytest.raises(ArgumentError, match="Partitions are written"):

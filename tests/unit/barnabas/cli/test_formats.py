@@ -72,7 +72,7 @@ def test_nulls_are_told_from_empty_texts() -> None:
     assert printed("%S %R %s|", NULLS, EMPTY, kcat=True) == b"-1 \xff\xff\xff\xff |0 \0\0\0\0 |"
 
 
-def test_kcats_formats() -> None:
+def test_kcats_formats_print_and_parse_records() -> None:
     assert printed(r"%t %p %o %T %k:%K %s:%S %h %%{}\n", FULL, kcat=True) == (
         b"top 3 70 1767225600123 k\xff:2 value:5 a=b,a=NULL %{}\n"
     )

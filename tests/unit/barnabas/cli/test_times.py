@@ -32,7 +32,7 @@ NOW_MS = 1_800_000_000_000
         ("P999999999D", MAX_DURATION_MS),
     ],
 )
-def test_a_duration(text: str, found_ms: int | None) -> None:
+def test_a_duration_is_parsed_or_none(text: str, found_ms: int | None) -> None:
     assert parse_duration_ms(text) == found_ms
 
 
@@ -62,5 +62,5 @@ def test_a_duration_is_none_that_sleep_refuses() -> None:
         ("", None),
     ],
 )
-def test_a_moment(text: str, found_ms: int | None) -> None:
+def test_a_moment_is_parsed_or_none(text: str, found_ms: int | None) -> None:
     assert parse_moment_ms(text, NOW_MS) == found_ms

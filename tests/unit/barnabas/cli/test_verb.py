@@ -48,7 +48,7 @@ def sample(what: str, connection: Connection) -> int:
     ("what", "exit_code"),
     [("nothing", 0), ("differs", 1), ("fail", 1), ("interrupt", 130), ("terminate", 143), ("--unknown", 2)],
 )
-def test_exit_codes(what: str, exit_code: int) -> None:
+def test_an_exit_code_says_how_a_verb_ended(what: str, exit_code: int) -> None:
     assert run_verb(sample, "sample", [what]) == exit_code
 
 

@@ -15,7 +15,7 @@ from broker.config.connection_configs import (
 )
 
 
-def test_limits_of_broker_listeners_and_addresses() -> None:
+def test_broker_listeners_and_addresses_have_limits_of_their_own() -> None:
     settings = {
         "max.connections": "100",
         "max.connection.creation.rate": "50",

@@ -17,7 +17,7 @@ from broker.config.jaas import InvalidJaas, parse_jaas
         ("M required a = $b a=_c;", "M", {"a": "_c"}),
     ],
 )
-def test_a_module_with_its_options(text: str, name: str, options: dict[str, str]) -> None:
+def test_a_module_is_parsed_with_its_options(text: str, name: str, options: dict[str, str]) -> None:
     assert parse_jaas(text) == (name, options)
 
 

@@ -132,7 +132,7 @@ def test_hosts_are_compared_as_java_prints_them(peer: str, entry: str) -> None:
         ([acl("a", WRITE, kind=GROUP)], False),
     ],
 )
-def test_any_resource(entries: list[Acl], expected: bool) -> None:
+def test_authorize_any_needs_one_resource_that_is_allowed_and_not_denied(entries: list[Acl], expected: bool) -> None:
     """InitProducerId without a transactional id."""
     assert authorizer(*entries).authorize_any(Request(), Operation.WRITE, Resource.TOPIC) is expected
 
@@ -148,7 +148,7 @@ def test_long_names_of_denied_resources_are_not_kept() -> None:
         tracemalloc.stop()
 
 
-def test_bit_fields() -> None:
+def test_authorized_operations_are_bits_with_the_implied_ones() -> None:
     made = authorizer(acl("t", READ), acl("t", 10))
     assert authorized_operations(made, Request(), Resource.TOPIC, "t") == 1 << 3 | 1 << 8 | 1 << 10
 

@@ -96,7 +96,7 @@ def test_a_quota_that_was_not_used_for_an_hour_has_no_metrics() -> None:
 
 
 @pytest.mark.parametrize("is_fetch", [True, False])
-def test_the_time_of_a_users_requests(*, is_fetch: bool) -> None:
+def test_the_request_time_of_a_user_is_shown(*, is_fetch: bool) -> None:
     node = node_with("user", "a", "request_percentage", 1.0)
     sensors = node.clients.find("User:a", "c", 0)
     assert sensors is not None
@@ -115,7 +115,7 @@ def test_the_time_of_a_users_requests(*, is_fetch: bool) -> None:
     }
 
 
-def test_rates_of_connections() -> None:
+def test_new_connections_count_for_their_listener_and_the_broker() -> None:
     limits = ConnectionLimits(ListenerLimits(creation_rate=5), {"out": ListenerLimits(creation_rate=5)})
     connections = ConnectionQuotas(limits)
     for _ in range(20):
@@ -129,7 +129,7 @@ def test_rates_of_connections() -> None:
     }
 
 
-def test_changed_partitions_of_a_user() -> None:
+def test_controller_mutations_of_a_user_are_shown() -> None:
     node = Node()
     records = quota_record("user", "a", "controller_mutation_rate", 2.0)
     request = CreateTopicsRequest(topics=[], timeout_ms=1)

@@ -155,7 +155,7 @@ def broker_values(harness: ReplicaHarness) -> dict[str, float]:
     return values(metrics_of(harness), "kafka_server_replicamanager_")
 
 
-def test_the_gauges_of_the_broker(harness: ReplicaHarness) -> None:
+def test_the_gauges_of_the_broker_count_its_replicas(harness: ReplicaHarness) -> None:
     harness.create("healthy", partitions=2, replicas=(1, 2))
     harness.create("followed", replicas=(2, 1), leader=2)
     harness.create("behind", replicas=(1, 2, 3), isr=(1, 2), min_insync_replicas=2)
@@ -195,7 +195,7 @@ def test_replicas_that_a_reassignment_adds_are_not_missing(harness: ReplicaHarne
     assert broker_values(harness)["underreplicatedpartitions"] == 1
 
 
-def test_the_offsets_of_a_partition(harness: ReplicaHarness) -> None:
+def test_a_partition_shows_its_offsets_segments_and_size(harness: ReplicaHarness) -> None:
     harness.create()
     harness.load(batches=4)
     harness.partition().delete_records(1, 0)

@@ -503,7 +503,7 @@ def test_a_copy_without_its_log_is_kept(tmp_path: Path) -> None:
     assert lost.exists()
 
 
-def test_future_directory_names() -> None:
+def test_only_names_of_future_directories_are_parsed() -> None:
     assert parse_future_dir_name(f"a.b-c-12.{'0a' * 16}{FUTURE}") == ("a.b-c", 12)
     for name in ("t-0", f"t-0.{'0' * 32}-delete", f"t-0.{'0' * 31}{FUTURE}", f"t.{'0' * 32}{FUTURE}"):
         assert parse_future_dir_name(name) is None

@@ -268,7 +268,7 @@ def find(rig: Rig, timestamp: int, isolation: Isolation = Isolation.HIGH_WATERMA
     return tuple(found)
 
 
-def test_special_timestamps() -> None:
+def test_special_timestamps_find_the_ends_of_the_log() -> None:
     rig = Rig(replicas=(1, 2), isr=(1,), epoch=3, appended=10)
     rig.partition.followers[2].is_joining = True
     rig.partition.followers[2].end_offset = 10

@@ -116,7 +116,7 @@ _HOUR, _MINUTE, _WEEK = 3_600_000, 60_000, 604_800_000
         ("6", None, None, "-1", 6),
     ],
 )
-def test_retention_ms_precedence(
+def test_retention_ms_of_the_topic_overrides_the_brokers_units_of_time(
     topic: str | None, ms: str | None, minutes: str | None, hours: str | None, expected: int
 ) -> None:
     """The topic's value, then the broker's milliseconds, minutes, hours; negative means no limit."""
@@ -128,7 +128,9 @@ def test_retention_ms_precedence(
 @pytest.mark.parametrize(
     ("topic", "broker", "expected"), [(None, None, -1), (None, "7", 7), ("8", "7", 8), ("-1", "7", -1)]
 )
-def test_retention_bytes_precedence(topic: str | None, broker: str | None, expected: int) -> None:
+def test_retention_bytes_of_the_topic_override_the_brokers(
+    topic: str | None, broker: str | None, expected: int
+) -> None:
     """The topic's value, then the broker's; -1 means no limit."""
     own = {} if topic is None else {"retention.bytes": topic}
     given = {} if broker is None else {"log.retention.bytes": broker}

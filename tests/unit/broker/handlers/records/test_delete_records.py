@@ -78,7 +78,7 @@ def test_minus_one_is_the_high_watermark(harness: ReplicaHarness) -> None:
     assert harness.partition().log.log_start_offset == 2
 
 
-def test_rejected_requests(harness: ReplicaHarness) -> None:
+def test_each_invalid_partition_has_an_error_of_its_own(harness: ReplicaHarness) -> None:
     harness.create("t", 2)
     harness.create("compacted", cleanup_policy="compact")
     harness.create("both", cleanup_policy="compact,delete")

@@ -192,7 +192,7 @@ def end_of(
 
 
 @pytest.mark.parametrize("version", [2, 3, 4])
-def test_end_offsets_of_leader_epochs(harness: ReplicaHarness, version: int) -> None:
+def test_a_leader_epoch_ends_where_the_next_one_starts(harness: ReplicaHarness, version: int) -> None:
     fill(harness, 0, 1)
     harness.change("t", leader=1)
     harness.change("t", leader=1)

@@ -89,7 +89,9 @@ def test_a_token_before_the_handshake_fails_without_an_answer(authenticator: Sas
         ("TWO", b"3", "Authentication failed during authentication due to invalid credentials with SASL mechanism TWO"),
     ],
 )
-def test_wrong_credentials(authenticator: SaslServerAuthenticator, mechanism: str, token: bytes, message: str) -> None:
+def test_wrong_credentials_are_refused_with_kafkas_message(
+    authenticator: SaslServerAuthenticator, mechanism: str, token: bytes, message: str
+) -> None:
     authenticator.handshake(1, mechanism)
     response = authenticate(authenticator, token)
     assert (response.error_code, response.error_message, response.auth_bytes) == (58, message, b"")
@@ -104,7 +106,7 @@ def test_nothing_authenticates_after_a_failure(authenticator: SaslServerAuthenti
     assert authenticator.session is None
 
 
-def test_raw_tokens_after_the_first_version_of_the_handshake(authenticator: SaslServerAuthenticator) -> None:
+def test_version_0_of_the_handshake_is_followed_by_raw_tokens(authenticator: SaslServerAuthenticator) -> None:
     assert not authenticator.expects_raw_token
     authenticator.handshake(0, "TWO")
     assert authenticator.expects_raw_token

@@ -11,7 +11,7 @@ USERS = {"alice": "secret", "": "empty", "nopass": "", "zoë": "ß"}
 
 
 @pytest.mark.parametrize(("token", "user"), [("\0alice\0secret", "alice"), ("zoë\0zoë\0ß", "zoë")])
-def test_the_right_password(token: str, user: str) -> None:
+def test_the_right_password_authenticates_its_user(token: str, user: str) -> None:
     server = PlainServer(USERS)
     assert (server.evaluate(token.encode()), server.user) == (b"", user)
 

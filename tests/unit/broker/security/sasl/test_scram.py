@@ -52,7 +52,7 @@ def server(nonce: str = "server") -> ScramServer:
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_the_examples_of_the_rfcs(example: str) -> None:
+def test_the_messages_are_those_of_the_rfcs_examples(example: str) -> None:
     hash_name, salt, nonce, *messages = EXAMPLES[example]
     known = credential(hash_name, b64decode(salt))
     scram = ScramServer(hash_name, lambda user: known if user == "user" else None, nonce)

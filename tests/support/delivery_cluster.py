@@ -54,7 +54,6 @@ class DeliveryCluster:
         self._epoch = -1
         self._open: dict[tuple[int, int], bytes] = {}  # batches by partition and sequence
         self._open_offset: tuple[int, int, str | None] | None = None
-        self._open_epoch = -1
         self.committed: list[tuple[int, Record]] = []
         """Partition and record, as readers of committed records see them."""
         self.offset: tuple[int, int, str | None] = (-1, -1, None)
@@ -128,13 +127,6 @@ class DeliveryCluster:
         topics = [OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=[partition])]
         return OffsetFetchResponse(groups=[OffsetFetchResponseGroup(group_id=group.group_id, topics=topics)])
 
-    def _join(self, epoch: int) -> bool:
-        """Whether a request with this epoch may be part of the transaction."""
-        if epoch != self._epoch:
-            return False
-        self._open_epoch = epoch
-        return True
-
     def _produce(self, request: ProduceRequest) -> Message:
         responses = []
         for topic in request.topic_data:
@@ -146,7 +138,7 @@ class DeliveryCluster:
                 self.largest_batch = max(self.largest_batch, len(batch))
                 code = ErrorCode.NONE
                 found = records(batch, 0, header, max_bytes=_MAX_BYTES)
-                if not self._join(header.producer_epoch):
+                if header.producer_epoch != self._epoch:
                     code = ErrorCode.INVALID_PRODUCER_EPOCH
                 elif any(map(self.refuses, found)):
                     code = ErrorCode.MESSAGE_TOO_LARGE
@@ -162,7 +154,7 @@ class DeliveryCluster:
         code = ErrorCode.NONE
         (topic,) = request.topics
         (partition,) = topic.partitions
-        if self._join(request.producer_epoch):
+        if request.producer_epoch == self._epoch:
             self._open_offset = (
                 partition.committed_offset, partition.committed_leader_epoch, partition.committed_metadata
             )  # fmt: skip

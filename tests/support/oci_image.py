@@ -51,7 +51,6 @@ class OciImage:
             manifest = json.loads(_blob(files, index["manifests"][0]))
             self.config: dict[str, Any] = json.loads(_blob(files, manifest["config"]))["config"]
             """With Docker's names: Entrypoint, Env, Healthcheck, StopSignal, User, Volumes, WorkingDir."""
-            self.layer_bytes = [layer["size"] for layer in manifest["layers"]]
             for layer in manifest["layers"]:
                 self._apply(gzip.decompress(_blob(files, layer)))
 

@@ -3,7 +3,7 @@
 RULES    1. One line on standard output when all nodes are ready: the bootstrap servers. All else goes to standard error.
          2. A node that dies is reported, and not restarted: the reason is in its log. If none is left the command ends.
             Other children, such as those of the shell that became this command, are only reaped.
-         3. The exit status is 0 if all nodes were stopped by the signal, otherwise 1.
+         3. The exit status is 0 if all nodes were stopped by the signal, 2 for an option that click refuses, otherwise 1.
 """
 
 from __future__ import annotations
@@ -54,7 +54,8 @@ def cluster(
 ) -> int:
     """Run several nodes on this machine until SIGINT, SIGTERM or SIGHUP.
 
-    Exit status: 0 stopped by a signal, 1 the start or a node failed, 2 the arguments are wrong.
+    Exit status: 0 stopped by a signal, 1 the start or a node failed, also because of a wrong value, 2 an option is not
+    understood.
     """
     started = time.monotonic()
     for number in _SIGNALS:

@@ -7,7 +7,7 @@ RULES    1. A path of the repository that is named in prose exists.
          5. Documents that are not in the repository are not referred to.
          6. `make TARGET` is a target of the Makefile.
          7. Each figure in docs/figures is shown on a page.
-         8. Each link of a page leads to a file of the repository.
+         8. Each link of a page leads to a file of the repository, and its fragment to a heading of that page.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable
 from functools import cache
+from pathlib import Path
 
 import pytest
 
@@ -28,6 +29,7 @@ BARE = re.compile(r"(?<![\w/.*{<-])([a-z][a-z0-9_]*\.py)\b")
 DECISION = re.compile(r"\bdecisions? (\d{4})\b|decisions/(\d{4})")
 TARGET = re.compile(r"`make ([a-z-]+)[` ]")
 LINK = re.compile(r"\]\(([\w./-]+)[)#]")
+FRAGMENT = re.compile(r"\]\(([\w./-]*\.md|)#([^)\s]+)\)")
 OUTSIDE = re.compile(r"\bdesign (?:D\d|section)|\bseam \d|\btrap \d|\bapi-table\b|\bhouse\.md\b|\bseeds\.md [A-Z]\d")
 
 
@@ -110,3 +112,23 @@ def test_each_link_of_a_page_leads_to_a_file() -> None:
     links = {(page, link) for page, text in pages().items() for link in LINK.findall(text)}
     assert len(links) > 100
     assert sorted((page, link) for page, link in links if not (ROOT / page).parent.joinpath(link).exists()) == []
+
+
+def anchors(text: str) -> set[str]:
+    """The fragments of a page's headings, as GitHub makes them."""
+    without_code = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    headings = re.findall(r"^#+ (.*)$", without_code, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).strip().replace(" ", "-") for heading in headings}
+
+
+def test_each_fragment_of_a_link_is_a_heading_of_its_page() -> None:
+    links = {(page, link, name) for page, text in pages().items() for link, name in FRAGMENT.findall(text)}
+    assert links
+    assert (
+        sorted(
+            (page, link, name)
+            for page, link, name in links
+            if name not in anchors((ROOT / page).parent.joinpath(link or Path(page).name).read_text())
+        )
+        == []
+    )

@@ -66,8 +66,6 @@ from replication.partition.replica_selector import SELECTORS, ReplicaSelector, b
 from replication.purgatory import Purgatory
 from replication.timer_queue import TimerQueue
 
-_MINUTE_MS = 60_000
-
 
 def client_apis(
     config: BrokerConfig,

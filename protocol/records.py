@@ -63,8 +63,6 @@ NO_LEADER_EPOCH: Final = -1
 _I64 = Struct(">q")
 _I32 = Struct(">i")
 _U32 = Struct(">I")
-_CONTROL_KEY = Struct(">hh")
-_END_TXN_VALUE = Struct(">hi")
 _new_tuple = tuple.__new__
 
 

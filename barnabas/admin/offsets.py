@@ -1,6 +1,6 @@
 """Offsets of partitions: the start, the end, and by timestamp.
 
-RULES    1. The end is the high watermark, or the last stable offset where a caller asks for committed records.
+RULES    1. The end is the high watermark.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from barnabas.admin.errors import Refused, check
 from barnabas.admin.topic_arrays import topic_array
 from barnabas.client.topic_partition import TopicPartition
 
-LATEST, EARLIEST, MAX_TIMESTAMP = -1, -2, -3
+LATEST, EARLIEST = -1, -2
 """ListOffsets: special timestamps."""
 UNKNOWN_TOPIC = 3
 NONE = -1
@@ -37,14 +37,11 @@ class Range(NamedTuple):
     end: int
 
 
-def list_offsets(
-    client: Client, wanted: Mapping[TopicPartition, int], *, committed: bool = False
-) -> dict[TopicPartition, Found]:
-    """Returns the offset of a timestamp in ms, or of LATEST, EARLIEST, MAX_TIMESTAMP, for each partition. Raises Refused."""
+def list_offsets(client: Client, wanted: Mapping[TopicPartition, int]) -> dict[TopicPartition, Found]:
+    """Returns the offset of a timestamp in ms, or of LATEST or EARLIEST, for each partition. Raises Refused."""
     if not wanted:
         return {}
     kinds: Any = ListOffsetsRequest.ListOffsetsTopic
-    has_maximum = MAX_TIMESTAMP in wanted.values()
 
     def item(tp: TopicPartition) -> Any:
         return kinds.ListOffsetsPartition(partition_index=tp.partition, timestamp=wanted[tp])
@@ -52,10 +49,7 @@ def list_offsets(
     def request(partitions: list[TopicPartition]) -> Any:
         topics = topic_array(kinds, partitions, item)
         timeout_ms = int(client.timeout_s * 1000)
-        versions = {"min_version": 7} if has_maximum else {}
-        return ListOffsetsRequest(
-            replica_id=-1, isolation_level=int(committed), topics=topics, timeout_ms=timeout_ms, **versions
-        )
+        return ListOffsetsRequest(replica_id=-1, isolation_level=0, topics=topics, timeout_ms=timeout_ms)
 
     found = {}
     for tp, part in client.ask_leaders(wanted, request):
@@ -86,11 +80,9 @@ def _ends(client: Client, partitions: list[TopicPartition]) -> dict[TopicPartiti
     return {tp: listed.offset for tp, listed in found.items()}
 
 
-def ranges(
-    client: Client, partitions: Iterable[TopicPartition], *, committed: bool = False
-) -> dict[TopicPartition, Range]:
+def ranges(client: Client, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, Range]:
     """Returns start and end of these partitions (rule 1). Raises Refused."""
     order = list(partitions)
     starts = list_offsets(client, dict.fromkeys(order, EARLIEST))
-    ends = list_offsets(client, dict.fromkeys(order, LATEST), committed=committed)
+    ends = list_offsets(client, dict.fromkeys(order, LATEST))
     return {tp: Range(starts[tp].offset, ends[tp].offset) for tp in order}

@@ -156,11 +156,6 @@ class RecordReader:
         self._unassigned = set(self._positions)
         """Partitions without a fetcher."""
 
-    @property
-    def positions(self) -> dict[TopicPartition, int]:
-        """The offset after the last record of the last page, for each partition that is not at its end."""
-        return {partition: position.next for partition, position in self._positions.items()}
-
     def pages(self, idle_s: float | None = None) -> Iterator[Page | None]:
         """Yields pages until all partitions end; None after each `idle_s` without one. Raises ClientError."""
         try:

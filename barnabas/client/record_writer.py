@@ -130,11 +130,6 @@ class RecordWriter:
             self._rounds.put(self._collected)
             self._collected, self._size = {}, 0
 
-    @property
-    def is_empty(self) -> bool:
-        """Whether no record waits to be handed over."""
-        return not self._collected
-
     def close(self, *, commit: bool = True) -> None:
         """Writes what is left, and ends the transaction. Raises ClientError."""
         try:

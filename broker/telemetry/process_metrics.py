@@ -22,12 +22,9 @@ _PAGE_BYTES: Final = resource.getpagesize()
 class ProcessMetrics:
     """The families of this process."""
 
-    def __init__(self, proc: Path = _PROC) -> None:
-        self._proc = proc
-
     def families(self) -> Families:
         """A gauge for each value."""
-        statm, fds = self._proc / "statm", self._proc / "fd"
+        statm, fds = _PROC / "statm", _PROC / "fd"
         if not statm.exists():
             return
         virtual, resident = statm.read_text().split()[:2]
@@ -36,12 +33,12 @@ class ProcessMetrics:
         yield gauge("process_open_fds", "Open descriptors.", len(os.listdir(fds)))
         yield gauge("process_max_fds", "Limit of descriptors.", resource.getrlimit(resource.RLIMIT_NOFILE)[0])
         yield gauge("process_start_time_seconds", "Start, in seconds since 1970.", self._start_s())
-        traffic = dict(line.split(": ") for line in (self._proc / "io").read_text().splitlines())
+        traffic = dict(line.split(": ") for line in (_PROC / "io").read_text().splitlines())
         for way in ("read", "write"):
             name = f"kafka_server_kafkaserver_linux_disk_{way}_bytes"
             yield gauge(name, f"Bytes of {way}s that reached the disks since the start.", int(traffic[f"{way}_bytes"]))
 
     def _start_s(self) -> float:
-        ticks = int((self._proc / "stat").read_text().rpartition(")")[2].split()[19])
+        ticks = int((_PROC / "stat").read_text().rpartition(")")[2].split()[19])
         boot_s = time.time() - time.clock_gettime(time.CLOCK_BOOTTIME)
         return round(boot_s + ticks / os.sysconf("SC_CLK_TCK"), 2)

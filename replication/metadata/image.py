@@ -231,11 +231,6 @@ class MetadataImage:
         """Whether eligible leader replicas (KIP-966) are enabled."""
         return self.features.get(ELIGIBLE_LEADERS, 0) >= 1
 
-    def partition(self, topic_id: bytes, index: int) -> PartitionState | None:
-        """A partition, or None."""
-        topic = self.topics_by_id.get(topic_id)
-        return None if topic is None else topic.partitions.get(index)
-
     def topic_config(self, name: str) -> Mapping[str, str]:
         """The dynamic config of a topic."""
         return self.configs.get((ResourceType.TOPIC, name), _NO_CONFIGS)

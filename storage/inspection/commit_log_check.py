@@ -52,8 +52,6 @@ class CommitLogCheck:
         self.path = f"{directory}/{DIRECTORY}"
         self._names = names
         self.issues: list[Issue] = []
-        self.bytes = 0
-        """Of all frames."""
         self.rebuildable: list[str] = []
         """Files that a start makes again if they are missing, without a loss: the catalog, and queue files if all frames of
         their log files are valid."""
@@ -121,7 +119,6 @@ class CommitLogCheck:
             )
             self._add(Severity.LOSS, path, text)
         end = scanned.end if queue is None else queue.header.end
-        self.bytes += scanned.size if is_run else end - start
         if queue is not None and frames.is_whole:
             self._compare(queue_path(path), queue, frames)
         elif queue is not None:

@@ -152,9 +152,9 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, as_json: bool
     print_rows(columns if as_json else [name.replace("_", "-") for name in columns], rows, as_json=as_json)
 
 
-def show_tuples(kind: Any, rows: Iterable[Any], *, as_json: bool, without: Sequence[str] = ()) -> None:
-    """Prints rows of a NamedTuple class; columns are its fields, in a table without some."""
-    names = [name for name in kind._fields if as_json or name not in without]
+def show_tuples(kind: Any, rows: Iterable[Any], *, as_json: bool) -> None:
+    """Prints rows of a NamedTuple class; columns are its fields."""
+    names = kind._fields
     show(names, [[as_object(getattr(row, name)) for name in names] for row in rows], as_json=as_json)
 
 

@@ -211,7 +211,7 @@ def _long_varints(data: Any, low: Any, at: Any) -> tuple[Any, Any]:
 # ---- columns -----------------------------------------------------------------------------------------------
 
 
-def binary_column(data: Any, slices: Slices, kind: Any = None) -> Any:
+def binary_column(data: Any, slices: Slices) -> Any:
     """Copies slices into an Arrow column.
 
     Slices are in row order, so slices and the gaps between them already form a column over the buffer. Arrow then takes every
@@ -219,11 +219,11 @@ def binary_column(data: Any, slices: Slices, kind: Any = None) -> Any:
     """
     count = len(slices.starts)
     if not count:
-        return pa.array([], kind or pa.binary())
+        return pa.array([], pa.binary())
     bounds = np.empty(2 * count, np.int32)
     bounds[0::2] = slices.starts
     bounds[1::2] = slices.starts + np.maximum(slices.lengths, 0)
-    both = pa.Array.from_buffers(kind or pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
+    both = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, pa.py_buffer(bounds), pa.py_buffer(data)])
     is_null = slices.lengths < 0
     wanted = pa.array(np.arange(0, 2 * count - 1, 2), mask=is_null if is_null.any() else None)
     return both.take(wanted)

@@ -49,6 +49,15 @@ def test_segments_expire_while_the_rest_exceeds_retention_bytes(log: Log) -> Non
     assert kept(log, NOW_MS, retention_bytes=0) == []
 
 
+def test_the_active_segment_is_rolled_only_when_all_of_it_has_expired(log: Log) -> None:
+    engine = log.open().engine
+    size = engine.size_bytes
+    kept(log, NOW_MS, retention_bytes=size - size // 3)
+    assert [segment.base_offset for segment in engine.segments()] == [2, 4]
+    kept(log, NOW_MS, retention_bytes=0)
+    assert ([segment.base_offset for segment in engine.segments()], engine.size_bytes) == ([6], 0)
+
+
 def test_segments_deleted_by_time_count_for_retention_bytes(make: MakeLog) -> None:
     log = make()
     for size, timestamp_ms in ((900, NOW_MS), (500, NOW_MS + 5000), (500, NOW_MS + 5000), (500, NOW_MS + 5000)):

@@ -5,8 +5,9 @@ RULES    1. The controller authorizes this broker for the envelope (ClusterActio
             request.
          2. NOT_CONTROLLER is the answer of a node that is not the active controller. Every other error of an envelope is an
             UNKNOWN_SERVER_ERROR for the client.
-         3. The request has its newest version, except if the client does not know THROTTLING_QUOTA_EXCEEDED: then it has the
-            newest version that lacks it, so that the controller lets the client wait instead.
+         3. The request has its newest version, except if that has another answer than the client's: THROTTLING_QUOTA_EXCEEDED
+            where the controller would let an older client wait, or no results of the features (UpdateFeatures, version 2).
+            Then it has the newest version with the client's answer.
 NOT HERE Which requests are forwarded (`broker/handlers/`), which node gets them (`controller_channel.py`).
 """
 
@@ -14,12 +15,14 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from protocol.api import APIS, ApiKey, request_header_version, response_header_version
 from protocol.codec import decode, decoder, encode
 from protocol.errors import ErrorCode
 from protocol.messages.admin import DeleteTopicsRequest
+from protocol.messages.cluster import UpdateFeaturesRequest
 from protocol.messages.forwarding import DefaultPrincipalData, EnvelopeRequest, EnvelopeResponse
 from protocol.messages.headers import RequestHeader, ResponseHeader
 from protocol.schema import Message
@@ -31,6 +34,8 @@ _log = logging.getLogger("barnabas.peers")
 
 _PRINCIPAL_VERSION: Final = b"\0\0"
 _FIRST_DELETION_WITH_IDS: Final = 6
+_OTHER_ANSWER_SINCE: Final[Mapping[type[Message], int]] = {**STRICT_SINCE, UpdateFeaturesRequest: 2}
+"""The first versions whose answer older clients do not understand (rule 3)."""
 
 
 def envelope(request: Message, client: Client) -> EnvelopeRequest:
@@ -54,10 +59,10 @@ def envelope(request: Message, client: Client) -> EnvelopeRequest:
 
 def _version(request: Message, client: Client) -> int:
     """The version of the request in the envelope (rule 3)."""
-    strict_since = STRICT_SINCE.get(type(request))
-    if strict_since is None or client.api_version is None or client.api_version >= strict_since:
+    since = _OTHER_ANSWER_SINCE.get(type(request))
+    if since is None or client.api_version is None or client.api_version >= since:
         return type(request).MAX_VERSION
-    return strict_since - 1
+    return since - 1
 
 
 def response_in(request: Message, client: Client, answer: Message | None) -> Message | None:

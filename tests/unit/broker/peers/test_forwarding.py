@@ -17,6 +17,7 @@ from protocol.messages.admin import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
 )
+from protocol.messages.cluster import UpdatableFeatureResult, UpdateFeaturesRequest, UpdateFeaturesResponse
 from protocol.messages.forwarding import EnvelopeResponse
 from protocol.schema import Message
 from replication.controller.controller_client import Client
@@ -81,3 +82,20 @@ def test_a_client_that_does_not_know_quota_errors_is_forwarded_in_a_version_with
     assert isinstance(answer, Message)
     assert seen == [(4, ["t"])]
     assert response_in(REQUEST, old, answer) == response
+
+
+@pytest.mark.parametrize("version", [0, 1, 2])
+def test_a_client_gets_the_results_of_features_that_its_version_has(version: int) -> None:
+    """Without them Java's admin clients before version 2 report a failure, although the controller has changed the levels."""
+    update = {"feature": "group.version", "max_version_level": 1}
+    request = message(UpdateFeaturesRequest, feature_updates=[update])
+    results = [UpdatableFeatureResult(feature="group.version", error_code=0, error_message="NONE")]
+    response = UpdateFeaturesResponse(error_code=0, results=results)
+    handler = EnvelopeHandler([Route(ApiKey.UPDATE_FEATURES, 0, 2, lambda *_: response)], AllowAll())
+    broker = ConnectionInfo(1, "CONTROLLER", ("127.0.0.1", 1), ("127.0.0.1", 2), "User:broker")
+    client = CLIENT._replace(api_version=version)
+    answer = handler.handle(RequestContext(ApiKey.ENVELOPE, 0, 1, "c", broker, 0, 0), envelope(request, client))
+    assert isinstance(answer, Message)
+    forwarded = response_in(request, client, answer)
+    assert isinstance(forwarded, UpdateFeaturesResponse)
+    assert forwarded.results == (results if version < 2 else [])

@@ -330,7 +330,16 @@ class LogManager:
             self.deletions.add(log.directory, renamed, has_delay=True)
 
     def rename_to_stray(self, log: Log) -> None:
-        """Take the log of a topic that the cluster does not have out of service: its directory is kept, frames are dropped."""
+        """Take the log of a topic that the cluster does not have out of service: its directory is kept, frames are dropped.
+
+        A move of it that the last stop interrupted is forgotten, and its copy deleted.
+        """
+        key = (log.topic, log.partition)
+        if self.logs.get(key) is log:
+            copies = [path for moved, path in self.interrupted_moves if moved == key]
+            self.interrupted_moves = [(moved, path) for moved, path in self.interrupted_moves if moved != key]
+            for path in copies:
+                self.deletions.submit_copy(path, key)
         self._remove_log(log, STRAY if log.files.has_directory else DELETED)
 
     def _remove_log(self, log: Log, suffix: str) -> list[str]:

@@ -491,6 +491,27 @@ def test_interrupted_moves_start_again_and_their_old_copies_are_deleted(harness:
     assert directories_of_t(target) == ["t-0"]
 
 
+@pytest.mark.parametrize("is_recreated", [False, True])
+def test_the_move_of_a_deleted_topic_is_forgotten_and_its_copy_deleted(tmp_path: Path, *, is_recreated: bool) -> None:
+    """The topic was deleted while the node was down, and perhaps another one has its name now."""
+    harness = MoveHarness(tmp_path, directories=2)
+    harness.create()
+    harness.load(batches=3)
+    target = next(path for path in harness.log_manager.directories if path != harness.log.directory)
+    harness.log_manager.shutdown()
+    (Path(target) / f"t-0.{'0' * 32}{FUTURE}").mkdir()
+    again = MoveHarness(tmp_path, directories=2)
+    again.create("u")
+    if is_recreated:
+        again.log_manager.placement.prefer(("t", 0), harness.log.directory)
+        again.create()
+    again.replicas.rename_strays()
+    again.moves.resume()
+    again.run_deletions()
+    assert directories_of_t(target) == []
+    assert not is_recreated or again.log.directory == harness.log.directory
+
+
 def test_a_copy_without_its_log_is_kept(tmp_path: Path) -> None:
     """The log may be in a directory that is not configured any more."""
     lost = tmp_path / f"t-0.{'0' * 32}{FUTURE}"

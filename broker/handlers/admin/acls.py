@@ -88,9 +88,10 @@ def _filter_numbers(wanted: acls.AclFilter) -> tuple[int, int, int, int]:
 
 
 def _check_numbers(numbers: tuple[int, int, int, int]) -> None:
-    """Resource type, pattern type, operation and permission."""
-    if 0 in numbers:
-        raise CloseConnection(f"an access control entry or filter is UNKNOWN: {numbers}")
+    names = ("resource type", "pattern type", "operation", "permission type")
+    unknown = [name for name, number in zip(names, numbers, strict=True) if number == 0]
+    if unknown:
+        raise CloseConnection(f"an ACL, or a filter of ACLs, has 0 (UNKNOWN) as its {' and its '.join(unknown)}")
 
 
 def _is_for_filters(resource_type: int, pattern_type: int, operation: int, permission_type: int) -> bool:

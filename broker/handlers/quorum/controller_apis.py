@@ -57,6 +57,8 @@ class ControllerHandlers(ForwardingHandlers):
             return authorization_error(request, None)
 
         def log(response: BrokerRegistrationResponse) -> BrokerRegistrationResponse:
+            if response.error_code == ErrorCode.NOT_CONTROLLER:
+                return response  # the broker looks for the active controller, which logs the decision
             if response.error_code:
                 name = ErrorCode(response.error_code).name
                 host = context.connection.peer_host

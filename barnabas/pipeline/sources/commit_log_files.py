@@ -22,7 +22,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from enum import IntEnum
 from pathlib import Path
 from struct import Struct
@@ -101,8 +101,7 @@ class QueueFile(NamedTuple):
     slot_count: int
     first: int
     """The start of the first file that it replaces."""
-    states: list[list[Any]]
-    """Of the slots with frames in the log file; only the number if the partition was deleted."""
+    states_length: int
 
     def row(self, slot: int) -> Row:
         """Reads the row of a slot; an empty one if the slot is newer than the file."""
@@ -110,6 +109,13 @@ class QueueFile(NamedTuple):
             return Row(0, -1, 0, 0, 0)
         with self.path.open("rb") as file:
             return Row(*_ROW.unpack(os.pread(file.fileno(), _ROW.size, _QUEUE_HEADER.size + _ROW.size * slot)))
+
+    def read_states(self) -> list[list[Any]]:
+        """Reads the states of the slots with frames in the log file; only the number if the partition was deleted."""
+        with self.path.open("rb") as file:
+            file.seek(-self.states_length, os.SEEK_END)
+            states: list[list[Any]] = json.load(file)
+        return states
 
     def entries_position(self, row: Row) -> int:
         """Returns the position of the entries of a row in the file."""
@@ -129,19 +135,31 @@ class LogFile(NamedTuple):
 
 def list_files(folder: Path) -> list[LogFile]:
     """Returns the log files, oldest first, without those that runs replace."""
-    found = []
-    for path in folder.glob("*.clog"):
-        start, _, generation = path.stem.partition("-")
-        if start.isdigit() and (not generation or generation.isdigit()):
-            queue = _queue_file(path.with_suffix(".queue"), int(start))
-            found.append(LogFile(int(start), path, queue, int(generation or 0)))
-    return sorted(file for file in found if not any(_replaces(other, file) for other in found))
+    found = [file for path in folder.glob("*.clog") if (file := _log_file(path)) is not None]
+    return sorted(file for file in found if not any(_is_used_for(other, file) for other in found))
 
 
-def _replaces(other: LogFile, file: LogFile) -> bool:
+def _log_file(path: Path) -> LogFile | None:
+    start, _, generation = path.stem.partition("-")
+    if not start.isdigit() or (generation and not generation.isdigit()):
+        return None
+    return LogFile(int(start), path, _queue_file(path.with_suffix(".queue"), int(start)), int(generation or 0))
+
+
+def is_replaced(path: Path, files: Iterable[LogFile]) -> bool:
+    """Whether one of these files is a run that has replaced a log file."""
+    file = _log_file(path)
+    return file is not None and any(_replaces(other, file) for other in files)
+
+
+def _is_used_for(other: LogFile, file: LogFile) -> bool:
     """Whether one file is used instead of another one (rule 3)."""
     if file.generation and file.queue is None:
         return other.start == file.start and other.generation < file.generation
+    return _replaces(other, file)
+
+
+def _replaces(other: LogFile, file: LogFile) -> bool:
     return (
         other.generation > file.generation
         and other.queue is not None
@@ -163,7 +181,7 @@ def _queue_file(path: Path, start: int) -> QueueFile | None:
     crc32c = import_shipped("crc32c").crc32c
     if crc32c(memoryview(data)[_QUEUE_HEADER.size :], crc32c(_QUEUE_HEADER.pack(*head, 0))) != crc:
         return None
-    return QueueFile(path, slot_count, first, json.loads(data[len(data) - states_length :]))
+    return QueueFile(path, slot_count, first, states_length)
 
 
 def read_entries(path: Path, position: int, count: int) -> Any:

@@ -6,6 +6,7 @@ RULES    1. The state of a partition is that of the last queue file that has one
          3. A frame that names an end offset above that of its partition follows a loss: what it says is skipped, and
             everything from there on is missing (`lost_from`).
          4. The broker may replace or seal files while they are listed: a file that is gone makes the listing begin again.
+            `entries` raises FileNotFoundError then.
 """
 
 from __future__ import annotations
@@ -26,11 +27,11 @@ from barnabas.pipeline.sources.commit_log_files import (
     Frame,
     Kind,
     LogFile,
+    is_replaced,
     list_files,
     read_entries,
     read_frames,
 )
-from barnabas.pipeline.sources.damage import MissingRecords
 from barnabas.pipeline.sources.decoding import Aborted
 
 _BIND = Struct(">16siiq")
@@ -165,14 +166,15 @@ class Slot:
         """All entries in a file that may have offsets from one on, and their position in its queue file."""
         if file.queue is None:
             return 0, self._unsealed_in(file.start)
-        try:
-            row = file.queue.row(self.number)
-            if not row.entry_count or row.end_offset <= start_offset:
-                return 0, _EMPTY
-            position = file.queue.entries_position(row)
-            return position, read_entries(file.queue.path, position, row.entry_count)
-        except FileNotFoundError as error:
-            raise MissingRecords(f"{file.queue.path} was replaced meanwhile; the query must be repeated.") from error
+        row = file.queue.row(self.number)
+        if not row.entry_count or row.end_offset <= start_offset:
+            return 0, _EMPTY
+        position = file.queue.entries_position(row)
+        return position, read_entries(file.queue.path, position, row.entry_count)
+
+    def is_replaced(self, path: Path) -> bool:
+        """Whether a run has replaced a log file, which had batches of this partition."""
+        return is_replaced(path, self._files)
 
 
 def read_slots(log_dir: Path) -> dict[tuple[str, int], Slot]:
@@ -190,7 +192,7 @@ def _slots(folder: Path) -> dict[tuple[str, int], Slot]:
     numbered: dict[int, Slot] = {}
     for file in files:
         if file.queue is not None:
-            for state in file.queue.states:
+            for state in file.queue.read_states():
                 _restore(files, numbered, state)
             continue
         for frame in read_frames(file):

@@ -8,11 +8,13 @@ RULES    1. The driver decides everything that needs several segments: ends, tim
             broker. A start without such a record is refused unless the strategy is `latest`; an end is then the log end.
          5. The files are listed again after the broker was asked: a log that is being written may have grown beyond the files
             and frames of the first list, but it never ends before a high watermark that the broker has named.
+         6. A file that the broker has deleted or replaced during the plan makes it begin again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -22,6 +24,7 @@ from barnabas.pipeline.sources.decoding import Aborted, ReadRequest
 from barnabas.pipeline.sources.partition_logs import AnyLog, Task, Transactions, find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.segment_options import EARLIEST, LATEST, SegmentOptions
 
+_ATTEMPTS = 5
 _CLIENT_SETTINGS = ("security.", "sasl.", "ssl.")
 
 
@@ -37,6 +40,16 @@ class Extent(NamedTuple):
 
 def plan(options: SegmentOptions) -> list[Task]:
     """Returns the segments to read, ordered by topic, partition and offset. Raises BadOption or MissingRecords."""
+    for _ in range(_ATTEMPTS - 1):
+        with suppress(FileNotFoundError):  # rule 6
+            return _plan(options)
+    try:
+        return _plan(options)
+    except FileNotFoundError as error:
+        raise MissingRecords(f"{error.filename} is missing; the query may be repeated.") from error
+
+
+def _plan(options: SegmentOptions) -> list[Task]:
     logs = _find_selected(options)
     if "bootstrap.servers" not in options.client_settings:
         return [task for log in logs for task in _tasks_of(log, options, None)]

@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from barnabas.pipeline.sources import planning
+from barnabas.pipeline.sources import commit_log_files, commit_log_slots, planning
 from barnabas.pipeline.sources.commit_log_slots import read_slots
 from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
 from barnabas.pipeline.sources.planning import plan
@@ -328,18 +328,67 @@ def test_a_file_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:
     assert list(read_task(lenient[0])) == []
 
 
-def test_a_run_is_read_instead_of_the_files_that_it_replaces(tmp_path: Path) -> None:
-    log = written(tmp_path)
-    commit_log = log.open().engine._log  # type: ignore[attr-defined]
+def clean(root: Path, log: Log, *, trimmed_to: int) -> list[int]:
+    """Replaces files by runs without the segments before an offset; returns the remaining offsets."""
+    engine: Any = log.open().engine
     log.open().roll(NOW_MS)
-    log.high_watermark = 40
-    log.open().trim(40, NOW_MS)
-    commit_log.close()
-    cleaner = Cleaner(Disk(), commit_log)
+    log.high_watermark = trimmed_to
+    log.open().trim(trimmed_to, NOW_MS)
+    engine._log.close()
+    cleaner = Cleaner(Disk(), engine._log)
     cleaner.begin_pass(NOW_MS)
     assert list(cleaner.clean(NOW_MS))
-    assert list((tmp_path / "commitlog").glob("*-*.clog"))
-    expected = list(range(log.open().engine.start_offset, 60))
+    assert list((root / "commitlog").glob("*-*.clog"))
+    return list(range(engine.start_offset, log.log_end_offset))
+
+
+def test_a_run_is_read_instead_of_the_files_that_it_replaces(tmp_path: Path) -> None:
+    log = written(tmp_path)
+    expected = clean(tmp_path, log, trimmed_to=40)
+    assert offsets(tmp_path) == expected
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+def test_files_that_are_replaced_after_the_plan_are_read_in_their_run(tmp_path: Path, fail_on_data_loss: str) -> None:
+    log = written(tmp_path, 150)
+    tasks = plan(parse_options({"path": str(tmp_path), "subscribe": "t", "failOnDataLoss": fail_on_data_loss}))
+    commit_log = log.open().engine._log  # type: ignore[attr-defined]
+    commit_log.close()
+    assert list(Cleaner(Disk(), commit_log).settle(NOW_MS))
+    assert not Path(tasks[0][0].path).exists()  # type: ignore[union-attr]
+    found = pa.Table.from_batches([batch for task in tasks for batch in read_task(task)])
+    assert found["offset"].to_pylist() == list(range(150))
+
+
+def test_records_that_are_deleted_after_the_plan_are_an_error_or_skipped(tmp_path: Path) -> None:
+    log = written(tmp_path)
+    strict, lenient = (
+        plan(parse_options({"path": str(tmp_path), "subscribe": "t", "failOnDataLoss": fail}))
+        for fail in ("true", "false")
+    )
+    remaining = clean(tmp_path, log, trimmed_to=40)
+    with pytest.raises(MissingRecords, match="is missing, and with it offsets from 0 on"):
+        list(read_task(strict[0]))
+    found = pa.Table.from_batches([batch for task in lenient for batch in read_task(task)])["offset"].to_pylist()
+    assert found == remaining
+
+
+@pytest.mark.parametrize("reads", [1, 2, 5])
+def test_files_that_are_replaced_during_the_plan_are_no_error(
+    tmp_path: Path, reads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The cleaner replaces them before the plan has read the entries of one or more queue files."""
+    log = written(tmp_path)
+    expected: list[int] = []
+    count = iter(range(1, 1000))
+    original = commit_log_files.read_entries
+
+    def read_entries(*arguments: Any) -> Any:
+        if next(count) == reads:
+            expected.extend(clean(tmp_path, log, trimmed_to=40))
+        return original(*arguments)
+
+    monkeypatch.setattr(commit_log_slots, "read_entries", read_entries)
     assert offsets(tmp_path) == expected
 
 

@@ -28,6 +28,7 @@ import numpy as np
 
 from barnabas.client.batch_header import CODEC_MASK, OVERHEAD, header_at
 from barnabas.client.topic_partition import TopicPartition
+from barnabas.pipeline.sources.batches import corrupt_batches, read_headers
 from barnabas.pipeline.sources.codecs import decompress
 from barnabas.pipeline.sources.commit_log_reading import CommitLogRead, StoredHeader, scan_slot, tasks_of
 from barnabas.pipeline.sources.commit_log_slots import Slot, read_slots
@@ -117,6 +118,10 @@ class PartitionLog(StoredLog):
         latest = latest_time(self.directory, base) if base != self.bases[-1] else None
         return latest is not None and latest < timestamp_ms
 
+    def may_end_at(self, base: int, offset: int) -> bool:
+        """Whether damage at an offset of a segment may be the end of the log, as for a starting broker."""
+        return base == self.bases[-1] and offset >= self.recovery_point
+
     def tasks(self, request: ReadRequest, *, end_is_from_broker: bool, fail_on_data_loss: bool) -> Iterator[Task]:
         """Yields the segments to read."""
         for number in range(self.segment_of(request.start_offset), len(self.bases)):
@@ -159,6 +164,11 @@ class CommitLogPartition(StoredLog):
     def is_before(self, base: int, timestamp_ms: int) -> bool:
         """Whether all records of an inactive segment are known to be older: `scan` finds out as fast."""
         del base, timestamp_ms
+        return False
+
+    def may_end_at(self, base: int, offset: int) -> bool:
+        """Whether damage may be the end of the log: the frames of files that are not sealed were checked."""
+        del base, offset
         return False
 
     def tasks(self, request: ReadRequest, *, end_is_from_broker: bool, fail_on_data_loss: bool) -> Iterator[Task]:
@@ -250,16 +260,14 @@ def transactions_of(log: AnyLog, high_watermark: int) -> Transactions:
     open_offsets = open_offsets or {}
     for base in log.bases[scanned_from:]:
         if base < high_watermark:
-            aborted += _scan_transactions(log.scan(base), open_offsets, high_watermark)
+            aborted += _scan_transactions(log, base, open_offsets, high_watermark)
     last_stable_offset = max(log.start_offset, min([high_watermark, *open_offsets.values()]))
     return Transactions(tuple(sorted(set(aborted))), last_stable_offset)
 
 
-def _scan_transactions(
-    batches: Iterator[StoredHeader], open_offsets: dict[int, int], end_offset: int
-) -> Iterator[Aborted]:
+def _scan_transactions(log: AnyLog, base: int, open_offsets: dict[int, int], end_offset: int) -> Iterator[Aborted]:
     """Yields the aborted transactions of a segment; updates the first offset of each producer's open transaction."""
-    for file, position, header in batches:
+    for file, position, header in log.scan(base):
         if header.base_offset >= end_offset:
             return
         if not header.is_transactional:
@@ -267,9 +275,25 @@ def _scan_transactions(
         if not header.is_control:
             open_offsets.setdefault(header.producer_id, header.base_offset)
             continue
-        first_offset = open_offsets.pop(header.producer_id, None)
-        if first_offset is not None and _is_abort_marker(os.pread(file.fileno(), header.size, position)):
-            yield Aborted(header.producer_id, first_offset, header.last_offset)
+        if header.producer_id in open_offsets:
+            batch = _checked_batch(log, base, StoredHeader(file, position, header))
+            if batch is None:
+                return
+            first_offset = open_offsets.pop(header.producer_id)
+            if _is_abort_marker(batch):
+                yield Aborted(header.producer_id, first_offset, header.last_offset)
+
+
+def _checked_batch(log: AnyLog, base: int, found: StoredHeader) -> bytes | None:
+    """A batch of a segment; None if it is damaged and may be the end of the log. Raises DamagedLog."""
+    file, position, header = found
+    batch = os.pread(file.fileno(), header.size, position)
+    first = np.zeros(1, np.int64)
+    if len(batch) == header.size and not len(corrupt_batches(batch, first, read_headers(batch, first))):
+        return batch
+    if log.may_end_at(base, header.base_offset):
+        return None
+    raise DamagedLog(f"{file.name} is damaged: the batch of offset {header.base_offset} has a wrong CRC.")
 
 
 def _opened(path: Path) -> Iterator[BinaryIO]:
@@ -309,12 +333,16 @@ def first_at(log: AnyLog, timestamp_ms: int, end_offset: int) -> int | None:
 
 
 def _first_in(log: AnyLog, base: int, timestamp_ms: int) -> int | None:
-    for file, at, header in log.scan(base, timestamp_ms):
+    for stored in log.scan(base, timestamp_ms):
+        header = stored.header
         if header.max_timestamp < timestamp_ms or header.last_offset < log.start_offset or not header.record_count:
             continue
         if header.is_control:
             return header.last_offset
-        found = _first_of(os.pread(file.fileno(), header.size, at), log.start_offset, timestamp_ms)
+        batch = _checked_batch(log, base, stored)
+        if batch is None:
+            return None
+        found = _first_of(batch, log.start_offset, timestamp_ms)
         if found is not None:
             return found
     return None

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from barnabas.client.batch_header import CRC_START
 from barnabas.pipeline.sources import commit_log_files, commit_log_slots, planning
 from barnabas.pipeline.sources.commit_log_slots import read_slots
 from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
@@ -314,6 +315,31 @@ def test_damage_costs_the_damaged_partition_and_says_so(tmp_path: Path) -> None:
             answer(tmp_path)
         path.write_bytes(whole)
     assert offsets(tmp_path) == list(range(end_offset))
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_damage_that_the_plan_finds_is_that_of_a_file_or_the_end_of_the_log(tmp_path: Path, engine: str) -> None:
+    """A record that is searched by time, and the type of a marker: it would commit the aborted transaction."""
+    twins = Twins(tmp_path)
+    twins.transactional(0, 1)
+    twins.end(0, ControlType.ABORT)
+    twins.each(lambda log: append(log, "late", timestamp_ms=NOW_MS + 5000))
+    twins.logs["commitlog"].open().engine._log.close()  # type: ignore[attr-defined]
+    root, end_offset = twins.roots[engine], int(twins.end_offset)
+    late = {"startingTimestamp": str(NOW_MS + 5000), "startingOffsetsByTimestampStrategy": "latest"}
+    [path] = [one for one in root.rglob("*log") if one.is_file() and b"late" in one.read_bytes()]
+    whole = path.read_bytes()
+    aborting = bytes(marker(ControlType.ABORT, 0, 0))[CRC_START:]
+    for position, options in ((whole.index(b"late"), late), (whole.index(aborting) + 48, {})):
+        path.write_bytes(whole[:position] + bytes([whole[position] ^ 1]) + whole[position + 1 :])
+        for recovery_point in (end_offset, 0):
+            write_offsets(Disk(), str(root / HIGH_WATERMARKS), {("t", 0): recovery_point})
+            write_offsets(Disk(), str(root / RECOVERY_POINTS), {("t", 0): recovery_point})
+            if recovery_point or engine == "commitlog":  # whose sealed files are durable
+                with pytest.raises(DamagedLog, match=rf"{path.name} is damaged"):
+                    answer(root, until="written", **options)
+            else:
+                assert answer(root, until="written", **options) == []
 
 
 def test_a_file_that_is_gone_is_an_error_or_skipped(tmp_path: Path) -> None:

@@ -9,20 +9,25 @@ RULES    1. The driver decides everything that needs several segments: ends, tim
          5. The files are listed again after the broker was asked: a log that is being written may have grown beyond the files
             and frames of the first list, but it never ends before a high watermark that the broker has named.
          6. A file that the broker has deleted or replaced during the plan makes it begin again.
+         7. A partition has no files before its first record. With a broker that has it, it is read as an empty one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import BadOption, MissingRecords
 from barnabas.pipeline.sources.decoding import Aborted, ReadRequest
 from barnabas.pipeline.sources.partition_logs import AnyLog, Task, Transactions, find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.segment_options import EARLIEST, LATEST, SegmentOptions
+
+if TYPE_CHECKING:
+    from barnabas.pipeline.brokers import Brokers
 
 _ATTEMPTS = 5
 _CLIENT_SETTINGS = ("security.", "sasl.", "ssl.")
@@ -52,47 +57,65 @@ def plan(options: SegmentOptions) -> list[Task]:
 def _plan(options: SegmentOptions) -> list[Task]:
     logs = _find_selected(options)
     if "bootstrap.servers" not in options.client_settings:
+        _check_all_found(options, logs)
         return [task for log in logs for task in _tasks_of(log, options, None)]
-    extents = _ask_brokers(options, logs)
+    brokers = _brokers(options)
+    _check_all_found(options, logs, _find_unused(brokers, options, logs))
+    extents = _ask_brokers(brokers, logs)
     logs = [log for log in _find_selected(options) if log.tp in extents]
     return [task for log in logs for task in _tasks_of(log, options, extents[log.tp])]
 
 
 def _find_selected(options: SegmentOptions) -> list[AnyLog]:
-    logs = [log for log in find_logs(options.paths) if options.selects(log.tp)]
-    _check_all_found(options, {log.tp for log in logs})
-    return logs
+    return [log for log in find_logs(options.paths) if options.selects(log.tp)]
 
 
-def _check_all_found(options: SegmentOptions, found: set[TopicPartition]) -> None:
+def _check_all_found(
+    options: SegmentOptions, logs: list[AnyLog], unused: AbstractSet[TopicPartition] = frozenset()
+) -> None:
+    """Raises BadOption unless all selected partitions have logs, or never had records (`unused`)."""
+    found = {log.tp for log in logs}
     where = ", ".join(options.paths)
     if options.pattern is not None and not found:
         raise BadOption(f"No topic in {where} matches {options.pattern!r}.")
-    missing = sorted(set(options.topics) - {tp.topic for tp in found})
-    missing += map(str, sorted(set(options.assigned) - found))
+    missing = sorted(set(options.topics) - {tp.topic for tp in found | unused})
+    missing += map(str, sorted(set(options.assigned) - found - unused))
     if missing:
         raise BadOption(f"{', '.join(missing)}: not in {where}.")
     for name, bound in (("starting", options.starting), ("ending", options.ending)):
-        if bound.by_partition is not None and bound.by_partition.keys() != found:
+        if bound.by_partition is not None and bound.by_partition.keys() - unused != found:
             raise BadOption(
                 f"The {name} offsets name {_list(set(bound.by_partition))}, and what is read is {_list(found)}: name every "
                 "partition; -2 is its earliest offset and -1 its latest."
             )
 
 
+def _find_unused(brokers: Brokers, options: SegmentOptions, logs: list[AnyLog]) -> set[TopicPartition]:
+    """The partitions of topics that the options name and that never had a record (rule 7)."""
+    found = {log.tp for log in logs}
+    bounds = (bound.by_partition or {} for bound in (options.starting, options.ending))
+    topics = {tp.topic for named in (options.assigned, *bounds) for tp in named}.union(options.topics)
+    existing = brokers.find_topics([topic for topic in topics if brokers.exists(topic)]).values()
+    others = {tp for topic in existing for tp in topic.topic_partitions() if options.selects(tp)} - found
+    return {tp for tp, end in brokers.high_watermarks(others).items() if not end}
+
+
 def _list(partitions: set[TopicPartition]) -> str:
     return ", ".join(map(str, sorted(partitions))) or "none"
 
 
-def _ask_brokers(options: SegmentOptions, logs: list[AnyLog]) -> Mapping[TopicPartition, Extent]:
-    """The extents of logs, from the broker (rule 2)."""
+def _brokers(options: SegmentOptions) -> Brokers:
     from barnabas.pipeline.brokers import Brokers
     from barnabas.pipeline.settings import BrokerSettings
 
     security = tuple(
         f"{name}={value}" for name, value in options.client_settings.items() if name.startswith(_CLIENT_SETTINGS)
     )
-    brokers = Brokers(BrokerSettings(bootstrap=options.client_settings["bootstrap.servers"], kafka=security))
+    return Brokers(BrokerSettings(bootstrap=options.client_settings["bootstrap.servers"], kafka=security))
+
+
+def _ask_brokers(brokers: Brokers, logs: list[AnyLog]) -> Mapping[TopicPartition, Extent]:
+    """The extents of logs, from the broker (rule 2)."""
     partitions = [log.tp for log in logs]
     stable_ends, ends = brokers.end_offsets(partitions), brokers.high_watermarks(partitions)
     starts = brokers.beginning_offsets(partitions)

@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from barnabas import Broker
 from barnabas.client.batch_header import CRC_START
 from barnabas.pipeline.sources import commit_log_files, commit_log_slots, planning
 from barnabas.pipeline.sources.commit_log_slots import read_slots
@@ -28,6 +29,7 @@ from storage.io.disk import Disk
 from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import Isolation, Log
 from storage.log.log_validator import AppendOrigin
+from tests.support.librdkafka import create_topic, produce
 from tests.support.logs import (
     NOW_MS,
     SMALL,
@@ -261,9 +263,27 @@ def test_a_log_that_grows_while_the_broker_is_asked_is_read_to_its_high_watermar
         append(log, "meanwhile")
         return {("t", 0): planning.Extent(0, log.log_end_offset, log.log_end_offset)}
 
+    monkeypatch.setattr(planning, "_brokers", lambda _: None)
+    monkeypatch.setattr(planning, "_find_unused", lambda *_: set())
     monkeypatch.setattr(planning, "_ask_brokers", ask)
     rows = answer(twins.roots[engine], kafka_bootstrap_servers="127.0.0.1:1")
     assert [row["value"] for row in rows] == [b"before", b"meanwhile"]
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_partitions_without_records_are_read_as_empty(tmp_path: Path, engine: str) -> None:
+    """A commit log does not have them; the broker tells that they exist."""
+    with Broker(tmp_path / "data", settings={"barnabas.log.storage.engine": engine}) as broker:
+        for topic in "tu":
+            create_topic(broker.bootstrap, topic, 2)
+        options = {"subscribe": "t,u", "kafka_bootstrap_servers": broker.bootstrap}
+        assert answer(broker.data_dir, **options) == []
+        produce(broker.bootstrap, "t", [b"one"])
+        named = json.dumps({"t": {"0": 0, "1": 0}, "u": {"0": -2, "1": -2}})
+        for more in ({}, {"startingOffsets": named}):
+            assert [row["value"] for row in answer(broker.data_dir, **options, **more)] == [b"one"]
+        assert answer(broker.data_dir, **{**options, "subscribe": "t,missing"}) is BadOption
+        assert answer(broker.data_dir, **{**options, "subscribe": "u"}) == []
 
 
 def test_bytes_that_were_not_durable_end_the_log(tmp_path: Path) -> None:

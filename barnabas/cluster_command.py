@@ -54,8 +54,8 @@ def cluster(
 ) -> int:
     """Run several nodes on this machine until SIGINT, SIGTERM or SIGHUP.
 
-    Exit status: 0 stopped by a signal, 1 the start or a node failed, also because of a wrong value, 2 an option is not
-    understood.
+    Exit status: 0 stopped by a signal, 1 the start or a node failed, also because of a wrong value, 2 the arguments
+    are wrong.
     """
     started = time.monotonic()
     for number in _SIGNALS:

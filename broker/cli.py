@@ -116,8 +116,8 @@ def serve(
 ) -> None:
     """Run one node until SIGTERM, SIGINT or SIGHUP. Empty directories are formatted first.
 
-    Exit status: 0 stopped by a signal, 1 the start or the node failed, also because of a wrong value, 2 an option is not
-    understood.
+    Exit status: 0 stopped by a signal, 1 the start or the node failed, also because of a wrong value, 2 the arguments
+    are wrong.
     """
     from broker.server import StartError, run  # noqa: PLC0415  # `--help` need not load the daemon
 

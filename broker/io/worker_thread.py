@@ -148,12 +148,13 @@ class WorkerThread:
         self._loop.call_soon_threadsafe(self.on_space_change, False)
         while is_full(job.failure) and not self._is_stopping.wait(SPACE_CHECK_INTERVAL_S):
             job.attempt()
-        self._loop.call_soon_threadsafe(self.on_space_change, True)
+        if not is_full(job.failure):  # otherwise the broker is shutting down
+            self._loop.call_soon_threadsafe(self.on_space_change, True)
 
     def _report(self, finished: list[Job]) -> None:
         for job in finished:
             self.pending_jobs -= 1
-            if job.is_deferred:
+            if job.is_deferred and not is_full(job.failure):
                 self.on_space_change(True)
             job.report()
 

@@ -552,13 +552,19 @@ def test_reads_on_a_full_disk_are_deferred(loop: AbstractEventLoop, worker: IoTh
 
 def test_a_deferred_read_fails_at_shutdown(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results: list[StorageError | None] = []
-    worker.on_space_change = lambda _directory, has_space: loop.stop() if not has_space else None
+    spaces: list[bool] = []
+
+    def on_space_change(_directory: str, has_space: bool) -> None:
+        spaces.append(has_space)
+        loop.stop()
+
+    worker.on_space_change = on_space_change
     worker.read("data", FullDiskWrite(2**30).work).then(lambda io: results.append(io.value))
     loop.run_forever()
     worker.stop()
     loop.call_soon(loop.stop)  # behind what the threads reported
     loop.run_forever()
-    assert results == [FULL]
+    assert (results, spaces) == ([FULL], [False])
 
 
 def test_deletions_do_not_wait_for_space(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
@@ -570,7 +576,13 @@ def test_deletions_do_not_wait_for_space(loop: AbstractEventLoop, worker: IoThre
 
 def test_a_full_disk_is_an_error_at_shutdown(loop: AbstractEventLoop, worker: IoThreadPool) -> None:
     results = Reports(loop)
-    worker.on_space_change = lambda _directory, _has_room: worker.stop_waiting_for_space()
+    spaces: list[bool] = []
+
+    def on_space_change(_directory: str, has_space: bool) -> None:
+        spaces.append(has_space)
+        worker.stop_waiting_for_space()
+
+    worker.on_space_change = on_space_change
     worker.write("data", 2**30, FullDiskWrite(2**30).work).then(results.report)
     loop.run_forever()
-    assert results == [FULL]
+    assert (results, spaces) == ([FULL], [False])

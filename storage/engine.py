@@ -2,7 +2,7 @@
 
 RULES    1. An engine stores whole batches in offset order and never reads a record. Its input is validated; the bytes
             already contain offsets and leader epochs.
-         2. An append is reserve, write, then publish or abandon. Several reservations may be outstanding; they are
+         2. An append is reserve, write, publish. Several reservations may be outstanding; they are
             published in the order of their creation. A batch is not readable before it is published.
          3. `write` and the result of `collect_sync` may run in another thread: they only access files. All other methods
             run on one thread, and `truncate`, `reset`, `roll`, `close` and `delete` only while no reservation is
@@ -254,9 +254,6 @@ class Engine(PublishedBatches, Protocol):
 
     def publish(self, reservation: Reservation) -> None:
         """Make the batches readable: advance the log end and index them."""
-
-    def abandon(self, reservation: Reservation) -> None:
-        """Drop this reservation and all later ones; their bytes are removed or unreachable."""
 
     # ---- read --------------------------------------------------------------------------------------------
 

@@ -5,7 +5,7 @@ FORMAT   directory `commitlog` in the log directory: log files `<20-digit start>
          the first frame of a file names the end of the one before.
 RULES    1. A write gets its position when it is written, under the lock, so there are no holes and the frames of a slot are in
             the order of its offsets.
-         2. The appends of a call, and what precedes them (BIND, proof of what is durable, missing CUT), are one system call.
+         2. The appends of a call, and what precedes them (BIND, proof of what is durable), are one system call.
          3. A failed write leaves the end where it was. Its first frames may be whole: they are truncated, not to be recovered.
          4. A file is created before the appends need it (files_ahead.py).
          5. After an unclean stop no file with frames is appended to again: recovery seals them (recovery.py).
@@ -281,7 +281,6 @@ class CommitLog:
                 len(waiting) != 1  # rule 9
                 or file is None
                 or slot.bound_in != file.start
-                or slot.owed_cut is not None
                 or append.state is not None
                 or len(unwritten) != 1
                 or unwritten[0] is not append
@@ -306,7 +305,7 @@ class CommitLog:
     def write_together(self, writes: Sequence[tuple[Reservation, Buffer]]) -> None:
         """Write appends of any slots (`SharedLog`): one system call, or two at the end of a file.
 
-        Each append is completed when it is published or abandoned (`complete_append`).
+        Each append is completed when it is published or dropped (`complete_append`).
         """
         self._waiting.extend(writes)
         with self.lock:
@@ -321,16 +320,9 @@ class CommitLog:
     def _take_waiting(self) -> list[tuple[Reservation, Buffer]]:
         return [self._waiting.popleft() for _ in range(len(self._waiting))]
 
-    def write_cut(self, slot: Slot, previous_end: int, cut: Cut) -> LogFile:
-        """Append a CUT; it replaces one that is missing."""
-        with self.lock:
-            slot.owed_cut = None
-            return self._write_one(slot, FrameKind.CUT, previous_end, CUT_PAYLOAD.pack(*cut))
-
     def truncate(self, slot: Slot, cut: Cut) -> None:
         """Append a CUT, which `apply_changes` applies to the slot; any thread."""
         with self.lock:
-            slot.owed_cut = None
             file = self._write_one(slot, FrameKind.CUT, slot.end_offset, CUT_PAYLOAD.pack(*cut))
             self._changes.append(partial(slot.cut, file, cut))
 
@@ -395,11 +387,11 @@ class CommitLog:
         for append in appends[first:]:
             slot = append.slot
             if taken:
-                if frames.end + append.written_size > limit or slot.owed_cut is not None:
-                    break  # the file ends, or a CUT is missing, which begins a call
+                if frames.end + append.written_size > limit:
+                    break  # the file ends
                 if slot.bound_in != start:
                     self._precede(frames, slot, append.previous_end)
-            elif slot.bound_in != start or slot.owed_cut is not None or frames.durable > self._proven:
+            elif slot.bound_in != start or frames.durable > self._proven:
                 self._precede(frames, slot, append.previous_end)
             frames.add_append(append)
             taken.append(append)
@@ -439,8 +431,6 @@ class CommitLog:
         if slot.bound_in != file.start and not slot.is_dropped:
             payload = BIND_PAYLOAD.pack(*slot.slot_id, slot.start_offset) + slot.topic.encode()
             frames.add(FrameKind.BIND, slot.number, previous_end, payload)
-        if slot.owed_cut is not None:
-            frames.add(FrameKind.CUT, slot.number, previous_end, CUT_PAYLOAD.pack(*slot.owed_cut))
 
     def _write(self, frames: FrameGroup) -> None:
         file = frames.file
@@ -458,9 +448,7 @@ class CommitLog:
         for slot in frames.new_slots:
             slot.begin = file.start
         for slot in frames.preceded:
-            if slot.owed_cut is not None:
-                self._changes.append(partial(slot.add_cut, file, slot.owed_cut.end_offset))
-            slot.owed_cut, slot.bound_in = None, file.start
+            slot.bound_in = file.start
         file.end = frames.end
 
     # ---- files -------------------------------------------------------------------------------------------
@@ -500,7 +488,7 @@ class CommitLog:
     # ---- sealing -----------------------------------------------------------------------------------------
 
     def complete_append(self, file: LogFile) -> None:
-        """Count an append in this file that was published or abandoned."""
+        """Count an append in this file that was published or dropped."""
         file.completed += 1
         if self._has_finished:
             self.seal_finished(_SLOTS_AT_A_TIME)

@@ -1,11 +1,10 @@
 """The engine of one partition in a commit log.
 
 RULES    1. The writes of a partition are in the order of its offsets (slot_append.py).
-         2. An abandoned append that was written is followed by a CUT. If that cannot be written, it precedes the next frame.
-         3. Everything that is readable is in `Slot`; reservations are not.
-         4. A truncation by `truncate` or `reset` is durable before it returns: a loss of power must not bring the data back.
-         5. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
-         6. All batches that an opened log has are durable (recovery.py). What a kill may have lost beside them, producers and
+         2. Everything that is readable is in `Slot`; reservations are not.
+         3. A truncation by `truncate` or `reset` is durable before it returns: a loss of power must not bring the data back.
+         4. A read that needs the disk is repeated on a copy of the slot in another thread; its result is kept for the retry.
+         5. All batches that an opened log has are durable (recovery.py). What a kill may have lost beside them, producers and
             aborted transactions, is after the newest producer snapshot, so a recovery begins there. For that, snapshots are
             taken within segments too.
 NOT HERE Frames and files (commit_log.py), reads (slot_reader.py).
@@ -25,7 +24,7 @@ from storage.commitlog.frames import ABORTED_PAYLOAD, LONG, FrameKind
 from storage.commitlog.log_file import LogFile
 from storage.commitlog.slot_append import AppendedState, SlotAppend
 from storage.commitlog.slot_reader import SlotReader, frozen_reader
-from storage.commitlog.slots import UNBOUND, Cut, LatestTimestamp, Slot, SlotId
+from storage.commitlog.slots import UNBOUND, LatestTimestamp, Slot, SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import (
     AbortedTransaction,
@@ -40,7 +39,6 @@ from storage.engine import (
     SyncWork,
 )
 from storage.io.deferred_file_ops import Submit, no_op, run_now
-from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup, NotResident, PendingLookups, read_resident
 from storage.stored_state import StoresState
 
@@ -148,17 +146,13 @@ class CommitLogEngine(StoresState):
         self.flushed_end_offset = min(self.flushed_end_offset, self._slot.end_offset)
 
     def close(self, *, sync: bool = False) -> None:
-        slot = self._slot
-        if slot.owed_cut is not None:
-            self._write_cut(slot.end_offset, slot.owed_cut)
         if sync:
             self._log.sync()
 
     def delete(self) -> None:
         self._lookups.cancel()
-        if self._outstanding:
-            for file in self._drop_outstanding(self._outstanding[0]):
-                self._log.complete_append(file)
+        for file in self._drop_outstanding():
+            self._log.complete_append(file)
 
     def register_files(self) -> None: ...
 
@@ -238,48 +232,18 @@ class CommitLogEngine(StoresState):
         for transaction in state.aborted:
             self._slot.add_aborted(file, transaction)
 
-    def abandon(self, reservation: Reservation) -> None:
-        assert isinstance(reservation, SlotAppend)
-        written = self._drop_outstanding(reservation)
-        if written:
-            self._cut_abandoned(reservation.previous_end)
-        for file in written:
-            self._log.complete_append(file)
-
-    def _drop_outstanding(self, first: SlotAppend) -> list[LogFile]:
-        """Drop this reservation and all later ones; returns the file of each that was written."""
+    def _drop_outstanding(self) -> list[LogFile]:
+        """Drop the reservations; returns the file of each that was written."""
         written: list[LogFile] = []
-        self._snapshot_end = min(self._snapshot_end, first.previous_end)
         with self._log.lock:  # no write of these is under way
-            while not first.is_abandoned:
-                last = self._outstanding.pop()
-                last.is_abandoned = True
-                if last.file is not None:
-                    written.append(last.file)
-                    last.file.removed += sum([batch.size for batch in last.batches])
-                else:
-                    self._unwritten.pop()
+            for append in self._outstanding:
+                append.is_dropped = True
+                if append.file is not None:
+                    written.append(append.file)
+                    append.file.removed += sum([batch.size for batch in append.batches])
+            self._outstanding.clear()
+            self._unwritten.clear()
         return written
-
-    def _cut_abandoned(self, end_offset: int) -> None:
-        """Make the bytes of abandoned appends unreachable for a recovery (rule 2)."""
-        segment = self._slot.segments[-1]
-        base_offset, size = segment.base_offset, segment.size
-        for kept in self._outstanding:
-            base_offset, size = kept.batches[0].base_offset if kept.rolled else base_offset, kept.used
-        cut = Cut(end_offset, base_offset, size)
-        try:
-            self._write_cut(end_offset, cut)
-        except StorageError as error:
-            if not error.is_full:
-                raise
-            self._slot.owed_cut = cut
-
-    def _write_cut(self, end_offset: int, cut: Cut) -> None:
-        """The slot knows it too: a queue file that is made again has the abandoned batches, unless the CUT is in its file."""
-        file = self._log.write_cut(self._slot, end_offset, cut)
-        self._enter(file)
-        self._slot.add_cut(file, cut.end_offset)
 
     # ---- read --------------------------------------------------------------------------------------------
 

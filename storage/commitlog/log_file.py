@@ -3,7 +3,7 @@
 RULES    1. A file is active, then finished (it gets no more frames), then sealed: it is durable and has a queue file, and its
             entries leave the memory.
          2. `written` counts the appends in the file and changes under the log's lock; `completed` counts those that were
-            published or abandoned and changes on the thread of the appends. A finished file is sealed when both are equal.
+            published or dropped and changes on the thread of the appends. A finished file is sealed when both are equal.
          3. The open files of a sealed one are closed by the file handle cache, and opened when they are needed.
          4. The end offset and state of a slot at the file's end are recorded when the slot gets its first frame in a later
             file, else when the file is sealed.
@@ -212,7 +212,7 @@ class LogFile:
 
     @property
     def has_pending_appends(self) -> bool:
-        """Whether an append was written and neither published nor abandoned."""
+        """Whether an append was written and neither published nor dropped."""
         return self.written != self.completed
 
 

@@ -434,7 +434,7 @@ class _Replay:
             cut = Cut(*CUT_PAYLOAD.unpack(frame.payload))
             if cut.end_offset <= slot.end_offset:
                 slot.cut(file, cut)
-                self.broken.pop(slot.number, None)  # abandoned appends, the first of them in a sealed file
+                self.broken.pop(slot.number, None)  # what is missing was cut off later
         elif kind == FrameKind.ABORTED:
             transaction = AbortedTransaction(*ABORTED_PAYLOAD.unpack(frame.payload))
             if transaction.last_offset < slot.end_offset:  # else its batches are lost

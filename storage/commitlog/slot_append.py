@@ -38,7 +38,7 @@ class SlotAppend(Reservation):
     """The place of an append in the order of its slot."""
 
     __slots__ = (
-        "buffer", "file", "first_timestamp", "is_abandoned", "position", "previous_end", "slot", "state", "unwritten", "used",
+        "buffer", "file", "first_timestamp", "is_dropped", "position", "previous_end", "slot", "state", "unwritten", "used",
     )  # fmt: skip
 
     def __init__(
@@ -61,7 +61,8 @@ class SlotAppend(Reservation):
         """Of the frame, once it is written."""
         self.position = 0
         """Of the frame's payload, in the log."""
-        self.is_abandoned = False
+        self.is_dropped = False
+        """Whether the partition was deleted."""
         self.state: AppendedState | None = None
 
     @property
@@ -75,7 +76,7 @@ def take_writable(writes: Sequence[tuple[Reservation, Buffer]]) -> list[SlotAppe
     taken: list[SlotAppend] = []
     for append, buffer in writes:
         assert isinstance(append, SlotAppend)
-        if append.is_abandoned:
+        if append.is_dropped:
             continue
         if append.file is None:
             append.buffer = buffer

@@ -90,7 +90,7 @@ class Slot:
 
     __slots__ = (
         "aborted", "begin", "bound_in", "checked", "cuts", "end_offset", "epochs", "is_dropped", "last_file", "latest_epoch",
-        "number", "original", "owed_cut", "segments", "slices", "slot_id", "snapshots", "topic",
+        "number", "original", "segments", "slices", "slot_id", "snapshots", "topic",
     )  # fmt: skip
 
     def __init__(self, slot_id: SlotId, topic: str = "") -> None:
@@ -118,8 +118,6 @@ class Slot:
         """Producer snapshots and their offsets, ascending."""
         self.slices: tuple[Slice, ...] = ()
         """The entries in files that are not sealed, oldest first."""
-        self.owed_cut: Cut | None = None
-        """A CUT that is missing on disk; it precedes the next frame."""
         self.is_dropped = False
         """Whether the partition was deleted: later frames of its slot have no BIND and are ignored."""
         self.checked: tuple[tuple[int, int], ...] = ()
@@ -214,7 +212,7 @@ class Slot:
             file.removed += entries.size
             entries.truncate(end_offset)
             file.removed -= entries.size
-        self.add_cut(file, end_offset)
+        self._add_cut(file, end_offset)
         while len(self.segments) > 1 and self.segments[-1].base_offset > cut.segment_base:
             self.segments.pop()
         last = self.segments[-1]
@@ -225,7 +223,7 @@ class Slot:
         self.snapshots = tuple([known for known in self.snapshots if known[0] <= end_offset])
         self.end_offset = end_offset
 
-    def add_cut(self, file: LogFile, end_offset: int) -> None:
+    def _add_cut(self, file: LogFile, end_offset: int) -> None:
         """Entries in files before the one with a CUT are valid below this offset (rule 3)."""
         cuts = [earlier for earlier in self.cuts if earlier[1] < end_offset]
         if self.begin < file.start:

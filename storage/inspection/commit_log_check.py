@@ -264,7 +264,7 @@ class _FileFrames:
 
     def _truncate(self, slot: int, end_offset: int) -> None:
         if slot in self.gaps and end_offset <= self.gaps[slot][0]:
-            del self.gaps[slot]  # appends that were abandoned, the first of them in the file before
+            del self.gaps[slot]  # what is missing was cut off later
         kept = self.entries.get(slot)
         while kept and kept[-1].last_offset >= end_offset:
             kept.pop()

@@ -1,8 +1,8 @@
-"""The steps of an append to one log: prepare, write, then commit or abort.
+"""The steps of an append to one log: prepare, write, commit.
 
 RULES    1. `prepare` validates and assigns offsets, `write` only writes bytes and may run in another thread, `commit` makes
-            the records readable. Several appends may be pending; they are committed in the order of their prepares, and
-            an abort also aborts all later ones.
+            the records readable. Several appends may be pending; they are committed in the order of their prepares. A write
+            that fails takes the log directory offline, and `abort_all` fails the pending appends.
          2. `prepare` writes base offset, leader epoch and possibly timestamps into the caller's buffer: a
             `bytearray` or writable memoryview of the request frame that must not change before the commit.
          3. A duplicate batch of an idempotent producer is not written: the result is its existing offset.
@@ -58,7 +58,7 @@ class AppendInfo(NamedTuple):
 
 
 class PreparedAppend:
-    """Records with assigned offsets, until commit or abort."""
+    """Records with assigned offsets, until the commit."""
 
     __slots__ = (
         "_pipeline", "duplicate", "is_aborted", "log_append_time_ms", "of_producers", "records",
@@ -93,13 +93,9 @@ class PreparedAppend:
         """Make the records readable.
 
         Raises:
-            KafkaError: the append was aborted with an earlier one, or because the log directory went offline.
+            KafkaError: the log directory went offline, or the partition was deleted.
         """
         return self.duplicate or self._pipeline.commit(self, wall_ms)
-
-    def abort(self) -> None:
-        """Abort this append and all later ones."""
-        self._pipeline.abort(self)
 
     @property
     def end_offset(self) -> int:
@@ -253,18 +249,6 @@ class AppendPipeline:
         return _new_tuple(
             AppendInfo, (first.base_offset, last.last_offset, time_ms, log_start_offset, False, last.leader_epoch)
         )
-
-    def abort(self, prepared: PreparedAppend) -> None:
-        """Abort this append and all later ones (`PreparedAppend.abort`)."""
-        reservation = prepared.reservation
-        if reservation is None or prepared.is_aborted:
-            return
-        assert prepared in self._pending, "a committed append cannot be aborted"
-        while not prepared.is_aborted:
-            self._pending.pop().is_aborted = True
-        self.next_offset = reservation.batches[0].base_offset
-        self._producers.abandon(self.next_offset)
-        self.engine.abandon(reservation)
 
     def abort_all(self) -> None:
         """Mark all pending appends as aborted; files are not changed."""

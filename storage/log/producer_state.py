@@ -14,7 +14,7 @@ RULES    1. A batch equal to one of the producer's last five is a duplicate: it 
          3. An older epoch is always rejected. Only client sequences are checked: followers and recovery repeat what a
             leader has accepted.
          4. `check` changes nothing. `reserve` follows when a batch has its offset, `update` when it is in the log, in the
-            same order; checks include reserved batches. `abandon` removes the reserved batches that failed.
+            same order; checks include reserved batches.
          5. A retry of a reserved batch that is not in the log yet gets a retriable error.
          6. A transaction counts as open until its marker is below the high watermark.
          7. Idle producers expire, unless they have an open transaction.
@@ -295,12 +295,6 @@ class ProducerState:
                 self._open = {}
             self._open[producer.txn_first_offset] = producer_id
         return None
-
-    def abandon(self, base_offset: int) -> None:
-        """Remove the reserved batches from `base_offset` on: they were not written."""
-        while self._reserved and self._reserved[-1][0].base_offset >= base_offset:
-            self._reserved.pop()
-        self._clear_reserved_entries()
 
     def _complete(
         self, producer: ProducerEntry, header: BatchHeader, marker: EndTransactionMarker

@@ -4,7 +4,7 @@ RULES    1. A read is answered from one segment, as in Kafka: the one that conta
             batch at or above it.
          2. Opening a partition lists its directory and gets the log sizes; files are opened when needed. Interrupted
             operations (`.deleted`, `.cleaned`, `.swap`, indexes without log) are completed as in Kafka. The last segment is
-            loaded at the first use, and again after a truncation or an abandoned roll.
+            loaded at the first use, and again after a truncation.
          3. `trim` deletes segments oldest first, everything else newest first, so that a crash leaves no hole: what one call
             trims is renamed before what a later one does, which on a full disk runs in another thread. A truncation by
             `truncate`, `reset` or `recover` is durable before it returns: a loss of power must not bring the data back after
@@ -68,14 +68,13 @@ _transactions = attrgetter("transactions")
 class SegmentReservation(Reservation):
     """A reserved range of one segment's log."""
 
-    __slots__ = ("is_abandoned", "position", "segment")
+    __slots__ = ("position", "segment")
 
     def __init__(self, batches: Sequence[BatchInfo], segment: ActiveSegment, position: int, rolled: bool) -> None:  # noqa: FBT001
         self.batches = batches
         self.rolled = self.takes_snapshot = rolled
         self.segment = segment
         self.position = position
-        self.is_abandoned = False
 
 
 class SegmentEngine(Compactable):
@@ -247,8 +246,7 @@ class SegmentEngine(Compactable):
 
     def write(self, reservation: Reservation, buffer: Buffer) -> None:
         assert isinstance(reservation, SegmentReservation)
-        if not reservation.is_abandoned:
-            reservation.segment.write(buffer, reservation.position)
+        reservation.segment.write(buffer, reservation.position)
 
     def publish(self, reservation: Reservation) -> None:
         first = self._outstanding.pop(0)
@@ -258,18 +256,6 @@ class SegmentEngine(Compactable):
         segment.publish(first.batches, self.submit)
         if segment is not self._segments.items[-1] and not segment.has_pending_appends:
             self._finish(segment)
-
-    def abandon(self, reservation: Reservation) -> None:
-        assert isinstance(reservation, SegmentReservation)
-        while not reservation.is_abandoned:
-            last = self._outstanding.pop()
-            last.is_abandoned = True
-            last.segment.reserved = last.position
-            if last.rolled:
-                self._drop_last().unlink()
-        active = self._active
-        if active.file.size() > active.reserved:
-            active.file.truncate(active.reserved)
 
     # ---- read --------------------------------------------------------------------------------------------
 

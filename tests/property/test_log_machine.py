@@ -154,14 +154,6 @@ class LogMachine(RuleBasedStateMachine):
         self.batches.append(batch)
         self.end_offset = batch.next_offset
 
-    @precondition(lambda self: self.under_way)
-    @rule(keep=st.integers(0, 2))
-    def abort(self, keep: int) -> None:
-        keep = min(keep, len(self.under_way) - 1)
-        self.under_way[keep][0].abort()
-        del self.under_way[keep:]
-        self.disk.discard_journal()  # rule 4
-
     @precondition(lambda self: self.batches and not self.under_way)
     @rule(data=st.data())
     def repeat(self, data: st.DataObject) -> None:

@@ -218,11 +218,7 @@ def append_records(
     prepared = wait_for_disk(
         log.open().appends.prepare, data, leader_epoch=leader_epoch, wall_ms=wall_ms, origin=origin
     )
-    try:
-        prepared.write()
-    except StorageError:
-        prepared.abort()
-        raise
+    prepared.write()
     return prepared.commit(wall_ms)
 
 

@@ -1,7 +1,7 @@
 """A small engine with all partitions in one file: a second implementation for the engine contract.
 
 FORMAT   one file of entries of all partitions, in the order of their reservation:
-             u8 1, or 0 if it is abandoned, u32 length of the head, u32 length of the payload, u32 CRC-32C of the head;
+             u32 length of the head, u32 length of the payload, u32 CRC-32C of the head;
              the head, as JSON: the partition's name, the kind, and per kind
              records    whether they start a segment; size, base offset, last offset, max timestamp and leader epoch of
                         each batch in the payload
@@ -45,7 +45,7 @@ from storage.io.disk import Disk, File
 
 T = TypeVar("T")
 
-_HEAD = Struct(">?III")
+_HEAD = Struct(">III")
 
 
 class Store:
@@ -67,39 +67,34 @@ class Store:
         """The engine factory."""
         return ScatteredEngine(self, directory, config)
 
-    def add(self, name: str, kind: str, values: Sequence[Any], payload: int = 0) -> tuple[int, int]:
-        """Append an entry's head; returns its position and its payload's."""
+    def add(self, name: str, kind: str, values: Sequence[Any], payload: int = 0) -> int:
+        """Append an entry's head; returns the position of its payload."""
         head = json.dumps([name, kind, values]).encode()
         position = self._end
-        self.file.pwrite(_HEAD.pack(True, len(head), payload, crc32c(head)) + head, position)
+        self.file.pwrite(_HEAD.pack(len(head), payload, crc32c(head)) + head, position)
         start = position + _HEAD.size + len(head)
         self._end = start + payload
-        return position, start
-
-    def void(self, position: int) -> None:
-        """Mark an entry as abandoned."""
-        self.file.pwrite(b"\0", position)
+        return start
 
     def entries(self, name: str) -> Iterator[tuple[str, list[Any], int]]:
         """Kind, values and position of the payload of a partition's entries."""
         data = self.file.pread(self.file.size(), 0)
         self._end = 0
         while len(data) - self._end >= _HEAD.size:
-            is_valid, length, payload, crc = _HEAD.unpack_from(data, self._end)
+            length, payload, crc = _HEAD.unpack_from(data, self._end)
             start = self._end + _HEAD.size + length
             head = data[start - length : start]
             if not head or crc32c(head) != crc:
                 break
             self._end = start + payload
             owner, kind, values = json.loads(head)
-            if is_valid and owner == name:
+            if owner == name:
                 yield kind, values, start
 
 
 class Place(NamedTuple):
     """Where the records of a reservation are stored."""
 
-    entry: int
     position: int
     size: int
 
@@ -182,10 +177,10 @@ class ScatteredEngine:
             or (first_time >= 0 and batches[-1].max_timestamp - first_time > self._config.segment_ms)
         )
         table = [(batch.size, *batch[2:]) for batch in batches]
-        entry, position = self._store.add(self._name, "records", [rolled, *table], size)
+        position = self._store.add(self._name, "records", [rolled, *table], size)
         reservation = Reservation()
         reservation.batches, reservation.rolled, reservation.takes_snapshot = batches, rolled, rolled
-        self._outstanding[reservation] = Place(entry, position, size)
+        self._outstanding[reservation] = Place(position, size)
         if rolled:
             self._begin(batches[0].base_offset)
         return reservation
@@ -199,14 +194,6 @@ class ScatteredEngine:
         position = self._outstanding.pop(first).position
         for batch in first.batches:
             self._add(batch._replace(position=position + batch.position))
-
-    def abandon(self, reservation: Reservation) -> None:
-        last = None
-        while last is not reservation:
-            last, place = self._outstanding.popitem()
-            self._store.void(place.entry)
-            if last.rolled:
-                self._bases.pop()
 
     # ---- read --------------------------------------------------------------------------------------------
 

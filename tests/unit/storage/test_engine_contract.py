@@ -178,23 +178,7 @@ class TestBothEngines:
         assert all_of(both[1]) == contents[1]
         assert all_of(both[0]) == contents[0][: 7 * 200]
 
-    # ---- abandon -----------------------------------------------------------------------------------------
-
-    def test_abandon_drops_all_later_reservations(self, make: MakeEngine) -> None:
-        engine = make()
-        append(engine, first := batch(0, 1, size=500))
-        lost = [batch(number, 1, size=400) for number in range(1, 4)]
-        reservations = [engine.reserve(len(data), infos(data), NOW_MS) for data in lost]
-        engine.write(reservations[0], lost[0])
-        engine.write(reservations[2], lost[2])
-        engine.abandon(reservations[0])
-        assert engine.end_offset == 1
-        assert engine.size_bytes == 500
-        assert all_of(engine) == first
-        append(engine, second := batch(1, 5, size=300))
-        assert all_of(engine) == first + second
-        engine.close()
-        assert all_of(make()) == first + second
+    # ---- failed writes -----------------------------------------------------------------------------------
 
     @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
     def test_a_failed_write_keeps_published_batches(self, make: MakeEngine, unopened: MakeEngine, code: int) -> None:
@@ -207,12 +191,10 @@ class TestBothEngines:
         with pytest.raises(StorageError):
             engine.write(reservation, data)
         disk.space_left, disk.fail_writes = None, 0
-        engine.abandon(reservation)
         assert all_of(engine) == first
-        append(engine, second := batch(2, 1, size=200))
-        assert all_of(engine) == first + second
         again = unopened()
-        assert recovered(again, 0) == [0, 2]
+        assert recovered(again, 0) == [0]
+        append(again, second := batch(2, 1, size=200))
         assert all_of(again) == first + second
 
     # ---- locate ------------------------------------------------------------------------------------------

@@ -22,7 +22,7 @@ from storage.commitlog.slots import SlotId
 from storage.config.log_config import LogConfig
 from storage.engine import AbortedTransaction
 from storage.io.deferred_file_ops import FileOp, Submit, run_now
-from storage.io.disk import Disk, File, StorageError
+from storage.io.disk import Disk, File
 from storage.io.disk_lookup import wait_for_disk
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.faulty_disk import FaultyDisk
@@ -395,14 +395,6 @@ class TestRecovery:
         assert again[0].end_offset == 0
         assert append_to(again[0]) == bytes_of(Process(tmp_path)[0])
 
-    def test_an_abandoned_append_is_not_recovered(self, tmp_path: Path) -> None:
-        engine = Process(tmp_path)[0]
-        kept = append_to(engine)
-        reservation = engine.reserve(len(batch(1)), infos(batch(1)), NOW_MS)
-        engine.write(reservation, batch(1))
-        engine.abandon(reservation)
-        assert bytes_of(Process(tmp_path)[0]) == kept
-
     @pytest.mark.parametrize("field", range(0, 21, 4))
     def test_bytes_that_no_batch_crc_covers_are_checked(self, tmp_path: Path, field: int) -> None:
         process = Process(tmp_path)
@@ -578,19 +570,3 @@ class TestWrites:
         assert found == {number: b"".join(batches) for number, batches in expected.items()}
         again = Process(tmp_path)
         assert {number: bytes_of(again[number]) for number in range(4)} == found
-
-    def test_a_missing_cut_is_written_before_the_next_frame(self, tmp_path: Path) -> None:
-        disk = FaultyDisk()
-        process = Process(tmp_path, disk)
-        engine = process[0]
-        kept = append_to(engine)
-        reservations = [engine.reserve(len(data), infos(data), NOW_MS) for data in (batch(1), batch(2))]
-        engine.write(reservations[0], batch(1))
-        disk.space_left = 0
-        with pytest.raises(StorageError):
-            engine.write(reservations[1], batch(2))
-        engine.abandon(reservations[0])
-        disk.space_left = None
-        assert Process(tmp_path / "x").log.files == ()
-        kept += append_to(engine, 300, 5)
-        assert bytes_of(Process(tmp_path)[0]) == kept

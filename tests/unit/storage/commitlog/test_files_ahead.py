@@ -168,14 +168,15 @@ def test_an_append_that_finds_no_space_for_a_file_leaves_the_log_usable(rig: Rig
     rig.fill_files(FILES_AHEAD)
     disk = rig.process.disk
     assert isinstance(disk, FaultyDisk)
-    engine, data = rig.process[0], batch(rig.process[0].end_offset)
+    engine, data = rig.process[0], batch(rig.process[0].end_offset, size=HALF)
     reservation = engine.reserve(len(data), infos(data), NOW_MS)
     disk.space_left = 10
     with pytest.raises(StorageError):
         engine.write(reservation, data)
-    engine.abandon(reservation)
     disk.space_left = None
-    rig.append()
+    engine.write(reservation, data)
+    engine.publish(reservation)
+    rig.content += data
     assert rig.starts() == [0, 1, 2, 3]
     check_and_reopen(rig)
 

@@ -1,4 +1,4 @@
-"""What a start makes of frames that are late, abandoned, or behind lost ones."""
+"""What a start makes of frames that are late, or behind lost ones."""
 
 from __future__ import annotations
 
@@ -6,13 +6,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
 
-import pytest
-
 from storage.commitlog.frames import HEAD_SIZE
 from storage.engine import AbortedTransaction
-from storage.io.deferred_file_ops import FileOp, run_now
-from tests.support.faulty_disk import FaultyDisk
-from tests.support.segments import NOW_MS, batch, infos
+from storage.io.deferred_file_ops import FileOp
+from tests.support.segments import NOW_MS
 from tests.unit.storage.commitlog.test_cleaning import drop
 from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, damage, state_of, sync
 
@@ -57,32 +54,6 @@ def test_segments_and_aborted_transactions_behind_lost_records_are_lost(tmp_path
     again = Process(tmp_path, file_bytes=1 << 20)[0]
     assert (again.start_offset, again.end_offset, again.segments()) == (0, 1, [(0, 1, 200)])
     assert not again.aborted(0, 10)
-
-
-@pytest.mark.parametrize("is_full", [False, True])
-def test_an_abandoned_append_stays_away_if_the_queue_of_its_file_is_made_again(
-    tmp_path: Path, *, is_full: bool
-) -> None:
-    disk = FaultyDisk()
-    process = Process(tmp_path, disk)
-    engine = process[0]
-    append_to(engine, 300)
-    abandoned = engine.reserve(len(batch(1, 3)), infos(batch(1, 3)), NOW_MS)
-    engine.write(abandoned, batch(1, 3))
-    append_to(process[1], 3500)  # begins the next file
-    disk.space_left = 0 if is_full else None
-    process.log.submit = (ops := list[FileOp]()).append
-    engine.abandon(abandoned)  # its CUT is there, or precedes the next append
-    disk.space_left, process.log.submit = None, run_now
-    for op in ops:
-        op()
-    for _ in range(5):
-        append_to(engine, 300)
-    kept = bytes_of(engine)
-    process.log.close()
-    first, *_ = process.paths(".queue")
-    first.unlink()
-    assert bytes_of(Process(tmp_path)[0]) == kept
 
 
 def test_a_partition_that_is_deleted_and_created_again_has_the_new_records_after_a_start(tmp_path: Path) -> None:

@@ -16,9 +16,9 @@ from storage.inspection.slot_check import SlotCheck, StoredSlot, stored_slots
 from storage.io.disk import Disk
 from storage.log.log_offsets import Checkpoint
 from tests.support.seeds import seed_of
-from tests.support.segments import NOW_MS, append, batch, infos, reset_engine, truncate_engine
+from tests.support.segments import append, batch, reset_engine, truncate_engine
 from tests.unit.storage.commitlog.test_cleaning import clean
-from tests.unit.storage.commitlog.test_commit_log import Process, append_to, bytes_of, damage, sync
+from tests.unit.storage.commitlog.test_commit_log import Process, append_to, damage, sync
 
 NAMES = {(b"t" * 16, 0): "t-0", (b"t" * 16, 1): "t-1"}
 
@@ -184,35 +184,6 @@ def test_a_lost_frame_is_a_gap_in_the_chain_of_its_partition(tmp_path: Path) -> 
     assert {issue.severity for issue in found} == {Severity.LOSS}
     assert any("t-0 lost its records from offset" in issue.text for issue in found)
     assert not any("t-1" in issue.text for issue in found)
-
-
-@pytest.mark.parametrize("is_closed", [False, True])
-@pytest.mark.parametrize("files", [2, 3])
-def test_abandoned_appends_across_files_are_no_lost_records(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, files: int, *, is_closed: bool
-) -> None:
-    process = Process(tmp_path)
-    engine = process[0]
-    append_to(engine, 300)
-    append_to(process[1], 1500)
-    reserved = []
-    for number in range(1, 3):
-        data = batch(number, size=900)
-        reserved.append(engine.reserve(len(data), infos(data), NOW_MS))
-        engine.write(reserved[-1], data)
-    assert [append.file for append in reserved] == list(process.log.files)
-    if files == 3:
-        append_to(process[1], 2500)
-    engine.abandon(reserved[0])
-    append_to(engine, 300)
-    assert len(process.log.files) == files
-    if is_closed:
-        process.log.close()
-    assert not issues_of(tmp_path)
-    again = Process(tmp_path)
-    assert bytes_of(again[0]) == bytes_of(engine)
-    assert not caplog.records
-    assert not [issue for issue in issues_of(tmp_path) if issue.severity == Severity.LOSS]
 
 
 def test_a_queue_file_that_is_not_that_of_its_log_is_reported(tmp_path: Path) -> None:

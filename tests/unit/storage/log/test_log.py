@@ -314,10 +314,12 @@ def test_a_log_is_released_only_when_all_is_flushed(log: Log) -> None:
     flush(log)
     prepared = wait_for_disk(log.open().appends.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     assert not log.release()
-    prepared.abort()
+    prepared.write()
+    prepared.commit(NOW_MS)
+    flush(log)
     assert log.release()
     assert not log.is_open
-    assert values_of(log) == [(0, "a")]
+    assert values_of(log) == [(0, "a"), (1, "b")]
 
 
 def test_an_offline_log_refuses_every_use(log: Log) -> None:
@@ -326,7 +328,6 @@ def test_an_offline_log_refuses_every_use(log: Log) -> None:
     begun = flush.begin()
     prepared = wait_for_disk(log.open().appends.prepare, produced("b"), leader_epoch=0, wall_ms=NOW_MS)
     log.go_offline()
-    prepared.abort()
     for act in (
         lambda: prepared.commit(NOW_MS),
         lambda: append(log, "c"),

@@ -130,7 +130,7 @@ def test_a_segment_is_rolled_when_a_relative_offset_would_overflow(tmp_path: Pat
     assert read(other, 5) == batch(2**33)
 
 
-# ---- reserve, write, publish, abandon --------------------------------------------------------------------
+# ---- reserve, write, publish -----------------------------------------------------------------------------
 
 
 def test_a_segment_is_finished_with_its_last_publication(tmp_path: Path) -> None:
@@ -150,33 +150,6 @@ def test_a_roll_by_time_does_not_read_unwritten_bytes(tmp_path: Path) -> None:
     parts = [batch(i, timestamp_ms=NOW_MS + time) for i, time in enumerate((0, 1000, 1001))]
     reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
     assert [r.rolled for r in reserved] == [False, False, True]
-
-
-def test_a_late_write_of_an_abandoned_reservation_is_ignored(tmp_path: Path) -> None:
-    engine = filled(tmp_path, 8, config=SMALL)
-    parts = [batch(8 + i, size=1000) for i in range(4)]
-    reserved = [engine.reserve(len(part), infos(part), NOW_MS) for part in parts]
-    engine.write(reserved[0], parts[0])
-    assert bases(engine) == [0, 10]
-    engine.abandon(reserved[1])
-    assert bases(engine) == [0]
-    engine.write(reserved[1], parts[1])  # the writer's thread did not know yet
-    engine.publish(reserved[0])
-    assert (engine.end_offset, (tmp_path / f"{0:020d}.log").stat().st_size) == (9, 9000)
-
-
-@pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
-def test_after_a_failed_write_and_abandon_the_files_are_unchanged(tmp_path: Path, code: int) -> None:
-    disk = FaultyDisk()
-    engine = filled(tmp_path, 5, disk=disk)
-    before = contents(tmp_path)
-    part = batch(5, size=1000)
-    reservation = engine.reserve(len(part), infos(part), NOW_MS)
-    disk.space_left, disk.fail_writes = 300, code
-    with pytest.raises(StorageError):
-        engine.write(reservation, part)
-    engine.abandon(reservation)
-    assert contents(tmp_path) == before
 
 
 def test_a_reserve_that_fails_to_roll_reserves_nothing(tmp_path: Path) -> None:
@@ -222,19 +195,6 @@ def test_a_rolled_segment_is_sealed_by_a_later_roll_when_its_files_are_written(t
         batch(number, timestamp_ms=NOW_MS + number if number < 25 else NOW_MS, size=1000)
         for number in (3, 12, 29, 33, 44)
     ]
-
-
-def test_a_sealed_segment_gets_appends_again_after_an_abandoned_roll(tmp_path: Path) -> None:
-    engine = filled(tmp_path, 9, config=SMALL)
-    part = batch(9, size=2000)
-    reservation = engine.reserve(len(part), infos(part), NOW_MS)
-    close_idle_files(engine)
-    assert (bases(engine), sealed_bases(engine)) == ([0, 9], [0])
-    engine.abandon(reservation)
-    assert sealed_bases(engine) == []
-    append(engine, batch(9, size=1000))
-    assert bases(engine) == [0]
-    assert read(engine, 9) == batch(9, size=1000)
 
 
 def test_a_rebuild_that_finds_an_invalid_batch_shortens_the_segment(tmp_path: Path) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import random
 import shutil
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from types import FrameType
 from typing import Any
 from unittest.mock import Mock
 
@@ -31,6 +29,7 @@ from storage.keyindex.index_file import SUFFIX
 from storage.keyindex.index_jobs import IndexJobs, Job, JobFailed, RemoveRanges
 from storage.log.log import AppendOrigin
 from tests.support.compaction import closed, compact
+from tests.support.executed_instructions import executed_instructions
 from tests.support.key_index import ALL_TIMES, KeyIndexRig
 from tests.support.logs import bytes_of, marker, truncated
 from tests.support.replica_harness import NOW_MS, ReplicaHarness
@@ -505,21 +504,10 @@ def test_an_append_executes_the_same_instructions_with_and_without_an_index(tmp_
 
 
 def _instructions_of_an_append(harness: ReplicaHarness) -> int:
-    count = 0
-
-    def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal count
-        frame.f_trace_opcodes = True
-        count += event == "opcode"
-        return trace
-
     builder = BatchBuilder()
     builder.append(NOW_MS, b"k", b"v", (("h", b"x"),))
     batch = builder.build()
-    sys.settrace(trace)
-    harness.append(records=batch, acks=1)
-    sys.settrace(None)
-    return count
+    return executed_instructions(lambda: harness.append(records=batch, acks=1))
 
 
 def test_a_topic_is_deleted_while_its_index_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -128,8 +128,8 @@ class AppendPipeline:
     """The pending appends of one open log."""
 
     __slots__ = (
-        "_epochs", "_name", "_offsets", "_pending", "_producers", "_rules", "_segment_bytes", "_snapshots", "engine",
-        "has_rolled", "next_offset", "unflushed_since_ms",
+        "_epochs", "_name", "_offsets", "_pending", "_producers", "_rules", "_segment_bytes", "_snapshots",
+        "committed_bytes", "engine", "has_rolled", "next_offset", "unflushed_since_ms",
     )  # fmt: skip
 
     def __init__(self, name: str, parts: RecoveredLog, config: LogConfig, offsets: LogOffsets) -> None:
@@ -142,6 +142,8 @@ class AppendPipeline:
         self._pending: list[PreparedAppend] = []  # an empty deque has 0.7 KiB
         self.next_offset = parts.engine.end_offset
         """The offset of the next prepared record."""
+        self.committed_bytes = 0
+        """The bytes of all appends since the log was opened."""
         self.has_rolled = False
         """Whether a segment was started since the last flush, so that the previous one is due."""
         self.unflushed_since_ms = -1
@@ -231,6 +233,7 @@ class AppendPipeline:
         infos = reservation.batches
         first, last = infos[0], infos[-1]
         self.engine.publish(reservation)
+        self.committed_bytes += prepared.size
         if prepared.snapshot is not None:
             self._snapshots.write(first.base_offset, prepared.snapshot)
             self.has_rolled |= reservation.rolled

@@ -11,6 +11,7 @@ RULES    1. Only dirty partitions are read; earlier results of this fetch stay v
          5. A partition whose read would block on the disk is *blocked*: a thread loads the pages, then it is read again. An
             incremental response with records leaves blocked partitions for the next fetch; others wait for them, even after
             max_wait_ms, as Kafka's read would.
+         6. A consumer that waits for more than a byte reads again when the partitions that were appended to may have enough.
 NOT HERE When a Fetch waits (`fetch.py`), sessions and dirty partitions (`fetch_sessions.py`), visibility of records
          (`replication/partition/partition.py`).
 """
@@ -24,6 +25,7 @@ from typing import Final, NamedTuple
 from broker.handlers.records.fetch_services import CONSUMER, FetchServices
 from broker.handlers.records.fetch_sessions import FetchContext, FetchedPartition, FetchSession
 from broker.handlers.records.leaders import current_leader, node_endpoints
+from broker.handlers.records.read_mark import ReadMark, mark_of
 from broker.handlers.router import RequestContext
 from broker.security.authorizer import CLUSTER_NAME, Operation, Resource
 from protocol.errors import ErrorCode, KafkaError
@@ -45,6 +47,7 @@ NEVER: Final = 1 << 40  # monotonic milliseconds
 _FIRST_VERSION_WITH_IDS: Final = 13
 _FIRST_VERSION_WITH_LEADER: Final = 16  # the field exists from 12 on; Kafka fills it from 16 on
 _NO_RECORDS: Final = b""
+_MOST_COMPARED: Final = 32  # with more dirty partitions, comparing them costs as much as reading those of one wake
 _new_tuple = tuple.__new__
 _LEADER_ERRORS: Final = frozenset({ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.FENCED_LEADER_EPOCH})
 _ERRORS_BEFORE_READ: Final = frozenset(
@@ -61,6 +64,8 @@ class _ReadResult(NamedTuple):
     """Bytes of records."""
     has_more: bool
     """Whether the partition stays dirty."""
+    mark: ReadMark | None = None
+    """For rule 6."""
 
 
 class DelayedFetch(DelayedOperation):
@@ -75,6 +80,7 @@ class DelayedFetch(DelayedOperation):
         "_has_topic_ids",
         "_is_follower",
         "_is_new_session",
+        "_leaves_marks",
         "_max_bytes",
         "_may_replicate",
         "_min_bytes",
@@ -112,6 +118,7 @@ class DelayedFetch(DelayedOperation):
         self._rack = request.rack_id
         may_select = reader.replica_id == CONSUMER and not reader.leader_only
         self._select_replica = services.select_replica if may_select else None
+        self._leaves_marks = self._min_bytes > 1 and not reader.is_follower and self._select_replica is None
         self._has_topic_ids = ctx.api_version >= _FIRST_VERSION_WITH_IDS
         self._is_new_session = request.session_epoch == 0
         self._is_follower = reader.is_follower
@@ -240,7 +247,8 @@ class DelayedFetch(DelayedOperation):
         elif self._sends_high_watermarks and partition.sent_high_watermark != info.high_watermark:
             self._must_respond = True
         has_more = partition.offset < info.limit(reader.isolation)
-        return _new_tuple(_ReadResult, (data, info.size, has_more))
+        mark = mark_of(replicas.find(topic, partition.index), info, reader.isolation) if self._leaves_marks else None
+        return _new_tuple(_ReadResult, (data, info.size, has_more, mark))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:
         name = self._services.topic_name(partition.topic_id, partition)
@@ -310,7 +318,7 @@ class DelayedFetch(DelayedOperation):
 
     def try_complete(self) -> bool:
         """Read the changed partitions, unless disk reads have already found enough; complete if there is enough."""
-        if not (self.is_enough and self.is_complete):
+        if not (self.is_enough and self.is_complete) and self._may_have_enough():
             self.read_dirty(None)
         fetch_context = self._fetch_context
         is_over = isinstance(fetch_context, FetchSession) and fetch_context.is_closed
@@ -318,6 +326,24 @@ class DelayedFetch(DelayedOperation):
             return False
         self._finish(self.answer())
         return True
+
+    def _may_have_enough(self) -> bool:
+        """Whether the dirty partitions may return enough bytes, as far as is known without reading (rule 6)."""
+        dirty, partitions = self._fetch_context.dirty, self._services.replicas.partitions
+        if not self._leaves_marks or self._blocked or self._unblocked or len(dirty) > _MOST_COMPARED:
+            return True
+        most_bytes = self._bytes
+        for partition in dirty:
+            before, topic = self._results.get(partition), partition.topic
+            if before is None or before.mark is None or topic is None:
+                return True
+            growth = before.mark.growth(partitions.get((topic, partition.index)), partition.offset)
+            if growth is None:
+                return True
+            if before.size:
+                growth = min(growth, max(partition.max_bytes - before.size, 0))
+            most_bytes += growth
+        return most_bytes >= self._min_bytes
 
     def expire(self) -> None:
         """The wait is over: complete with what was read, after blocked partitions (rule 5)."""
@@ -372,7 +398,7 @@ class DelayedFetch(DelayedOperation):
             self._restore_dirty()
         topics: list[FetchTopic[PartitionData]] = []
         last: FetchedPartition | None = None
-        for partition, (data, size, _) in selected:
+        for partition, (data, size, _, _) in selected:
             if size and partition.topic is not None:
                 replicas.counts.count_sent(partition.topic, size, is_follower=self._is_follower)
                 if self._is_follower:

@@ -1,6 +1,7 @@
 # Every target builds what it needs the first time; after that this takes seconds.
 #   make run ARGS="--listen 127.0.0.1:9093"     make test ARGS="tests/unit -k records"     make demo ARGS="--rows 20000"
-# The virtual environment is .venv; PYTHON=... names another Python to build it with.
+# The virtual environment is .venv. If python3 is a plain build, .venv gets an optimised CPython of its minor version where there
+# is one (docs/decisions/0056). PYTHON=... names the Python to build it with.
 
 SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
@@ -164,6 +165,7 @@ clean: ## remove the virtual environment and the caches of tools
 .venv/bin/python:
 	@for python in $(PYTHON); do \
 	  if "$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+	    $(if $(filter file,$(origin PYTHON)),if fast=$$("$$python" tests/benchmark/interpreters.py --for-venv); then python=$$fast; fi;) \
 	    "$$python" -m venv .venv && exit 0; \
 	    rm -rf .venv; \
 	    echo "$$python cannot make a virtual environment: install its venv module (Debian: python3-venv), then make again." >&2; \

@@ -1,6 +1,7 @@
 """CPythons on this machine and how they were built; only the standard library, so that each can run this file.
 
-    PYTHON tests/benchmark/interpreters.py      describes PYTHON as JSON
+    PYTHON tests/benchmark/interpreters.py               describes PYTHON as JSON
+    PYTHON tests/benchmark/interpreters.py --for-venv    prints the path of the interpreter that `make` builds .venv with
 
 CPython is faster with PGO (profile-guided optimization) and LTO (link-time optimization). Most builds record both as options
 of `configure`. Debian and Ubuntu build with both and remove them from `sysconfig`, because extensions would be built with them
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import sysconfig
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -40,6 +42,8 @@ class Interpreter(NamedTuple):
     version: str
     features: list[str]
     """PGO, LTO, debug, ...; empty for a plain build."""
+    can_make_venv: bool = True
+    """Whether it has what .venv needs: pip for a new environment, and the headers for `make compile`."""
 
     @property
     def is_optimised(self) -> bool:
@@ -57,7 +61,9 @@ def this_interpreter() -> Interpreter:
     if sys.base_prefix == "/usr" and _DEBIAN.exists():
         features = ["PGO", "LTO"]
     features += [feature for feature, name in _MODES.items() if values.get(name)]
-    return Interpreter(str(Path(sys.executable).resolve()), platform.python_version(), features)
+    has_headers = Path(str(values.get("INCLUDEPY")), "Python.h").exists()
+    can_make_venv = has_headers and find_spec("ensurepip") is not None
+    return Interpreter(str(Path(sys.executable).resolve()), platform.python_version(), features, can_make_venv)
 
 
 def interpreter_at(path: str | Path) -> Interpreter | None:
@@ -75,6 +81,14 @@ def best_interpreter() -> Interpreter:
     return own if own.is_optimised else next((one for one in _others() if one.is_optimised), own)
 
 
+def interpreter_for_venv() -> Interpreter:
+    """An optimised CPython of this one's minor version that can make an environment; this one if there is none."""
+    own = this_interpreter()
+    same = own.version.split(".")[:2]
+    others = (one for one in _others() if one.is_optimised and one.can_make_venv and one.version.split(".")[:2] == same)
+    return own if own.is_optimised else next(others, own)
+
+
 def _others() -> Iterator[Interpreter]:
     """Those of the search path; of the same minor version first."""
     folders = dict.fromkeys([*os.get_exec_path(), *_SYSTEM_FOLDERS])
@@ -88,4 +102,7 @@ def _others() -> Iterator[Interpreter]:
 if __name__ == "__main__":
     if sys.version_info < OLDEST or platform.python_implementation() != "CPython":
         sys.exit(1)
-    print(json.dumps(this_interpreter()._asdict()))
+    if sys.argv[1:] == ["--for-venv"]:
+        print(interpreter_for_venv().path)
+    else:
+        print(json.dumps(this_interpreter()._asdict()))

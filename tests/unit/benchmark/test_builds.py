@@ -10,11 +10,19 @@ import pytest
 
 from tests.benchmark import interpreters
 from tests.benchmark.builds import ROOT, Build, MeasuredBroker
-from tests.benchmark.interpreters import Interpreter, best_interpreter, interpreter_at, this_interpreter
+from tests.benchmark.interpreters import (
+    Interpreter,
+    best_interpreter,
+    interpreter_at,
+    interpreter_for_venv,
+    this_interpreter,
+)
 
 PLAIN = Interpreter("/plain/python3", "3.11.7", [])
 FAST = Interpreter("/fast/python3", "3.11.2", ["PGO", "LTO"])
 DEBUG = Interpreter("/debug/python3", "3.11.2", ["PGO", "debug"])
+NEWER = Interpreter("/newer/python3", "3.12.1", ["PGO"])
+BARE = Interpreter("/bare/python3", "3.11.2", ["PGO", "LTO"], can_make_venv=False)
 
 
 @pytest.mark.parametrize(
@@ -60,6 +68,18 @@ def test_the_first_optimised_interpreter_is_chosen(
     monkeypatch.setattr(interpreters, "this_interpreter", lambda: own)
     monkeypatch.setattr(interpreters, "_others", lambda: iter(others))
     assert best_interpreter() == best
+
+
+@pytest.mark.parametrize(
+    ("own", "others", "best"),
+    [(FAST, [PLAIN], FAST), (PLAIN, [DEBUG, NEWER, BARE, FAST], FAST), (PLAIN, [DEBUG, NEWER, BARE], PLAIN)],
+)
+def test_the_environment_gets_an_optimised_interpreter_of_the_same_minor_version(
+    monkeypatch: pytest.MonkeyPatch, own: Interpreter, others: list[Interpreter], best: Interpreter
+) -> None:
+    monkeypatch.setattr(interpreters, "this_interpreter", lambda: own)
+    monkeypatch.setattr(interpreters, "_others", lambda: iter(others))
+    assert interpreter_for_venv() == best
 
 
 def test_a_measured_broker_is_that_of_its_build() -> None:

@@ -272,11 +272,6 @@ class FetchSessions:
     def __len__(self) -> int:
         return len(self._by_id)
 
-    @property
-    def partitions(self) -> int:
-        """Partitions of all sessions."""
-        return sum(len(session.partitions) for session in self._by_id.values())
-
     def open(self, request: FetchRequest, version: int, mono_ms: int, *, is_follower: bool) -> FetchContext | ErrorCode:
         """The fetch context of a request, or the session error."""
         if version < _FIRST_VERSION_WITH_SESSIONS:

@@ -84,7 +84,7 @@ def test_epoch_zero_creates_a_session(sessions: FetchSessions) -> None:
     assert sessions.open(request(100, 1), 12, 0, is_follower=False) is session
     assert sessions.open(request(100, 2), 12, 0, is_follower=False) is session
     assert session.epoch == 3
-    assert sessions.partitions == 2
+    assert len(session.partitions) == 2
 
 
 def test_a_wrong_session_epoch_fails_and_changes_nothing(sessions: FetchSessions) -> None:

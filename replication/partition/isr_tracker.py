@@ -15,7 +15,6 @@ NOT HERE How far a follower is (`partition.py`), AlterPartition requests (`broke
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,8 +22,6 @@ from replication.completion import Completion
 from replication.metadata.image import MetadataImage
 from replication.partition.partition import Partition
 from storage.io.disk_lookup import DiskLookup
-
-_log = logging.getLogger("barnabas.replicas")
 
 Isr = tuple[int, ...]
 Lookup = Callable[[str, int, Callable[[Partition], Isr | DiskLookup | None]], Completion[Isr | None]]
@@ -69,10 +66,8 @@ class IsrTracker:
         """Propose removing followers that fell behind."""
 
         def on_checked(isr: Completion[Isr | None]) -> None:
-            if isr.error is None:
+            if isr.error is None:  # else the partition was removed, or its log directory has failed
                 self._propose(partition, isr.value)
-            elif not partition.is_offline:
-                _log.error("the ISR check of %s failed", partition, exc_info=isr.error)
 
         self._lookup(*partition.key, lambda checked: checked.shrunk_isr(mono_ms, max_lag_ms)).then(on_checked)
 

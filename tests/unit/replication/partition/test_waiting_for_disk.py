@@ -137,3 +137,14 @@ def test_the_isr_check_opens_no_log_while_followers_are_within_the_allowed_lag(t
     assert not harness.partition("r").log.is_open
     harness.replicas.check_isrs(60_000)
     assert harness.partition("r").log.is_open
+
+
+def test_an_isr_check_of_a_partition_that_is_removed_meanwhile_logs_nothing(
+    harness: HeldReplicaHarness, caplog: pytest.LogCaptureFixture
+) -> None:
+    harness.create("r", replicas=(1, 2), isr=(1, 2))
+    harness.replicas.check_isrs(60_000)
+    harness.change("r", replicas=[2], isr=[2], leader=2)
+    harness.worker.let_read()
+    assert ("r", 0) not in harness.replicas.partitions
+    assert caplog.records == []

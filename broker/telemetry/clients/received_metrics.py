@@ -78,6 +78,10 @@ class _Client:
     text_size: int = 0
     expires_ms: int = 0
 
+    def is_new(self, point: _Point) -> bool:
+        """Whether `update` stores another sample instead of replacing one."""
+        return point.labels not in self.numbers.get(point.name, ())
+
     def update(self, point: _Point) -> None:
         known = self.numbers.setdefault(point.name, {})
         before = known.get(point.labels)
@@ -119,9 +123,9 @@ class ClientMetricsStore:
         points = list(_Report(facts.keys()).points(_unpacked(compression, data)))
         self._remove_expired(now_ms)
         client = self._clients.get(instance_id) or _Client(_shown(facts))
-        known = self._clients.values()
-        count = sum(one.count for one in known) + len(points)
-        text_size = sum(one.text_size for one in known) + sum(point.text_size for point in points)
+        known, added = self._clients.values(), [point for point in points if client.is_new(point)]
+        count = sum(one.count for one in known) + len(added)
+        text_size = sum(one.text_size for one in known) + sum(point.text_size for point in added)
         if len(points) > MAX_SAMPLES_PER_CLIENT or count > MAX_SAMPLES or text_size > MAX_TEXT:
             raise KafkaError(ErrorCode.TELEMETRY_TOO_LARGE, None)
         for point in points:

@@ -141,6 +141,17 @@ def test_metrics_beyond_the_limit_are_dropped(monkeypatch: pytest.MonkeyPatch) -
     assert len(kept.numbers("g")) == 2
 
 
+def test_clients_within_the_limit_go_on_reporting_when_it_is_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(received_metrics, "MAX_SAMPLES", 2)
+    kept = ClientMetricsStore()
+    for value in (1, 2):
+        for who in (b"1" * 16, b"2" * 16):
+            take(kept, report(gauge("g", value)), who=who)
+    with pytest.raises(KafkaError):
+        take(kept, report(gauge("g", 2), gauge("h", 2)), who=b"2" * 16)
+    assert [sample.value for sample in kept.numbers("g")] == [2, 2]
+
+
 MANY = 200_000
 
 

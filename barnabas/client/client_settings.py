@@ -181,7 +181,10 @@ def for_kafka_python(settings: Mapping[str, str]) -> dict[str, Any]:
         found |= {"sasl_mechanism": OAUTHBEARER, "sasl_oauth_token_provider": _token_provider(security.tokens)}
     elif security.has_sasl:
         found |= {"sasl_mechanism": security.mechanism}
-        found |= {"sasl_plain_username": security.username, "sasl_plain_password": security.password}
+        name = security.username
+        if security.mechanism.startswith("SCRAM-"):  # kafka-python sends it as it is; RFC 5802, section 5.1
+            name = name.replace("=", "=3D").replace(",", "=2C")
+        found |= {"sasl_plain_username": name, "sasl_plain_password": security.password}
     if security.has_tls:
         found["ssl_context"] = tls_context(security)
     return found

@@ -17,6 +17,7 @@ from kafka import KafkaAdminClient
 from kafka.errors import KafkaError
 
 from barnabas import Broker
+from barnabas.client.client_settings import for_kafka_python
 from broker.config.security_configs import STANDARD_AUTHORIZER
 from protocol.errors import ErrorCode
 from protocol.messages.admin import DescribeConfigsRequest
@@ -84,6 +85,22 @@ def test_librdkafka_is_told_that_the_password_is_wrong(node: Node) -> None:
         wrong.list_topics(timeout=1)
     wrong.poll(0.1)
     assert any("Authentication failed: Invalid username or password" in text for text in messages), messages
+
+
+@pytest.mark.parametrize("mechanism", MECHANISMS)
+def test_verbs_authenticate_users_with_any_name(node: Node, mechanism: str) -> None:
+    user, password = "=a,b=3D", "secret"
+    if mechanism == "PLAIN":
+        user, password = PASSWORDS[mechanism]
+    else:
+        add_scram_user(node.plaintext, user, password)
+    settings = {
+        "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": mechanism,
+        "sasl.jaas.config": f'X required username="{user}" password="{password}";',
+    }  # fmt: skip
+    admin = KafkaAdminClient(bootstrap_servers=node.sasl, **for_kafka_python(settings))
+    assert len(admin.describe_cluster()["brokers"]) == 1
+    admin.close()
 
 
 @pytest.mark.parametrize("mechanism", MECHANISMS)

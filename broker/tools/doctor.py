@@ -124,12 +124,12 @@ def _read_image(disk: Disk, node: Node) -> MetadataImage | None:
     if not node.has_metadata:
         return None
     run = RecoveryRun(DryRunDisk(), node)
-    run.run()
-    if run.image is None:
+    if not run.recover_metadata():
         directory_check = DirectoryCheck(disk, node, None)
         directory_check.check_metadata()
         run = RecoveryRun(DryRunDisk(), node)
-        run.run(corrupt_files=directory_check.corrupt_files)
+        run.rename_corrupt(directory_check.corrupt_files)
+        run.recover_metadata()
     return run.image
 
 

@@ -56,8 +56,7 @@ class RecoveryRun:
 
         `recovery_points` has offsets by partition directory; `directories_to_open` need no recovery, but are opened.
         """
-        for path in corrupt_files:
-            self._disk.rename(path, path + CORRUPT)
+        self.rename_corrupt(corrupt_files)
         if self._node.has_metadata and not self.recover_metadata():
             return
         try:
@@ -67,6 +66,11 @@ class RecoveryRun:
 
     def _refuse(self, severity: Severity, path: str, text: str) -> None:
         self.refusals.append(Issue(severity, path, text))
+
+    def rename_corrupt(self, paths: Iterable[str]) -> None:
+        """Renames corrupt files (rule 2)."""
+        for path in paths:
+            self._disk.rename(path, path + CORRUPT)
 
     def recover_metadata(self) -> bool:
         """Recovers the metadata log and reads the image; returns whether a start gets that far."""

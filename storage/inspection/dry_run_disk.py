@@ -4,6 +4,7 @@ RULES    1. The caller sees its changes, and the real files elsewhere.
          2. Only the difference is in memory: the truncated size and the bytes written after it. A dry run can
             truncate a large log and write a small index.
          3. A renamed directory is missing under its old path; its new path is not supported.
+         4. A changed file has no descriptor: a dry run may change more files than a process may open.
 NOT HERE The dry run itself.
 """
 
@@ -30,22 +31,27 @@ class _DryRunFile(File):
 
     __slots__ = ("base", "kept", "tail")
 
-    def __init__(self, disk: Disk, path: str, base: File | None) -> None:
+    def __init__(self, disk: Disk, path: str, *, is_new: bool) -> None:
         super().__init__(disk, path, -1)
-        self.base = base
-        self.kept = 0 if base is None else base.size()
+        self.base = None if is_new else path
+        self.kept = 0 if is_new else self._open_base().size()
         self.tail = bytearray()
+
+    def _open_base(self) -> File:
+        """The real file, which never changes."""
+        assert self.base is not None
+        return Disk.open(self._disk, self.base, write=False)
 
     def size(self) -> int:
         return self.kept + len(self.tail)
 
     def modified_ms(self) -> int:
-        return 0 if self.base is None else self.base.modified_ms()
+        return 0 if self.base is None else self._open_base().modified_ms()
 
     def pread(self, length: int, position: int) -> bytes:
         data = b""
-        if self.base is not None and position < self.kept:
-            data = self.base.pread(min(length, self.kept - position), position)
+        if position < self.kept:
+            data = self._open_base().pread(min(length, self.kept - position), position)
             length -= len(data)
             position = self.kept
         return data + bytes(self.tail[position - self.kept : position - self.kept + length])
@@ -60,8 +66,7 @@ class _DryRunFile(File):
 
     def pwrite(self, buffer: Buffer, position: int) -> None:
         if position < self.kept:
-            assert self.base is not None
-            self.tail[:0] = self.base.pread(self.kept - position, position)
+            self.tail[:0] = self._open_base().pread(self.kept - position, position)
             self.kept = position
         at = position - self.kept
         self.tail.extend(bytes(max(at - len(self.tail), 0)))
@@ -98,6 +103,7 @@ class DryRunDisk(Disk):
     def __init__(self) -> None:
         super().__init__()
         self._changed: dict[str, _DryRunFile | None] = {}  # None: deleted
+        self._changed_in: dict[str, set[str]] = {}  # their paths by directory
         self._deleted: set[str] = set()
         self._created: set[str] = set()
         self.renamed_directories: list[str] = []
@@ -120,7 +126,7 @@ class DryRunDisk(Disk):
         if before != size:
             return False
         if not file.tail:
-            return file.base is not None and file.base.path == path
+            return file.base == path
         return super().open(path, write=False).pread(size, 0) == file.pread(size, 0)
 
     # ---- files -------------------------------------------------------------------------------------------
@@ -133,12 +139,16 @@ class DryRunDisk(Disk):
                 return super().open(path, write=False)
             if not exists and not create:
                 raise StorageError("open", path, FileNotFoundError(2, os.strerror(2)))
-            base = super().open(path, write=False) if exists else None
-            file = self._changed[path] = _DryRunFile(self, path, base)
+            file = _DryRunFile(self, path, is_new=not exists)
+            self._change(path, file)
         return file
 
+    def _change(self, path: str, file: _DryRunFile | None) -> None:
+        self._changed[path] = file
+        self._changed_in.setdefault(os.path.dirname(path), set()).add(path)
+
     def open_directory(self, path: str) -> File:
-        return _DryRunFile(self, path, None)
+        return _DryRunFile(self, path, is_new=True)
 
     def exists(self, path: str) -> bool:
         if path in self._changed:
@@ -156,10 +166,8 @@ class DryRunDisk(Disk):
         names = (
             {name for name in super().listdir(path) if self.exists(f"{path}/{name}")} if super().is_dir(path) else set()
         )
-        for changed, file in self._changed.items():
-            if file is not None and os.path.dirname(changed) == path:
-                names.add(os.path.basename(changed))
-        return list(names)
+        changed = [file for file in self._changed_in.get(path, ()) if self._changed[file] is not None]
+        return list(names.union(map(os.path.basename, changed)))
 
     def make_dirs(self, path: str) -> None:
         if not self.is_dir(path):
@@ -171,16 +179,19 @@ class DryRunDisk(Disk):
     def rename(self, source: str, target: str) -> None:
         if self.is_dir(source):
             self._deleted.add(source)
-            self._changed = {path: file for path, file in self._changed.items() if not path.startswith(f"{source}/")}
+            for directory in [path for path in self._changed_in if f"{path}/".startswith(f"{source}/")]:
+                for path in self._changed_in.pop(directory):
+                    del self._changed[path]
             self.renamed_directories.append(source)
             return
         file = self.open(source, write=True)
         file.path = target
-        self._changed[target], self._changed[source] = self._changed[source], None
+        self._change(target, self._changed[source])
+        self._change(source, None)
 
     def unlink(self, path: str, *, missing_ok: bool = False) -> None:
         if self.exists(path):
-            self._changed[path] = None
+            self._change(path, None)
         elif not missing_ok:
             raise StorageError("delete", path, FileNotFoundError(2, os.strerror(2)))
 
@@ -206,6 +217,8 @@ class DryRunDisk(Disk):
         write_out()
 
     def _is_deleted(self, path: str) -> bool:
-        return bool(self._deleted) and any(
-            path == deleted or path.startswith(f"{deleted}/") for deleted in self._deleted
-        )
+        while self._deleted and path not in ("", "/"):
+            if path in self._deleted:
+                return True
+            path = os.path.dirname(path)
+        return False

@@ -9,6 +9,7 @@ import pytest
 
 from storage.inspection.dry_run_disk import DryRunDisk, FileChange
 from storage.io.disk import Disk, StorageError
+from tests.support.executed_instructions import executed_instructions
 from tests.support.logs import log_at
 
 
@@ -97,3 +98,26 @@ def test_a_log_works_on_a_dry_run_disk(tmp_path: Path) -> None:
     assert log.log_end_offset == 0
     log.close()
     assert everything(tmp_path) == before
+
+
+def test_changed_files_have_no_descriptors(tmp_path: Path) -> None:
+    disk, open_files = DryRunDisk(), set()
+    for name in "abc":
+        (tmp_path / name).write_bytes(b"0123456789")
+        disk.open(f"{tmp_path}/{name}", write=True).pwrite(b"x", 4)
+        open_files.add(disk.open_files)
+    assert len(open_files) == 1, "it rises with each changed file"
+    assert disk.read(f"{tmp_path}/c") == b"0123x56789"
+
+
+def test_a_directory_is_listed_without_comparing_the_changes_in_others(tmp_path: Path) -> None:
+    def work(directory: Path, others: int) -> int:
+        for number in range(others):
+            (directory / f"t-{number}").mkdir(parents=True)
+        disk = DryRunDisk()
+        for number in range(0, others, 2):
+            disk.replace_atomically(f"{directory}/t-{number}/file", b"x")
+            disk.remove_tree(f"{directory}/t-{number + 1}")
+        return executed_instructions(lambda: disk.listdir(f"{directory}/t-0"))
+
+    assert work(tmp_path / "many", 100) == work(tmp_path / "few", 2)

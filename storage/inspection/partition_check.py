@@ -4,6 +4,7 @@ RULES    1. A batch's offset and leader epoch, which no CRC covers, are compared
          2. The expected aborted transactions follow from the batches, starting with the snapshot at the log start. In a
             compacted log an index also names those whose batches were removed, as long as it has their markers.
          3. `recover_from` is the offset from which a recovery repairs all issues; None if none is needed.
+         4. After a crash the epoch checkpoint need not have the epochs of batches that the next start scans.
 NOT HERE One segment (segment_check.py); the effects of a start.
 """
 
@@ -59,6 +60,7 @@ class PartitionCheck:
         self._aborted_path = ""
         self._base_offset = 0
         self._log_start_offset = 0
+        self._recovery_point = 0
 
     def run(self, known: Checkpoint) -> None:
         """Run all checks; `known` are the offsets checkpointed in the log directory."""
@@ -69,7 +71,7 @@ class PartitionCheck:
         if not bases:
             return
         self.start_offset = self.end_offset = bases[0]
-        self._log_start_offset = known.log_start_offset
+        self._log_start_offset, self._recovery_point = known.log_start_offset, known.recovery_point
         snapshots = sorted(offset for name in names if (offset := snapshot_offset(name)) is not None)
         self._check_snapshots(snapshots, bases[0])
         self._read_epochs()
@@ -217,7 +219,8 @@ class PartitionCheck:
         self._epoch = epoch
         slot = bisect_right(self._epochs, offset, key=itemgetter(1)) - 1
         expected, _ = self._epochs[slot] if slot >= 0 else (NO_LEADER_EPOCH, 0)
-        if epoch != expected and not self.broken_files:
+        is_unwritten = not self._is_clean and epoch > expected and offset >= self._recovery_point  # rule 4
+        if epoch != expected and not is_unwritten and not self.broken_files:
             self._report_epochs(f"It says epoch {expected} for offset {offset}, whose batch says {epoch}.")
 
     def _check_epochs(self, known: Checkpoint) -> None:

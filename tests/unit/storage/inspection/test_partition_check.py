@@ -10,10 +10,12 @@ import pytest
 from protocol.control_records import ControlType
 from storage.inspection.issues import Severity
 from storage.inspection.partition_check import PartitionCheck
+from storage.io.checkpoint_file import LEADER_EPOCHS
 from storage.io.disk import Disk
 from storage.log.log import AppendOrigin, Log
+from storage.log.log_offsets import Checkpoint
 from tests.support.compaction import COMPACTED, closed, compact, put
-from tests.support.logs import ProducerInfo, append_records, log_at, marker
+from tests.support.logs import ProducerInfo, append, append_records, log_at, marker
 
 
 def end(log: Log, kind: ControlType, producer_id: int) -> None:
@@ -53,3 +55,20 @@ def test_an_entry_that_names_a_committed_transaction_is_an_issue_in_a_compacted_
     entry[17], entry[25] = 2, 3  # first and last offset
     index.write_bytes(entry)
     assert check(log) == ["No transaction ends at 3."]
+
+
+def test_epochs_that_a_crash_has_not_stored_are_an_issue_only_below_the_recovery_point(tmp_path: Path) -> None:
+    """The file is written before the recovery point advances: the next start finds them in the batches."""
+    log = log_at(tmp_path)
+    append(log, "a")
+    known = log.checkpoint
+    assert known.recovery_point == 0
+
+    def issues(known: Checkpoint, *, is_clean: bool) -> list[str]:
+        found = PartitionCheck(Disk(), log.path, log.name, is_compacted=False, is_clean=is_clean)
+        found.run(known)
+        return [issue.path.rpartition("/")[2] for issue in found.issues]
+
+    assert issues(known, is_clean=False) == []
+    for is_clean, point in ((False, 1), (True, 0)):
+        assert LEADER_EPOCHS in issues(known._replace(recovery_point=point), is_clean=is_clean)

@@ -13,7 +13,15 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, IsolationLevel, KafkaException, TopicCollection
+from confluent_kafka import (
+    OFFSET_INVALID,
+    Consumer,
+    ConsumerGroupTopicPartitions,
+    IsolationLevel,
+    KafkaError,
+    KafkaException,
+    TopicCollection,
+)
 from confluent_kafka import TopicPartition as ClientPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource  # confluent_kafka.admin re-exports these without __all__
@@ -39,15 +47,23 @@ RETRIABLE_COMMIT_ERRORS = (
     "_TRANSPORT",
 )
 """Errors of a commit while the group coordinator is unknown, moves or restarts."""
-STALE_LEADER_ERRORS = (
+RETRIABLE_OFFSET_ERRORS = (
     "_NOENT",
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
     "NOT_LEADER_FOR_PARTITION",
     "LEADER_NOT_AVAILABLE",
+    "NETWORK_EXCEPTION",
 )
-"""Errors of ListOffsets with stale leaders; the client does not refresh its metadata by itself."""
-NO_ANSWER_ERRORS = ("_TIMED_OUT", "_TIMED_OUT_QUEUE", "_TRANSPORT", "_ALL_BROKERS_DOWN", "REQUEST_TIMED_OUT")
+"""Errors of ListOffsets with stale leaders, or whose broker dies; the client does not refresh its metadata by itself."""
+NO_ANSWER_ERRORS = (
+    "_TIMED_OUT",
+    "_TIMED_OUT_QUEUE",
+    "_TRANSPORT",
+    "_ALL_BROKERS_DOWN",
+    "REQUEST_TIMED_OUT",
+    "NETWORK_EXCEPTION",
+)
 """Errors of a request without a response: nothing was refused."""
 TRY_LATER = "run the job again when it is available"
 _UNKNOWN_SETTING = re.compile(r'No such configuration property: "([^"]+)"')
@@ -286,7 +302,7 @@ class Brokers:
         which: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Requests ListOffsets; retries while the client's metadata has former leaders."""
+        """Requests ListOffsets; retries while the client's metadata has former leaders, or a connection is lost."""
         specs = {ClientPartition(*tp): which for tp in topic_partitions}
         if not specs:
             return {}
@@ -294,17 +310,18 @@ class Brokers:
         while True:
             answers = self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
             topic = ""
-            found: dict[Any, Any] = {}
+            found: dict[TopicPartition, int] = {}
             try:
                 for at, answer in answers.items():
                     topic = at.topic
-                    found[at] = answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
+                    tp = TopicPartition(at.topic, at.partition)
+                    found[tp] = _offset_in(answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S))
             except KafkaException as failure:
-                if failure.args[0].name() not in STALE_LEADER_ERRORS or time.monotonic() > deadline:
+                if failure.args[0].name() not in RETRIABLE_OFFSET_ERRORS or time.monotonic() > deadline:
                     raise self._error(failure.args[0], f"Describe on topic {topic}") from failure
                 self._refresh_leaders(tp.topic for tp in specs)
             else:
-                return {TopicPartition(at.topic, at.partition): answer.offset for at, answer in found.items()}
+                return found
 
     def _refresh_leaders(self, topics: Iterable[str]) -> None:
         """Refreshes the client's metadata. Raises JobError if one of the topics is missing."""
@@ -327,3 +344,10 @@ class Brokers:
         if error.name() in NO_ANSWER_ERRORS:
             return JobError(f"The broker at {self.bootstrap} does not answer ({error.str()}): {TRY_LATER}.")
         return JobError(f"The broker at {self.bootstrap} refused: {error.str()}.")
+
+
+def _offset_in(answer: Any) -> int:
+    """The offset of a result of ListOffsets. Raises KafkaException if the connection was lost, which the client hides."""
+    if answer.offset == OFFSET_INVALID:
+        raise KafkaException(KafkaError(KafkaError.NETWORK_EXCEPTION))
+    return int(answer.offset)

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("confluent_kafka")
 
-from confluent_kafka import KafkaError, KafkaException
+from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from barnabas import Broker
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import brokers as brokers_module
-from barnabas.pipeline.brokers import Brokers, Span
+from barnabas.pipeline.brokers import Brokers, Span, Topic
 from barnabas.pipeline.errors import JobError
 from barnabas.pipeline.settings import BrokerSettings
 from tests.pipeline.topics import create, minutes, send
@@ -76,6 +76,32 @@ def test_offsets_are_found_after_a_restart() -> None:
         broker.kill()
         broker.start()
         assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
+
+
+def test_offsets_are_asked_again_after_a_lost_connection(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """librdkafka's result has no error then, and the offset OFFSET_INVALID."""
+    monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)
+    brokers = create(kafka_broker.bootstrap, "lost-connection", partitions=1)
+    send(kafka_broker.bootstrap, "lost-connection", minutes(3, partitions=1))
+    tp = TopicPartition("lost-connection", 0)
+    really = brokers._admin.list_offsets
+    results = [OFFSET_INVALID, OFFSET_INVALID]
+
+    def lose_connections(specs: Any, **options: Any) -> dict[Any, Future[Any]]:
+        if not results:
+            return really(specs, **options)
+        answer: Future[Any] = Future()
+        answer.set_result(SimpleNamespace(offset=results.pop()))
+        return dict.fromkeys(specs, answer)
+
+    monkeypatch.setattr(brokers._admin, "list_offsets", lose_connections)
+    assert brokers.spans([Topic("lost-connection", "", 1)]) == {tp: Span(0, 3)}
+    monkeypatch.setattr(brokers_module, "REQUEST_TIMEOUT_S", -1.0)
+    results.append(OFFSET_INVALID)
+    with pytest.raises(
+        JobError, match=r"does not answer \(Broker: Broker disconnected before response received\): run the job again"
+    ):
+        brokers.end_offsets([tp])
 
 
 def test_a_broker_without_an_answer_has_not_refused(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ def written(directory: Path, count: int, per_batch: int, codec: Compression) -> 
                 builder.append(NOW_MS + number, b"key-%d" % rng.randrange(1000), value)
             file.write(builder.build())
             offset = builder.next_offset
-    return SegmentRead(str(directory), 0, True, 0, False, True), ReadRequest(TopicPartition("bench", 0), 0, offset)
+    return SegmentRead(str(directory), "", 0, True, 0, False, True), ReadRequest(TopicPartition("bench", 0), 0, offset)
 
 
 def read(segment: SegmentRead, request: ReadRequest) -> float:

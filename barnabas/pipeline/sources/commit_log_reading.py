@@ -5,7 +5,6 @@ RULES    1. The batches to read are named by the entries of the queue file; for 
          2. A batch must be the one that its entry names, and its CRC must be right. Otherwise the log is damaged; in the newest
             file, above the recovery point, it ends there, as for a broker that starts on it.
          3. Batches between those of others are read one by one; those that touch, together.
-         4. A run may have replaced the file since the plan: its batches are read there.
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ import numpy as np
 from barnabas.client.batch_header import LENGTH_END, OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.sources.batches import last_offsets, read_headers
 from barnabas.pipeline.sources.commit_log_files import ENTRY, read_entries
-from barnabas.pipeline.sources.commit_log_slots import Slot, read_slots
-from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingRecords, WrongChecksum
+from barnabas.pipeline.sources.commit_log_slots import Slot
+from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingFile, MissingRecords, WrongChecksum
 from barnabas.pipeline.sources.decoding import Decoder, ReadRequest
 
 CHUNK_BYTES = 16 << 20
@@ -109,7 +108,7 @@ def scan_slot(slot: Slot, offset: int, end_offset: int, timestamp_ms: int | None
 
 
 def read_commit_log(part: CommitLogRead, request: ReadRequest) -> Iterator[Any]:
-    """Yields the records as Arrow batches. Raises DamagedLog or MissingRecords."""
+    """Yields the records as Arrow batches. Raises DamagedLog or MissingFile."""
     try:
         file = Path(part.path).open("rb")  # noqa: SIM115  # closed below
         entries = (
@@ -118,12 +117,7 @@ def read_commit_log(part: CommitLogRead, request: ReadRequest) -> Iterator[Any]:
             else read_entries(Path(part.queue_path), part.position, part.entry_count)
         )
     except FileNotFoundError as error:
-        moved = list(_moved(part, request))
-        if not moved or moved[0][1].start_offset > request.start_offset:
-            _report_missing(part, request, error)
-        for other, other_request in moved:
-            yield from read_commit_log(other, other_request)
-        return
+        raise MissingFile(error.filename) from error
     with file:
         decoder = Decoder(request)
         for chunk in _chunks(entries):
@@ -136,24 +130,6 @@ def read_commit_log(part: CommitLogRead, request: ReadRequest) -> Iterator[Any]:
                     log.warning("%s ends before offset %d: %s.", part.path, request.end_offset, damage)
                     return
                 raise DamagedLog(f"{part.path} is damaged: {damage}.") from damage
-
-
-def _moved(part: CommitLogRead, request: ReadRequest) -> Iterator[tuple[CommitLogRead, ReadRequest]]:
-    """Yields what to read instead of a file that a run has replaced (rule 4), without deleted segments."""
-    path = Path(part.path)
-    slot = read_slots(path.parent.parent).get((part.topic_id, request.tp.partition))
-    if slot is not None and slot.is_replaced(path):
-        request = request._replace(start_offset=max(request.start_offset, slot.bases[0]))
-        yield from tasks_of(
-            slot, request, part.recovery_point, end_is_from_broker=False, fail_on_data_loss=part.fail_on_data_loss
-        )
-
-
-def _report_missing(part: CommitLogRead, request: ReadRequest, error: FileNotFoundError) -> None:
-    message = f"{error.filename} is missing, and with it offsets from {request.start_offset} on"
-    if part.fail_on_data_loss:
-        raise MissingRecords(f"{message}; failOnDataLoss=false skips them.") from error
-    log.warning("%s.", message)
 
 
 def _offset_of(damage: DamagedBatch, chunk: Any) -> int:

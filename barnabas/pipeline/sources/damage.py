@@ -23,5 +23,9 @@ class MissingRecords(Exception):
     """Requested records no longer exist (`failOnDataLoss`)."""
 
 
+class MissingFile(Exception):
+    """A file that the plan names is gone, and nothing of it was read; the message names it."""
+
+
 class BadOption(Exception):
     """An option of the source is invalid."""

@@ -11,13 +11,14 @@ RULES    1. A partition's directory is `<topic>-<number>`. Directories with a su
             base offset. Transactions without a marker are open; the smallest first offset is the last stable offset, as in a
             broker not below the log start: DeleteRecords may remove the first records of an open transaction.
          5. A segment that the broker deletes meanwhile is skipped: its records are below the log start.
+         6. A partition may change its storage engine after the plan, and a run may replace a file of a commit log: the topic id
+            tells whether it is still the same partition.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from base64 import urlsafe_b64decode
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -38,6 +39,7 @@ from barnabas.pipeline.sources.records import BatchRecords, read_records
 from barnabas.pipeline.sources.segment_files import (
     HIGH_WATERMARKS,
     LOG_STARTS,
+    PARTITION_METADATA,
     RECOVERY_POINTS,
     Offsets,
     aborted_in,
@@ -50,13 +52,12 @@ from barnabas.pipeline.sources.segment_files import (
     path_of,
     position_before,
     read_checkpoint,
+    topic_id_in,
 )
 from barnabas.pipeline.sources.segment_reading import SegmentRead, scan_headers, verified_position
 
 DIRECTORY = re.compile(r"(.+)-(\d+)")
-PARTITION_METADATA = "partition.metadata"
 _ABORT = b"\x00\x00"
-_TOPIC_ID = re.compile(r"^topic_id: (\S{22})$", re.MULTILINE)
 
 Task = tuple[SegmentRead | CommitLogRead, ReadRequest]
 """What one worker reads."""
@@ -124,6 +125,7 @@ class PartitionLog(StoredLog):
 
     def tasks(self, request: ReadRequest, *, end_is_from_broker: bool, fail_on_data_loss: bool) -> Iterator[Task]:
         """Yields the segments to read."""
+        topic_id = topic_id_in(self.directory)
         for number in range(self.segment_of(request.start_offset), len(self.bases)):
             base = self.bases[number]
             is_newest = number == len(self.bases) - 1
@@ -131,7 +133,13 @@ class PartitionLog(StoredLog):
             until = request.end_offset if is_newest else min(request.end_offset, self.bases[number + 1])
             if begin < until:
                 segment = SegmentRead(
-                    self.directory, base, is_newest, self.recovery_point, end_is_from_broker, fail_on_data_loss
+                    self.directory,
+                    topic_id,
+                    base,
+                    is_newest,
+                    self.recovery_point,
+                    end_is_from_broker,
+                    fail_on_data_loss,
                 )
                 yield segment, request._replace(start_offset=begin, end_offset=until)
 
@@ -191,15 +199,6 @@ _LogFields = tuple[str, TopicPartition, tuple[int, ...], int, int | None, int]
 """The fields of StoredLog."""
 
 
-def topic_id_in(directory: Path) -> str:
-    """Returns the topic id in a partition's directory, in hexadecimal digits; empty if it has none."""
-    try:
-        found = _TOPIC_ID.search((directory / PARTITION_METADATA).read_text())
-    except FileNotFoundError:
-        return ""
-    return urlsafe_b64decode(found[1] + "==").hex() if found else ""
-
-
 def find_logs(paths: Sequence[str]) -> list[AnyLog]:
     """Returns the log of each partition in these log directories or partition directories. Raises DamagedLog."""
     best: dict[TopicPartition, AnyLog] = {}
@@ -229,12 +228,40 @@ def _logs_at(path: Path) -> Iterator[AnyLog]:
         tp = TopicPartition(named[1], int(named[2]))
         if bases := bases_of(str(directory)):
             yield PartitionLog(*fields(directory, tp, bases))
-        elif slot := slots.get((topic_id_in(directory), tp.partition)):
+        elif slot := slots.get((topic_id_in(str(directory)), tp.partition)):
             yield CommitLogPartition(*fields(directory, tp, slot.bases), slot)
     for slot in [] if is_one else slots.values():
         if slot.topic:
             tp = TopicPartition(slot.topic, slot.partition)
             yield CommitLogPartition(*fields(path / str(tp), tp, slot.bases), slot)
+
+
+def tasks_after_move(part: SegmentRead | CommitLogRead, request: ReadRequest) -> list[Task]:
+    """What to read instead of a file that is gone (rule 6), without deleted records; empty if there is nothing."""
+    root = Path(part.directory if isinstance(part, SegmentRead) else part.path).parent
+    if isinstance(part, CommitLogRead):
+        log = _log_of(root.parent, request.tp, part.topic_id, part.recovery_point)
+        has_moved = not isinstance(log, CommitLogPartition) or log.slot.is_replaced(Path(part.path))
+    else:
+        log = _log_of(root, request.tp, part.topic_id, part.recovery_point)
+        has_moved = not isinstance(log, PartitionLog)
+    if log is None or not has_moved:
+        return []
+    wanted = request._replace(start_offset=max(request.start_offset, log.start_offset))
+    return list(log.tasks(wanted, end_is_from_broker=False, fail_on_data_loss=part.fail_on_data_loss))
+
+
+def _log_of(root: Path, tp: TopicPartition, topic_id: str, recovery_point: int) -> AnyLog | None:
+    """The partition with this topic id in a log directory; it starts at its first segment. None without an id."""
+    if not topic_id:
+        return None
+    directory = root / str(tp)
+    if topic_id_in(str(directory)) == topic_id and (bases := bases_of(str(directory))):
+        return PartitionLog(str(directory), tp, tuple(bases), bases[0], None, recovery_point)
+    slot = read_slots(root).get((topic_id, tp.partition))
+    if slot is None:
+        return None
+    return CommitLogPartition(str(directory), tp, tuple(slot.bases), slot.bases[0], None, recovery_point, slot)
 
 
 def _known(offsets: Offsets | None, tp: TopicPartition) -> int:

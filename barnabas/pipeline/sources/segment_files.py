@@ -14,6 +14,8 @@ RULES    1. An index is a hint. It may be incomplete, missing, or zero-filled at
 
 from __future__ import annotations
 
+import re
+from base64 import urlsafe_b64decode
 from pathlib import Path
 from struct import Struct
 from typing import Any
@@ -28,6 +30,7 @@ from barnabas.pipeline.spark.py_files import import_shipped
 HIGH_WATERMARKS = "replication-offset-checkpoint"
 LOG_STARTS = "log-start-offset-checkpoint"
 RECOVERY_POINTS = "recovery-point-offset-checkpoint"
+PARTITION_METADATA = "partition.metadata"
 DELETED = ".deleted"
 
 _OFFSET_ENTRY = np.dtype([("offset", ">u4"), ("position", ">u4")])
@@ -36,6 +39,7 @@ _ABORTED_ENTRY = Struct(">hqqqq")
 _SNAPSHOT_HEAD = Struct(">hIi")
 _SNAPSHOT_ENTRY = np.dtype([("producer_id", ">i8"), ("rest", "V30"), ("first_offset", ">i8")])
 _CRC_END = 6
+_TOPIC_ID = re.compile(r"^topic_id: (\S{22})$", re.MULTILINE)
 _INDEX_READ = _OFFSET_ENTRY.itemsize * _TIME_ENTRY.itemsize * 1024
 
 Offsets = dict[TopicPartition, int]
@@ -50,6 +54,15 @@ def bases_of(directory: str) -> list[int]:
     """Returns the base offsets of a partition's segments."""
     names = [path.name for path in Path(directory).iterdir()]
     return sorted(int(name[:20]) for name in names if len(name) == 24 and name.endswith(".log") and name[:20].isdigit())
+
+
+def topic_id_in(directory: str) -> str:
+    """Returns the topic id in a partition's directory, in hexadecimal digits; empty if it has none."""
+    try:
+        found = _TOPIC_ID.search(Path(directory, PARTITION_METADATA).read_text())
+    except FileNotFoundError:
+        return ""
+    return urlsafe_b64decode(found[1] + "==").hex() if found else ""
 
 
 def position_before(directory: str, base: int, offset: int) -> int:

@@ -2,11 +2,12 @@
 
 RULES    1. The file is opened first and stays open: a deletion meanwhile has no effect.
          2. The broker may have renamed the file (`.deleted`), or compaction may have merged it into the previous segment.
-            Records are missing only if neither file exists.
+            The file is missing only if neither exists.
          3. A position from an index is used after the CRC of the batch there is verified.
          4. A segment before the newest ends with a complete batch. The newest may be torn: invalid or missing bytes above the
             recovery point are the end of the log, as for a broker that starts on it.
-         5. If the broker has given the end offset, a shorter file is missing records.
+         5. A topic of the same name that was created since the plan has another topic id: the planned file is missing then.
+         6. If the broker has given the end offset, a shorter file is missing records.
 """
 
 from __future__ import annotations
@@ -20,9 +21,9 @@ import numpy as np
 
 from barnabas.client.batch_header import MAGIC, OVERHEAD, BatchHeader, header_at
 from barnabas.pipeline.sources.batches import Tail, corrupt_batches, last_offsets, read_headers, scan_batches
-from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingRecords, WrongChecksum
+from barnabas.pipeline.sources.damage import DamagedBatch, DamagedLog, MissingFile, MissingRecords, WrongChecksum
 from barnabas.pipeline.sources.decoding import Decoder, ReadRequest
-from barnabas.pipeline.sources.segment_files import DELETED, bases_of, path_of, position_before
+from barnabas.pipeline.sources.segment_files import DELETED, bases_of, path_of, position_before, topic_id_in
 
 CHUNK_BYTES = 16 << 20
 HEADER_READ = 4096
@@ -34,6 +35,8 @@ class SegmentRead(NamedTuple):
     """One segment that a task reads; the offsets are in its ReadRequest."""
 
     directory: str
+    topic_id: str
+    """In hexadecimal digits; empty if it is unknown."""
     base: int
     is_newest: bool
     recovery_point: int
@@ -59,17 +62,14 @@ def scan_headers(file: BinaryIO, position: int = 0) -> Iterator[tuple[int, Batch
 
 
 def read_segment(segment: SegmentRead, request: ReadRequest) -> Iterator[Any]:
-    """Yields the records as Arrow batches. Raises DamagedLog or MissingRecords."""
+    """Yields the records as Arrow batches. Raises DamagedLog, MissingRecords or MissingFile."""
     opened = _open(segment, request.start_offset)
     if opened is None:
-        path = path_of(segment.directory, segment.base, ".log")
-        message = f"{path} is missing, and with it offsets from {request.start_offset} on"
-        if segment.fail_on_data_loss:
-            raise MissingRecords(f"{message}; failOnDataLoss=false skips them.")
-        log.warning("%s.", message)
-        return
+        raise MissingFile(path_of(segment.directory, segment.base, ".log"))
     file, base = opened
     with file:
+        if topic_id_in(segment.directory) not in (segment.topic_id, ""):
+            raise MissingFile(file.name)
         start = request.start_offset
         position = position_before(segment.directory, base, start) if start > base else 0
         yield from _Reading(file, segment, request).run(verified_position(file, position, base, start))
@@ -152,7 +152,7 @@ class _Reading:
             raise self._damaged(position, damage)
 
     def _end(self, position: int, tail: str) -> None:
-        """Handles the end of the file before the last requested offset (rules 4 and 5)."""
+        """Handles the end of the file before the last requested offset (rules 4 and 6)."""
         segment = self._part
         if not segment.is_newest:
             if tail != Tail.NOTHING.value:

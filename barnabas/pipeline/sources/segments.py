@@ -12,6 +12,7 @@ NOT HERE Streams: the source reads existing records only.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -21,10 +22,13 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from barnabas.pipeline.sources.commit_log_reading import CommitLogRead, read_commit_log
-from barnabas.pipeline.sources.partition_logs import Task
+from barnabas.pipeline.sources.damage import MissingFile, MissingRecords
+from barnabas.pipeline.sources.partition_logs import Task, tasks_after_move
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import SegmentOptions, parse_options
 from barnabas.pipeline.sources.segment_reading import read_segment
+
+log = logging.getLogger(__name__)
 
 NAME = "barnabas.segments"
 SPARK_TYPES = {
@@ -92,4 +96,17 @@ class SegmentReader(DataSourceReader):
 def read_task(task: Task) -> Iterator[Any]:
     """Yields the records of a task as Arrow batches. Raises DamagedLog or MissingRecords."""
     part, request = task
-    return read_commit_log(part, request) if isinstance(part, CommitLogRead) else read_segment(part, request)
+    try:
+        if isinstance(part, CommitLogRead):
+            yield from read_commit_log(part, request)
+        else:
+            yield from read_segment(part, request)
+    except MissingFile as missing:
+        moved = tasks_after_move(part, request)
+        if not moved or moved[0][1].start_offset > request.start_offset:
+            message = f"{missing} is missing, and with it offsets from {request.start_offset} on"
+            if part.fail_on_data_loss:
+                raise MissingRecords(f"{message}; failOnDataLoss=false skips them.") from missing
+            log.warning("%s.", message)
+        for other in moved:
+            yield from read_task(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import replace
 from hashlib import md5
 from pathlib import Path
@@ -21,8 +22,12 @@ from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
 from barnabas.pipeline.sources.segments import read_task
 from protocol.control_records import ControlType
+from protocol.messages.stored_records import ConfigRecord
 from protocol.records import headers, records
+from replication.metadata.image import ResourceType
 from storage.commitlog.cleaner import Cleaner
+from storage.config.log_config import STORAGE_ENGINE
+from storage.directories.log_maintenance import due_deletions
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets, write_topic_id
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk
@@ -42,6 +47,7 @@ from tests.support.logs import (
     marker,
     segments,
 )
+from tests.support.replica_harness import ReplicaHarness
 from tests.support.seeds import seed_of
 
 ENGINES = {"segments": segments, "commitlog": commitlog}
@@ -444,3 +450,41 @@ def test_a_deleted_partition_is_not_found(tmp_path: Path) -> None:
     engine._log.drop(engine._slot)
     with pytest.raises(BadOption, match="not in"):
         plan(parse_options({"path": str(tmp_path), "subscribe": "t"}))
+
+
+@pytest.mark.parametrize("fail_on_data_loss", ["true", "false"])
+@pytest.mark.parametrize(("before", "after"), [("segments", "commitlog"), ("commitlog", "segments")])
+def test_a_partition_that_changes_its_engine_after_the_plan_is_read_where_it_is(
+    tmp_path: Path, before: str, after: str, fail_on_data_loss: str
+) -> None:
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", barnabas_storage_engine=before, internal_segment_bytes=4000)
+    harness.load("t", batches=150, size=250)
+    root = harness.partition("t").log.directory
+    tasks = plan(parse_options({"path": root, "subscribe": "t", "failOnDataLoss": fail_on_data_loss}))
+    setting = ConfigRecord(resource_type=ResourceType.TOPIC, resource_name="t", name=STORAGE_ENGINE, value=after)
+    harness.apply(setting)
+    delete_what_is_due(harness)
+    if before == "commitlog":
+        shutil.rmtree(Path(root) / commit_log_files.DIRECTORY)  # later it is cleaned
+    found = pa.Table.from_batches([batch for task in tasks for batch in read_task(task)])
+    assert found["offset"].to_pylist() == list(range(150))
+
+
+@pytest.mark.parametrize("after", ["segments", "commitlog"])
+def test_another_topic_of_the_same_name_is_not_read_instead(tmp_path: Path, after: str) -> None:
+    harness = ReplicaHarness(tmp_path)
+    harness.create("t", barnabas_storage_engine="segments")
+    harness.load("t", batches=3)
+    tasks = plan(parse_options({"path": harness.partition("t").log.directory, "subscribe": "t"}))
+    harness.delete("t")
+    harness.create("t", barnabas_storage_engine=after)
+    harness.load("t", batches=3)
+    delete_what_is_due(harness)
+    with pytest.raises(MissingRecords):
+        list(read_task(tasks[0]))
+
+
+def delete_what_is_due(harness: ReplicaHarness) -> None:
+    for _, delete in due_deletions(harness.log_manager, harness.wall_ms + 100_000):
+        delete()

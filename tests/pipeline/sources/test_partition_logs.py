@@ -15,7 +15,7 @@ from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecor
 from barnabas.pipeline.sources.partition_logs import find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.planning import plan
 from barnabas.pipeline.sources.segment_options import parse_options
-from barnabas.pipeline.sources.segment_reading import read_segment
+from barnabas.pipeline.sources.segments import read_task
 from protocol.control_records import ControlType
 from storage.io.checkpoint_file import HIGH_WATERMARKS, LOG_STARTS, RECOVERY_POINTS, write_offsets
 from storage.io.disk import Disk
@@ -29,7 +29,7 @@ Values = list[tuple[int, str]]
 def read(root: Path, parts: Any = None, **options: str | int) -> Values:
     """Offset and value of the requested records."""
     chosen = parts if parts is not None else planned(root, **options)
-    found = [batch for part in chosen for batch in read_segment(*part)]
+    found = [batch for part in chosen for batch in read_task(part)]
     table = pa.Table.from_batches(found) if found else pa.table({"offset": [], "value": []})
     return [(row["offset"], (row["value"] or b"").decode()) for row in table.select(["offset", "value"]).to_pylist()]
 

@@ -44,7 +44,7 @@ from storage.directories.partition_directory import (
 from storage.engine import Engine, EngineFactory
 from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, TopicPartition, read_topic_id
 from storage.io.deferred_file_ops import FileOp
-from storage.io.disk import Disk
+from storage.io.disk import Disk, StorageError
 from storage.io.file_handle_cache import FileHandleCache, OwnerLimit
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
@@ -167,12 +167,17 @@ class Engines:
         return any(name.endswith(LOG) for name in self._disk.listdir(path))
 
     def is_other_than_configured(self, log: Log) -> bool:
-        """Whether a log is not in the engine of its settings; False if only opening it would tell."""
+        """Whether a log is not in the engine of its settings; False if it has no files yet."""
         if log.opened is not None:
             return isinstance(log.opened.engine, CommitLogEngine) != log.config.uses_commit_log
         if not log.files.has_directory or self.has_frames(log.path, log.files.cached_topic_id):
             return not log.config.uses_commit_log
-        return log.config.uses_commit_log and max(log.checkpoint.recovery_point, log.checkpoint.high_watermark) > 0
+        if not log.config.uses_commit_log or max(log.checkpoint.recovery_point, log.checkpoint.high_watermark) > 0:
+            return log.config.uses_commit_log
+        try:
+            return self._has_segments(log.path)  # after a kill before the first checkpoint
+        except StorageError:  # it is not created yet, or its first use will fail
+            return False
 
     def is_unidentified(self, log: Log) -> bool:
         """Whether a log may have frames, but its topic id is unknown: it must not be opened, since that creates a segment."""

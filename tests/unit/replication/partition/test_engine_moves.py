@@ -86,6 +86,21 @@ def test_a_changed_setting_applies_to_a_log_that_was_never_used(tmp_path: Path, 
 
 
 @pytest.mark.parametrize(("before", "after"), PAIRS)
+def test_a_changed_setting_moves_a_log_that_a_kill_has_left_without_checkpoints(
+    tmp_path: Path, before: str, after: str
+) -> None:
+    killed = MoveHarness(tmp_path)
+    killed.create(barnabas_storage_engine=before)
+    killed.load(batches=3)
+    harness = MoveHarness(tmp_path)
+    harness.create(barnabas_storage_engine=before)
+    assert not harness.log.is_open
+    set_engine(harness, after)
+    assert engine_of(harness.log) == after
+    assert harness.base_offsets(3) == [0, 1, 2]
+
+
+@pytest.mark.parametrize(("before", "after"), PAIRS)
 def test_epochs_and_producers_without_records_are_kept(tmp_path: Path, before: str, after: str) -> None:
     harness = MoveHarness(tmp_path)
     harness.create(epoch=3, internal_segment_bytes=300, barnabas_storage_engine=before)

@@ -79,7 +79,7 @@ def _check_all_found(
     if options.pattern is not None and not found:
         raise BadOption(f"No topic in {where} matches {options.pattern!r}.")
     missing = sorted(set(options.topics) - {tp.topic for tp in found | unused})
-    missing += map(str, sorted(set(options.assigned) - found - unused))
+    missing += map(str, sorted(options.assigned - found - unused))
     if missing:
         raise BadOption(f"{', '.join(missing)}: not in {where}.")
     for name, bound in (("starting", options.starting), ("ending", options.ending)):

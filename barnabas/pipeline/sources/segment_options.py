@@ -65,7 +65,7 @@ class SegmentOptions(NamedTuple):
     paths: tuple[str, ...]
     topics: tuple[str, ...]
     pattern: str | None
-    assigned: tuple[TopicPartition, ...]
+    assigned: frozenset[TopicPartition]
     starting: Bound
     ending: Bound
     start_is_latest_without_match: bool
@@ -132,12 +132,14 @@ def _pattern(text: str | None) -> str | None:
         raise BadOption(f"subscribePattern {text!r} is not a regular expression: {error}.") from error
 
 
-def _assigned(text: str | None) -> tuple[TopicPartition, ...]:
+def _assigned(text: str | None) -> frozenset[TopicPartition]:
     if not text:
-        return ()
+        return frozenset()
     table = _json({"assign": text}, "assign", dict)
     try:
-        return tuple(TopicPartition(topic, int(partition)) for topic, numbers in table.items() for partition in numbers)
+        return frozenset(
+            TopicPartition(topic, int(partition)) for topic, numbers in table.items() for partition in numbers
+        )
     except (TypeError, ValueError) as error:
         raise BadOption('assign is JSON like {"topic": [0, 1]}.') from error
 

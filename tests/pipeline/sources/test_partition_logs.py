@@ -11,6 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.sources.damage import BadOption, DamagedLog, MissingRecords
 from barnabas.pipeline.sources.partition_logs import find_logs, first_at, transactions_of
 from barnabas.pipeline.sources.planning import plan
@@ -426,3 +427,17 @@ def test_of_several_replicas_the_most_advanced_is_read(tmp_path: Path) -> None:
 def test_invalid_options_are_refused(log: Log, tmp_path: Path, options: dict[str, str], sentence: str) -> None:
     with pytest.raises((BadOption, DamagedLog), match=sentence):
         plan(parse_options({"path": str(tmp_path), "subscribe": "t", **options}))
+
+
+def test_an_assigned_partition_is_found_without_comparing_it_with_the_others() -> None:
+    class Compared(TopicPartition):
+        comparisons = 0
+        __hash__ = TopicPartition.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            Compared.comparisons += 1
+            return super().__eq__(other)
+
+    options = parse_options({"path": "p", "assign": json.dumps({"t": list(range(1000))})})
+    assert options.selects(Compared("t", 999))
+    assert Compared.comparisons < 10

@@ -500,7 +500,7 @@ class GroupCoordinator:
             # A classic group whose first record was committed too late: it was removed without a tombstone.
             del self.classic_groups[group_id]
         wall_ms = self._context.wall_ms()
-        pending = {group_id for commits in self.offsets.open_transactions.values() for group_id, _, _ in commits}
+        pending = {key.group for key in self.offsets.open_transactions.keys}
         for group_id in (*self.offsets.by_group, *pending):
             if group_id not in self.classic_groups and group_id not in self.consumer_groups:
                 self.classic_groups[group_id] = ClassicGroup(group_id, wall_ms)

@@ -15,7 +15,7 @@ NOT HERE Validation of commits (`classic_group.py`), existing topics (`handlers/
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final
 
 from broker.coordinators.classic.group_records import (
     NO_EXPIRY,
@@ -30,6 +30,7 @@ from broker.coordinators.classic.group_records import (
     to_offset_and_metadata,
 )
 from broker.coordinators.classic.plain_commits import PlainCommits
+from broker.coordinators.pending_offsets import PendingOffset, PendingOffsets
 from broker.coordinators.runtime.java_compat import utf16_units
 from broker.coordinators.runtime.stored_records import StoredRecord
 from protocol.errors import ErrorCode
@@ -60,20 +61,9 @@ ITEMS_PER_STEP: Final = 2000
 Partitions = dict[int, "OffsetAndMetadata | bytes"]
 Topics = dict[str, Partitions]
 
-K = TypeVar("K")
-
 _END_OF_TIME_MS: Final = 2**63 - 1
 _NONE: Final = ErrorCode.NONE
 _NO_TOPICS: Final[Mapping[str, Partitions]] = {}
-
-
-class PendingOffset(NamedTuple):
-    """An offset of an open transaction."""
-
-    number: int
-    """Of the commit, in the order of the transactional commits of the shard."""
-    committed: OffsetAndMetadata | bytes | None
-    """None: a later commit is valid."""
 
 
 class OffsetMetadataManager:
@@ -81,12 +71,11 @@ class OffsetMetadataManager:
 
     def __init__(self, metadata_max_size: int) -> None:
         self.by_group: dict[str, Topics] = {}
-        self.open_transactions: dict[int, dict[CommitKey, PendingOffset]] = {}
-        """Offsets of open transactions by producer id."""
+        self.open_transactions: PendingOffsets[CommitKey] = PendingOffsets()
         self._transactional_commits = 0
         self._metadata_max_size = metadata_max_size
         self._undecoded: dict[bytes, bytes | None] = {}
-        self._undecoded_transactions: dict[int, dict[bytes, PendingOffset]] = {}
+        self._undecoded_transactions: PendingOffsets[bytes] = PendingOffsets()
 
     # ---- commit
 
@@ -147,10 +136,9 @@ class OffsetMetadataManager:
             self._remove(key)
         elif producer_id < 0:
             self._store(*key, committed)
-            if self.open_transactions:
-                _supersede_pending(self.open_transactions, key)
+            self.open_transactions.supersede(key)
         else:
-            self.open_transactions.setdefault(producer_id, {})[key] = self._pending(committed)
+            self.open_transactions.add(producer_id, key, self._pending(committed))
 
     def _pending(self, committed: OffsetAndMetadata | bytes | None) -> PendingOffset:
         self._transactional_commits += 1
@@ -161,18 +149,18 @@ class OffsetMetadataManager:
         group_id = commits.group_id
         for topic, _, values in commits.topics:
             self._partitions(group_id, topic).update(values)
-            if self.open_transactions:
+            if self.open_transactions.by_producer:
                 for index, _ in values:
-                    _supersede_pending(self.open_transactions, CommitKey(group_id, topic, index))
+                    self.open_transactions.supersede(CommitKey(group_id, topic, index))
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
         """The pending offsets of a producer become valid or are dropped."""
-        pending = self.open_transactions.pop(producer_id, {})
+        pending = self.open_transactions.pop(producer_id)
         if is_commit:
             for key, (number, committed) in pending.items():
                 if committed is not None:
                     self._store(*key, committed)
-                    _supersede_pending(self.open_transactions, key, number)
+                    self.open_transactions.supersede(key, number)
 
     def _store(self, group_id: str, topic: str, partition: int, committed: OffsetAndMetadata | bytes) -> None:
         self._partitions(group_id, topic)[partition] = committed
@@ -196,7 +184,7 @@ class OffsetMetadataManager:
                 del topics[topic]
             if not topics:
                 del self.by_group[group_id]
-        _remove_pending(self.open_transactions, key)
+        self.open_transactions.remove(key)
 
     # ---- fetch
 
@@ -204,7 +192,8 @@ class OffsetMetadataManager:
         """The offsets of some partitions, or of all of the group."""
         group_id = request.group_id
         stored_topics: Mapping[str, Partitions] = self.by_group.get(group_id, _NO_TOPICS)
-        unstable = self._unstable(group_id) if is_stable and self.open_transactions else set()
+        open_transactions = self.open_transactions
+        is_stable = is_stable and bool(open_transactions.by_producer)
         if request.topics is None:
             requested = [(name, ZERO_UUID, list(partitions)) for name, partitions in stored_topics.items()]
         else:
@@ -215,20 +204,16 @@ class OffsetMetadataManager:
             results = []
             for index in indexes:
                 stored = partitions.get(index)
-                if (name, index) in unstable:
+                if is_stable and CommitKey(group_id, name, index) in open_transactions:
                     results.append(_no_offset(index, ErrorCode.UNSTABLE_OFFSET_COMMIT))
                 else:
                     results.append(_fetched_offset(index, topic_id, stored))
             topics.append(OffsetsTopic(name=name, topic_id=topic_id, partitions=results))
         return OffsetFetchResponseGroup(group_id=group_id, topics=topics)
 
-    def _unstable(self, group_id: str) -> set[tuple[str, int]]:
-        return {
-            (topic, partition)
-            for pending in self.open_transactions.values()
-            for group, topic, partition in pending
-            if group == group_id
-        }
+    def _unstable(self, group_id: str) -> list[tuple[str, int]]:
+        """The partitions of a group that have an offset in an open transaction."""
+        return [(topic, partition) for group, topic, partition in self.open_transactions.keys if group == group_id]
 
     # ---- deletion and expiry
 
@@ -249,12 +234,11 @@ class OffsetMetadataManager:
 
     def _tombstones_of(self, group_id: str, topic: str, indexes: Iterable[int]) -> list[StoredRecord]:
         """For partitions with an offset, committed or in an open transaction."""
-        committed = self.by_group.get(group_id, _NO_TOPICS).get(topic, ())
-        open_transactions = self.open_transactions.values()
+        committed, pending = self.by_group.get(group_id, _NO_TOPICS).get(topic, ()), self.open_transactions
         return [
             commit_tombstone(group_id, topic, index)
             for index in indexes
-            if index in committed or any((group_id, topic, index) in pending for pending in open_transactions)
+            if index in committed or CommitKey(group_id, topic, index) in pending
         ]
 
     def tombstones(self, group_id: str) -> list[StoredRecord]:
@@ -264,8 +248,7 @@ class OffsetMetadataManager:
             for topic, partitions in self.by_group.get(group_id, _NO_TOPICS).items()
             for partition in partitions
         }
-        for pending in self.open_transactions.values():
-            keys.update(((topic, partition), None) for group, topic, partition in pending if group == group_id)
+        keys.update(dict.fromkeys(self._unstable(group_id)))
         return [commit_tombstone(group_id, topic, partition) for topic, partition in keys]
 
     def tombstones_of_topics(self, deleted: Mapping[str, bytes]) -> list[StoredRecord]:
@@ -277,7 +260,7 @@ class OffsetMetadataManager:
                     if _is_same_topic(to_offset_and_metadata(stored).topic_id, deleted[topic]):
                         key = CommitKey(group_id, topic, partition)
                         records[key] = commit_tombstone(*key)
-        for pending in self.open_transactions.values():
+        for pending in self.open_transactions.by_producer.values():
             for key, (_, committed) in pending.items():
                 if key[1] in deleted and (
                     committed is None or _is_same_topic(to_offset_and_metadata(committed).topic_id, deleted[key[1]])
@@ -293,7 +276,7 @@ class OffsetMetadataManager:
         Offsets of subscribed topics stay. The retention starts at `since_wall_ms`, or at the commit if that is -1.
         """
         topics = self.by_group.get(group_id, _NO_TOPICS)
-        unstable = self._unstable(group_id) if self.open_transactions else set()
+        unstable = set(self._unstable(group_id))
         records: list[StoredRecord] = []
         all_expired = not unstable
         for topic, partitions in topics.items():
@@ -315,20 +298,20 @@ class OffsetMetadataManager:
         if producer_id < 0:
             self._undecoded[key] = value
             if value is None:
-                _remove_pending(self._undecoded_transactions, key)
+                self._undecoded_transactions.remove(key)
             else:
-                _supersede_pending(self._undecoded_transactions, key)
+                self._undecoded_transactions.supersede(key)
         else:
-            self._undecoded_transactions.setdefault(producer_id, {})[key] = self._pending(value)
+            self._undecoded_transactions.add(producer_id, key, self._pending(value))
 
     def load_marker(self, producer_id: int, is_commit: bool) -> None:  # noqa: FBT001
         """Load a transaction marker."""
-        pending = self._undecoded_transactions.pop(producer_id, {})
+        pending = self._undecoded_transactions.pop(producer_id)
         if is_commit:
             for key, (number, value) in pending.items():
                 if isinstance(value, bytes):
                     self._undecoded[key] = value
-                    _supersede_pending(self._undecoded_transactions, key, number)
+                    self._undecoded_transactions.supersede(key, number)
 
     def finish_loading(self) -> Iterator[None]:
         """Decode the remaining commits, in steps."""
@@ -341,28 +324,11 @@ class OffsetMetadataManager:
                 count += 1
                 if count % ITEMS_PER_STEP == 0:
                     yield
-        for producer_id, pending in self._undecoded_transactions.items():
-            self.open_transactions[producer_id] = {
-                read_commit_key(key): PendingOffset(
-                    number, read_commit_value(value) if isinstance(value, bytes) else None
-                )
-                for key, (number, value) in pending.items()
-            }
-        self._undecoded_transactions = {}
-
-
-def _supersede_pending(transactions: Mapping[int, dict[K, PendingOffset]], key: K, before: int | None = None) -> None:
-    """A commit is valid: offsets of the partition in open transactions are superseded, those with numbers below `before`."""
-    for pending in transactions.values():
-        found = pending.get(key)
-        if found is not None and (before is None or found.number < before):
-            pending[key] = found._replace(committed=None)
-
-
-def _remove_pending(transactions: Mapping[int, dict[K, PendingOffset]], key: K) -> None:
-    """A tombstone removes the partition's offsets in open transactions."""
-    for pending in transactions.values():
-        pending.pop(key, None)
+        for producer_id, pending in self._undecoded_transactions.by_producer.items():
+            for key, (number, encoded) in pending.items():
+                committed = read_commit_value(encoded) if isinstance(encoded, bytes) else None
+                self.open_transactions.add(producer_id, read_commit_key(key), PendingOffset(number, committed))
+        self._undecoded_transactions = PendingOffsets()
 
 
 def _to_stored(

@@ -140,7 +140,7 @@ def _pending_offsets(harness: LocalGroupHarness) -> dict[tuple[int, CommitKey], 
     return {
         (producer, key): committed
         for shard in harness.runtime.shards.values()
-        for producer, pending in shard.coordinator.offsets.open_transactions.items()
+        for producer, pending in shard.coordinator.offsets.open_transactions.by_producer.items()
         for key, (_, committed) in pending.items()
     }
 

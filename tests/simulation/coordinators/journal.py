@@ -83,7 +83,7 @@ def durable_state(harness: LocalGroupHarness) -> CoordinatorState:
             for topic, partitions in topics.items():
                 for partition, stored in partitions.items():
                     known[f"offset {group} {topic} {partition}"] = to_offset_and_metadata(stored)
-        for producer, pending in coordinator.offsets.open_transactions.items():
+        for producer, pending in coordinator.offsets.open_transactions.by_producer.items():
             for key, (_, committed) in pending.items():
                 known[f"pending {index} {producer} {key}"] = (
                     None if committed is None else to_offset_and_metadata(committed)

@@ -13,10 +13,10 @@ import broker.coordinators.consumer.consumer_group_records
 import broker.coordinators.consumer.group_upgrade
 import broker.coordinators.consumer.target_assignment_updater
 import broker.coordinators.group_coordinator
-import broker.coordinators.offset_manager
 from broker.coordinators.classic.group_records import group_tombstone, read_group
 from broker.coordinators.consumer.reconciliation import build_current_assignment
 from broker.coordinators.offset_manager import OffsetMetadataManager
+from broker.coordinators.pending_offsets import PendingOffsets
 from broker.coordinators.runtime.coordinator_runtime import Shard
 from broker.coordinators.runtime.stored_records import StoredRecord
 from broker.coordinators.transactions.transaction_coordinator import TransactionCoordinator
@@ -29,7 +29,7 @@ def an_aborted_transaction_is_loaded_as_committed(monkeypatch: MonkeyPatch) -> N
 
 
 def the_end_of_a_transaction_overwrites_a_later_commit(monkeypatch: MonkeyPatch) -> None:
-    monkeypatch.setattr(broker.coordinators.offset_manager, "_supersede_pending", lambda *_, **__: None)
+    monkeypatch.setattr(PendingOffsets, "supersede", lambda *_: None)
 
 
 def a_prepared_transaction_is_not_completed(monkeypatch: MonkeyPatch) -> None:

@@ -247,7 +247,9 @@ class DelayedFetch(DelayedOperation):
         elif self._sends_high_watermarks and partition.sent_high_watermark != info.high_watermark:
             self._must_respond = True
         has_more = partition.offset < info.limit(reader.isolation)
-        mark = mark_of(replicas.find(topic, partition.index), info, reader.isolation) if self._leaves_marks else None
+        mark = None
+        if self._leaves_marks and remaining_bytes is not None:  # otherwise records may be withheld (rule 2)
+            mark = mark_of(replicas.find(topic, partition.index), info, reader.isolation)
         return _new_tuple(_ReadResult, (data, info.size, has_more, mark))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:

@@ -88,6 +88,21 @@ def test_bytes_above_the_high_watermark_count_when_they_are_committed(harness: R
     assert offsets(fetched(answer)) == [0, 1, 2, 3]
 
 
+@pytest.mark.pure_python("replaces a method of a compiled class")
+def test_records_withheld_at_the_file_limit_count_when_they_can_be_read(
+    harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    harness.load("t", 0)
+    harness.load("t", 1, batches=3)
+    with monkeypatch.context() as limit:
+        limit.setattr(harness.replicas, "at_file_limit", lambda *_: True)
+        answer = harness.fetch_all({("t", 0): 0, ("t", 1): 0}, min_bytes=4 * ONE)
+    assert not answer.is_done
+    harness.load("t", 1)
+    harness.drain_purgatory()
+    assert [offsets(fetched(answer, 0, index)) for index in (0, 1)] == [[0], [0, 1, 2, 3]]
+
+
 # ---------------------------------------------------------------- other changes
 
 

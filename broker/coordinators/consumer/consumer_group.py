@@ -10,7 +10,6 @@ NOT HERE The protocol (`consumer_group_heartbeat.py`), records (`consumer_group_
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum, IntEnum
@@ -146,6 +145,8 @@ class ConsumerGroup:
     targets: dict[str, Partitions] = field(default_factory=dict)
     owners: dict[TopicPartition, str] = field(default_factory=dict)
     regexes: dict[str, ResolvedRegex] = field(default_factory=dict)
+    regex_counts: dict[str, int] = field(default_factory=dict)
+    """The number of members per regular expression."""
     checked_topics: object = None
     """The topics for which the metadata hash was compared last."""
     resolved_topics: object = None
@@ -174,6 +175,8 @@ class ConsumerGroup:
         if old is not None:
             self._remove_owner(old)
             self._remove_instance(old)
+            self._count_regex(old, -1)
+        self._count_regex(member, 1)
         if member.instance_id is not None:
             self.static_members[member.instance_id] = member.member_id
         self.members[member.member_id] = member
@@ -187,6 +190,14 @@ class ConsumerGroup:
             return
         self._remove_owner(member)
         self._remove_instance(member)
+        self._count_regex(member, -1)
+
+    def _count_regex(self, member: ConsumerMember, by: int) -> None:
+        regex, counts = member.regex, self.regex_counts
+        if regex:
+            counts[regex] = counts.get(regex, 0) + by
+            if not counts[regex]:
+                del counts[regex]
 
     def _remove_owner(self, member: ConsumerMember) -> None:
         owners = self.owners
@@ -234,10 +245,6 @@ class ConsumerGroup:
     def is_subscribed_to(self, topic: str) -> bool:
         """Whether a member subscribes to the topic."""
         return any(topic in self.topics_of(member) for member in self.members.values())
-
-    def regex_counts(self) -> dict[str, int]:
-        """The number of members per regular expression."""
-        return Counter(member.regex for member in self.members.values() if member.regex)
 
 
 @dataclass(slots=True, eq=False)

@@ -49,9 +49,11 @@ class TargetAssignmentUpdater:
         if new != old:
             records.append(stored.member_record(group.group_id, new))
         has_resolved_regex = self._regexes.update_regexes(update, may_describe)
-        members = update.members = {**group.members, new.member_id: new}
-        if update.previous_id != new.member_id:
-            del members[update.previous_id]
+        update.members = group.members
+        if update.replaced is not None or group.members.get(new.member_id) != new:
+            members = update.members = {**group.members, new.member_id: new}
+            if update.previous_id != new.member_id:
+                del members[update.previous_id]
         has_new_topics = new.topics != old.topics
         update.has_new_subscription = has_new_topics or new.regex != old.regex
         self._update_epoch(update, must_bump=has_new_topics or has_resolved_regex)

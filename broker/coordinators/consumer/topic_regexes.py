@@ -16,7 +16,13 @@ from functools import partial
 from typing import Final
 
 from broker.coordinators.consumer import consumer_group_records as stored
-from broker.coordinators.consumer.consumer_group import ConsumerGroup, MemberUpdate, ResolvedRegex, metadata_hash
+from broker.coordinators.consumer.consumer_group import (
+    ConsumerGroup,
+    ConsumerMember,
+    MemberUpdate,
+    ResolvedRegex,
+    metadata_hash,
+)
 from broker.coordinators.consumer.dependencies import GroupDependencies
 from broker.coordinators.runtime.coordinator_runtime import CoordinatorDecision
 from broker.coordinators.runtime.stored_records import StoredRecord
@@ -59,7 +65,7 @@ class TopicRegexes:
         group, old, new = update.group, update.old, update.new
         if not (old.regex or new.regex or group.regexes):
             return False
-        counts = group.regex_counts()
+        counts = group.regex_counts
         is_resolved = is_new = False
         if old.regex != new.regex:
             if old.regex and counts.get(old.regex) == 1:
@@ -69,14 +75,13 @@ class TopicRegexes:
                 is_new = True
             else:
                 is_resolved = not new.regex or new.regex in group.regexes
-        members = {**group.members, new.member_id: new}
-        subscribed_regexes = {member.regex for member in members.values() if member.regex}
-        can_resolve = bool(subscribed_regexes) and not group.is_resolving
-        if may_describe is not None and can_resolve and self._should_resolve(group, subscribed_regexes, is_new=is_new):
+        subscribed = _subscribed_regexes(group, new)
+        can_resolve = subscribed > 0 and not group.is_resolving
+        if may_describe is not None and can_resolve and self._should_resolve(group, subscribed, is_new=is_new):
             self._resolve_later(group, may_describe)
         return is_resolved
 
-    def _should_resolve(self, group: ConsumerGroup, subscribed_regexes: set[str], *, is_new: bool) -> bool:
+    def _should_resolve(self, group: ConsumerGroup, subscribed: int, *, is_new: bool) -> bool:
         if not group.regexes:
             return True
         elapsed_ms = self._deps.context.wall_ms() - max(one.wall_ms for one in group.regexes.values())
@@ -85,7 +90,7 @@ class TopicRegexes:
         has_other_topics = group.resolved_topics is not self._deps.image().topics_by_name
         return (
             is_new
-            or len(subscribed_regexes) != len(group.regexes)
+            or subscribed != len(group.regexes)
             or has_other_topics
             or elapsed_ms > self._deps.settings.consumer.regex_refresh_interval_ms
         )
@@ -108,7 +113,7 @@ class TopicRegexes:
         wall_ms = self._deps.context.wall_ms()
         records: list[StoredRecord] = []
         schedule = ConsumerGroup(group.group_id, group.epoch, regexes=dict(group.regexes))
-        for regex in group.regex_counts():
+        for regex in group.regex_counts:
             topics = frozenset(name for name in matching(regex, image.topics_by_name) if may_describe(name))
             schedule.regexes[regex] = ResolvedRegex(topics, image.offset, wall_ms)
             records.append(stored.regex_record(group.group_id, regex, schedule.regexes[regex]))
@@ -119,6 +124,14 @@ class TopicRegexes:
             _log.info("group %s: the topics of its regular expressions have changed", group.group_id)
             records.append(stored.epoch_record(group.group_id, group.epoch + 1, found))
         return CoordinatorDecision(records, None, on_commit=partial(_resolve_again, group))
+
+
+def _subscribed_regexes(group: ConsumerGroup, new: ConsumerMember) -> int:
+    """How many regular expressions the members have with `new`, which every heartbeat asks: it does not count all members."""
+    counts, known = group.regex_counts, group.members.get(new.member_id)
+    added = bool(new.regex) and new.regex not in counts
+    removed = known is not None and known.regex != new.regex and counts.get(known.regex) == 1
+    return len(counts) + added - removed
 
 
 def _resolve_again(group: ConsumerGroup, error: ErrorCode) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from confluent_kafka import (
@@ -47,7 +47,7 @@ RETRIABLE_COMMIT_ERRORS = (
     "_TRANSPORT",
 )
 """Errors of a commit while the group coordinator is unknown, moves or restarts."""
-RETRIABLE_OFFSET_ERRORS = (
+RETRIABLE_LEADER_ERRORS = (
     "_NOENT",
     "FENCED_LEADER_EPOCH",
     "UNKNOWN_LEADER_EPOCH",
@@ -55,7 +55,7 @@ RETRIABLE_OFFSET_ERRORS = (
     "LEADER_NOT_AVAILABLE",
     "NETWORK_EXCEPTION",
 )
-"""Errors of ListOffsets with stale leaders, or whose broker dies; the client does not refresh its metadata by itself."""
+"""Errors of requests to stale leaders, or whose broker dies; the client does not refresh its metadata by itself."""
 NO_ANSWER_ERRORS = (
     "_TIMED_OUT",
     "_TIMED_OUT_QUEUE",
@@ -69,6 +69,8 @@ TRY_LATER = "run the job again when it is available"
 _UNKNOWN_SETTING = re.compile(r'No such configuration property: "([^"]+)"')
 _EARLIEST: Any = OffsetSpec.earliest()
 _LATEST: Any = OffsetSpec.latest()
+Answers = Mapping[ClientPartition, Any]
+"""A future for each partition."""
 
 
 class Span(NamedTuple):
@@ -232,8 +234,11 @@ class Brokers:
     def delete_records(self, before: Mapping[TopicPartition, int]) -> None:
         """Deletes the records below these offsets."""
         deletions = [ClientPartition(*tp, offset) for tp, offset in before.items()]
-        for at, answer in self._admin.delete_records(deletions, request_timeout=REQUEST_TIMEOUT_S).items():
-            self._result(answer, f"Delete on topic {at.topic}")
+
+        def ask() -> Answers:
+            return self._admin.delete_records(deletions, request_timeout=REQUEST_TIMEOUT_S)
+
+        self._ask_leaders(ask, lambda deleted: deleted.low_watermark, "Delete")
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
         """Commits offsets for a group without members, so that tools show its lag. Retries while there is no coordinator."""
@@ -302,24 +307,34 @@ class Brokers:
         which: OffsetSpec,
         isolation: IsolationLevel = IsolationLevel.READ_COMMITTED,
     ) -> dict[TopicPartition, int]:
-        """Requests ListOffsets; retries while the client's metadata has former leaders, or a connection is lost."""
+        """Requests ListOffsets."""
         specs = {ClientPartition(*tp): which for tp in topic_partitions}
         if not specs:
             return {}
+
+        def ask() -> Answers:
+            return self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
+
+        return self._ask_leaders(ask, _offset_in, "Describe")
+
+    def _ask_leaders(
+        self, ask: Callable[[], Answers], offset_in: Callable[[Any], int], right: str
+    ) -> dict[TopicPartition, int]:
+        """The offsets that leaders answer; retries while the client's metadata has former ones, or a connection is lost."""
         deadline = time.monotonic() + REQUEST_TIMEOUT_S
         while True:
-            answers = self._admin.list_offsets(specs, isolation_level=isolation, request_timeout=REQUEST_TIMEOUT_S)
+            answers = ask()
             topic = ""
             found: dict[TopicPartition, int] = {}
             try:
                 for at, answer in answers.items():
                     topic = at.topic
                     tp = TopicPartition(at.topic, at.partition)
-                    found[tp] = _offset_in(answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S))
+                    found[tp] = offset_in(answer.result(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S))
             except KafkaException as failure:
-                if failure.args[0].name() not in RETRIABLE_OFFSET_ERRORS or time.monotonic() > deadline:
-                    raise self._error(failure.args[0], f"Describe on topic {topic}") from failure
-                self._refresh_leaders(tp.topic for tp in specs)
+                if failure.args[0].name() not in RETRIABLE_LEADER_ERRORS or time.monotonic() > deadline:
+                    raise self._error(failure.args[0], f"{right} on topic {topic}") from failure
+                self._refresh_leaders({at.topic for at in answers})
             else:
                 return found
 

@@ -78,6 +78,26 @@ def test_offsets_are_found_after_a_restart() -> None:
         assert brokers.end_offsets(partitions) == dict.fromkeys(partitions, 0)
 
 
+def test_records_are_deleted_when_the_leader_is_known_again(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)
+    brokers = create(kafka_broker.bootstrap, "no-leader", partitions=1)
+    send(kafka_broker.bootstrap, "no-leader", minutes(3, partitions=1))
+    tp = TopicPartition("no-leader", 0)
+    really = brokers._admin.delete_records
+    errors = [KafkaError._NOENT, KafkaError.NOT_LEADER_FOR_PARTITION]
+
+    def lose_leaders(deletions: Any, **options: Any) -> dict[Any, Future[Any]]:
+        if not errors:
+            return really(deletions, **options)
+        answer: Future[Any] = Future()
+        answer.set_exception(KafkaException(KafkaError(errors.pop())))
+        return dict.fromkeys(deletions, answer)
+
+    monkeypatch.setattr(brokers._admin, "delete_records", lose_leaders)
+    brokers.delete_records({tp: 2})
+    assert brokers.beginning_offsets([tp]) == {tp: 2}
+
+
 def test_offsets_are_asked_again_after_a_lost_connection(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """librdkafka's result has no error then, and the offset OFFSET_INVALID."""
     monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)

@@ -28,7 +28,7 @@ from confluent_kafka.admin._config import ConfigResource  # confluent_kafka.admi
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
-from barnabas.client.client_settings import for_librdkafka, security_of
+from barnabas.client.client_settings import for_kafka_python, for_librdkafka, security_of
 from barnabas.client.first_contact import check_answers
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.errors import JobError, denied
@@ -37,16 +37,6 @@ from barnabas.pipeline.settings import BrokerSettings
 
 REQUEST_TIMEOUT_S = 30.0
 RETRY_PAUSE_S = 0.2
-COMMIT_TIMEOUT_S = 8.0
-"""The client neither fails nor retries a commit whose broker dies; this bounds the wait for its response."""
-RETRIABLE_COMMIT_ERRORS = (
-    "NOT_COORDINATOR",
-    "COORDINATOR_NOT_AVAILABLE",
-    "COORDINATOR_LOAD_IN_PROGRESS",
-    "_TIMED_OUT",
-    "_TRANSPORT",
-)
-"""Errors of a commit while the group coordinator is unknown, moves or restarts."""
 RETRIABLE_LEADER_ERRORS = (
     "_NOENT",
     "FENCED_LEADER_EPOCH",
@@ -97,9 +87,9 @@ def is_denial(error: Any) -> bool:
     return str(error.name()).endswith("AUTHORIZATION_FAILED")
 
 
-def commit_right(error: Any, group: str, topic_partitions: Iterable[TopicPartition]) -> str:
-    """The right that a group's request needs: on the group, or on one of the topics."""
-    if error.name() == "GROUP_AUTHORIZATION_FAILED":
+def commit_right(error: str, group: str, topic_partitions: Iterable[TopicPartition]) -> str:
+    """The right that a group's request needs: on the group, or on one of the topics; `error` is the name of the code."""
+    if error == "GROUP_AUTHORIZATION_FAILED":
         return f"Read on group {group}"
     return f"Read on topic {', '.join(sorted({tp.topic for tp in topic_partitions}))}"
 
@@ -108,7 +98,7 @@ class Brokers:
     """A Kafka cluster. Raises JobError if no broker answers, or refuses the login, or a setting is wrong."""
 
     def __init__(self, settings: BrokerSettings) -> None:
-        given = settings.client_settings()
+        given = self._given = settings.client_settings()
         self.security = security_of(given)
         check_reachable("broker", settings.bootstrap)
         check_answers(addresses_of(settings.bootstrap), self.security, options="--kafka or --command-config")
@@ -241,25 +231,24 @@ class Brokers:
         self._ask_leaders(ask, lambda deleted: deleted.low_watermark, "Delete")
 
     def commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Commits offsets for a group without members, so that tools show its lag. Retries while there is no coordinator."""
-        deadline = time.monotonic() + REQUEST_TIMEOUT_S
-        while (error := self._try_commit(group, offsets)) is not None:
-            if error.name() not in RETRIABLE_COMMIT_ERRORS or time.monotonic() > deadline:
-                if is_denial(error):
-                    raise denied(self.bootstrap, commit_right(error, group, offsets))
-                raise JobError(f"The offsets of the group {group} could not be committed: {error.str()}.")
-            time.sleep(RETRY_PAUSE_S)
+        """Commits offsets for a group without members, so that tools show its lag.
 
-    def _try_commit(self, group: str, offsets: Mapping[TopicPartition, int]) -> Any:
-        """Returns the error of the commit, or None."""
-        partitions = [ClientPartition(*tp, offset) for tp, offset in offsets.items()]
-        request = [ConsumerGroupTopicPartitions(group, partitions)]
-        futures = self._admin.alter_consumer_group_offsets(request, request_timeout=COMMIT_TIMEOUT_S)[group]
+        librdkafka's request for this can end the process if the broker dies before it answers (its issue 4605).
+        """
+        from barnabas.admin.client import (
+            Client,  # not at the top: in the archive for workers its schemas cannot be read
+        )
+        from barnabas.admin.errors import Refused
+        from barnabas.admin.groups import commit_offsets
+
+        settings = {"bootstrap_servers": self.bootstrap, **for_kafka_python(self._given)}
         try:
-            answer = futures.result(COMMIT_TIMEOUT_S + CONNECT_TIMEOUT_S)
-        except KafkaException as failure:
-            return failure.args[0]
-        return next((tp.error for tp in answer.topic_partitions if tp.error is not None), None)
+            with Client(settings, timeout_s=REQUEST_TIMEOUT_S) as client:
+                commit_offsets(client, group, offsets)
+        except Refused as refused:
+            if refused.name.endswith("AUTHORIZATION_FAILED"):
+                raise denied(self.bootstrap, commit_right(refused.name, group, offsets)) from refused
+            raise JobError(f"The offsets of the group {group} could not be committed: {refused}") from refused
 
     def committed(self, group: str, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the group's committed offsets; partitions without one are left out."""

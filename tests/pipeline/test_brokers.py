@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
 from types import SimpleNamespace
 from typing import Any
 
@@ -13,6 +14,8 @@ pytest.importorskip("confluent_kafka")
 from confluent_kafka import OFFSET_INVALID, KafkaError, KafkaException
 
 from barnabas import Broker
+from barnabas.admin import groups
+from barnabas.admin.errors import refusal
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline import brokers as brokers_module
 from barnabas.pipeline.brokers import Brokers, Span, Topic
@@ -21,49 +24,33 @@ from barnabas.pipeline.settings import BrokerSettings
 from tests.pipeline.topics import create, minutes, send
 
 
-class MovingCoordinator:
-    """An admin client whose commits return these errors, one after the other."""
-
-    def __init__(self, *answers: int | None) -> None:
-        self._answers = list(answers)
-
-    def alter_consumer_group_offsets(self, requests: list[Any], **_: Any) -> dict[str, Future[Any]]:
-        [request] = requests
-        code = self._answers.pop(0)
-        answer: Future[Any] = Future()
-        if code in (KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError._TIMED_OUT):
-            answer.set_exception(KafkaException(KafkaError(code)))
-        else:
-            partition = SimpleNamespace(error=None if code is None else KafkaError(code))
-            answer.set_result(SimpleNamespace(topic_partitions=[partition]))
-        return {request.group_id: answer}
-
-    def left(self) -> int:
-        return len(self._answers)
+def test_a_commit_waits_for_a_broker_that_restarts() -> None:
+    with Broker() as broker:
+        brokers = Brokers(BrokerSettings(bootstrap=broker.bootstrap))
+        brokers.create_topic("t", 1, 1, {})
+        tp = TopicPartition("t", 0)
+        brokers.commit("g", {tp: 0})
+        broker.kill()
+        with ThreadPoolExecutor(1) as pool:
+            commit = pool.submit(brokers.commit, "g", {tp: 5})
+            with pytest.raises(FutureTimeout):
+                commit.result(1)
+            broker.start()
+            commit.result(60)
+        assert brokers.committed("g", [tp]) == {tp: 5}
 
 
-def test_a_commit_is_retried_until_the_coordinator_is_available(
-    kafka_broker: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(brokers_module, "RETRY_PAUSE_S", 0.001)
-    brokers = Brokers(BrokerSettings(bootstrap=kafka_broker.bootstrap))
-    admin = MovingCoordinator(
-        KafkaError.COORDINATOR_NOT_AVAILABLE,
-        KafkaError.NOT_COORDINATOR,
-        KafkaError._TIMED_OUT,
-        KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
-        None,
-    )
-    monkeypatch.setattr(brokers, "_admin", admin)
-    brokers.commit("g", {TopicPartition("t", 0): 5})
-    assert not admin.left()
-    monkeypatch.setattr(brokers, "_admin", MovingCoordinator(KafkaError.GROUP_AUTHORIZATION_FAILED))
+def test_a_refused_commit_names_the_reason(kafka_broker: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    brokers = create(kafka_broker.bootstrap, "committed", partitions=1)
+    with pytest.raises(JobError, match="group g could not be committed: Cannot set offsets of group g at nowhere-0"):
+        brokers.commit("g", {TopicPartition("nowhere", 0): 5})
+
+    def deny(*_: Any) -> None:
+        raise refusal(30, None, "set offsets of group g", "Read on group g")
+
+    monkeypatch.setattr(groups, "commit_offsets", deny)
     with pytest.raises(JobError, match="denies the job Read on group g"):
-        brokers.commit("g", {TopicPartition("t", 0): 5})
-    monkeypatch.setattr(brokers_module, "REQUEST_TIMEOUT_S", -1.0)
-    monkeypatch.setattr(brokers, "_admin", MovingCoordinator(KafkaError.NOT_COORDINATOR))
-    with pytest.raises(JobError, match="could not be committed: Broker: Not coordinator"):
-        brokers.commit("g", {TopicPartition("t", 0): 5})
+        brokers.commit("g", {TopicPartition("committed", 0): 5})
 
 
 def test_offsets_are_found_after_a_restart() -> None:

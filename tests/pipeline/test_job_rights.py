@@ -91,4 +91,6 @@ def test_a_job_without_rights_fails_at_once(world: World, job: str, tmp_path: Pa
     with pytest.raises(Exception) as failure:
         JOBS[job](world, tmp_path)
     assert time.monotonic() - started < LIMIT_S
-    assert re.search("denies (the job )?(Describe|Create) on topic|TopicAuthorizationException", str(failure.value))
+    assert re.search(
+        "denies (the job )?(Describe|Create) on topic|(Topic|Cluster)AuthorizationException", str(failure.value)
+    )

@@ -39,7 +39,8 @@ RetentionSteps = Generator[RetentionStep, bool | None, None]
 def retain_all(logs: Iterable[Log], wall_ms: int, on_failure: OnFailure) -> RetentionSteps:
     """Apply retention to logs, one after the other."""
     for log in logs:
-        is_busy = log.is_unavailable if log.is_open else log.is_busy  # a closed log's files may not be created yet
+        # Pending operations may rename the files of a closed log.
+        is_busy = log.is_unavailable if log.is_open else log.is_busy
         if is_busy or not is_retention_due(log, wall_ms):
             continue
         was_open, may_have_more = log.is_open, True

@@ -35,8 +35,10 @@ class Expired(NamedTuple):
 
 
 def is_retention_due(log: Log, wall_ms: int) -> bool:
-    """Whether `retain` has work; a log that is not open stays closed until its oldest segment can expire."""
-    return log.is_open or ("delete" in log.config.cleanup_policy and wall_ms > log.retention_due_ms)
+    """Whether `retain` has work; a log that is not open stays closed while it is empty, or its oldest segment cannot expire."""
+    if log.is_open:
+        return True
+    return "delete" in log.config.cleanup_policy and wall_ms > log.retention_due_ms and not log.is_unused
 
 
 def retain(log: Log, wall_ms: int) -> bool | DiskLookup:

@@ -68,6 +68,8 @@ def test_retention_continues_after_a_log_that_cannot_be_opened(
     manager: LogManager, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = [created(manager, partition=partition) for partition in range(2)]
+    for log in logs:
+        append(log, "a")
 
     def refuse(_: Log, wall_ms: int) -> bool:
         raise KafkaError(ErrorCode.CORRUPT_MESSAGE, f"no log at {wall_ms}")

@@ -76,6 +76,15 @@ def test_a_log_whose_oldest_batch_has_not_expired_is_not_read(restarted: tuple[L
     assert retain_step_by_step(manager, disk, NOW_MS + SECOND_MS // 2, lambda _: None) == 0
 
 
+def test_a_log_that_was_never_used_is_not_opened(restarted: tuple[LogManager, FaultyDisk]) -> None:
+    manager, _ = restarted
+    (config,) = {log.config for log in manager.logs.values()}
+    unused = manager.get_or_create("u", 0, TOPIC_ID, config)
+    assert unused not in {log for log, _ in retain(manager, NOW_MS)}
+    append(unused, BIG, timestamp_ms=NOW_MS)
+    assert unused in {log for log, _ in retain(manager, NOW_MS)}
+
+
 def test_a_segment_with_a_batch_that_is_appended_during_the_lookup_stays(
     restarted: tuple[LogManager, FaultyDisk],
 ) -> None:

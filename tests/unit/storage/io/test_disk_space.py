@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from storage.directories.future_replica import COMPLETE, swap_in_future_log
-from storage.io.deferred_file_ops import FileOp
+from storage.io.deferred_file_ops import FileOp, no_op
 from storage.io.disk import DELETED, Disk, StorageError
 from storage.segments.directory_recovery import CLEANED, INDEXES, LOG
 from storage.segments.indexes import WARM_BYTES, OffsetIndex
@@ -141,13 +141,13 @@ def test_retention_waits_for_disk_space(tmp_path: Path) -> None:
     assert values_of(manager.logs["t", 0]) == [(0, "a")]
 
 
-def test_retention_skips_a_log_that_is_not_created_yet(tmp_path: Path) -> None:
+def test_retention_skips_a_closed_log_with_pending_file_operations(tmp_path: Path) -> None:
     manager = started(tmp_path)
-    held: list[FileOp] = []
-    manager.submit_directory_op = lambda _, change: held.append(change)
-    log = created(manager)
-    log.files.disk_space.is_full = True
+    append(created(manager), "a")
+    manager.shutdown()
+    manager = started(tmp_path)
+    log, held = created(manager), list[FileOp]()
+    log.files.submit_op(no_op, held.append)
     assert list(retained(manager, NOW_MS)) == []
-    assert manager.offline == {}
     held.pop()()
     assert list(retained(manager, NOW_MS)) == [log]

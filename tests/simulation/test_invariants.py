@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -118,6 +119,22 @@ def test_a_seed_determines_the_cluster_simulation_in_every_process() -> None:
         logs.append(subprocess.run(command, env=environment, capture_output=True, text=True, check=True).stdout)
     assert "the faults end" in logs[0]
     assert logs[0] == logs[1]
+
+
+def test_a_seed_determines_the_storage_simulation_whenever_garbage_is_collected() -> None:
+    """Files that only a collection closed would count against the limit of open files until then."""
+    results = set()
+    thresholds = gc.get_threshold()
+    try:
+        for threshold in (0, 3, 20, 50, 200):  # 0: no collections
+            random = Random(5003021)
+            gc.collect()
+            gc.set_threshold(threshold, 2, 2)
+            StorageSimulation(random, steps=30).run()
+            results.add(random.random())
+    finally:
+        gc.set_threshold(*thresholds)
+    assert len(results) == 1
 
 
 @pytest.mark.parametrize("has_version_2", [True, False], ids=["version 2", "version 0"])

@@ -13,6 +13,7 @@ NOT HERE The invariants (invariants.py), the operations (operations.py).
 
 from __future__ import annotations
 
+import gc
 import logging
 import traceback
 from collections.abc import Callable
@@ -87,11 +88,20 @@ class Simulation:
         self._begin_process(None)
 
     def run(self) -> None:
-        """Run all operations.
+        """Run all operations, without garbage collections: these close files of cycles, and a limit counts open files.
 
         Raises:
             AssertionError: an invariant does not hold; `trace` names the operations.
         """
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            self._run()
+        finally:
+            if was_enabled:
+                gc.enable()
+
+    def _run(self) -> None:
         self._draw_crash()
         while self._steps_left:
             self._steps_left -= 1

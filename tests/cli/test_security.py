@@ -75,6 +75,7 @@ def test_a_wrong_login_is_one_sentence(node: SecuredNode, tmp_path: Path) -> Non
     assert b"CERTIFICATE_VERIFY_FAILED" in done.stderr or b"refused the login" in done.stderr
 
 
+@pytest.mark.long
 def test_tokens_are_taken_from_the_jaas_text_or_a_file(tmp_path: Path) -> None:
     settings, address = sasl_node(
         {

@@ -236,6 +236,7 @@ def walked(node: Node) -> dict[str, Any]:
     }
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("kind", RECORDED)
 def test_every_api_answers_a_client_with_few_rights_as_kafka_does(kind: str, tmp_path: Path) -> None:
     with prepared(kind, tmp_path / "data") as node:

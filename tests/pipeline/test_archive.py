@@ -28,6 +28,7 @@ def as_sent(row: Any) -> tuple[Any, ...]:
     return row.partition, key, value, round(row.timestamp.timestamp() * 1000), headers
 
 
+@pytest.mark.long
 def test_runs_archive_every_record_once(spark: Any, archiving: ArchiveSettings, topic: str) -> None:
     """Three runs, several rounds, one compaction; bytes and nulls are unchanged."""
     brokers = Brokers(archiving)

@@ -29,9 +29,13 @@ from tests.simulation.transactions.simulator import simulate as simulate_transac
 
 
 def seeds_of(name: str, simulate: Simulate, count: int, chunk: int) -> list[Any]:
-    """The first seeds of a simulation, as one case per chunk."""
-    starts = range(0, count, chunk)
-    return [pytest.param(simulate, range(first, first + chunk), id=f"{name}-{first}") for first in starts]
+    """The first seeds of a simulation, as one case per chunk; `make test` runs the first."""
+    return [
+        pytest.param(
+            simulate, range(first, first + chunk), id=f"{name}-{first}", marks=[pytest.mark.long] if first else []
+        )
+        for first in range(0, count, chunk)
+    ]
 
 
 COMPACTING = partial(simulate_storage, is_compacting=True, steps=300)
@@ -62,9 +66,9 @@ FIXED_SEEDS = [
     *seeds_of("fulldisks", simulate_full_disks, 100, 50),
     *seeds_of("compaction", COMPACTING, 40, 20),
     pytest.param(COMPACTING, [81], id="compaction-81"),
-    *seeds_of("coordinators", simulate_coordinators, 12, 12),
-    *seeds_of("quorum", simulate_quorum, 10, 10),
-    *seeds_of("cluster", simulate_cluster, 45, 15),
+    *seeds_of("coordinators", simulate_coordinators, 12, 6),
+    *seeds_of("quorum", simulate_quorum, 10, 5),
+    *seeds_of("cluster", simulate_cluster, 45, 9),
     pytest.param(simulate_cluster, [1287245166], id="cluster-1287245166"),
 ]
 NEW_SEEDS = [

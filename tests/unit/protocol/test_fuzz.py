@@ -20,7 +20,7 @@ from tests.oracle.mutations import damaged, valid_frame
 from tests.oracle.values import VERSIONS, version_id
 from tests.support.seeds import seed_of
 
-FRAMES = int(os.environ.get("FUZZ_FRAMES", "200000"))
+FRAMES = int(os.environ.get("FUZZ_FRAMES", "50000"))
 SEED = seed_of("FUZZ_SEED")
 REPLAY = f"replay with FUZZ_SEED={SEED} FUZZ_FRAMES={FRAMES}"
 

@@ -504,7 +504,7 @@ def test_a_snapshot_during_a_write_does_not_roll_the_segment(node: Node) -> None
 PARTS = 8
 
 
-@pytest.mark.parametrize("part", [0, 3, 6, *(pytest.param(part, marks=pytest.mark.long) for part in (1, 2, 4, 5, 7))])
+@pytest.mark.parametrize("part", [3, *(pytest.param(part, marks=pytest.mark.long) for part in (0, 1, 2, 4, 5, 6, 7))])
 def test_a_crash_at_any_step_loses_no_acknowledged_change(tmp_path: Path, part: int) -> None:
     """Each part crashes before every eighth step."""
     settings = SnapshotSettings(bytes_between=1, retention_bytes=0)

@@ -355,6 +355,7 @@ class TestRuns:
 
 
 class TestCrashes:
+    @pytest.mark.long
     def test_a_kill_at_any_call_leaves_the_files_or_the_run(
         self, tmp_path: Path, caplog: pytest.LogCaptureFixture
     ) -> None:

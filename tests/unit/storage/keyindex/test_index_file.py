@@ -73,7 +73,7 @@ def test_every_key_is_found_with_its_offsets_newest_first(tmp_path: Path, count:
     assert offsets(tmp_path, written, b"absent") == []
 
 
-@pytest.mark.parametrize("count", [100_000, 1_000_000])
+@pytest.mark.parametrize("count", [100_000, pytest.param(1_000_000, marks=pytest.mark.long)])
 def test_a_search_among_distinct_keys_reads_one_place_of_an_open_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -335,15 +335,14 @@ class ReplicaManager:
 
     def read(
         self,
-        topic: str,
-        index: int,
+        partition: Partition,
         position: FetchPosition,
         max_bytes: int,
         reader: Reader,
         min_one_batch: bool,  # noqa: FBT001
         fetched_mono_ms: int | None = None,
     ) -> ReadInfo | DiskLookup:
-        """Batches of one partition as file regions; after a DiskLookup, call `await_disk`, then read again.
+        """Batches of an online partition as file regions; after a DiskLookup, call `await_disk`, then read again.
 
         With `min_one_batch`, one whole batch even above `max_bytes`. `fetched_mono_ms` is when a follower's request arrived;
         None when a waiting request is retried.
@@ -352,7 +351,6 @@ class ReplicaManager:
             KafkaError: for this partition only.
             DivergingEpoch: the follower must truncate first.
         """
-        partition = self.find(topic, index)
         partition.counts.reads += 1
         try:
             info = partition.read(position, max_bytes, reader, min_one_batch=min_one_batch)

@@ -320,9 +320,15 @@ class ReplicaHarness:
         self, reader: Reader, name: str = "t", offset: int = 0, epoch: int = -1, fetched_mono_ms: int | None = None
     ) -> ReadInfo:
         """Read partition 0, waiting for the disk."""
-        position = FetchPosition(offset, epoch)
+        partition, position = self.replicas.find(name, 0), FetchPosition(offset, epoch)
         return wait_for_disk(
-            self.replicas.read, name, 0, position, 1 << 20, reader, min_one_batch=True, fetched_mono_ms=fetched_mono_ms
+            self.replicas.read,
+            partition,
+            position,
+            1 << 20,
+            reader,
+            min_one_batch=True,
+            fetched_mono_ms=fetched_mono_ms,
         )
 
     # ------------------------------------------------------------ time
@@ -471,9 +477,9 @@ def note_looks(harness: ReplicaHarness, monkeypatch: pytest.MonkeyPatch) -> list
     looked: list[int] = []
     read = harness.replicas.read
 
-    def note(topic: str, index: int, *rest: Any, **more: Any) -> Any:
-        looked.append(index)
-        return read(topic, index, *rest, **more)
+    def note(partition: Partition, *rest: Any, **more: Any) -> Any:
+        looked.append(partition.index)
+        return read(partition, *rest, **more)
 
     monkeypatch.setattr(harness.replicas, "read", note)
     return looked

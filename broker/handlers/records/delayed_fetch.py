@@ -218,7 +218,8 @@ class DelayedFetch(DelayedOperation):
             elif remaining_bytes < max_bytes:
                 max_bytes = remaining_bytes
             min_one_batch = not self._bytes and remaining_bytes is not None
-            info = replicas.read(topic, partition.index, partition, max_bytes, reader, min_one_batch, fetched_mono_ms)
+            replica = replicas.find(topic, partition.index)
+            info = replicas.read(replica, partition, max_bytes, reader, min_one_batch, fetched_mono_ms)
         except KafkaError as error:
             return _ReadResult(self._error_data(partition, error.code), 0, has_more=True)
         except DivergingEpoch as diverged:
@@ -249,7 +250,7 @@ class DelayedFetch(DelayedOperation):
         has_more = partition.offset < info.limit(reader.isolation)
         mark = None
         if self._leaves_marks and remaining_bytes is not None:  # otherwise records may be withheld (rule 2)
-            mark = mark_of(replicas.find(topic, partition.index), info, reader.isolation)
+            mark = mark_of(replica, info, reader.isolation)
         return _new_tuple(_ReadResult, (data, info.size, has_more, mark))
 
     def _resolve_topic_name(self, partition: FetchedPartition) -> str:

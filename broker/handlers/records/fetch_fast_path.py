@@ -41,16 +41,16 @@ class FetchFastPath:
         fetch = self._layout.decode_request(frame, position)
         if fetch is None:
             return self._several.answer(ctx, frame, position)
-        services, topic, index, offset = self._services, fetch.topic, fetch.partition, fetch.fetch_offset
+        services, topic, offset = self._services, fetch.topic, fetch.fetch_offset
         in_session = None
         try:
             if fetch.topic_id:
                 topic = services.topic_name(fetch.topic_id)
-            partition = services.replicas.partitions.get((topic, index))
+            partition = services.replicas.partitions.get((topic, fetch.partition))
             is_in_session = has_session(fetch)
             may_be_empty = fetch.max_wait_ms <= 0 and not is_in_session
-            if partition is None:
-                return None  # not on this broker
+            if partition is None or partition.is_offline:
+                return None  # the handler answers with the error
             high_watermark = partition.log.offsets.high_watermark
             if high_watermark < offset or (high_watermark == offset and not may_be_empty):
                 return None  # beyond the end, or it has to wait
@@ -62,8 +62,7 @@ class FetchFastPath:
                 return None
             services.authorize_consumer(ctx, topic, log_denied=False)
             info = services.replicas.read(
-                topic,
-                index,
+                partition,
                 FetchPosition(offset, fetch.current_leader_epoch, fetch.last_fetched_epoch),
                 min(services.response_max_bytes(fetch.max_bytes), fetch.partition_max_bytes),
                 self._committed if fetch.isolation_level else self._uncommitted,

@@ -95,7 +95,7 @@ class FetchTopicsFastPath:
         return results
 
     def _find(self, ctx: RequestContext, fetch: TopicsFetch) -> list[_Wanted] | None:
-        """The partitions of a request; None if one is not on this broker, or it has to wait (rule 3). Raises KafkaError."""
+        """The partitions of a request; None if one is not online here, or it has to wait (rule 3). Raises KafkaError."""
         services = self._services
         by_name = services.replicas.partitions
         found: list[_Wanted] = []
@@ -105,7 +105,7 @@ class FetchTopicsFastPath:
             services.authorize_consumer(ctx, name, partial(len, topic.partitions), log_denied=False)
             for part in topic.partitions:
                 partition = by_name.get((name, part[0]))
-                if partition is None:
+                if partition is None or partition.is_offline:
                     return None
                 found.append((topic, part, partition))
                 has_records = has_records or part[2] < partition.log.offsets.high_watermark
@@ -119,12 +119,11 @@ class FetchTopicsFastPath:
         replicas, infos = self._services.replicas, list[ReadInfo]()
         reader = self._committed if fetch.isolation_level else self._uncommitted
         left = max_bytes = self._services.response_max_bytes(fetch.max_bytes)
-        for _, (index, leader_epoch, offset, fetched_epoch, partition_max_bytes), partition in wanted:
+        for _, (_, leader_epoch, offset, fetched_epoch, partition_max_bytes), partition in wanted:
             if left <= 0 and not may_leave_out:
                 return None
             info = replicas.read(
-                partition.topic,
-                index,
+                partition,
                 FetchPosition(offset, leader_epoch, fetched_epoch),
                 min(left, partition_max_bytes),
                 reader,

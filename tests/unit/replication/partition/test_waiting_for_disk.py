@@ -119,13 +119,13 @@ def test_appends_that_wait_for_the_disk_fail_after_a_loss_of_leadership(
 def test_equal_look_ups_share_one_disk_read(harness: HeldReplicaHarness) -> None:
     completed: list[str] = []
     for name in "ab":
-        lookup = harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True)
+        lookup = harness.replicas.read(harness.partition(), FetchPosition(0), 1000, HIGH, min_one_batch=True)
         assert isinstance(lookup, DiskLookup)
         harness.replicas.await_disk(harness.partition(), lookup, partial(completed.append, name))
     assert (len(harness.worker.reads), completed) == (1, [])
     harness.worker.let_read()
     assert completed == ["a", "b"]
-    found = harness.replicas.read("t", 0, FetchPosition(0), 1000, HIGH, min_one_batch=True)
+    found = harness.replicas.read(harness.partition(), FetchPosition(0), 1000, HIGH, min_one_batch=True)
     assert isinstance(found, ReadInfo)
     assert found.size == 0
 

@@ -39,11 +39,6 @@ class DelayedOperation:
         self.timer: Timer | None = None
         self.is_queued = False
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether it is in the purgatory."""
-        return self.purgatory is not None
-
     def try_complete(self) -> bool:
         """Check the condition; respond and return True if it holds."""
         raise NotImplementedError

@@ -101,14 +101,6 @@ class Append(Completion[AppendInfo]):
         """Fail with REQUEST_TIMED_OUT; the records may still be committed."""
         self.fail(KafkaError(ErrorCode.REQUEST_TIMED_OUT))
 
-    @property
-    def error_code(self) -> ErrorCode:
-        """The code of the error; NONE without an error."""
-        if self.error is None:
-            return ErrorCode.NONE
-        assert isinstance(self.error, KafkaError)
-        return self.error.code
-
 
 class Partition:
     """State and decisions of one replica; it reads no clock and performs no I/O of its own."""

@@ -6,7 +6,7 @@ from functools import partial
 from types import SimpleNamespace
 from typing import Any, cast
 
-from protocol.errors import ErrorCode
+from protocol.errors import ErrorCode, KafkaError
 from replication.metadata.image import PartitionState
 from replication.partition.follower_progress import FetchPosition
 from replication.partition.partition import ACKS_ALL, Append, Partition, Reader
@@ -19,6 +19,10 @@ from storage.log.log_validator import AppendOrigin
 SELF = 1
 LAG_MS = 30_000
 CONSUMER = Reader(-1, Isolation.HIGH_WATERMARK)
+
+
+def code_of(append: Append) -> ErrorCode:
+    return append.error.code if isinstance(append.error, KafkaError) else ErrorCode.NONE
 
 
 class NumbersLog:
@@ -130,7 +134,7 @@ class Rig:
     def await_acks(self, info: Any, acks: int, name: Any) -> None:
         """Wait for the acks of records; `acks` collects (name, error code)."""
         append = Append(bytearray(), acks, 0, AppendOrigin.CLIENT)
-        append.then(lambda _: self.acks.append((name, append.error_code)))
+        append.then(lambda _: self.acks.append((name, code_of(append))))
         append.info = info
         self.partition.await_acks(append)
 

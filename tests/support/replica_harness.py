@@ -46,6 +46,7 @@ from storage.io.disk_lookup import wait_for_disk
 from storage.log.log import ReadInfo
 from tests.support.loading import Place, fetch_request
 from tests.support.logs import SMALL_FILE_BYTES
+from tests.support.partition_rig import code_of
 
 SELF = 1
 T = TypeVar("T")
@@ -143,7 +144,7 @@ class AppendResults(list[tuple[ErrorCode, int | None]]):
     def add(self, append: Append) -> None:
         """Add the result of an append when it exists."""
         append.then(
-            lambda _: self.append((append.error_code, append.value.base_offset if append.error is None else None))
+            lambda _: self.append((code_of(append), append.value.base_offset if append.error is None else None))
         )
 
 

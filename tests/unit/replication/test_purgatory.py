@@ -29,6 +29,10 @@ class CountingOperation(DelayedOperation):
         self.results: list[str] = []
         self.on_try: Callable[[], object] = lambda: None
 
+    @property
+    def is_waiting(self) -> bool:
+        return self.purgatory is not None
+
     def try_complete(self) -> bool:
         assert self.is_waiting, "an ended operation is not retried"
         self.tries += 1

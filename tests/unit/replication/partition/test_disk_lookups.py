@@ -15,6 +15,7 @@ from replication.io_executor import IoResult, Run
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Log
+from tests.support.partition_rig import code_of
 from tests.support.replica_harness import AppendResults, HeldReplicaHarness, HeldWork, ReplicaHarness, batch
 
 WIDTH = 20
@@ -130,7 +131,7 @@ def test_an_executor_without_threads_opens_any_number_of_logs(tmp_path: Path) ->
     harness.create("wide", partitions=3000)
     batches = [("wide", index, batch()) for index in range(3000)]
     appends = harness.replicas.appender.append_all(batches, acks=1, wall_ms=harness.wall_ms)
-    assert {(append.is_done, append.error_code) for append in appends} == {(True, ErrorCode.NONE)}
+    assert {(append.is_done, code_of(append)) for append in appends} == {(True, ErrorCode.NONE)}
     for partition in harness.replicas.partitions.values():
         partition.log.delete()  # closes its files
 

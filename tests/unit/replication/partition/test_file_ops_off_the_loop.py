@@ -23,6 +23,7 @@ from storage.io.disk_lookup import wait_for_disk
 from storage.log.log_validator import AppendOrigin
 from tests.support.crashing_disk import CrashingDisk
 from tests.support.logs import SMALL_FILE_BYTES, ProducerInfo, marker, produced, retained
+from tests.support.partition_rig import code_of
 from tests.support.replica_harness import NOW_MS, HeldWork, QueuedIoExecutor, ReplicaHarness
 
 
@@ -84,7 +85,7 @@ class Rig:
         builder = BatchBuilder()
         builder.append(self.harness.wall_ms, None, value)
         append = self.harness.append(topic, records=builder.build(), acks=1)
-        append.then(lambda _: self.codes.append(append.error_code))
+        append.then(lambda _: self.codes.append(code_of(append)))
 
     def names(self) -> list[str]:
         return sorted(os.listdir(self.directory))

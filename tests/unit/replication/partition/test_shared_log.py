@@ -13,6 +13,7 @@ from replication.partition.partition import Append
 from storage.io.disk import StorageError
 from storage.io.flush_task import FlushTask
 from tests.support.faulty_disk import FaultyDisk
+from tests.support.partition_rig import code_of
 from tests.support.replica_harness import ReplicaHarness, batch
 
 PARTITIONS = 600
@@ -95,7 +96,7 @@ def test_a_round_syncs_one_file_for_any_number_of_partitions(tmp_path: Path) -> 
     assert harness.rounds.joined == PARTITIONS - 1
     assert not any(append.is_done for append in appends)
     harness.rounds.end_round([flush])
-    assert [append.error_code for append in appends] == [ErrorCode.NONE] * PARTITIONS
+    assert [code_of(append) for append in appends] == [ErrorCode.NONE] * PARTITIONS
     assert len(harness.faulty.syncs) == 1
 
 
@@ -163,7 +164,7 @@ def test_a_failed_sync_fails_all_appends_of_its_round(tmp_path: Path) -> None:
     appends = harness.append_to(range(5))
     begun = harness.rounds.begin_round()
     harness.rounds.end_round(begun, StorageError("sync", "file", OSError(errno.EIO, "error")))
-    assert [append.error_code for append in appends] == [ErrorCode.KAFKA_STORAGE_ERROR] * 5
+    assert [code_of(append) for append in appends] == [ErrorCode.KAFKA_STORAGE_ERROR] * 5
 
 
 def test_a_deleted_partition_leaves_the_round_to_the_others(tmp_path: Path) -> None:
@@ -174,8 +175,8 @@ def test_a_deleted_partition_leaves_the_round_to_the_others(tmp_path: Path) -> N
     deleted = harness.append("other")
     harness.delete("other")
     harness.rounds.run_rounds()
-    assert deleted.error_code == ErrorCode.NOT_LEADER_OR_FOLLOWER
-    assert [append.error_code for append in appends] == [ErrorCode.NONE] * 2
+    assert code_of(deleted) == ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert [code_of(append) for append in appends] == [ErrorCode.NONE] * 2
 
 
 def test_a_partition_with_a_new_leader_epoch_is_flushed_with_the_others(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ class Server:
             max_open_files=self._descriptor_limits.files,
             new_lock=threading.Lock,
         )
-        self._log_manager.engines.commit_log_file_bytes = config.number("barnabas.commitlog.file.bytes")
+        self._log_manager.commit_logs.file_bytes = config.number("barnabas.commitlog.file.bytes")
         handles = self._log_manager.file_handles
         handles.on_eviction_needed = partial(self._loop.call_soon_threadsafe, handles.close_surplus)
         self._log_manager.load(partial(_id_of, replayed))

@@ -89,24 +89,24 @@ class CommitLogCleaning:
 
     def _clean(self, directory: str) -> None:
         max_dead_ms, is_full = self._config().number("barnabas.commitlog.max.dead.ms"), self._is_full(directory)
-        engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
+        commit_logs, wall_ms = self._replicas.log_manager.commit_logs, self._dependencies.clock.wall_ms()
         if self._is_online(directory):
             try:
-                steps = engines.clean(directory, wall_ms, max_dead_ms, is_full=is_full)
+                steps = commit_logs.clean(directory, wall_ms, max_dead_ms, is_full=is_full)
             except StorageError as error:
                 self._failed(directory, error, self._clean)
             else:
                 self._begin(self._new_pass(directory, self._clean, is_settling=False), steps)
 
     def _settle(self, directory: str) -> None:
-        engines, wall_ms = self._replicas.log_manager.engines, self._dependencies.clock.wall_ms()
+        commit_logs, wall_ms = self._replicas.log_manager.commit_logs, self._dependencies.clock.wall_ms()
         if self._is_online(directory):
             some = self._new_pass(directory, self._settle, is_settling=True)
 
             def must_end() -> bool:
                 return some.is_over or self._is_full(directory)
 
-            self._begin(some, engines.settle(directory, wall_ms, must_end) if self._may_settle(directory) else None)
+            self._begin(some, commit_logs.settle(directory, wall_ms, must_end) if self._may_settle(directory) else None)
 
     def _new_pass(self, directory: str, begin_next: Callable[[str], None], *, is_settling: bool) -> _Pass:
         now_ms = self._dependencies.clock.mono_ms()
@@ -142,7 +142,7 @@ class CommitLogCleaning:
             if error is not None:
                 self._failed(some.directory, error, some.begin_next)
             elif written[0] == _ENDED:
-                self._replicas.log_manager.engines.release_replaced(some.directory)
+                self._replicas.log_manager.commit_logs.release_replaced(some.directory)
                 self._begin_later(some.begin_next, some.directory)
             else:
                 some.due_ms += (

@@ -20,7 +20,7 @@ class CommitLogMetrics:
         """Live, dead, copied, removed and settled bytes."""
         found = [
             (label_text(("directory", directory)), cleaner.metrics)
-            for directory, cleaner in list(self._log_manager.engines.cleaners.items())
+            for directory, cleaner in list(self._log_manager.commit_logs.cleaners.items())
         ]
         if not found:
             return

@@ -184,7 +184,7 @@ class _Node:
         for error in self._manager.offline.values():
             raise error
         if order.commit_log_file_bytes is not None:
-            self._manager.engines.commit_log_file_bytes = order.commit_log_file_bytes
+            self._manager.commit_logs.file_bytes = order.commit_log_file_bytes
         self._conversion = Conversion(self._manager, order.engine, wall_ms)
 
     def _id_of(self, topic: str) -> bytes | None:
@@ -260,7 +260,7 @@ class _Node:
         """The free space that the conversion of the logs of one log directory needs."""
         if not logs:
             return 0
-        new_files = self._manager.engines.new_files_bytes
+        new_files = self._manager.commit_logs.new_files_bytes
         if self._order.engine == COMMIT_LOG:  # the segments of a group are deleted before the next one is converted
             sizes = [log.size for log in logs]
             return min(max(sizes) + GROUP_BYTES, sum(sizes)) + new_files

@@ -428,7 +428,7 @@ class _Turn:
         """Delete the directory of a log without one that was deleted, perhaps before the worker has created it."""
         manager, log = self._replicas.log_manager, self._log
         if not log.files.has_directory and log.directory in manager.directories:
-            manager.submit_directory_op(log.directory, partial(manager.engines.remove_index, log.files.index_path))
+            manager.submit_directory_op(log.directory, partial(manager.commit_logs.remove_index, log.files.index_path))
 
     def _submit(self, job: Job, on_done: Callable[[Any], None]) -> None:
         self._indexer.worker.submit(job).then(lambda done: self._on_result(done.value, on_done))

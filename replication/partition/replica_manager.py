@@ -94,7 +94,7 @@ class ReplicaManager:
         self.isrs = IsrTracker(lambda: self.image, self.lookup, self._propose_isr)
         self.log_manager.submit = self._submit_file_op
         self.log_manager.submit_directory_op = self._submit_directory_op
-        self.log_manager.submit_reclaim_op = self.log_manager.engines.submit = self._submit_reclaim_op
+        self.log_manager.submit_reclaim_op = self.log_manager.commit_logs.submit = self._submit_reclaim_op
         # Callbacks, set by the composition root.
         self.on_leadership_changed: Callable[[Partition], None] = no_op
         self.on_partition_changed: Callable[[Partition], None] = no_op

@@ -5,7 +5,7 @@ RULES    1. A log is converted as by a move within its log directory: a future r
             repeated conversion converts the rest.
          2. Batches, segments, offsets, leader epochs and producers stay as they are.
          3. The replaced files are deleted at once. Those of a commit log are shared: the shutdown deletes a commit log that has
-            no partition left (engines.py rule 7).
+            no partition left (commit_logs.py rule 2).
          4. Compacted logs stay in segments.
          5. Nothing else uses the log manager, and its file operations run at once.
          6. Logs that are copied are replaced in groups: the checkpoint before that has the offsets of all logs of a directory.
@@ -55,7 +55,7 @@ class Conversion:
         self._copied_bytes = 0
         manager.deletion_delay_ms = 0
         if engine != COMMIT_LOG:
-            manager.engines.commit_log_file_bytes = DROP_FILE_BYTES
+            manager.commit_logs.file_bytes = DROP_FILE_BYTES
 
     def discard_copies(self) -> list[str]:
         """Delete unfinished future replicas; returns the names of logs whose move to another log directory that cancels."""

@@ -1,77 +1,62 @@
-"""The engines of the logs in all log directories, and the commit log of each directory.
+"""The engines of the logs: which one a partition has, and which frames of a commit log are its.
 
-FORMAT   a log directory has the directory `commitlog` once a log was created in its commit log (storage/commitlog)
 RULES    1. What is on disk decides: a partition with frames in the commit log stays there, one with segment files keeps them.
             The engine of an empty partition is that of its settings. In the commit log a partition has no directory, unless a
             move to this log directory has created it; its frames contain its name, and before the first one nothing is on disk.
-         2. A commit log that exists is opened, and recovered if necessary, before the logs of its directory are listed; another
-            one is created by the first use.
-         3. A partition's frames are dropped after its directory, if any, was renamed durably: else it could reappear without
+         2. A partition's frames are dropped after its directory, if any, was renamed durably: else it could reappear without
             them. A new partition starts without the frames of an earlier one, durably, before its directory is created.
-         4. The frames of a future replica have an incarnation of their own, which follows from its directory's name: one log
+         3. The frames of a future replica have an incarnation of their own, which follows from its directory's name: one log
             directory can contain a log and its copy in the other engine. They stay with the copy when it replaces the log.
-         5. When a commit log is opened, frames that are neither of a future replica nor of a partition without segment files
+         4. When a commit log is opened, frames that are neither of a future replica nor of a partition without segment files
             are dropped, if their incarnation or a directory to be deleted says that a crash may have left them. A directory
             whose topic id has no frames may be that of any: its metadata file may be wrong.
-         6. `create` and the operations of `drop_of` run in any thread.
-         7. A clean shutdown deletes a commit log that has no partition left: with its directory, Apache Kafka does not start on
-            the log directory.
-NOT HERE When logs are created and deleted (log_manager.py), the engines (storage/segments, storage/commitlog).
+         5. `create` and the operations of `drop_of` run in any thread.
+NOT HERE When logs are created and deleted (log_manager.py), the commit logs (commit_logs.py), the engines (storage/segments,
+         storage/commitlog).
 """
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from storage.commitlog.cleaner import Cleaner
-from storage.commitlog.commit_log import DIRECTORY, FILE_BYTES, CommitLog
+from storage.commitlog.commit_log import CommitLog
 from storage.commitlog.commit_log_engine import CommitLogEngine
-from storage.commitlog.files_ahead import FILES_AHEAD
 from storage.commitlog.slots import Slot, SlotId
 from storage.config.log_config import LogConfig
+from storage.directories.commit_logs import CommitLogs
 from storage.directories.future_replica import incarnation_of
-from storage.directories.partition_directory import (
-    DELETED,
-    FUTURE,
-    STRAY,
-    parse_dir_name,
-    suffixed_dir_name,
-)
+from storage.directories.partition_directory import DELETED, FUTURE, STRAY, parse_dir_name
 from storage.engine import Engine, EngineFactory
-from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, TopicPartition, read_topic_id
+from storage.io.checkpoint_file import PARTITION_METADATA, CorruptCheckpoint, read_topic_id
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import Disk, StorageError
-from storage.io.file_handle_cache import FileHandleCache, OwnerLimit
+from storage.io.file_handle_cache import FileHandleCache
 from storage.io.path_guard import LockContext
 from storage.log.log import Log
 from storage.log.log_files import index_path
 from storage.segments.directory_recovery import LOG
 from storage.segments.segment_engine import SegmentEngine
 
-_COMMIT_LOG_FILES: Final = 80
-"""Of all commit logs together; 32 of them are reserved for those that were opened just now."""
 _DROPS_TOGETHER: Final = 256
-_INDEX_NAME: Final = re.compile(rf"[0-9a-f]{{32}}-\d+({re.escape(DELETED)})?")
-"""The directory of a key index, or of one that is being deleted."""
 
 
 class _WithoutDirectory:
     """Creates the engine of one partition without a directory."""
 
-    __slots__ = ("_engines", "_slot_id", "_topic")
+    __slots__ = ("_commit_logs", "_slot_id", "_topic")
 
-    def __init__(self, engines: Engines, topic: str, slot_id: SlotId) -> None:
-        self._engines = engines
+    def __init__(self, commit_logs: CommitLogs, topic: str, slot_id: SlotId) -> None:
+        self._commit_logs = commit_logs
         self._topic = topic
         self._slot_id = slot_id
 
     def __call__(self, path: str, config: LogConfig) -> Engine:
         """The engine; `path` would be its directory."""
-        return self._engines.create_without_directory(self._topic, self._slot_id, path, config)
+        log = self._commit_logs.get_or_create(path.rpartition("/")[0])
+        return CommitLogEngine(log, self._slot_id, self._topic, config)
 
 
 class Engines:
@@ -80,64 +65,43 @@ class Engines:
     def __init__(
         self,
         disk: Disk,
+        commit_logs: CommitLogs,
         file_handles: FileHandleCache,
         random_bytes: Callable[[int], bytes],
         new_lock: Callable[[], LockContext],
     ) -> None:
         """Create the object; opens no file."""
         self._disk = disk
+        self._commit_logs = commit_logs
+        self._logs = commit_logs.by_directory
         self._file_handles = file_handles
         self._random_bytes = random_bytes
-        self.submit: Callable[[str, FileOp], None] = _run_now
-        """Runs work in a log directory that nothing waits for: at once unless replaced."""
-        self.check_directory: Callable[[str], None] = lambda _: None
-        """Raises StorageError if the path of a log directory is another directory now, or none; any thread."""
         self.new_lock = new_lock
-        self.commit_log_file_bytes = FILE_BYTES
-        """The size of new files of commit logs."""
-        limit = min(_COMMIT_LOG_FILES, file_handles.limit // 2)
-        self.commit_log_files = OwnerLimit(disk, limit, new_lock())
-        """The open files of the commit logs, but those that are written."""
-        self.commit_logs: dict[str, CommitLog] = {}
-        """By log directory."""
-        self.cleaners: dict[str, Cleaner] = {}
-        """Of the commit logs, by log directory."""
         self._incarnations: dict[tuple[str, bytes, int], int] = {}  # by log directory, topic id and partition, unless 0
-        self._creating = new_lock()
         self._drops: dict[str, deque[tuple[CommitLog, Slot]]] = {}  # by log directory, those of `queued_drop`
-
-    @property
-    def new_files_bytes(self) -> int:
-        """What the first append to a commit log takes of the free space."""
-        return (1 + FILES_AHEAD) * self.commit_log_file_bytes
 
     # ---- engines -----------------------------------------------------------------------------------------
 
     def create(self, path: str, config: LogConfig) -> Engine:
         """The engine of a partition's directory (rule 1)."""
         directory = path.rpartition("/")[0]
-        if directory in self.commit_logs or config.uses_commit_log:
+        if directory in self._logs or config.uses_commit_log:
             slot_id = self.slot_id_at(path)
             if slot_id is not None and self._is_in_commit_log(directory, path, slot_id, config):
-                return CommitLogEngine(self._commit_log(directory), slot_id, "", config)
+                return CommitLogEngine(self._commit_logs.get_or_create(directory), slot_id, "", config)
         return self.segment_engine(path, config)
 
     def factory_of(self, topic: str, partition: int, topic_id: bytes) -> EngineFactory:
         """Creates the engine of a new partition without a directory."""
-        return _WithoutDirectory(self, topic, SlotId(topic_id, partition))
-
-    def create_without_directory(self, topic: str, slot_id: SlotId, path: str, config: LogConfig) -> Engine:
-        """The engine of a partition that has no directory; `path` would be it."""
-        log = self._commit_log(path.rpartition("/")[0])
-        return CommitLogEngine(log, slot_id, topic, config)
+        return _WithoutDirectory(self._commit_logs, topic, SlotId(topic_id, partition))
 
     def partitions(self, directory: str) -> Iterator[tuple[str, int, bytes, EngineFactory]]:
         """Topic, partition, topic id and factory of the partitions of an open commit log that have no directory."""
-        log = self.commit_logs.get(directory)
+        log = self._logs.get(directory)
         for slot in [] if log is None else log.slots:
             if slot.topic:
                 topic_id, partition, _ = slot.slot_id
-                yield slot.topic, partition, topic_id, _WithoutDirectory(self, slot.topic, slot.slot_id)
+                yield slot.topic, partition, topic_id, _WithoutDirectory(self._commit_logs, slot.topic, slot.slot_id)
 
     def segment_engine(self, path: str, config: LogConfig) -> SegmentEngine:
         """The engine of a log that is always stored in segment files."""
@@ -152,15 +116,15 @@ class Engines:
         return config.uses_commit_log and not self._has_segments(path)
 
     def _has_valid_frames(self, directory: str, path: str, slot_id: SlotId) -> bool:
-        log = self.commit_logs.get(directory)
+        log = self._logs.get(directory)
         if log is None or not log.has(slot_id):
             return False
-        return not slot_id.incarnation or not self._has_segments(path)  # else rule 5 was not sure
+        return not slot_id.incarnation or not self._has_segments(path)  # else rule 4 was not sure
 
     def is_in_commit_log(self, path: str, topic_id: bytes | None) -> bool:
         """Whether the data of a partition are in the commit log of its log directory."""
         directory = path.rpartition("/")[0]
-        slot_id = self.slot_id_at(path, topic_id) if directory in self.commit_logs else None
+        slot_id = self.slot_id_at(path, topic_id) if directory in self._logs else None
         return slot_id is not None and self._has_valid_frames(directory, path, slot_id)
 
     def _has_segments(self, path: str) -> bool:
@@ -181,17 +145,17 @@ class Engines:
 
     def is_unidentified(self, log: Log) -> bool:
         """Whether a log may have frames, but its topic id is unknown: it must not be opened, since that creates a segment."""
-        return log.directory in self.commit_logs and log.files.topic_id is None and not self._has_segments(log.path)
+        return log.directory in self._logs and log.files.topic_id is None and not self._has_segments(log.path)
 
     def has_frames(self, path: str, topic_id: bytes | None) -> bool:
         """Whether a partition has frames in the commit log of its log directory; opens no file if the topic id is given."""
         return self._with_frames(path, topic_id) is not None
 
-    def _with_frames(self, path: str, topic_id: bytes | None) -> tuple[CommitLog, SlotId] | None:
-        """The commit log with the frames of a partition, and its identity there; None if it has no frames."""
-        log = self.commit_logs.get(path.rpartition("/")[0])
+    def _with_frames(self, path: str, topic_id: bytes | None) -> tuple[CommitLog, Slot] | None:
+        """The commit log with the frames of a partition, and its slot there; None if it has no frames."""
+        log = self._logs.get(path.rpartition("/")[0])
         slot_id = None if log is None else self.slot_id_at(path, topic_id)
-        return None if log is None or slot_id is None or not log.has(slot_id) else (log, slot_id)
+        return None if log is None or slot_id is None or not log.has(slot_id) else (log, log.slot(slot_id))
 
     def slot_id_at(self, path: str, topic_id: bytes | None = None) -> SlotId | None:
         """The identity of the partition in a directory; None if its topic id is not given, nor in a valid metadata file."""
@@ -217,34 +181,20 @@ class Engines:
         found = self._with_frames(path, topic_id)
         if found is None:
             return None
-        log, slot_id = found
-        slot = log.slot(slot_id)
+        _, slot = found
         return slot.size, len(slot.segments)
 
     def unused_slots(self, directory: str, logs: Iterable[Log]) -> list[SlotId]:
         """The partitions with frames in the commit log of a log directory that are none of these logs in it."""
-        commit_log = self.commit_logs.get(directory)
+        commit_log = self._logs.get(directory)
         used = {self.slot_id_at(log.path, log.files.cached_topic_id) for log in logs}
         return [] if commit_log is None else [found for found in commit_log.slot_ids() if found not in used]
 
-    # ---- commit logs -------------------------------------------------------------------------------------
-
-    def open(self, directory: str, names: Sequence[str]) -> None:
-        """Open the commit log of a log directory with these entries, if it exists; `drop_leftovers` follows."""
-        if DIRECTORY in names:
-            log = self._commit_log(directory)
-            log.open()
-            self._remove_unused_indexes(directory, log)
-
-    def has_partition(self, key: TopicPartition) -> bool:
-        """Whether an open commit log contains a partition without a directory."""
-        return any(
-            (slot.topic, slot.slot_id.partition) == key for log in self.commit_logs.values() for slot in log.slots
-        )
+    # ---- frames ------------------------------------------------------------------------------------------
 
     def drop_leftovers(self, directory: str, names: Sequence[str]) -> None:
-        """Drop what a crash has left in the commit log of a log directory with these entries (rule 5)."""
-        log = self.commit_logs.get(directory)
+        """Drop what a crash has left in the commit log of a log directory with these entries (rule 4)."""
+        log = self._logs.get(directory)
         if log is None:
             return
         not_in_service = list(self._slot_ids(directory, names, (FUTURE, DELETED)))
@@ -294,7 +244,7 @@ class Engines:
         return [found for found in slot_ids if not has_segments.get(found[:2], found.partition not in unknown)]
 
     def switch(self, future_path: str, path: str, topic_id: bytes | None) -> None:
-        """A future replica will be renamed to `path`: the partition's frames are now those of the copy, if any (rule 4)."""
+        """A future replica will be renamed to `path`: the partition's frames are now those of the copy, if any (rule 3)."""
         copy = self.slot_id_at(future_path, topic_id)
         assert copy is not None, "the topic id is known"
         self._incarnations[path.rpartition("/")[0], copy.topic_id, copy.partition] = copy.incarnation
@@ -303,79 +253,22 @@ class Engines:
         """A new partition without a directory has no frames of a copy, unlike an earlier one with its topic id."""
         self._incarnations.pop((directory, topic_id, partition), None)
 
-    def clean(self, directory: str, wall_ms: int, max_dead_ms: int, *, is_full: bool) -> Iterator[int] | None:
-        """The steps of a cleaning pass, each to be run by a thread, with the bytes that it wrote; None without a commit log.
-
-        `max_dead_ms`: deleted batches are removed within this time.
-        """
-        cleaner = self.cleaners.get(directory)
-        if cleaner is None:
-            return None
-        cleaner.max_dead_ms = max_dead_ms
-        cleaner.begin_pass(wall_ms)
-        return cleaner.clean(wall_ms, is_full=is_full)
-
-    def settle(self, directory: str, wall_ms: int, is_full: Callable[[], bool]) -> Iterator[int] | None:
-        """The steps of settling some old files, as `clean`; None without a commit log. It ends when the disk is full."""
-        cleaner = self.cleaners.get(directory)
-        return None if cleaner is None else cleaner.settle(wall_ms, is_full)
-
-    def release_replaced(self, directory: str) -> None:
-        """Release the space of files that a pass has replaced; on the thread of the appends."""
-        log = self.commit_logs.get(directory)
-        if log is not None:
-            log.release_replaced()
-
-    def begin_shutdown(self) -> None:
-        """From now on all work runs at once, so that its failure is that of the shutdown."""
-        self.submit = _run_now
-
-    def close(self, directory: str) -> None:
-        """Seal the commit log of a log directory; its logs are closed, and no pass of cleaning continues."""
-        log = self.commit_logs.get(directory)
-        if log is not None:
-            log.close()
-            self.cleaners[directory].remove_unfinished()
-
-    def remove_unused(self, directory: str) -> None:
-        """Delete the closed commit log of a log directory if it has no partition (rule 7).
-
-        It is renamed first, to a name that Apache Kafka deletes too.
-        """
-        log = self.commit_logs.get(directory)
-        if log is None or log.slots or not self._disk.exists(log.directory):
-            return
-        self.go_offline(directory)
-        path = f"{directory}/{suffixed_dir_name(DIRECTORY, 0, self._random_bytes(16), DELETED)}"
-        self._disk.rename(log.directory, path)
-        self._disk.sync_dir(directory)
-        self._disk.remove_tree(path)
-
-    def go_offline(self, directory: str) -> None:
-        """The log directory has failed."""
-        self.commit_logs.pop(directory, None)
-        self.cleaners.pop(directory, None)
-
     def drop_of(self, path: str, topic_id: bytes | None) -> FileOp | None:
-        """An operation that drops the frames that a partition has now (rule 3); None if it has none.
+        """An operation that drops the frames that a partition has now (rule 2); None if it has none.
 
         `path`: of its directory; `topic_id`: None reads it there.
         """
         found = self._with_frames(path, topic_id)
-        if found is None:
-            return None
-        log, slot_id = found
-        return partial(self._drop, path.rpartition("/")[0], log, log.slot(slot_id))
+        return None if found is None else partial(self._drop, path.rpartition("/")[0], *found)
 
     def queued_drop(self, path: str, topic_id: bytes | None) -> FileOp | None:
         """As `drop_of`, of a partition without a directory: it drops those whose operations wait too, with one sync."""
         found = self._with_frames(path, topic_id)
         if found is None:
             return None
-        log, slot_id = found
         directory = path.rpartition("/")[0]
         waiting = self._drops.setdefault(directory, deque())
-        waiting.append((log, log.slot(slot_id)))
+        waiting.append(found)
         return partial(self._drop_waiting, directory, waiting)
 
     def _drop_waiting(self, directory: str, waiting: deque[tuple[CommitLog, Slot]]) -> None:
@@ -386,7 +279,7 @@ class Engines:
         for log in {id(log): log for log, _ in some}.values():
             log.sync()
         for _, slot in some:
-            self.remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
+            self._commit_logs.remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
             waiting.popleft()
 
     def _drop(self, directory: str, log: CommitLog, slot: Slot) -> None:
@@ -395,42 +288,4 @@ class Engines:
         log.drop(slot)
         log.sync()
         if slot.topic:
-            self.remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))
-
-    def _remove_unused_indexes(self, directory: str, log: CommitLog) -> None:
-        """Delete the key indexes that no partition of a commit log has: a kill has ended the deletion of the partition."""
-        used = {index_path(directory, *slot.slot_id[:2]).rpartition("/")[2] for slot in log.slots if slot.topic}
-        for name in self._disk.listdir(log.directory):
-            if _INDEX_NAME.fullmatch(name) and name not in used:
-                self._disk.remove_tree(f"{log.directory}/{name}")
-
-    def remove_index(self, path: str) -> None:
-        """Delete a key index, while the process that writes it may add and rename files: it has only the old path."""
-        deleted = path + DELETED
-        self._disk.remove_tree(deleted)  # of a deletion that a kill has ended
-        if self._disk.exists(path):
-            self._disk.rename(path, deleted)
-            self._disk.remove_tree(deleted)
-
-    def _commit_log(self, directory: str) -> CommitLog:
-        with self._creating:
-            log = self.commit_logs.get(directory)
-            if log is None:
-                self.check_directory(directory)
-                log = CommitLog(
-                    self._disk,
-                    directory,
-                    random_bytes=self._random_bytes,
-                    new_lock=self.new_lock,
-                    file_bytes=self.commit_log_file_bytes,
-                    open_files=self.commit_log_files,
-                )
-                log.submit = lambda op: self.submit(directory, op)
-                self.commit_logs[directory] = log
-                self.cleaners[directory] = Cleaner(self._disk, log)
-            return log
-
-
-def _run_now(directory: str, op: FileOp) -> None:
-    del directory
-    op()
+            self._commit_logs.remove_index(index_path(directory, slot.slot_id.topic_id, slot.slot_id.partition))

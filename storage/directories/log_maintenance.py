@@ -71,7 +71,7 @@ def due_deletions(manager: LogManager, wall_ms: int) -> list[tuple[str, Work]]:
 def close_idle_files(manager: LogManager) -> Iterator[None]:
     """Close the files without a use since the last call, some per step."""
     yield from manager.file_handles.close_idle()
-    yield from manager.engines.commit_log_files.close_idle()
+    yield from manager.commit_logs.open_files.close_idle()
 
 
 def expire_producers(manager: LogManager, wall_ms: int) -> Iterator[None]:

@@ -34,6 +34,7 @@ from typing import Final
 from protocol.errors import KafkaError
 from storage.config.log_config import LogConfig
 from storage.directories.checkpoint_writer import Work
+from storage.directories.commit_logs import CommitLogs
 from storage.directories.deletions import Deletions
 from storage.directories.engines import Engines
 from storage.directories.future_replica import (
@@ -89,13 +90,14 @@ class LogManager:
         self._locks = locks
         self.file_handles = FileHandleCache(disk, max_open_files)
         """The open files of all logs."""
-        self.engines = Engines(disk, self.file_handles, random_bytes, new_lock)
+        self.commit_logs = CommitLogs(disk, self.file_handles, random_bytes, new_lock)
+        self.engines = Engines(disk, self.commit_logs, self.file_handles, random_bytes, new_lock)
         self.logs: dict[TopicPartition, Log] = {}
         self.directories: dict[str, LogDirectory] = {
             path: LogDirectory(disk, path, id_, new_lock()) for path, id_ in directories.items()
         }
         """Log directories in service, by path."""
-        self.engines.check_directory = self._check_directory
+        self.commit_logs.check_directory = self._check_directory
         self.directory_ids = dict(directories)
         """Directory id by path of those in service at the start."""
         self.offline: dict[str, StorageError] = dict(failed)
@@ -142,10 +144,10 @@ class LogManager:
             raise next(iter(self.offline.values()))
 
     def _open_commit_log(self, directory: LogDirectory) -> None:
-        self.engines.open(directory.path, directory.names)
+        self.commit_logs.open(directory.path, directory.names)
 
     def _finish_moves(self, directory: LogDirectory) -> None:
-        has_log = self.engines.has_partition
+        has_log = self.commit_logs.has_partition
         names = {path: log_dir.names for path, log_dir in self.directories.items()}
         if not self.offline:
             finish_interrupted_moves(self.disk, directory.path, names, has_log)
@@ -212,16 +214,16 @@ class LogManager:
         `broker_epoch` is that of this run; a run that was not registered keeps that of the run before (Kafka writes -1).
         """
         epoch = self.previous_broker_epoch if broker_epoch == NO_BROKER_EPOCH else broker_epoch
-        self.engines.begin_shutdown()
+        self.commit_logs.begin_shutdown()
         for directory in list(self.directories.values()):
             try:
                 is_clean = self._recover_rest(directory)
                 directory.close_all()
-                self.engines.close(directory.path)
+                self.commit_logs.close(directory.path)
                 work = directory.update_checkpoints()
                 if work is not None:
                     work()
-                self.engines.remove_unused(directory.path)
+                self.commit_logs.remove_unused(directory.path)
                 if is_clean:
                     directory.write_clean_marker(epoch)
             except StorageError as error:
@@ -250,7 +252,7 @@ class LogManager:
         if failed is None:
             return []
         self.offline[directory] = error
-        self.engines.go_offline(directory)
+        self.commit_logs.go_offline(directory)
         for key, log in failed.logs.items():
             log.go_offline()
             self._offline_logs[key] = log.files.cached_topic_id

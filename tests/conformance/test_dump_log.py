@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-import storage.directories.engines
+import storage.directories.commit_logs
 from broker.cli import main
 from broker.tools.commands import dump_log
 from tests.support.data_directory import make_data_directory
@@ -101,7 +101,7 @@ def test_the_dump_of_a_commit_log_equals_kafkas_of_the_converted_segments(
     partition: str, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Batches and records, apart from their positions in the files."""
-    monkeypatch.setattr(storage.directories.engines, "FILE_BYTES", 1 << 14)
+    monkeypatch.setattr(storage.directories.commit_logs, "FILE_BYTES", 1 << 14)
     copy = shutil.copytree(data, tmp_path / "copy")
     assert main(["convert", "--log-dir", str(copy), "--to", "commitlog"]) == 0
     logs = [str(path.relative_to(copy)) for path in sorted((copy / "commitlog").glob("*.clog"))]

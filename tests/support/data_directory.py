@@ -101,7 +101,7 @@ def make_directory_beside(data: Path, name: str) -> Path:
 def change_logs(path: Path, act: Callable[[LogManager], None]) -> None:
     """Change the logs of a stopped node."""
     manager = LogManager(Disk(), {str(path): bytes(16)}, SMALL_SEGMENTS, random_bytes=os.urandom)
-    manager.engines.commit_log_file_bytes = COMMIT_LOG_FILE_BYTES
+    manager.commit_logs.file_bytes = COMMIT_LOG_FILE_BYTES
     manager.load()
     act(manager)
     manager.shutdown(manager.previous_broker_epoch)
@@ -134,7 +134,7 @@ def _fill(manager: LogManager, ids: Mapping[str, bytes], engine: str) -> dict[To
 
 def _clean(manager: LogManager, directory: str) -> None:
     """Replace the files of a commit log with deleted records by a run."""
-    for _ in manager.engines.clean(directory, NOW_MS, 1000, is_full=False) or ():
+    for _ in manager.commit_logs.clean(directory, NOW_MS, 1000, is_full=False) or ():
         pass
 
 

@@ -236,7 +236,7 @@ class ReplicaHarness:
             os.makedirs(directory, exist_ok=True)
         ids = {directory: bytes([number]) * 16 for number, directory in enumerate(paths)}
         self.log_manager = LogManager(disk or Disk(), ids, LogConfig(), random_bytes=random.Random(1).randbytes)
-        self.log_manager.engines.commit_log_file_bytes = SMALL_FILE_BYTES
+        self.log_manager.commit_logs.file_bytes = SMALL_FILE_BYTES
         self.log_manager.load()
         self.replicas = ReplicaManager(self.log_manager, self.worker, self.purgatory, self.image, SELF, settings or {})
         clock: Any = SimpleNamespace(wall_ms=lambda: self.wall_ms, mono_ms=lambda: self.mono_ms)

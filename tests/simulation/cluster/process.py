@@ -179,7 +179,7 @@ class Process:
             random_bytes=random.randbytes,
             new_lock=partial(HeldLock, disk),
         )
-        self.log_manager.engines.commit_log_file_bytes = random.choice(COMMIT_LOG_FILE_BYTES)
+        self.log_manager.commit_logs.file_bytes = random.choice(COMMIT_LOG_FILE_BYTES)
         self.log_manager.load(lambda topic: _id_of(found, topic))
         for _ in self.log_manager.recover():
             pass

@@ -40,8 +40,8 @@ class SmallFilesManager(LogManager):
         super().__init__(disk, *args, **kwargs)
         self.locks: list[HeldLock] = []
         self._simulated_disk: SimulatedDisk = disk
-        self.engines.new_lock = self._new_lock
-        self.engines.commit_log_file_bytes = FILE_BYTES[self._random_bytes(1)[0] % len(FILE_BYTES)]
+        self.commit_logs.new_lock = self.engines.new_lock = self._new_lock
+        self.commit_logs.file_bytes = FILE_BYTES[self._random_bytes(1)[0] % len(FILE_BYTES)]
 
     def _new_lock(self) -> HeldLock:
         self.locks.append(HeldLock(self._simulated_disk))
@@ -71,7 +71,7 @@ class CommitLogOperations(Operations):
         if directory not in manager.directories:
             return
         is_full = self._random.random() < 0.3
-        steps = manager.engines.clean(directory, simulation.now_ms, MAX_DEAD_MS, is_full=is_full)
+        steps = manager.commit_logs.clean(directory, simulation.now_ms, MAX_DEAD_MS, is_full=is_full)
         if steps is None:
             return
 
@@ -88,7 +88,7 @@ class CommitLogOperations(Operations):
         directory = self._random.choice(list(simulation.directories))
         if directory not in manager.directories:
             return
-        steps = manager.engines.settle(directory, simulation.now_ms, lambda: False)
+        steps = manager.commit_logs.settle(directory, simulation.now_ms, lambda: False)
         if steps is None:
             return
 
@@ -133,7 +133,7 @@ class ZeroingOperations(CommitLogOperations):
     def flush(self) -> None:
         """Flush a log; a round of each commit log begins."""
         super().flush()
-        for commit_log in list(self._simulation.manager.engines.commit_logs.values()):
+        for commit_log in list(self._simulation.manager.commit_logs.by_directory.values()):
             commit_log.begin_round()
 
 

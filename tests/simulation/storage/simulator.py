@@ -242,7 +242,7 @@ class Simulation:
             self.notice_offline()
         self.manager.submit = partial(self._queue_file_op, "write")
         self.manager.submit_directory_op = partial(self._queue_file_op, "name")
-        self.manager.engines.submit = self.manager.submit_reclaim_op = self._queue_reclaim_op
+        self.manager.commit_logs.submit = self.manager.submit_reclaim_op = self._queue_reclaim_op
         self.queues.waits_for_space = self.plays_full_disks
         self.queues.on_space_change = self._on_space_change
         for partition in self.partitions:

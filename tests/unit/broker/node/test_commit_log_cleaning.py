@@ -38,8 +38,8 @@ class _Node:
         self.space = space["/a"]
         self.releases: list[int] = []
         """When replaced files were released."""
-        engines = SimpleNamespace(clean=self._clean, settle=self._settle, release_replaced=self._release)
-        manager = SimpleNamespace(directories={"/a": None}, disk_space=space, engines=engines)
+        commit_logs = SimpleNamespace(clean=self._clean, settle=self._settle, release_replaced=self._release)
+        manager = SimpleNamespace(directories={"/a": None}, disk_space=space, commit_logs=commit_logs)
         replicas: Any = SimpleNamespace(
             log_manager=manager, directory_failed=lambda path, _: self.log.append((self.now_ms, f"{path} failed"))
         )

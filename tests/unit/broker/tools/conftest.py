@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-import storage.directories.engines
+import storage.directories.commit_logs
 from tests.support.data_directory import COMMIT_LOG_FILE_BYTES, make_data_directory
 
 
@@ -30,5 +30,5 @@ def data(whole: Path, tmp_path: Path) -> Path:
 def small_files() -> Iterator[None]:
     """New files of commit logs are small, also those that a command creates without a setting."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(storage.directories.engines, "FILE_BYTES", COMMIT_LOG_FILE_BYTES)
+        patch.setattr(storage.directories.commit_logs, "FILE_BYTES", COMMIT_LOG_FILE_BYTES)
         yield

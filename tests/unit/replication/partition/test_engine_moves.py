@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import replication.partition.log_dir_moves
-import storage.directories.engines
+import storage.directories.commit_logs
 from protocol.errors import ErrorCode
 from protocol.messages.stored_records import ConfigRecord
 from protocol.records import headers
@@ -41,7 +41,7 @@ CHANGES_OF_A_MOVE = 60
 @pytest.fixture(autouse=True)
 def small_files(monkeypatch: pytest.MonkeyPatch) -> None:
     """Files are allocated ahead: each test would take half a GiB."""
-    monkeypatch.setattr(storage.directories.engines, "FILE_BYTES", 1 << 16)
+    monkeypatch.setattr(storage.directories.commit_logs, "FILE_BYTES", 1 << 16)
 
 
 def set_engine(harness: MoveHarness, engine: str | None) -> None:
@@ -70,7 +70,7 @@ def test_a_changed_setting_moves_a_written_log_to_the_other_engine(tmp_path: Pat
     harness.run_deletions()
     harness.run_deletions(100_000)
     assert directories_of_t(harness.log.directory) == ["t-0"]
-    log = harness.log_manager.engines.commit_logs[harness.log.directory]
+    log = harness.log_manager.commit_logs.by_directory[harness.log.directory]
     assert bool(log.slot_ids()) == (after == "commitlog")
 
 
@@ -315,7 +315,7 @@ def test_a_crash_during_a_move_leaves_one_complete_log(
         if directories > 1:
             harness.start_move()
     again = LogManager(Disk(), dict.fromkeys(paths, bytes(16)), LogConfig(), random_bytes=bytes)
-    again.engines.commit_log_file_bytes = SMALL_FILE_BYTES
+    again.commit_logs.file_bytes = SMALL_FILE_BYTES
     again.load()
     assert list(again.logs) == [("t", 0)]
     log = again.logs["t", 0]
@@ -329,6 +329,6 @@ def test_a_crash_during_a_move_leaves_one_complete_log(
     delete(again, NOW_MS)
     names = [name for directory in paths for name in directories_of_t(directory)]
     assert names == (["t-0"] if log.files.has_directory else [])
-    slots = [log.slot_ids() for log in again.engines.commit_logs.values()]
+    slots = [log.slot_ids() for log in again.commit_logs.by_directory.values()]
     assert sum(map(len, slots)) == (engine == "commitlog")
     log.close()

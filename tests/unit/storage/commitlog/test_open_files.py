@@ -27,7 +27,7 @@ def logs_of(manager: LogManager) -> list[Log]:
 
 def fill(manager: LogManager, directory: Path) -> None:
     """Batches of three partitions in each of many files."""
-    manager.engines.commit_log_file_bytes = 4096
+    manager.commit_logs.file_bytes = 4096
     logs = logs_of(manager)
     while len(list((directory / "commitlog").glob("*.clog"))) < FILES:
         for log in logs:

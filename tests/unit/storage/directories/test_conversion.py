@@ -53,7 +53,7 @@ def config_of(engine: str, **settings: Any) -> LogConfig:
 
 def manager_of(*directories: Path, disk: Disk | None = None) -> LogManager:
     manager = started(*directories, disk=disk)
-    manager.engines.commit_log_file_bytes = FILE_BYTES
+    manager.commit_logs.file_bytes = FILE_BYTES
     return manager
 
 

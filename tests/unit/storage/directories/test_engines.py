@@ -1,4 +1,4 @@
-"""The choice of the engine of a log, and the commit logs of log directories (storage/directories/engines.py)."""
+"""The choice of the engine of a log, and the commit logs of log directories (engines.py, commit_logs.py)."""
 
 from __future__ import annotations
 
@@ -258,7 +258,7 @@ def test_the_frames_of_a_moved_log_are_dropped_after_the_rename_of_its_directory
     assert values_of(again.logs["t", 0]) == [(0, "a")]
     path = Path(again.logs["t", 0].path)
     path.rename(f"{path}.{'0' * 32}-delete")
-    assert not started(*roots).engines.commit_logs[str(path.parent)].slots
+    assert not started(*roots).commit_logs.by_directory[str(path.parent)].slots
 
 
 class Killed(BaseException):
@@ -289,7 +289,7 @@ def test_a_move_that_a_crash_interrupted_before_the_last_rename_is_finished(tmp_
     again = started(*roots)
     assert again.logs["t", 0].directory == target
     assert values_of(again.logs["t", 0]) == [(0, "a")]
-    assert not again.engines.commit_logs[source].slots
+    assert not again.commit_logs.by_directory[source].slots
 
 
 def test_a_copy_does_not_replace_the_log_that_went_on_without_its_directory(tmp_path: Path) -> None:
@@ -311,7 +311,7 @@ def test_a_failed_directory_takes_its_commit_log_with_it(tmp_path: Path) -> None
     log = log_of(manager)
     append(log, "a")
     manager.go_offline(log.directory, StorageError("write", log.path, OSError(5, "failed")))
-    assert log.directory not in manager.engines.commit_logs
+    assert log.directory not in manager.commit_logs.by_directory
     manager.shutdown()
 
 
@@ -321,7 +321,7 @@ def test_a_log_moves_to_the_commit_log_of_another_directory(tmp_path: Path) -> N
     append(log, "a")
     copy = moved(manager, log)
     assert values_of(copy) == [(0, "a")]
-    assert not manager.engines.commit_logs[log.directory].slots
+    assert not manager.commit_logs.by_directory[log.directory].slots
 
 
 def test_a_replica_that_returns_after_a_move_is_found_and_deleted(tmp_path: Path) -> None:
@@ -337,7 +337,7 @@ def test_a_replica_that_returns_after_a_move_is_found_and_deleted(tmp_path: Path
     usage.run()
     assert usage.sizes[log.path] > 0
     manager.delete(log)
-    assert not manager.engines.commit_logs[directory].slots
+    assert not manager.commit_logs.by_directory[directory].slots
     assert values_of(log_of(manager)) == []
 
 
@@ -367,8 +367,8 @@ def test_retention_deletes_frames(tmp_path: Path) -> None:
 
 def test_what_retention_deletes_is_removed_from_the_commit_log(tmp_path: Path) -> None:
     manager = started(tmp_path)
-    manager.engines.commit_log_file_bytes = 4096
-    assert manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is None
+    manager.commit_logs.file_bytes = 4096
+    assert manager.commit_logs.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is None
     kept = log_of(manager)
     settings = replace(COMMIT_LOG, retention_bytes=0, segment_bytes=2000)
     short = manager.get_or_create("short", 0, bytes(16), settings)
@@ -380,7 +380,7 @@ def test_what_retention_deletes_is_removed_from_the_commit_log(tmp_path: Path) -
     for _ in retained(manager, NOW_MS):
         pass
     used = sum(path.stat().st_size for path in (tmp_path / "commitlog").glob("*.clog"))
-    steps = manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False)
+    steps = manager.commit_logs.clean(str(tmp_path), NOW_MS, 1000, is_full=False)
     assert steps is not None
     assert sum(steps) < used / 2
     assert sum(path.stat().st_size for path in (tmp_path / "commitlog").glob("*.clog")) < used / 2
@@ -392,13 +392,13 @@ def test_what_retention_deletes_is_removed_from_the_commit_log(tmp_path: Path) -
 def test_a_clean_stop_removes_the_run_of_an_unfinished_pass(tmp_path: Path) -> None:
     """Of settling it may have gigabytes, and barnabas doctor would report an issue after each stop."""
     manager = started(tmp_path)
-    manager.engines.commit_log_file_bytes = 4096
+    manager.commit_logs.file_bytes = 4096
     log = log_of(manager)
     for number in range(500):
         append(log, f"{number}" * 200)
     before = values_of(log)
     names = {path.name for path in (tmp_path / "commitlog").iterdir()}
-    steps = manager.engines.settle(str(tmp_path), NOW_MS, lambda: False)
+    steps = manager.commit_logs.settle(str(tmp_path), NOW_MS, lambda: False)
     assert steps is not None
     next(steps)
     assert {path.name for path in (tmp_path / "commitlog").iterdir()} > names
@@ -412,6 +412,6 @@ def test_a_clean_stop_removes_the_run_of_an_unfinished_pass(tmp_path: Path) -> N
 def test_a_failed_directory_is_not_cleaned(tmp_path: Path) -> None:
     manager = started(tmp_path)
     append(log_of(manager), "a")
-    assert manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is not None
+    assert manager.commit_logs.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is not None
     manager.go_offline(str(tmp_path), StorageError("write", str(tmp_path), OSError(5, "broken")))
-    assert manager.engines.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is None
+    assert manager.commit_logs.clean(str(tmp_path), NOW_MS, 1000, is_full=False) is None

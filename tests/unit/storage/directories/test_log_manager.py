@@ -61,7 +61,7 @@ def started(
         random_bytes=Random(1).randbytes,
         failed=failed or {},
     )
-    manager.engines.commit_log_file_bytes = SMALL_FILE_BYTES
+    manager.commit_logs.file_bytes = SMALL_FILE_BYTES
     manager.load(lambda _: topic_id)
     list(manager.recover())
     return manager

@@ -28,7 +28,7 @@ def restarted(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[LogManage
     """Closed logs of several segments, whose timestamps are not in memory: each has a second, the first two begin at NOW_MS."""
     config = replace(CONFIG, barnabas_storage_engine=request.param)
     manager = started(tmp_path, config=config)
-    manager.engines.commit_log_file_bytes = 4096
+    manager.commit_logs.file_bytes = 4096
     for partition in range(3):
         log = manager.get_or_create("t", partition, TOPIC_ID, config)
         for number in range(8):
@@ -70,7 +70,7 @@ def test_a_log_whose_oldest_batch_has_not_expired_is_not_read(restarted: tuple[L
     manager, disk = restarted
     for log in manager.logs.values():
         append(log, BIG, timestamp_ms=NOW_MS + 2 * SECOND_MS)
-    is_commit_log = bool(manager.engines.commit_logs)
+    is_commit_log = bool(manager.commit_logs.by_directory)
     lookups = retain_step_by_step(manager, disk, NOW_MS + SECOND_MS // 2, lambda _: None)
     assert lookups == (0 if is_commit_log else len(manager.logs)), "segments: their time index"
     assert retain_step_by_step(manager, disk, NOW_MS + SECOND_MS // 2, lambda _: None) == 0

@@ -108,7 +108,7 @@ def test_an_incremental_fetch_does_not_wait_for_blocked_partitions(harness: Held
 def scattered(tmp_path: Path) -> HeldReplicaHarness:
     """A partition with one batch in each of more files of a commit log than may be open."""
     harness = HeldReplicaHarness(tmp_path)
-    harness.log_manager.engines.commit_log_file_bytes = 4096
+    harness.log_manager.commit_logs.file_bytes = 4096
     harness.create("t", partitions=2, barnabas_storage_engine="commitlog")
     for _ in range(FILES):
         for index, size in ((0, 10), (1, 3500)):

@@ -45,7 +45,7 @@ class Topic:
     def __init__(self, path: Path, engine: str, rng: random.Random | None = None) -> None:
         self.rng = rng or random.Random(1)
         self.harness = ReplicaHarness(path)
-        self.harness.log_manager.engines.commit_log_file_bytes = 1 << 16
+        self.harness.log_manager.commit_logs.file_bytes = 1 << 16
         self.harness.create(
             replicas=(1, 2),
             isr=(1,),

@@ -313,18 +313,12 @@ class DelayedProduce:
         return self.response()
 
     def _close_reason(self) -> str:
-        names = [topic.name for topic in self._topics for _ in topic.indexes]
-        for name, append in zip(names, self._appends, strict=True):
+        """Count the failures; returns the line for the log."""
+        refused = []
+        partitions = [(topic, index) for topic in self._topics for index in topic.indexes]
+        for (topic, index), append in zip(partitions, self._appends, strict=True):
             if isinstance(append.error, KafkaError):
-                self._services.replicas.counts.known(name).count_failure(append.error.code)
-        partitions = [
-            (topic.requested_name or uuid_text(topic.topic_id), index)
-            for topic in self._topics
-            for index in topic.indexes
-        ]
-        refused = [
-            f"{topic}-{index}: {append.error.code.name}"
-            for (topic, index), append in zip(partitions, self._appends, strict=True)
-            if isinstance(append.error, KafkaError)
-        ]
+                code = append.error.code
+                self._services.replicas.counts.known(topic.name).count_failure(code)
+                refused.append(f"{topic.requested_name or uuid_text(topic.topic_id)}-{index}: {code.name}")
         return f"a Produce with acks=0 failed ({', '.join(refused[:10])})"

@@ -18,6 +18,7 @@ from barnabas.admin.groups import committed_offsets, list_groups
 from barnabas.admin.many_groups import committed_offsets_of
 from barnabas.admin.nodes import describe_cluster, list_log_dirs
 from barnabas.admin.offsets import high_watermarks
+from barnabas.client.error_codes import is_denial
 from barnabas.client.topic_partition import TopicPartition
 
 
@@ -120,7 +121,7 @@ def _sizes(client: Client) -> dict[str, int] | None:
     try:
         found = list_log_dirs(client)
     except Refused as failure:
-        if not failure.name.endswith("AUTHORIZATION_FAILED"):
+        if not is_denial(failure.name):
             raise
         return None
     sizes: dict[str, int] = {}

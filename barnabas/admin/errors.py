@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from barnabas.client.error_codes import NAMES, error_name
+from barnabas.client.error_codes import NAMES, error_name, is_denial
 from barnabas.client.errors import ClientError
 
 _TOPIC_MISSING, _GROUP_MISSING = (3, 100), 69
@@ -47,7 +47,7 @@ def refusal(code: int, message: str | None, action: str, right: str = "") -> Ref
 
     kind: Any = for_code(code)
     name = error_name(code)
-    if name.endswith("AUTHORIZATION_FAILED"):
+    if is_denial(name):
         wanted = right or "this"
         return Refused(f"The cluster denies {wanted}: grant it with barnabas acls add.", code, name)
     subject = action.split(" ", 1)[-1]

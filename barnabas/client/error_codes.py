@@ -80,6 +80,11 @@ def error_name(code: int) -> str:
     return NAMES.get(code) or str(for_code(code).message)
 
 
+def is_denial(name: str) -> bool:
+    """Whether the error with this name says that a right is missing."""
+    return name.endswith("AUTHORIZATION_FAILED")
+
+
 def refusal(code: int, about: str) -> ClientError:
     """The error of a code, about a topic or partition."""
     sentence = _SENTENCES.get(code) or RETRIABLE.get(code) or f"The cluster answers {error_name(code)}"

@@ -29,6 +29,7 @@ from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.cimpl import NewTopic
 
 from barnabas.client.client_settings import for_kafka_python, for_librdkafka, security_of
+from barnabas.client.error_codes import is_denial
 from barnabas.client.first_contact import check_answers
 from barnabas.client.topic_partition import TopicPartition
 from barnabas.pipeline.errors import JobError, denied
@@ -80,18 +81,6 @@ class Topic(NamedTuple):
     def topic_partitions(self) -> list[TopicPartition]:
         """Returns the topic's partitions."""
         return [TopicPartition(self.name, number) for number in range(self.partitions)]
-
-
-def is_denial(error: Any) -> bool:
-    """Whether a client's error says that a right is missing."""
-    return str(error.name()).endswith("AUTHORIZATION_FAILED")
-
-
-def commit_right(error: str, group: str, topic_partitions: Iterable[TopicPartition]) -> str:
-    """The right that a group's request needs: on the group, or on one of the topics; `error` is the name of the code."""
-    if error == "GROUP_AUTHORIZATION_FAILED":
-        return f"Read on group {group}"
-    return f"Read on topic {', '.join(sorted({tp.topic for tp in topic_partitions}))}"
 
 
 class Brokers:
@@ -235,9 +224,8 @@ class Brokers:
 
         librdkafka's request for this can end the process if the broker dies before it answers (its issue 4605).
         """
-        from barnabas.admin.client import (
-            Client,  # not at the top: in the archive for workers its schemas cannot be read
-        )
+        # Not at the top: in the archive for workers the client's schemas cannot be read.
+        from barnabas.admin.client import Client
         from barnabas.admin.errors import Refused
         from barnabas.admin.groups import commit_offsets
 
@@ -246,9 +234,12 @@ class Brokers:
             with Client(settings, timeout_s=REQUEST_TIMEOUT_S) as client:
                 commit_offsets(client, group, offsets)
         except Refused as refused:
-            if refused.name.endswith("AUTHORIZATION_FAILED"):
-                raise denied(self.bootstrap, commit_right(refused.name, group, offsets)) from refused
-            raise JobError(f"The offsets of the group {group} could not be committed: {refused}") from refused
+            if not is_denial(refused.name):
+                raise JobError(f"The offsets of the group {group} could not be committed: {refused}") from refused
+            topics = ", ".join(sorted({tp.topic for tp in offsets}))
+            of_group = refused.name == "GROUP_AUTHORIZATION_FAILED"
+            right = f"Read on group {group}" if of_group else f"Read on topic {topics}"
+            raise denied(self.bootstrap, right) from refused
 
     def committed(self, group: str, topic_partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
         """Returns the group's committed offsets; partitions without one are left out."""
@@ -269,7 +260,7 @@ class Brokers:
         request = ConsumerGroupTopicPartitions(group)
         answer = self._admin.list_consumer_group_offsets([request], request_timeout=REQUEST_TIMEOUT_S)[group]
         failure = answer.exception(REQUEST_TIMEOUT_S + CONNECT_TIMEOUT_S)
-        if isinstance(failure, KafkaException) and is_denial(failure.args[0]):
+        if isinstance(failure, KafkaException) and is_denial(failure.args[0].name()):
             raise denied(self.bootstrap, f"Read on group {group}")
 
     # --- requests ---
@@ -343,7 +334,7 @@ class Brokers:
 
     def _error(self, error: Any, right: str = "") -> JobError:
         """The JobError for a client's error; `right` is the one that the request needs."""
-        if is_denial(error):
+        if is_denial(error.name()):
             return denied(self.bootstrap, right)
         if error.name() in NO_ANSWER_ERRORS:
             return JobError(f"The broker at {self.bootstrap} does not answer ({error.str()}): {TRY_LATER}.")

@@ -51,6 +51,10 @@ ACKS_NONE: Final = 0
 ACKS_LEADER: Final = 1
 ACKS_ALL: Final = -1
 
+CONSUMER: Final = -1
+DEBUGGING_CONSUMER: Final = -2
+"""Replica ids of readers that are no brokers."""
+
 AT_HIGH_WATERMARK: Final = -1
 """DeleteRecords: delete all committed records."""
 
@@ -66,7 +70,7 @@ def end_key(topic: str, index: int) -> tuple[str, int, str]:
 
 
 class Reader(NamedTuple):
-    """The reader of a partition: a consumer (-1), a follower (its broker id), or a debugging consumer (-2)."""
+    """The reader of a partition: a follower (its broker id), CONSUMER or DEBUGGING_CONSUMER."""
 
     replica_id: int
     isolation: Isolation

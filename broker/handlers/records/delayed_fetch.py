@@ -22,7 +22,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Final, NamedTuple
 
-from broker.handlers.records.fetch_services import CONSUMER, FetchServices
+from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.fetch_sessions import FetchContext, FetchedPartition, FetchSession
 from broker.handlers.records.leaders import current_leader, node_endpoints
 from broker.handlers.records.read_mark import ReadMark, mark_of
@@ -39,7 +39,7 @@ from protocol.messages.produce_fetch import (
 )
 from replication.completion import Completion
 from replication.partition.follower_progress import DivergingEpoch
-from replication.partition.partition import Partition, Reader
+from replication.partition.partition import CONSUMER, Partition, Reader
 from replication.purgatory import DelayedOperation
 from storage.io.disk_lookup import DiskLookup
 

@@ -12,7 +12,7 @@ from typing import Final
 
 from broker.handlers.records.delayed_fetch import DelayedFetch
 from broker.handlers.records.fetch_fast_path import FetchFastPath
-from broker.handlers.records.fetch_services import CONSUMER, FetchServices
+from broker.handlers.records.fetch_services import FetchServices
 from broker.handlers.records.metered_fetch import MeteredFetch
 from broker.handlers.router import FastPath, RequestContext, Route
 from protocol.api import ApiKey
@@ -20,7 +20,7 @@ from protocol.errors import ErrorCode
 from protocol.frame_codecs.single_partition_codec import FIRST_FETCH_VERSION
 from protocol.messages.produce_fetch import FetchRequest, FetchResponse
 from replication.completion import Completion
-from replication.partition.partition import Reader
+from replication.partition.partition import CONSUMER, Reader
 from storage.log.log import Isolation
 
 FUTURE_LOCAL_REPLICA: Final = -3

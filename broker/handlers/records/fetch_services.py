@@ -12,13 +12,11 @@ from broker.handlers.records.fetch_sessions import FetchedPartition, FetchSessio
 from broker.handlers.router import RequestContext
 from broker.security.authorizer import Authorizer, Operation, Resource
 from protocol.errors import ErrorCode, KafkaError
-from replication.partition.partition import Reader
+from replication.partition.partition import CONSUMER, Reader
 from replication.partition.replica_manager import ReplicaManager
 from replication.purgatory import Purgatory
 from storage.log.log import Isolation
 
-CONSUMER: Final = -1
-"""The replica id of consumers."""
 DEFAULT_MAX_BYTES: Final = 55 * 1024 * 1024
 _FIRST_VERSION_WITH_RACK: Final = 11
 

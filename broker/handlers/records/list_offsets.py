@@ -40,13 +40,11 @@ from replication.partition.list_offsets import (
     LATEST_TIERED,
     MAX_TIMESTAMP,
 )
-from replication.partition.partition import Partition
+from replication.partition.partition import CONSUMER, DEBUGGING_CONSUMER, Partition
 from replication.partition.replica_manager import ReplicaManager
 from storage.io.disk_lookup import DiskLookup
 from storage.log.log import Isolation
 
-CONSUMER: Final = -1
-DEBUGGING_CONSUMER: Final = -2
 _FIRST_VERSION: Final = {
     LATEST: 0, EARLIEST: 0, MAX_TIMESTAMP: 7, EARLIEST_LOCAL: 8, LATEST_TIERED: 9, EARLIEST_PENDING_UPLOAD: 11,
 }  # fmt: skip

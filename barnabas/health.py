@@ -113,11 +113,11 @@ def _connect(host: str, port: int, *, is_tls: bool) -> socket.socket:
         raise
 
 
-def _has_tls(variables: Mapping[str, str], mounted: Path = MOUNTED) -> bool:
+def _has_tls(variables: Mapping[str, str]) -> bool:
     """Whether the first listener of the environment is one with TLS, by its name."""
     text = (
         variables.get("KAFKA_LISTENERS")
-        or mounted_setting("listeners", mounted)
+        or mounted_setting("listeners", MOUNTED)
         or variables.get("KAFKA_ADVERTISED_LISTENERS", "")
     )
     return text.strip().upper().startswith(("SSL://", "SASL_SSL://"))

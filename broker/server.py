@@ -126,7 +126,7 @@ def run(config: BrokerConfig, format_options: FormatOptions) -> None:
     sys.setswitchinterval(_SWITCH_S)
     loop = new_loop()
     asyncio.set_event_loop(loop)
-    server = Server(config, loop, format_options=format_options)
+    server = Server(config, loop, format_options)
 
     def ready() -> None:
         listener = (server.listeners or server.controller_listeners)[0]
@@ -157,20 +157,13 @@ def _bind_error(endpoint: Endpoint, error: OSError, which: str) -> StartError:
 class Server:
     """One node: broker, controller or both."""
 
-    def __init__(
-        self,
-        config: BrokerConfig,
-        loop: asyncio.AbstractEventLoop,
-        authorizer: Authorizer | None = None,
-        format_options: FormatOptions | None = None,
-    ) -> None:
+    def __init__(self, config: BrokerConfig, loop: asyncio.AbstractEventLoop, format_options: FormatOptions) -> None:
         self._config = config
-        self._format_options = format_options or FormatOptions()
+        self._format_options = format_options
         self._quorum_config = load_quorum_config(config)
         self._descriptor_limits = allocate_descriptors(raise_descriptor_limit(), config.number(MAX_OPEN_FILES))
         self._acls = StandardAuthorizer(config.super_users, allows_without_acl=config.allows_without_acl)
-        is_restricted = bool(config.value("authorizer.class.name"))
-        self._authorizer = authorizer or (self._acls if is_restricted else AllowAll())
+        self._authorizer: Authorizer = self._acls if config.value("authorizer.class.name") else AllowAll()
         self._loop = loop
         self._tls = NodeTls(config)
         self._disk = Disk()

@@ -29,7 +29,7 @@ MAX_ARRAY_LENGTH = 1_000_000
 MAX_TAGGED_FIELDS = 10_000
 
 
-def compile_decoder(cls: type[Message], version: int, max_elements: int | None = None) -> Any:
+def compile_decoder(cls: type[Message], version: int, max_elements: int | None) -> Any:
     """Compiles the function (buffer, position) -> (message, end position) for one version of a message.
 
     `max_elements` limits the elements of all arrays together.

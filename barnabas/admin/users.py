@@ -16,8 +16,6 @@ from barnabas.admin.errors import check
 from barnabas.client.scram import salted_password
 
 MECHANISMS = {"SCRAM-SHA-256": 1, "SCRAM-SHA-512": 2}
-MIN_ITERATIONS, MAX_ITERATIONS = 4096, 16384
-"""Kafka's limits."""
 _SALT_BYTES = 20
 
 
@@ -46,7 +44,7 @@ def list_users(client: Client, names: Iterable[str] = ()) -> list[Credential]:
     return sorted(found)
 
 
-def set_password(client: Client, user: str, password: str, mechanism: str, iterations: int = MIN_ITERATIONS) -> None:
+def set_password(client: Client, user: str, password: str, mechanism: str, iterations: int) -> None:
     """Creates or replaces a user's credential. Raises Refused."""
     salt = secrets.token_bytes(_SALT_BYTES)
     salted = salted_password(mechanism, password, salt, iterations)

@@ -24,7 +24,7 @@ class CloseConnection(Exception):
     Apache Kafka does the same where the protocol has no room for an error: a failed Produce with acks=0.
     """
 
-    def __init__(self, message: str = "", last_response: list[Part] | None = None) -> None:
+    def __init__(self, message: str, last_response: list[Part] | None = None) -> None:
         super().__init__(message)
         self.last_response = last_response  # not a default of the class, which a compiled exception does not have
         """Is sent before; None: no response."""

@@ -50,17 +50,17 @@ def _directory_of(path: str, directories: list[str], result: CheckResult) -> str
 
 
 def _effects(directory: str, result: CheckResult) -> Iterator[str]:
-    yield f"  next start: {effect(result.start, directory, 'no change')}"
+    yield f"  next start: {_effect(result.start, directory)}"
     if result.repair is not None:
-        yield f"  --repair:   {effect(result.repair, directory, 'no change')}"
+        yield f"  --repair:   {_effect(result.repair, directory)}"
 
 
-def effect(recovery: DryRunResult, directory: str, otherwise: str) -> str:
+def _effect(recovery: DryRunResult, directory: str) -> str:
     """The effect of a recovery on one partition, as a sentence without its end."""
     for _, path, text in recovery.refusals:
         if path == directory or path.startswith(f"{directory}/") or directory.startswith(f"{path}/"):
             return f"refuses: {text}"
-    return "; ".join(recovery.changes.get(directory, [])) or otherwise
+    return "; ".join(recovery.changes.get(directory, [])) or "no change"
 
 
 def _verdict(outcome: DoctorResult) -> str:

@@ -106,7 +106,7 @@ class RunWriter:
         sources: Sequence[Source],
         extents: Mapping[int, Extent],
         *,
-        is_settled: bool = False,
+        is_settled: bool,
     ) -> None:
         """`sources`: neighbours, oldest first; `extents`: of all slots, not older than the sources."""
         self._disk = disk

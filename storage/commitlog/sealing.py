@@ -57,7 +57,7 @@ def has_all_batches(disk: Disk, path: str, header: QueueHeader) -> bool:
     return is_whole
 
 
-def record_states(file: LogFile, slots: Mapping[int, Slot], limit: int = MAX_INT) -> bool:
+def record_states(file: LogFile, slots: Mapping[int, Slot], limit: int) -> bool:
     """Record the states of at most `limit` slots in a finished file; returns whether those of all were."""
     unrecorded = file.unrecorded
     if unrecorded is None:

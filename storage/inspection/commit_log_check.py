@@ -215,7 +215,7 @@ class CommitLogCheck:
 class _FileFrames:
     """What the frames of one file say."""
 
-    def __init__(self, ends: dict[int, int], *, is_run: bool = False) -> None:
+    def __init__(self, ends: dict[int, int], *, is_run: bool) -> None:
         self._ends = ends
         self._is_run = is_run
         self.first: Frame | None = None

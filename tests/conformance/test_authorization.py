@@ -21,6 +21,7 @@ from broker.server import Server
 from protocol.errors import ErrorCode
 from protocol.messages import admin, cluster, groups, logs, metadata, produce_fetch, quorum, quotas_scram, transactions
 from protocol.schema import Message, fields_of
+from replication.metadata_log.formatting import FormatOptions
 from tests.support.batches import batch
 from tests.support.cluster_cases import altered, credential, gone
 from tests.support.config_cases import SET, replaced, resource
@@ -73,8 +74,8 @@ def barnabas(path: Path) -> Iterator[Strict]:
     loop = asyncio.new_event_loop()
     listeners = "PLAINTEXT://127.0.0.1:0,CONTROLLER://127.0.0.1:0"
     config = load_config(None, {"log.dirs": str(path / "data"), "listeners": listeners})
-    authorizer = DenyingAuthorizer()
-    server = Server(config, loop, authorizer)
+    server = Server(config, loop, FormatOptions())
+    server._authorizer = authorizer = DenyingAuthorizer()
     ready = threading.Event()
 
     def run() -> None:

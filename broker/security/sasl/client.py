@@ -15,8 +15,8 @@ from typing import Final, Protocol
 
 from broker.config.sasl_configs import ClientCredentials
 from broker.security.sasl.oauth_login import OAuthBearerClient, current_token
-from broker.security.sasl.scram import HASHES, MIN_ITERATIONS
-from replication.controller.configs.scram_credentials import MAX_ITERATIONS
+from broker.security.sasl.scram import HASHES
+from replication.controller.configs.scram_credentials import MAX_ITERATIONS, MIN_ITERATIONS
 
 _HEADER: Final = b"n,,"
 

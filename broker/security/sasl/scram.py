@@ -24,8 +24,8 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from broker.security.sasl.mechanism import InvalidCredentials, SaslServer
+from replication.controller.configs.scram_credentials import MIN_ITERATIONS
 
-MIN_ITERATIONS: Final = 4096
 HASHES: Final = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}
 """The hash functions of the mechanisms."""
 _NAME: Final = rb"(?:[\x01-\x2b\x2d-\x3c\x3e-\x7f]|=2C|=3D)+"

@@ -18,7 +18,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from broker.security.sasl.scram import MIN_ITERATIONS, ScramCredential, TokenCredential
+from broker.security.sasl.scram import ScramCredential, TokenCredential
+from replication.controller.configs.scram_credentials import MIN_ITERATIONS
 from replication.metadata.delegation_tokens import TokenSettings, find_token, is_expired
 from replication.metadata.image import MetadataImage
 

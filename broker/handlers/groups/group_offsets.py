@@ -114,11 +114,8 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
             error = ErrorCode.UNKNOWN_TOPIC_ID
         else:
             error = self._denial(context, Operation.READ, Resource.TOPIC, topic.name)
-        if topic_image is None:
-            error = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        missing = _take_missing(topic, () if topic_image is None or error else topic_image.partitions)
-        if missing or error:  # a valid topic without partitions is not in the response
-            results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        results = _take_invalid(topic, topic_image, error)
+        if results is not None:
             failed.append(OffsetsTopic(name=topic.name, topic_id=topic.topic_id, partitions=results))
         return bool(topic.partitions)
 
@@ -192,12 +189,8 @@ class GroupOffsetsHandlers(AuthorizingHandlers):
     def _keep_valid_partitions(self, context: RequestContext, topic: Any, failed: list[Topic[PartitionError]]) -> bool:
         """Move invalid partitions of a topic to `failed`; returns whether valid ones are left."""
         topic_image = self._image().topics_by_name.get(topic.name)
-        error = self._denial(context, Operation.READ, Resource.TOPIC, topic.name)
-        if topic_image is None:
-            error = error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-        missing = _take_missing(topic, () if topic_image is None or error else topic_image.partitions)
-        if missing or error:  # a valid topic without partitions is not in the response
-            results = partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        results = _take_invalid(topic, topic_image, self._denial(context, Operation.READ, Resource.TOPIC, topic.name))
+        if results is not None:
             failed.append(Topic(name=topic.name, partitions=results))
         return bool(topic.partitions)
 
@@ -339,12 +332,17 @@ def _offset_fetch_response(
     return OffsetFetchResponse(topics=topics, error_code=answer.error_code)
 
 
-def _take_missing(topic: Any, existing: Container[int]) -> list[Any]:
-    """Remove the partitions that do not exist from a topic; returns them."""
+def _take_invalid(topic: Any, image: TopicImage | None, error: ErrorCode) -> list[PartitionError] | None:
+    """Remove the partitions that do not exist, or with an error all, and return their results.
+
+    None: the topic is valid; one without partitions is not in the response then.
+    """
+    existing: Container[int] = () if image is None or error else image.partitions
     missing = [one for one in topic.partitions if one.partition_index not in existing]
-    if missing:
-        topic.partitions = [one for one in topic.partitions if one.partition_index in existing]
-    return missing
+    if image is not None and not error and not missing:
+        return None
+    topic.partitions = [one for one in topic.partitions if one.partition_index in existing]
+    return partition_errors(missing, error or ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
 
 def _with_failed(failed: list[Any], response: Any) -> Any:

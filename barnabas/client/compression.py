@@ -1,13 +1,14 @@
 """The codecs of record batches: none, gzip, snappy, lz4, zstd.
 
-FORMAT   snappy is xerial's stream of raw blocks, or one bare block; lz4 has independent blocks, as Java's reader wants.
+FORMAT   snappy is xerial's stream (82 "SNAPPY" 00, two i32, then chunks of an i32 length and a raw block), or one raw block;
+         lz4 has independent blocks, as Java's reader wants.
 RULES    1. Corrupt data raises ValueError.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 CODECS = ("none", "gzip", "snappy", "lz4", "zstd")
@@ -61,9 +62,15 @@ def decompress(codec: int, data: memoryview) -> Any:
 def _snappy(data: memoryview) -> bytes:
     from cramjam import snappy
 
+    return b"".join([bytes(snappy.decompress_raw(block)) for block in snappy_blocks(data)])
+
+
+def snappy_blocks(data: memoryview) -> Iterator[memoryview]:
+    """The raw blocks of snappy's data. Raises ValueError."""
     if bytes(data[:8]) != _XERIAL:
-        return bytes(snappy.decompress_raw(data))
-    found, at = [], len(_XERIAL_HEADER)
+        yield data
+        return
+    at = len(_XERIAL_HEADER)
     while at < len(data):
         if bytes(data[at : at + 8]) == _XERIAL:  # streams may be concatenated
             at += len(_XERIAL_HEADER)
@@ -72,6 +79,5 @@ def _snappy(data: memoryview) -> bytes:
         at += 4
         if size > len(data) - at:
             raise ValueError("a snappy block is longer than its batch")
-        found.append(bytes(snappy.decompress_raw(data[at : at + size])))
+        yield data[at : at + size]
         at += size
-    return b"".join(found)

@@ -1,7 +1,6 @@
 """Decompresses the records of a batch.
 
-FORMAT   0 none; 1 gzip; 2 snappy, in xerial's stream (82 "SNAPPY" 00, two i32, then chunks of an i32 length and a raw
-         block) or as one raw block; 3 an LZ4 frame; 4 zstd
+FORMAT   0 none; 1 gzip; 2 snappy, in xerial's stream or as one raw block; 3 an LZ4 frame; 4 zstd
 RULES    1. pyarrow is enough: a worker needs no other package.
          2. The output is at most MAX_BYTES. Invalid data raises `DamagedBatch`.
 """
@@ -12,11 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from barnabas.client.compression import snappy_blocks
 from barnabas.pipeline.sources.damage import DamagedBatch
 
 MAX_BYTES = 1 << 30
-XERIAL_MAGIC = b"\x82SNAPPY\x00"
-XERIAL_HEADER_BYTES = 16
 MAX_SNAPPY_RATIO = 64
 """A raw block starts with its uncompressed size, which is at most this many times its compressed size."""
 _MIN_READ_BYTES = 1 << 16
@@ -32,7 +30,7 @@ def decompress(codec: int, data: Any) -> Any:
             return _decompress_snappy(data)
         if codec in _STREAMS:
             return _decompress_stream(_STREAMS[codec], data)
-    except (OSError, pa.ArrowException) as error:
+    except (OSError, ValueError, pa.ArrowException) as error:
         raise DamagedBatch(f"its records cannot be decompressed: {error}") from error
     raise DamagedBatch(f"there is no codec {codec}")
 
@@ -51,22 +49,11 @@ def _decompress_stream(name: str, data: Any) -> Any:
 
 
 def _decompress_snappy(data: Any) -> bytes:
-    view = memoryview(data)
-    if bytes(view[:8]) != XERIAL_MAGIC:
-        return _raw_block(view, MAX_BYTES)
     parts: list[bytes] = []
-    at, left = XERIAL_HEADER_BYTES, MAX_BYTES
-    while at < len(view):
-        if bytes(view[at : at + 8]) == XERIAL_MAGIC:  # there may be several streams
-            at += XERIAL_HEADER_BYTES
-            continue
-        size = int.from_bytes(view[at : at + 4], "big")
-        at += 4
-        if size > len(view) - at:
-            raise DamagedBatch("a snappy chunk is longer than its batch")
-        parts.append(_raw_block(view[at : at + size], left))
+    left = MAX_BYTES
+    for block in snappy_blocks(memoryview(data)):
+        parts.append(_raw_block(block, left))
         left -= len(parts[-1])
-        at += size
     return b"".join(parts)
 
 

@@ -30,7 +30,6 @@ from storage.engine import (
     AbortedTransaction,
     BatchInfo,
     EngineSummary,
-    EngineView,
     LocatedBatches,
     OnBatch,
     Reservation,
@@ -123,7 +122,7 @@ class CommitLogEngine(StoresState):
         return found
 
     def recover(self, start_offset: int, on_batch: OnBatch) -> None:
-        view, at, end_offset = self._frozen(), start_offset, self._slot.end_offset
+        view, at, end_offset = self.view(), start_offset, self._slot.end_offset
         self.end_offset = at
         while at < end_offset:
             try:
@@ -280,17 +279,21 @@ class CommitLogEngine(StoresState):
 
         # A result serves a higher bound too: that of a busy partition has moved when its read is repeated.
         key = "locate", offset, max_bytes, min_one_batch
-        found = self._lookup(key, find)
+        found = self.lookup(key, find)
         if not isinstance(found, DiskLookup) and found.end_offset > max_offset:  # of a read with a higher bound
             self._lookups.discard(key)
-            found = self._lookup(key, find)
+            found = self.lookup(key, find)
         return found
 
     def view(self) -> SlotReader:
-        return self._frozen()
+        return frozen_reader(self._slot, self._log.files)
 
-    def lookup(self, key: Hashable, find: Callable[[EngineView], T]) -> T | DiskLookup:
-        return self._lookup(key, find)
+    def lookup(self, key: Hashable, find: Callable[[SlotReader], T]) -> T | DiskLookup:
+        def begin() -> tuple[Callable[[], T], Callable[[], None]]:
+            view = self.view()
+            return lambda: find(view), no_op
+
+        return self._lookups.get(key, begin, is_cached=False)
 
     def timestamp_bound(self, base_offset: int, enough_ms: int) -> int | DiskLookup:
         slot = self._slot
@@ -303,21 +306,11 @@ class CommitLogEngine(StoresState):
             known = max(segment.first_timestamp, NO_TIMESTAMP if latest is None else latest.timestamp_ms)
             if known != NO_TIMESTAMP and known >= enough_ms:
                 return known
-            found = self._lookup(("greatest timestamp", base_offset), lambda view: _latest_timestamp(view, number))
+            found = self.lookup(("greatest timestamp", base_offset), lambda view: _latest_timestamp(view, number))
             if isinstance(found, DiskLookup):
                 return found
             segment.latest = latest = found
         return latest.timestamp_ms if latest.end_offset == end_offset else max(latest.timestamp_ms, enough_ms)
-
-    def _lookup(self, key: Hashable, find: Callable[[SlotReader], T]) -> T | DiskLookup:
-        def begin() -> tuple[Callable[[], T], Callable[[], None]]:
-            view = self._frozen()
-            return lambda: find(view), no_op
-
-        return self._lookups.get(key, begin, is_cached=False)
-
-    def _frozen(self) -> SlotReader:
-        return frozen_reader(self._slot, self._log.files)
 
     # ---- aborted transactions ----------------------------------------------------------------------------
 
@@ -363,7 +356,7 @@ class CommitLogEngine(StoresState):
         slot = self._slot
         if offset < slot.end_offset:
             self._lookups.cancel()
-            cut = self._frozen().planned_cut(offset)
+            cut = self.view().planned_cut(offset)
             self._log.truncate(slot, cut)
             self._sync_truncation(cut.end_offset)
 

@@ -164,7 +164,7 @@ def test_damage_in_a_sealed_file_names_the_partitions_that_it_costs(tmp_path: Pa
     process = written(tmp_path, is_closed=True)
     [first, *_] = process.log.files
     reader = process[0]
-    file, entry = next(iter(reader._frozen().entries_from(0)))
+    file, entry = next(iter(reader.view().entries_from(0)))
     assert file is first
     damage(Path(first.path), entry.position + entry.size - 1)
     [issue] = issues_of(tmp_path)

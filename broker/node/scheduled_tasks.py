@@ -193,7 +193,9 @@ class ScheduledTasks:
             self._after(interval_ms, lambda: self._start_retention(interval_ms))
             return
         if lookup is not None:
-            self._replicas.try_lookup(log, lookup, partial(self._retain_next_log, steps, interval_ms))
+            self._replicas.disk_lookups.run_in_background(
+                log, lookup, partial(self._retain_next_log, steps, interval_ms)
+            )
         else:
             self._replicas.on_log_start_changed(log.topic, log.partition)
             self._dependencies.loop.call_soon(partial(self._retain_next_log, steps, interval_ms))

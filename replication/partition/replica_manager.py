@@ -46,7 +46,7 @@ from storage.directories.log_manager import LogManager
 from storage.io.deferred_file_ops import FileOp
 from storage.io.disk import StorageError
 from storage.io.disk_lookup import DiskLookup
-from storage.log.log import Log, ReadInfo
+from storage.log.log import ReadInfo
 
 T = TypeVar("T")
 
@@ -77,11 +77,11 @@ class ReplicaManager:
         self.counts = BrokerCounts()
         self._offline: set[tuple[str, int]] = set()
         self._has_applied_image = False  # later logs are new
-        self._disk_lookups = DiskLookups(
+        self.disk_lookups = DiskLookups(
             self._executor, self.directory_failed, lambda: self.on_log_opened(len(self.log_manager.file_handles))
         )
         self.appender = Appender(
-            self.partitions, self._executor, self._disk_lookups, self._absence_error, self.directory_failed
+            self.partitions, self._executor, self.disk_lookups, self._absence_error, self.directory_failed
         )
         self.flushes = Flushes(self._executor, self.directory_failed)
         self._callbacks = self._purgatory.wake, self.flushes.sync  # bound once, not for each partition
@@ -331,7 +331,7 @@ class ReplicaManager:
 
         Each lookup may open files. If it returns True, the caller should not start further lookups now, but retry later.
         """
-        return self.log_manager.file_handles.at_file_limit(len(self._disk_lookups) + wanted)
+        return self.log_manager.file_handles.at_file_limit(len(self.disk_lookups) + wanted)
 
     def read(
         self,
@@ -394,25 +394,17 @@ class ReplicaManager:
 
         `then` repeats the call that returned the lookup. Returns whether it was called already, as without threads.
         """
-        return self._disk_lookups.wait(partition.log, lookup, then)
+        return self.disk_lookups.wait(partition.log, lookup, then)
 
     def await_disk_together(
         self, lookups: Mapping[Partition, DiskLookup], then: Callable[[Sequence[Partition]], None]
     ) -> None:
         """As `await_disk` for several partitions: `then` is called with some of them at a time, until it was with all."""
         if len(lookups) > 1:
-            self._disk_lookups.wait_together(lookups.items(), then)
+            self.disk_lookups.wait_together(lookups.items(), then)
         else:  # it shares no group with other requests, so it is not limited like groups
             for partition, lookup in lookups.items():
                 self.await_disk(partition, lookup, partial(then, (partition,)))
-
-    def drop_lookup(self, lookup: DiskLookup) -> None:
-        """The caller of a method that returned a lookup does not repeat the call after it."""
-        self._disk_lookups.drop(lookup)
-
-    def try_lookup(self, log: Log, lookup: DiskLookup, then: Callable[[bool], None]) -> None:
-        """As `await_disk`, for retention: in the background, and without waiting for space on a full disk."""
-        self._disk_lookups.run_in_background(log, lookup, then)
 
     def check_isrs(self, mono_ms: int) -> None:
         """Remove followers that fell behind from their ISR, add others; call every half of replica.lag.time.max.ms."""

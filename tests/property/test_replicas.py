@@ -365,7 +365,7 @@ class Machine:
             if lookup is None:
                 self.soon.append(advance)
             else:
-                self.replicas.try_lookup(log, lookup, advance)
+                self.replicas.disk_lookups.run_in_background(log, lookup, advance)
 
         advance()
 

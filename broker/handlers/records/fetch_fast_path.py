@@ -71,7 +71,7 @@ class FetchFastPath:
         except (KafkaError, DivergingEpoch):
             return None
         if isinstance(info, DiskLookup):
-            services.replicas.drop_lookup(info)  # the handler may find the page in the page cache, and need none
+            services.replicas.disk_lookups.drop(info)  # the handler may find the page in the page cache, and need none
             return None
         if info.aborted or (info.size < max(1, fetch.min_bytes) and not may_be_empty):
             return None

@@ -130,7 +130,7 @@ class FetchTopicsFastPath:
                 min_one_batch=left == max_bytes,
             )
             if isinstance(info, DiskLookup):
-                replicas.drop_lookup(info)  # the handler may find the page in the page cache, and need none
+                replicas.disk_lookups.drop(info)  # the handler may find the page in the page cache, and need none
                 return None
             size = info.size
             if info.aborted or not (size or may_leave_out or offset >= info.limit(reader.isolation)):

@@ -95,7 +95,7 @@ def test_a_lookup_that_others_wait_for_is_not_dropped(harness: HeldReplicaHarnes
     )
     harness.replicas.await_disk(partition, awaited, lambda: None)
     for lookup in (awaited, unused):
-        harness.replicas.drop_lookup(lookup)
+        harness.replicas.disk_lookups.drop(lookup)
     assert dropped == ["unused"]
 
 
@@ -194,10 +194,10 @@ def test_a_lookup_in_the_background_ends_on_a_full_disk_and_may_be_repeated(
 ) -> None:
     log = harness.partition("wide", 0).log
     results: list[object] = []
-    harness.replicas.try_lookup(log, log.open_lookup(), results.append)
+    harness.replicas.disk_lookups.run_in_background(log, log.open_lookup(), results.append)
     background.pop().finish(full_disk(log))
     assert (results, log.is_unavailable) == ([False], False)
-    harness.replicas.try_lookup(log, log.open_lookup(), results.append)
+    harness.replicas.disk_lookups.run_in_background(log, log.open_lookup(), results.append)
     background.pop().finish(None)
     assert (results, log.is_open) == ([False, True], True)
 
@@ -208,7 +208,7 @@ def test_a_request_that_waits_for_a_lookup_in_the_background_gets_a_reader_on_a_
     partition = harness.partition("wide", 0)
     results: list[object] = []
     lookup = partition.log.open_lookup()
-    harness.replicas.try_lookup(partition.log, lookup, results.append)
+    harness.replicas.disk_lookups.run_in_background(partition.log, lookup, results.append)
     harness.replicas.await_disk(partition, lookup, lambda: results.append("request"))
     background.pop().finish(full_disk(partition.log))
     assert (results, partition.log.is_open) == ([False], False)

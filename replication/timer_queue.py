@@ -84,10 +84,9 @@ class TimerQueue:
             self._cancelled -= 1
         return heap[0].at_mono_ms if heap else None
 
-    def run_due(self, mono_ms: int) -> int:
-        """Run all due timers, including those that become due meanwhile; returns how many ran."""
+    def run_due(self, mono_ms: int) -> None:
+        """Run all due timers, including those that become due meanwhile."""
         heap = self._heap
-        ran = 0
         while heap and heap[0].at_mono_ms <= mono_ms:
             timer = heappop(heap)
             callback = timer.callback
@@ -95,10 +94,7 @@ class TimerQueue:
                 self._cancelled -= 1
                 continue
             timer.callback = None
-            ran += 1
             callback()
-            heap = self._heap
-        return ran
 
     def on_cancelled(self) -> None:
         """Count a cancelled timer; rebuild the heap when most timers are cancelled."""

@@ -42,8 +42,8 @@ MASTER_WAIT_S = 20.0
 ADVICE = "install a JDK 17 (Debian: apt-get install openjdk-17-jdk-headless) or set JAVA_HOME"
 
 
-def java_version() -> int:
-    """Returns the major version of the Java that Spark would use. Raises JobError if it is missing or too old."""
+def check_java() -> None:
+    """Raises JobError if the Java that Spark would use is missing or too old."""
     home = os.environ.get("JAVA_HOME")
     java = shutil.which(str(Path(home, "bin", "java"))) if home else shutil.which("java")
     if java is None:
@@ -56,7 +56,6 @@ def java_version() -> int:
     version = int(match[1])
     if version < OLDEST_JAVA:
         raise JobError(f"Spark needs Java {OLDEST_JAVA} or newer, and {java} is Java {version}: {ADVICE}.")
-    return version
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +81,7 @@ def start_session(
 
     Returns the session and the connector's source in words. The JVM's log goes to `log_path`. Raises JobError.
     """
-    java_version()
+    check_java()
     session_settings = session_settings or SessionSettings(master=f"local[{cores}]")
     if session_settings.master.startswith(STANDALONE):
         check_reachable("Spark master", session_settings.master, MASTER_WAIT_S)  # Spark itself would retry for a minute

@@ -235,8 +235,8 @@ class MetadataLog:
         return voter_records(to_record(self.voters.at(end_offset))) if self.kraft_version.at(end_offset) else []
 
     # ------------------------------------------------------------ as leader
-    def begin_epoch(self, effect: BecomeLeader, node_id: int, wall_ms: int, on_committed: LogCallback) -> int:
-        """Append the LeaderChange record of an epoch, and quorum records in the same batch; returns the last offset."""
+    def begin_epoch(self, effect: BecomeLeader, node_id: int, wall_ms: int, on_committed: LogCallback) -> None:
+        """Append the LeaderChange record of an epoch, and quorum records in the same batch."""
         voters = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in self.voters.latest.node_ids]
         granting = [stored_records.LeaderChangeVoter(voter_id=voter) for voter in effect.granting_voters]
         leader = stored_records.LeaderChangeMessage(leader_id=node_id, voters=voters, granting_voters=granting)
@@ -244,7 +244,7 @@ class MetadataLog:
         if (new := effect.append_voters) is not None:
             messages += voter_records(to_record(new.voters), new.kraft_version)
         self._start_epoch(effect.epoch, self.next_offset)
-        return self._append_control(messages, wall_ms, on_committed)
+        self._append_control(messages, wall_ms, on_committed)
 
     def append_voters(self, append_voters: AppendVoters, wall_ms: int) -> None:
         """Append a VotersRecord, after a KRaftVersionRecord if the effect has one."""
@@ -253,12 +253,12 @@ class MetadataLog:
 
     def _append_control(
         self, messages: list[tuple[ControlType, Message]], wall_ms: int, on_committed: LogCallback
-    ) -> int:
+    ) -> None:
         first = self.next_offset
         batch = control_records(messages, base_offset=first, leader_epoch=self._end_epoch, timestamp_ms=wall_ms)
         for offset, (_, message) in enumerate(messages, first):
             self._control.apply(offset, message)
-        return self._append(len(messages), iter([batch]), wall_ms, on_committed)
+        self._append(len(messages), iter([batch]), wall_ms, on_committed)
 
     def append(
         self, records: Sequence[Versioned], *, wall_ms: int, on_committed: LogCallback, is_atomic: bool = True

@@ -246,11 +246,11 @@ class LogManager:
                 return False
         return True
 
-    def go_offline(self, directory: str, error: StorageError) -> list[Log]:
-        """Take a log directory out of service (rule 3); returns its logs."""
+    def go_offline(self, directory: str, error: StorageError) -> None:
+        """Take a log directory out of service (rule 3); does nothing the second time."""
         failed = self.directories.pop(directory, None)
         if failed is None:
-            return []
+            return
         self.offline[directory] = error
         self.commit_logs.go_offline(directory)
         for key, log in failed.logs.items():
@@ -262,7 +262,6 @@ class LogManager:
             if copy.directory == directory:
                 copy.go_offline()
                 del self.future_logs[key]
-        return list(failed.logs.values())
 
     # ---- logs --------------------------------------------------------------------------------------------
 

@@ -20,7 +20,7 @@ from storage.log.retention import is_retention_due, retain
 
 _log = logging.getLogger("barnabas.storage")
 
-OnFailure = Callable[[str, StorageError], object]
+OnFailure = Callable[[str, StorageError], None]
 """Called with a log directory whose disk has failed."""
 
 

@@ -148,17 +148,16 @@ class ProducerEntry:
         if self.txn_first_offset < 0 and header.attributes & TRANSACTIONAL_BIT:
             self.txn_first_offset = header.base_offset
 
-    def prepend(self, header: BatchHeader) -> bool:
-        """Add the batch directly before the known ones; False if it is not, or five are known."""
+    def prepend(self, header: BatchHeader) -> None:
+        """Add a batch if it is directly before the known ones, and fewer than five are known."""
         if len(self.batches) in {0, REMEMBERED_BATCHES} or header.producer_epoch != self.epoch:
-            return False
+            return
         first, delta = header.base_sequence, header.last_offset_delta
         last = (first + delta) & MAX_SEQUENCE
         if first == NO_SEQUENCE or (last + 1) & MAX_SEQUENCE != self.batches[0].first_sequence:
-            return False
+            return
         batch = BatchMetadata(first, last, header.base_offset + delta, delta, header.max_timestamp)
         self.batches = (batch, *self.batches)
-        return True
 
     def end(self, epoch: int, marker: EndTransactionMarker) -> None:
         """Apply the marker that ends the transaction, possibly with a higher epoch."""

@@ -14,10 +14,10 @@ def java() -> None:
     """Skips tests without a suitable Java."""
     pytest.importorskip("pyspark")
     from barnabas.pipeline.errors import JobError
-    from barnabas.pipeline.session import java_version
+    from barnabas.pipeline.session import check_java
 
     try:
-        java_version()
+        check_java()
     except JobError as missing:
         pytest.skip(str(missing))
 

@@ -66,7 +66,7 @@ def test_an_unreachable_master_is_one_sentence(
     capsys: pytest.CaptureFixture[str], kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Spark itself would retry for a minute."""
-    monkeypatch.setattr(session, "java_version", lambda: 17)
+    monkeypatch.setattr(session, "check_java", lambda: None)
     monkeypatch.setattr(session, "MASTER_WAIT_S", 0.0)
     monkeypatch.setattr(session, "find_connector", lambda _: pytest.fail("Spark was about to be started"))
     where = ("--bootstrap", kafka_broker.bootstrap, "--master", "spark://127.0.0.1:1,127.0.0.1:2")

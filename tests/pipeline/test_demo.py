@@ -53,7 +53,7 @@ def job(kafka_broker: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, figu
 def demo_of(rows: int, figures: Delays, bootstrap: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
     """A demo whose Spark returns these figures."""
     reports = iter([StreamReport(figures, rows, 4), StreamReport({}, 0, 0)])
-    monkeypatch.setattr(demo, "java_version", lambda: 17)
+    monkeypatch.setattr(demo, "check_java", lambda: None)
     monkeypatch.setattr(demo, "start_session", lambda *_: (NoSpark(), "none"))
     monkeypatch.setattr(demo, "read_batch", lambda *_: figures)
     monkeypatch.setattr(demo, "read_stream", lambda *_: next(reports))

@@ -32,7 +32,7 @@ from barnabas.pipeline.demo.produce import KEEP_FOR_EVER, PARTITIONS, Produced, 
 from barnabas.pipeline.demo.report import TABLE_WIDTH, delay_table, draw_delays
 from barnabas.pipeline.demo.spark_jobs import read_batch, read_stream
 from barnabas.pipeline.job_runner import silence_py4j
-from barnabas.pipeline.session import java_version, start_session, stop_session
+from barnabas.pipeline.session import check_java, start_session, stop_session
 from barnabas.pipeline.settings import BrokerSettings
 from barnabas.signals import Stopped, StopSignals
 
@@ -59,7 +59,7 @@ class Demo:
 
     def run(self) -> bool:
         """Runs all steps. Returns whether every figure agreed."""
-        java_version()
+        check_java()
         rows = min(self._options.rows or FLIGHTS, FLIGHTS)
         started = time.monotonic()
         with tempfile.TemporaryDirectory(prefix="barnabas-demo-") as scratch, self._broker() as brokers:

@@ -49,7 +49,7 @@ def test_due_timers_run_in_order_of_time_then_of_scheduling_and_cancelled_ones_n
             now += rng.randrange(30)
             due = sorted((at, key) for key, at in model.items() if at <= now)
             ran.clear()
-            assert timers.run_due(now) == len(due)
+            timers.run_due(now)
             assert ran == [key for _, key in due], f"seed {number}, turn {turn}"
             for _, key in due:
                 del model[key]

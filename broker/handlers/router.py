@@ -4,9 +4,8 @@ RULES    1. ApiVersions advertises the routes of this table, except those of our
          2. A handler returns the response (a message), no response (None: Produce with acks=0) or a completion of one of
             these. It is completed on the loop; handlers create no tasks. If the connection closes first, it is cancelled.
          3. Handlers are registered in `broker/api_table.py`, not discovered; this module imports none.
-         4. After an exception of a handler, or an error of its completion, the client gets UNKNOWN_SERVER_ERROR if the
-            response has an error code, else the connection is closed; the traceback is logged and the fault is counted.
-            `CloseConnection` closes the connection.
+         4. `CloseConnection`, raised or as the error of a completion, closes the connection. Any other exception is a fault
+            (`request_dispatcher.py`).
 NOT HERE Frames and sockets (`network/connection.py`), the APIs (their handlers).
 """
 

@@ -116,7 +116,7 @@ class TlsHandshake:
         """Sends the results of the steps; then the handshake is complete, or waits for the client."""
         self._unwatch()
         try:
-            is_sent = self.transport.flush_handshake()
+            is_sent = self.transport.flush()
             if is_sent and self._is_complete:
                 self._on_complete(self)
                 self.is_closed = True

@@ -86,10 +86,6 @@ class TlsTransportLayer(PlaintextTransportLayer):
         self.has_buffered = True  # the first request may have arrived with the end of the handshake
         return True
 
-    def flush_handshake(self) -> bool:
-        """Sends what the steps have computed; returns whether the kernel has all of it."""
-        return self._flush()
-
     def peer_certificate(self) -> bytes | None:
         """The verified certificate of the client, in DER; None if it sent none."""
         return self._tls.getpeercert(binary_form=True)
@@ -137,7 +133,7 @@ class TlsTransportLayer(PlaintextTransportLayer):
         except ssl.SSLZeroReturnError:
             pass
         except ssl.SSLError as error:
-            self._flush()
+            self.flush()
             raise MalformedRequest(f"invalid TLS record: {reason(error)}") from None
         self.has_buffered = filled > 0  # the rest, or the end of the stream
         if filled:
@@ -177,7 +173,7 @@ class TlsTransportLayer(PlaintextTransportLayer):
                 done += self._tls.write(data[done : done + piece])
             # Held bytes are reported as sent. If the next part is empty and the socket full, None makes the caller repeat it.
             is_held = more and done == size and self._outgoing.pending < _HELD_BYTES
-            if not is_held and not self._flush():
+            if not is_held and not self.flush():
                 self._claimed = done - flushed
                 return flushed or None
             if done == end:
@@ -185,13 +181,13 @@ class TlsTransportLayer(PlaintextTransportLayer):
 
     def _report_claimed(self, size: int) -> int | None:
         """Sends the rest of the ciphertext; the number of its bytes, at most `size`, or None if the socket is full."""
-        if not self._flush():
+        if not self.flush():
             return None
         count = min(self._claimed, size)
         self._claimed -= count
         return count
 
-    def _flush(self) -> bool:
+    def flush(self) -> bool:
         """Sends ciphertext; returns whether the kernel has all of it."""
         while True:
             if not self._unsent:
@@ -212,7 +208,7 @@ class TlsTransportLayer(PlaintextTransportLayer):
         with contextlib.suppress(OSError):  # the handshake is not complete, or the peer has reset the connection
             self._tls.unwrap()
         with contextlib.suppress(OSError):
-            self._flush()
+            self.flush()
         super().close()
 
     def reset(self) -> None:

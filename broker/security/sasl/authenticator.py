@@ -131,11 +131,7 @@ class SaslServerAuthenticator:
         if self._state is not _State.TOKEN:
             self.fail_unexpected("SASL_AUTHENTICATE")
             return None
-        return self._evaluate(token, wall_ms).map(self._response)
-
-    def authenticate_raw(self, token: bytes, wall_ms: Callable[[], int]) -> Completion[bytes | None]:
-        """The answer to a raw token; None if authentication failed."""
-        return self._evaluate(token, wall_ms)
+        return self.authenticate_raw(token, wall_ms).map(self._response)
 
     def _response(self, answer: bytes | None) -> SaslAuthenticateResponse:
         if answer is None:
@@ -147,8 +143,8 @@ class SaslServerAuthenticator:
             error_code=ErrorCode.NONE, error_message="", auth_bytes=answer, session_lifetime_ms=lifetime_ms
         )
 
-    def _evaluate(self, token: bytes, wall_ms: Callable[[], int]) -> Completion[bytes | None]:
-        """The server's answer; None if authentication failed."""
+    def authenticate_raw(self, token: bytes, wall_ms: Callable[[], int]) -> Completion[bytes | None]:
+        """The server's answer to a token; None if authentication failed."""
         server = self._server
         assert server is not None, "a mechanism was chosen"
         try:

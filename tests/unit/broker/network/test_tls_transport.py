@@ -60,7 +60,7 @@ class Pair:
     def _server_handshake(self) -> bool:
         self.transport.receive_handshake()
         is_done = self.transport.step_handshake()
-        return self.transport.flush_handshake() and is_done
+        return self.transport.flush() and is_done
 
     def _client_handshake(self) -> bool:
         try:
@@ -132,7 +132,7 @@ def test_nothing_is_reported_as_sent_that_the_kernel_does_not_have(pair: Pair) -
     sender = Sender(pair.transport)
     assert not sender.send([bytes(100_000)])
     assert not sender.is_idle
-    assert not pair.transport.flush_handshake()
+    assert not pair.transport.flush()
 
 
 def sizes_sent(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> list[int]:

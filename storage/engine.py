@@ -14,8 +14,8 @@ RULES    1. An engine stores whole batches in offset order and never reads a rec
             (disk_lookup.py).
          7. A new engine object has opened no file. `open` is called first, then `recover` if `open` requires it; an engine
             without files on disk starts empty at offset 0.
-NOT HERE High watermark, leader epochs, producers, a log start offset inside a segment (log.py); an engine that stores some of
-         them itself (stored_state.py).
+NOT HERE High watermark, leader epochs, producers, a log start offset inside a segment (storage/log); an engine that stores some
+         of them itself (stored_state.py).
 """
 
 from __future__ import annotations

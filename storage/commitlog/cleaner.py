@@ -12,7 +12,7 @@ RULES    1. A pass measures the live bytes (live_bytes.py), then rewrites window
             none is.
          7. Settling (`settle`) rewrites files for readers, each once. It may be under way while passes clean other files. It
             needs twice the space of its run and ends when the disk is nearly full.
-NOT HERE When passes run and how fast (broker/node/scheduled_tasks.py).
+NOT HERE When passes run and how fast (broker/node/commit_log_cleaning.py).
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ RULES    1. io_submit with IOCB_CMD_FDSYNC (Linux 4.18): the files share journal
             results are read once, when all are complete.
          4. ctypes is imported by the first queue, so that it does not slow down the start. Calls that cannot block keep
             the GIL, since releasing it costs more than they do.
-NOT HERE When to sync (broker/io/io_thread_pool.py), failures (disk.py). Why: docs/decisions/0022-group-commit.md
+NOT HERE When to sync (broker/io/group_commit.py), failures (disk.py). Why: docs/decisions/0022-group-commit.md
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ FORMAT   offset and epoch checkpoints, as in Kafka: a line `0` (the version), a 
          An empty file is a checkpoint without entries: Kafka creates such files.
 RULES    1. A reader, also after a crash, finds the old contents or the new ones.
          2. An invalid file raises CorruptCheckpoint with path and line; the caller knows how to continue without it.
-NOT HERE When to write one (log.py, checkpoint_writer.py); meta.properties (replication/metadata_log/node_identity.py).
+NOT HERE When to write one (checkpoint_writer.py); meta.properties (replication/metadata_log/node_identity.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ RULES    1. Every system error is raised as `StorageError` with the path and the
          7. `sync_files` syncs plain files together; a subclass with its own `sync` is called instead.
          8. `is_resident` and the `..._if_resident` reads never block, and are for the event loop's thread only. Their answer
             may be outdated under memory pressure (docs/decisions/0014-reads-do-not-block-the-event-loop.md).
-NOT HERE When to sync (log.py), the contents. Tests and simulations subclass `Disk` and override `open`, or `File` and
+NOT HERE When to sync (flush_task.py), the contents. Tests and simulations subclass `Disk` and override `open`, or `File` and
          its two system calls.
 """
 # Paths are plain strings: creating a Path costs more than the system call.

@@ -11,7 +11,7 @@ RULES    1. A method that may need the disk returns its result or a DiskLookup. 
             discarded after _MAX_CACHED later ones: by then every waiting caller has retried.
          7. A caller that does not run a lookup drops it: until then its log keeps it, and so the files that it captured stay
             open, also deleted ones. The repeated call may need no lookup: the page may be in the page cache by then.
-NOT HERE Threads and waiting requests (`replication/partition/replica_manager.py`).
+NOT HERE Threads and waiting requests (`replication/partition/disk_lookups.py`).
 """
 
 from __future__ import annotations

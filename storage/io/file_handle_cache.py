@@ -9,7 +9,7 @@ RULES    1. The disk counts all open files and mappings, including those that th
          5. `on_eviction_needed` schedules the closing for a time when no file is in use. By default it runs at once.
          6. The files of commit logs have a limit of their own, `OwnerLimit`, since thousands of partitions share a few files.
             They are closed at once, in any thread: an operation that uses one has a reference to it.
-NOT HERE The owners (storage/segments), the process limit (broker/process/resource_limits.py).
+NOT HERE The owners (storage/segments, storage/commitlog), the process limit (broker/process/resource_limits.py).
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ RULES    1. A client sends exactly one whole batch of format v2 per partition; t
          4. A rejected batch is unchanged, unless recompression made it too large. An accepted one may be changed in place:
             timestamp type, max timestamp and CRC.
          5. Batches of the broker itself (an origin other than CLIENT) are trusted.
-NOT HERE Sequences and transactions (producer_state.py), offsets (log.py). Why few records are decoded:
+NOT HERE Sequences and transactions (producer_state.py), offsets (append_pipeline.py). Why few records are decoded:
          docs/decisions/0003-validation-of-produced-batches.md
 """
 

@@ -18,7 +18,7 @@ RULES    1. A batch equal to one of the producer's last five is a duplicate: it 
          5. A retry of a reserved batch that is not in the log yet gets a retriable error.
          6. A transaction counts as open until its marker is below the high watermark.
          7. Idle producers expire, unless they have an open transaction.
-NOT HERE Files and when they are written (log.py), the index of aborted transactions (segments/indexes.py), the
+NOT HERE Files and when they are written (producer_snapshots.py), the index of aborted transactions (segments/indexes.py), the
          coordinator's view of a transaction.
 """
 

@@ -21,7 +21,7 @@ RULES    1. An entry points to a whole batch.
          6. A lookup of an offset before the warm section keeps the entries that follow in memory: a sequential reader asks for
             the page cache and searches the file once for `WINDOW_ENTRIES` entries. Up to `WINDOWS` readers at different
             places have such a window each.
-NOT HERE When an entry is added, and the rebuild of an index (segment.py).
+NOT HERE When an entry is added, and the rebuild of an index (active_segment.py).
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ RULES    1. A read is answered from one segment, as in Kafka: the one that conta
             the results.
 NOT HERE The list of segments (log_segments.py), when a new one starts (roll_limits.py), checking batches after a crash
          (recovery.py), the files of a sync (durability.py), one segment (active_segment.py, sealed_segment.py); validation
-         (log_validator.py); when to flush or delete (log.py).
+         (log_validator.py); when to flush or delete (log_maintenance.py).
 """
 
 from __future__ import annotations

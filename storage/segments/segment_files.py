@@ -6,7 +6,7 @@ RULES    1. Immutable: threads and the event loop share it, and the files stay o
          3. The batch at an index entry's position starts at or below the wanted offset; otherwise the index is wrong, and
             the wanted batch may be before that position. The index of a segment with appends is then bypassed: the log is
             searched from its start.
-NOT HERE Opening the files and rebuilding wrong indexes (segment.py).
+NOT HERE Opening the files and rebuilding wrong indexes (sealed_segment.py).
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ RULES    1. The leader increases its log start offset at once; reads below it ge
             offset; after the timeout the partition gets REQUEST_TIMED_OUT. With one replica nothing waits.
          3. For a repeated partition the last offset counts, with one result.
          4. A closed log is opened by a reader thread.
-NOT HERE Trimming a log (`storage/log/open_log.py`), deleting its files (`storage/directories/log_retention.py`).
+NOT HERE Trimming a log (`storage/log/open_log.py`), deleting its files (`storage/directories/log_maintenance.py`).
 """
 
 from __future__ import annotations

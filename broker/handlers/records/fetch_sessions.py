@@ -14,7 +14,7 @@ RULES    1. A session's epoch is 1 after creation and increases with every reque
             would cost more than the fetch.
          5. Followers wait for the log end offset, consumers for the high watermark; where consumers may read
             from followers, followers wait for both.
-NOT HERE Reading and responses (`fetch.py`).
+NOT HERE Reading and responses (`delayed_fetch.py`).
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 RULES    1. Leader and leader epoch are those of the metadata image; -1 if unknown.
          2. Endpoints are those of the client's listener; a leader that is not active has none.
-NOT HERE Which errors return the leader (`produce.py`, `fetch.py`).
+NOT HERE Which errors return the leader (`delayed_produce.py`, `delayed_fetch.py`).
 """
 
 from __future__ import annotations
